@@ -41,8 +41,7 @@ class Observed(Struct, frozen=True, dict=True):
 def observe(ports: Ports) -> Observed:
     """Read the claims and runs of a target.
 
-    Read by name each adopted job, each bound job that the listing leaves out, and a few ended jobs if the
-    listing is empty.
+    Read by name each adopted or bound job that the listing leaves out, and a few ended jobs if it is empty.
 
     Raises:
         ServiceError: A service is unavailable, the claims belong to another repository, or the listing leaves
@@ -55,8 +54,11 @@ def observe(ports: Ports) -> Observed:
     ports.claims.check(len(own))
     # A listing that leaves out an old job proves that no search can be trusted: the protocol would take
     # "not found" for "never made", and submit again.
-    missing = _missing(claims, listed) or ([] if own else _ended(ports, claims))
-    runs = with_reasons(claims, (*own, *_unlisted(ports, [*missing, *_adopted(claims, listed)])))
+    missing = _missing(claims, listed)
+    # No listing by label shows an adopted job.
+    if not own and all(claim.is_adopted for claim in missing):
+        missing += _ended(ports, claims)
+    runs = with_reasons(claims, (*own, *_unlisted(ports, missing)))
     return Observed(claims, runs, _doubtful(ports, claims, runs, others))
 
 
@@ -131,21 +133,11 @@ def _is_submitted(ports: Ports, claims: Mapping[ClaimId, Versioned], run: Actual
 
 
 def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:
-    """Return the bound claims with a job that is missing from the runs."""
+    """Return the bound claims with a job that is missing from the runs; of ended jobs the adopted ones."""
     seen = {run.resource for run in runs}
-    return [
-        claim
-        for claim in (found.claim for found in claims.values())
-        if claim.state is ClaimState.BOUND and claim.resource not in seen and not (claim.ended or claim.gone)
-        if not claim.is_adopted
-    ]
-
-
-def _adopted(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:
-    """Return the claims of adopted jobs, which have no label that a listing could filter by."""
-    seen = {run.resource for run in runs}
-    adopted = (found.claim for found in claims.values() if found.claim.is_adopted)
-    return [claim for claim in adopted if claim.resource not in seen and not claim.gone]
+    bound = (found.claim for found in claims.values() if found.claim.state is ClaimState.BOUND)
+    unlisted = (claim for claim in bound if claim.resource not in seen and not claim.gone)
+    return [claim for claim in unlisted if not claim.ended or claim.is_adopted]
 
 
 def _ended(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:

@@ -126,6 +126,13 @@ def test_placeholders_of_a_page_are_values_to_fill_in(root: Path, capsys: pytest
     assert run(["validate", "jobs/page-2.yaml"]) == 0
 
 
+def test_placeholders_in_variables_of_a_page_are_values_to_fill_in(root: Path) -> None:
+    call = f"{CREATE} {POOL} --args=--to=$BUCKET/model,--tier=$TIER"
+    (root / "page.md").write_text(f"Run:\n\nexport BUCKET=gs://YOUR_BUCKET\nTIER=<tier>\n{call}\n")
+    assert run(["import", "page.md", "--set", "TIER=BASIC"]) == 0
+    assert image_and_args(written(root)["census"])[1] == ["--to=gs://<YOUR_BUCKET>/model", "--tier=BASIC"]
+
+
 def test_given_values_replace_unknown_ones(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "train.sh").write_text(f"{CREATE} {POOL} --args=--to=gs://$BUCKET/x,--n=$N\n")
     assert run(["import", "train.sh", "--dry-run"]) == 0
@@ -268,6 +275,60 @@ def test_secrets_of_configs_and_answers_are_never_written(
     texts = [shown.out, shown.err, *(file.read_text() for file in (root / "jobs").iterdir())]
     assert not any(secret in text for text in texts)
     assert len(written(root)) == 2
+
+
+PYTHON_HEAD = f"import subprocess\ncmd = {[*CREATE.split(), POOL]!r}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "args"),
+    [
+        (f"{PYTHON_HEAD}cmd += ['--args=a']\nsubprocess.run(cmd)\n", ["a"]),
+        (f"{PYTHON_HEAD}cmd.append('--args=a')\nsubprocess.run(cmd)\ncmd = []\n", ["a"]),
+        (f"{PYTHON_HEAD}cmd.extend(['--args', 'a'])\nprint(cmd)\n", ["a"]),
+        (f"{PYTHON_HEAD}subprocess.run([*cmd, '--args=a'])\n", ["a"]),
+        (f"{PYTHON_HEAD}subprocess.run(cmd + ['--args=a'])\n", ["a"]),
+        (f"N = 1\nif x:\n    N = 2\n{PYTHON_HEAD}cmd += [f'--args={{N}}']\n", ["<N>"]),
+        (f"{PYTHON_HEAD}for n in (1, 2):\n    subprocess.run(cmd + [f'--args={{n}}'])\n", ["<N>"]),
+        (f"{PYTHON_HEAD}def f(n):\n    subprocess.run(cmd + [f'--args={{n}}'])\nn = 3\n", ["<N>"]),
+        (
+            f"if __name__ == '':\n    n = 4\n    os.system(f'{CREATE} {POOL} --args={{n}}')\n",
+            ["4"],
+        ),
+        (f"import os\nos.system('{CREATE} {POOL} --args={{}},{{n}}'.format(x, n=5))\n", ["<VALUE>", "5"]),
+        (f"import os\nos.system('{CREATE} {POOL} --args=%s' % x)\n", ["<VALUE>"]),
+        (f"import subprocess as s\ns.run('{CREATE} {POOL} --args=a'.split())\n", ["a"]),
+        (f"import shlex\nsubprocess.run(shlex.split('{CREATE} {POOL} --args=a'), check=True)\n", ["a"]),
+        (
+            f"try:\n    n = 6\nexcept E:\n    n = 7\nimport os\nos.system(f'{CREATE} {POOL} --args={{n}}')\n",
+            ["<N>"],
+        ),
+    ],
+)
+def test_words_of_python_code_are_those_that_it_certainly_passes(
+    code: str, args: list[str], root: Path
+) -> None:
+    (root / "a.py").write_text(code)
+    assert run(["import", "a.py"]) == 0
+    assert [image_and_args(manifest)[1] for manifest in written(root).values()] == [args]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        f"{PYTHON_HEAD}if gpu:\n    cmd += ['--args=a']\nsubprocess.run(cmd)\n",
+        f"{PYTHON_HEAD}cmd += flags()\nsubprocess.run(cmd)\n",
+        f"{PYTHON_HEAD}subprocess.run(cmd + flags)\n",
+        f"{PYTHON_HEAD}cmd.insert(3, x)\nsubprocess.run(cmd)\n",
+    ],
+)
+def test_words_that_python_code_may_add_suspend_the_job(
+    code: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "a.py").write_text(code)
+    assert run(["import", "a.py"]) == 0
+    assert "Flags may be missing: the command has <" in capsys.readouterr().out
+    assert {"suspend": True} in [manifest.get("reconcile") for manifest in written(root).values()]
 
 
 def test_time_of_the_call_is_no_part_of_the_name(root: Path) -> None:
@@ -480,6 +541,24 @@ def test_dictionary_in_a_page_is_a_config(root: Path) -> None:
     assert written(root)["fit"]["spec"]["trainingInput"]["masterConfig"] == {"imageUri": "x/y:1"}
 
 
+@pytest.mark.parametrize("name", ["page.txt", "a.py"])
+def test_fields_that_code_adds_to_a_dictionary_are_read(name: str, root: Path) -> None:
+    code = (
+        "inputs = {'scaleTier': 'BASIC', 'region': 'us-east1',\n    'masterConfig': {'imageUri': 'x/y:1'}}\n"
+    )
+    code += "job = {'jobId': 'fit', 'trainingInput': inputs}\n"
+    code += "tuning = {'goal': 'MAXIMIZE', 'maxTrials': 2, 'params': []}\n"
+    code += "tuning['params'].append({\n    'parameterName': 'lr', 'type': 'INTEGER',\n"
+    code += "    'minValue': 1, 'maxValue': 4})\ninputs.update({'hyperparameters': tuning})\n"
+    code += "inputs['args'] = ['--epochs', '3']\njob['trainingInput']['jobDir'] = 'gs://tide/x'\n"
+    (root / name).write_text(f"{code}inputs['network'] = network\n")
+    assert run(["import", name]) == 0
+    training = written(root)["fit"]["spec"]["trainingInput"]
+    assert (training["args"], training["jobDir"]) == (["--epochs", "3"], "gs://tide/x")
+    assert training["network"] == "<NETWORK>"
+    assert [parameter["parameterName"] for parameter in training["hyperparameters"]["params"]] == ["lr"]
+
+
 def test_line_of_a_file_is_imported_alone(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "page.md").write_text(f"{CREATE} --broken\n\n{CREATE} {POOL}\n")
     assert "page.md:1:1: --broken" in refused(capsys, "page.md")
@@ -532,5 +611,5 @@ def test_script_as_people_write_them_is_read(root: Path) -> None:
         "args": ["--files", "gs://tide-out/data/*.csv", "--steps", "100"],
         "jobDir": "gs://tide-out/x",
     }
-    assert "The command is for project tide;" in (root / "jobs/census.yaml").read_text()
+    assert "the command names project tide." in (root / "jobs/census.yaml").read_text()
     assert run(["validate"]) == 0

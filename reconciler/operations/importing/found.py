@@ -11,13 +11,13 @@ from msgspec import Struct, field
 
 from reconciler.manifests import schemas
 from reconciler.operations.importing.command_line import find_command
-from reconciler.operations.importing.marks import mark
+from reconciler.operations.importing.marks import MARK, mark
 from reconciler.operations.importing.shell import ShellState, Value
 
 _CONFIG_KEYS = frozenset({"trainingInput", "workerPoolSpecs", "studySpec", "trialJobSpec"})
 _EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
 _PLACEHOLDER = re.compile(
-    r"<([A-Za-z][\w -]{0,40})>|\[([A-Z][A-Z0-9_-]+)\]"
+    MARK.pattern + r"|<([A-Za-z][\w -]{0,40})>|\[([A-Z][A-Z0-9_-]+)\]"
     r"|(?<=gs://)([A-Za-z]{1,2})(?=/)"  # too short for a bucket
     r"|(?<![\w$@{.-])([A-Z][A-Z0-9]+(?:[_-][A-Z0-9]+)*)(?![\w=(:])"
 )

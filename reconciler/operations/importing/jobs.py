@@ -226,7 +226,7 @@ class Importer:
         if request.location or request.project:
             parts = [("project", request.project), ("location", request.location)]
             named = ", ".join(f"{name} {text}" for name, text in parts if text)
-            notes.append(f"The command is for {named}; the environment's own are used.")
+            notes.append(f"The environment decides the project and the location; the command names {named}.")
         written = str(request.body.pop(command.name_field, ""))
         name = base_name(written, Path(source.name).stem if source.name != _COMMAND_LINE else command.kind)
         spec, labels = spec_of(command.kind, request.body)

@@ -14,7 +14,8 @@ from reconciler.base.diagnostics import Problem, quote
 from reconciler.base.errors import InvalidError
 
 _OPEN, _CLOSE = "\ue000", "\ue001"
-_MARK = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
+MARK = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
+"""A mark, with its name."""
 _NO_NAME = re.compile(r"\W+", re.ASCII)
 DATE = "DATE"
 """Name of a mark for the time of the call."""
@@ -54,13 +55,13 @@ def is_marked(value: Any) -> bool:
 
 def is_mark(text: str) -> bool:
     """Return True for a text that is nothing but a mark."""
-    return _MARK.fullmatch(text) is not None
+    return MARK.fullmatch(text) is not None
 
 
 def names_in(value: Any) -> Iterator[str]:
     """Yield the name of each mark in a value of JSON."""
     if isinstance(value, str):
-        yield from _MARK.findall(value) if _OPEN in value else ()
+        yield from MARK.findall(value) if _OPEN in value else ()
     elif isinstance(value, Mapping):
         for key, part in value.items():
             yield from names_in(key)
@@ -84,12 +85,12 @@ def filled(value: Any, values: Mapping[str, str]) -> Any:
 def without_dates(text: str) -> str:
     """Return a job's name without the time of the call, and with the names of other unknown values."""
     text = re.sub(f"[-_.]*{mark(DATE)}[-_.]*", "-", text)
-    return _MARK.sub("-", text)
+    return MARK.sub("-", text)
 
 
 def _replaced(value: Any, text_of: Callable[[str], str]) -> Any:
     if isinstance(value, str):
-        return _MARK.sub(lambda match: text_of(match[1]), value) if _OPEN in value else value
+        return MARK.sub(lambda match: text_of(match[1]), value) if _OPEN in value else value
     if isinstance(value, Mapping):
         return {_replaced(key, text_of): _replaced(part, text_of) for key, part in value.items()}
     if isinstance(value, list | tuple):

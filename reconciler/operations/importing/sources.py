@@ -36,7 +36,9 @@ _HEREDOC_CALL = re.compile(r"[ \t]*(?:cat|tee)\b.*<<")
 _MAKE_ASSIGNMENT = re.compile(
     r"[ ]*(?:export[ ]+|override[ ]+)*([A-Za-z_][\w.-]*)[ \t]*(\?|:{0,3}|\+)=[ \t]*(.*)"
 )
-_DICTIONARY = re.compile(r"[ \t]*[A-Za-z_]\w* = \{")
+_DICTIONARY = re.compile(
+    r"[ \t]*[A-Za-z_]\w*(?: = \{|\.update\(|(?:\[['\"]\w+['\"]\])+(?: = |\.(?:append|extend|update)\())"
+)
 _MOST_LINES = 300  # of a dictionary
 _MOST_NESTED = 20
 _MOST_EXPANDED = 200_000
@@ -127,8 +129,8 @@ def _page(text: str, values: Mapping[str, str]) -> list[Found]:
             if logical[-1].strip() == heredoc[1]:
                 break
         text = "\n".join(logical)
-        is_call = _CALL.match(logical[0]) is not None
-        _read_line(without_placeholders(text) if is_call else text, state, first + 1)
+        # A file that the page writes is read as a config, which has its own placeholders.
+        _read_line(text if is_file else without_placeholders(text), state, first + 1)
     blocks = [*_blocks(lines)]
     calls = [call for call in calls_of(state) if any(word.startswith("--") for word in call.words)]
     for call in calls:
