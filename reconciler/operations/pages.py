@@ -78,14 +78,16 @@ def snapshot(
         notes.append(f"There is no plan: {error.message}")
         runs = runs or session.runs()
     rows = job_statuses(jobs, runs, claims)
+    repository = _repository(session.config, environ)
     site = Site(
-        title=session.config.root.name,
+        # The folder of a checkout in Actions has a name that says nothing.
+        title="/".join(repository.split("/")[-2:]) or session.config.root.name,
         target=target_of(session.config, session.environment),
         made=datetime.now(UTC),
         rows=[replace(row, error=without_secrets(row.error)) for row in rows],
         whole=bool(jobs),
         plan=plan,
-        repository=_repository(session.config, environ),
+        repository=repository,
         run=run_url(environ),
         notes=notes,
         commits=_commits(session.config.root, environ, {row.commit for row in rows}),

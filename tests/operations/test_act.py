@@ -135,7 +135,8 @@ def test_what_is_not_the_default_branch_is_not_applied(github: Actions, event: s
     sha = github.repository.git("rev-parse", "HEAD")
     run = github.run(APPLY, event, sha, {"ref": ref})
     assert run.jobs == {"apply": "failure"}
-    assert "only the default branch is applied" in run.log
+    # On a busy machine act loses the output of a step that ends at once.
+    assert "Failure - Main Refuse what isn't merged" in run.log
     assert not github.artifacts.exists()
     assert not github.server.requests
 
