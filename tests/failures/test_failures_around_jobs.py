@@ -153,16 +153,16 @@ STORIES = [
     Story(
         "adopted job cancelled",
         cancel_adopted,
-        'adopted-job-cancelled was cancelled outside the reconciler; set "suspend: true" to leave it stopped, '
-        "or run it again with `reconciler rerun adopted-job-cancelled`",
+        'adopted-job-cancelled was cancelled outside the reconciler; set "suspend: true" to leave it '
+        "stopped, or run it again with `reconciler rerun adopted-job-cancelled`",
         "ran the command",
         let_go,
     ),
     Story(
         "cancelled by hand",
         cancel,
-        'JOB was cancelled by `reconciler cancel`; set "suspend: true" to leave it stopped, '
-        "or run it again with `reconciler rerun cancelled-by-hand`",
+        'JOB was cancelled by `reconciler cancel`; set "suspend: true" to leave it '
+        "stopped, or run it again with `reconciler rerun cancelled-by-hand`",
         "ran the command",
         let_go,
         "cancelled",
@@ -170,8 +170,8 @@ STORIES = [
     Story(
         "cancelled by another person",
         cancel_outside,
-        'JOB was cancelled outside the reconciler; set "suspend: true" to leave it stopped, '
-        "or run it again with `reconciler rerun cancelled-by-another-person`",
+        'JOB was cancelled outside the reconciler; set "suspend: true" to leave it '
+        "stopped, or run it again with `reconciler rerun cancelled-by-another-person`",
         "ran the command",
         let_go,
         "cancelled",
