@@ -386,7 +386,7 @@ def test_what_was_submitted_is_told_even_if_commit_statuses_cannot_be(repository
     config.write_text(settings + "github: {}\n")
     refused = repository.run("apply")
     assert refused.code == 3
-    assert "said no repository is configured" in refused.err
+    assert "no repository is configured" in refused.err
     assert set(repository.states().values()) == {None}
 
     config.write_text(settings + "github: {repository: acme/models, apiUrl: 'https://localhost:1'}\n")

@@ -127,7 +127,7 @@ def machine_doubt(api_version: str, machine: str) -> Doubt | None:
     if machine in _MACHINES[other]:
         message = f"{_SERVICES[api_version]} has no machine type {machine}"
         own = _TABLES.own_names.get(machine)
-        with_gpus = " and its accelerator" if re.search("_(gpu|[pv]100)$", machine) else ""
+        with_gpus = " with its accelerator" if re.search("_(gpu|[pv]100)$", machine) else ""
         hint = (
             f"write {own}{with_gpus}" if own else "use a machine of the N1 series, or Vertex AI's CustomJob"
         )

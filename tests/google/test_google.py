@@ -114,7 +114,7 @@ def test_an_ml_job_is_blocked_and_fails_the_apply(repository: Repository, cloud:
     assert applied.code == 1
     (outcome,) = applied.json["outcomes"]
     assert (outcome["action"], outcome["status"]) == ("blocked", "skipped")
-    assert "CustomJob" in outcome["error"]
+    assert "reconciler migrate" in outcome["error"]
 
 
 def test_googles_limits_are_on_without_being_written(repository: Repository, cloud: dict[str, str]) -> None:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
         (AIPLATFORM_V1, "n1-standard-5", WARNING, "did you mean n1-standard-"),
         (AIPLATFORM_V1, "quite-another-thing", WARNING, "check its name"),
         (AIPLATFORM_V1, "standard", ERROR, "write n1-standard-4"),
-        (AIPLATFORM_V1, "complex_model_m_gpu", ERROR, "write n1-standard-16, and its accelerator"),
+        (AIPLATFORM_V1, "complex_model_m_gpu", ERROR, "write n1-standard-16 with its accelerator"),
         (AIPLATFORM_V1, "cloud_tpu", ERROR, "write cloud-tpu"),
         (ML_V1, "c3-standard-4", ERROR, "N1 series"),
         (ML_V1, "ct5lp-hightpu-4t", ERROR, "N1 series"),
