@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -36,12 +37,18 @@ class Cloud(Place):
         self.service = service
         self.proxy = proxy
         self.ends: dict[str, tuple[JobState, int, str]] = {}
+        self._ending = threading.Lock()
         proxy.watch(self._end)
 
     def _end(self, request: Request, answered: bool) -> None:
         """Nobody runs the jobs: each has ended when the tool asks for it."""
         if answered or request.method != "GET" or "/customJobs" not in request.target:
             return
+        # Two requests at once would both end a job, and only one of them takes its end from `ends`.
+        with self._ending:
+            self._end_all()
+
+    def _end_all(self) -> None:
         store = self.service.store
         for job in store.unfinished():
             store.move(job.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=store.now())
