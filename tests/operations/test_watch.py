@@ -76,6 +76,22 @@ def test_a_change_of_any_file_that_counts_is_a_submission(
     assert service.names().total() == 5
 
 
+def test_a_probable_mistake_is_told_once_and_stops_nothing(
+    repository: Repository, service: HeldService
+) -> None:
+    manifest = repository.job("census")
+    text = manifest.read_text()
+    manifest.write_text(of_machine(text, 5))
+    with watching(repository, "--resync", "1") as watch:
+        told = watch.awaits("warning", pointer="/spec/workerPoolSpecs/0/machineSpec/machineType")
+        assert (told["path"], told["line"] > 1) == ("jobs/census.yaml", True)
+        assert "n1-standard-5" in told["message"]
+        watch.awaits("submitted")
+        watch.awaits_rest()
+        assert watch.end() == 0
+    assert len(watch.told("warning", pointer=told["pointer"])) == 1
+
+
 def test_a_broken_manifest_is_told_once_with_its_place_and_stops_nothing_for_good(
     repository: Repository, service: HeldService
 ) -> None:

@@ -151,6 +151,7 @@ def _run(
         inputs,
         applied.origin,
         steady=previous is not None and previous.inputs == inputs,
+        warnings=desired.warnings,
     )
 
 

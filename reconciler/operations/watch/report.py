@@ -91,6 +91,8 @@ class PassReporter(ApplyListener):
         self._report_errors(result)
         self._report_new("failed", _of_outcomes(result.outcomes, Status.FAILED))
         self._report_new("blocked", _of_outcomes(result.outcomes, Status.SKIPPED))
+        if result.jobs is not None:
+            self._report_new("warning", (tuple(problem_json(problem).items()) for problem in result.warnings))
         if result.plan:
             self._metrics.drifted(result.plan.drift)
             self._report_new("drift", map(_of_drift, result.plan.drift), same=_without_states)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ReconcilerError
 from reconciler.google.listing import TargetMemory
 from reconciler.manifests.cache import KnownFiles, cached_manifests
@@ -76,6 +77,7 @@ class Pass:
         inputs: The inputs of the plan.
         origin: The commit of the jobs.
         steady: True if the previous pass had the same inputs.
+        warnings: What is probably a mistake in the manifests and settings.
     """
 
     result: Result
@@ -88,6 +90,7 @@ class Pass:
     inputs: PassInputs | None = None
     origin: Origin = NO_ORIGIN
     steady: bool = False
+    warnings: tuple[Problem, ...] = ()
 
     @property
     def observed(self) -> Observed | None:
