@@ -412,10 +412,12 @@ def test_a_job_with_a_higher_priority_begins_first(bench: Bench) -> None:
     for _ in range(3):
         bench.supervisor.tick()
     assert {bench.state(low), bench.state(high)} == {JobState.QUEUED}
-    bench.release()
+    # Room for one of them: with room for both, either may end first.
+    bench.cancel(running[0])
     ends = {job.id: bench.ended(job).end_time for job in (low, high)}
     assert ends[high.id] < ends[low.id]
-    assert [bench.ended(job).state for job in running] == [JobState.SUCCEEDED] * 2
+    bench.release()
+    assert bench.ended(running[1]).state is JobState.SUCCEEDED
 
 
 def test_replicas_have_ports_that_no_other_run_has(bench: Bench) -> None:
