@@ -1,9 +1,10 @@
 """The protocol `Engine`, the registry of engines by apiVersion, and the port `JobApi` by engines.
 
 Another package adds an engine by an entry point in the group `schemas.ENGINES`, named for the apiVersion. Its
-class provides every method of `Engine` but `whole_jobs`, and `jobs` needs no `since`; its `manifest_schema`
-is the only source of its kinds. It may ignore the `Connection` and reach its service by itself, if it raises
-the errors that `Engine` names. Its service must refuse a create whose credential has expired.
+class provides every method of `Engine`; those in `_OPTIONAL` may be missing, and `jobs` needs no `since`. Its
+`manifest_schema` is the only source of its kinds. It may ignore the `Connection` and reach its service by
+itself, if it raises the errors that `Engine` names. Its service must refuse a create whose credential has
+expired.
 
 Only built-in engines have an entry in `BUILT_IN`, their kinds and schemas in `schemas.KINDS`, the version of
 their API in `client.API_VERSIONS`, and its discovery document in `schemas/discovery`.
@@ -50,6 +51,20 @@ small plan.
 """
 
 
+_OPTIONAL: Mapping[str, object] = {
+    "replicas": {},
+    "trials": None,
+    "log_directory": "",
+    "log_directory_field": "spec",
+    "workers": (),
+    "limits": {},
+    "output_directory": "",
+    "study": None,
+    "whole_jobs": (),
+}
+"""Results of methods that an engine of another package may lack: commands then show less."""
+
+
 def api_versions() -> list[str]:
     """Return the apiVersions of all installed engines, sorted."""
     if not any(_may_contain_engines(Path(folder or ".")) for folder in sys.path):
@@ -89,11 +104,33 @@ def engine_class(api_version: str) -> type[Engine]:
     from importlib.metadata import entry_points
 
     for found in entry_points(group=schemas.ENGINES, name=api_version):
-        other: type[Engine] = found.load()
-        return other
+        return _completed(found.load(), api_version)
     raise UsageError(
         f"no engine runs {api_version}", hint=f"install a package with an entry point in {schemas.ENGINES}"
     )
+
+
+def _completed(engine: type[Engine], api_version: str) -> type[Engine]:
+    """Return an engine of another package with the methods for display that came after it was written.
+
+    Raises:
+        UsageError: It lacks a method that has no substitute.
+    """
+
+    def lacks(name: str) -> bool:
+        return getattr(engine, name, None) in (None, getattr(Engine, name))
+
+    needed = [name for name in vars(Engine) if not name.startswith("_") and name not in _OPTIONAL]
+    if missing := ", ".join(filter(lacks, needed)):
+        raise UsageError(
+            f"the engine of {api_version} lacks {missing}", hint="install a newer version of its package"
+        )
+    added = {name: _constant(value) for name, value in _OPTIONAL.items() if lacks(name)}
+    return type(engine.__name__, (engine,), added) if added else engine
+
+
+def _constant(value: object) -> staticmethod[..., object]:
+    return staticmethod(lambda *_: value)
 
 
 class Engine(Protocol):

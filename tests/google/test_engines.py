@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,6 +81,44 @@ def test_another_packages_engine_runs_its_manifests(repository: Repository, othe
     assert repository.run("render", "night", **environ).json["script"] == "echo hello"
     repository.write("jobs/night.yaml", MANIFEST.replace("spec:", "spek:"))
     assert "spec" in repository.run("validate", **environ).out
+
+
+NEEDED = "module accelerator_hours with_defaults with_package body jobs with_key read named create cancel"
+OLDER = """
+class SlurmEngine:
+    def __init__(self, connection): ...
+    @staticmethod
+    def manifest_schema(kind):
+        return None
+
+
+for name in %r.split():
+    setattr(SlurmEngine, name, lambda *args: None)
+"""
+
+
+def test_an_engine_without_the_later_methods_shows_less(
+    other_package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (Path(other_package) / "slurm_engine.py").write_text(OLDER % NEEDED)
+    monkeypatch.syspath_prepend(other_package)
+    monkeypatch.delitem(sys.modules, "slurm_engine", raising=False)
+    engine: Any = engine_class("slurm.example.test/v1")
+    assert (engine.workers("Batch", {}), engine.limits("Batch", {}), engine.study(None)) == ((), {}, None)
+    assert (engine.output_directory("Batch", {}), engine.log_directory("Batch", {})) == ("", "")
+    made = engine(Connection(Endpoint(cast("Any", None), dict, "p", "l", {})))
+    assert (made.workers("Batch", {}), made.replicas("Batch", {}), made.trials(None)) == ((), {}, None)
+
+
+def test_an_engine_that_lacks_a_needed_method_is_named_with_it(
+    repository: Repository, other_package: str
+) -> None:
+    (Path(other_package) / "slurm_engine.py").write_text(OLDER % "module")
+    repository.job()
+    done = repository.run("status", PYTHONPATH=other_package)
+    assert done.code == 64, done.err
+    assert "the engine of slurm.example.test/v1 lacks accelerator_hours, " in done.err
+    assert "Traceback" not in done.err
 
 
 def test_another_packages_engine_gets_google_s_long_delays_in_a_local_environment(
