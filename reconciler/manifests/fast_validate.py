@@ -139,6 +139,7 @@ def _reconcile(policy: Mapping[str, Any]) -> Reconcile:
         rerun=policy.get("rerun", ""),
         on_change=policy.get("onChange", "keep"),
         on_delete=policy.get("onDelete", "keep"),
+        not_secret=tuple(policy.get("notSecret", ())),
     )
 
 

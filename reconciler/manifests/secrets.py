@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice, pairwise
@@ -237,24 +237,26 @@ def value_at(value: Any, pointer: str) -> Any:
     return value if pointer.startswith("/") else None
 
 
-def without_secrets(value: Any, name: str = "") -> Any:
+def without_secrets(value: Any, name: str = "", exempt: Collection[str] = ()) -> Any:
     """Return a value of JSON for display, with `***` for every text that seems to be a secret.
 
     This hides more than `secrets` reports: a value under the name of a secret needn't look random.
 
     Args:
         name: The key of the value, or the flag before it.
+        exempt: Whole texts that are no secrets.
     """
     if isinstance(value, Mapping):
         own = value.get("name")
         variable = own if isinstance(own, str) else ""
         return {
-            key: without_secrets(part, (key == "value" and variable) or key) for key, part in value.items()
+            key: without_secrets(part, (key == "value" and variable) or key, exempt)
+            for key, part in value.items()
         }
     if isinstance(value, list | tuple):
         flags = ["", *(item if isinstance(item, str) else "" for item in value)]
-        return [without_secrets(item, _flag(flag)) for flag, item in zip(flags, value, strict=False)]
-    if not isinstance(value, str):
+        return [without_secrets(item, _flag(flag), exempt) for flag, item in zip(flags, value, strict=False)]
+    if not isinstance(value, str) or value in exempt:
         return value
     if _is_secret_name(name) and not _is_placeholder(value) and not value.startswith("-"):
         return _HIDDEN

@@ -27,13 +27,18 @@ def unpacked(packed: Packed) -> JsonObject:
 
 
 class Reconcile(Struct, frozen=True):
-    """Policy for the job: the manifest's `reconcile`, with its defaults filled in."""
+    """Policy for the job: the manifest's `reconcile`, with its defaults filled in.
+
+    Attributes:
+        not_secret: The JSON pointers of values that look like secrets and are none.
+    """
 
     suspend: bool = False
     attempts: int = 1
     rerun: str = ""
     on_change: OnLiveRun = "keep"
     on_delete: OnLiveRun = "keep"
+    not_secret: tuple[str, ...] = ()
 
 
 class Manifest(Struct, frozen=True):

@@ -29,7 +29,7 @@ from reconciler.google.object_store import ObjectStore, StoredObject
 from reconciler.google.session import Session
 from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.findings import same_word, similar_word
-from reconciler.manifests.secrets import without_secrets
+from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import Claim, ClaimId, ClaimState, age, made, time_of
 from reconciler.model.details import (
@@ -86,6 +86,14 @@ class FoundJob(Struct):
         claim = self.attempt.claim if self.attempt else None
         return claim if claim and (self.run is None or made(claim, self.run)) else None
 
+    @property
+    def base_name(self) -> str:
+        """The manifest's name; the beginning of the job's name if nothing tells it."""
+        if self.desired:
+            return self.desired.manifest.name
+        name = self.claim.base_name if self.claim else ""
+        return name or base_of(self.attempt.name if self.attempt else "")
+
     def resource(self) -> Mapping[str, object]:
         """Return the run's resource as the API returns it; raise NotFoundError without a run."""
         if self.run is None:
@@ -118,7 +126,7 @@ def run_details(session: Session, job: FoundJob, environ: Mapping[str, str], *, 
     details = _recorded(job, session.environment.name)
     if job.run is not None:
         details = _with_run(details, job.run)
-    details = _with_spec(details, session, _spec_of(job))
+    details = _with_spec(details, session, _spec_of(job), _not_secret(job.desired))
     links = replace(details.links, console=job.run.url if job.run else "", workflow_run=run_url(environ))
     details = replace(details, links=links, unread=job.unread)
     if job.run is None:
@@ -286,12 +294,11 @@ def _recorded(job: FoundJob, environment: str) -> JobDetails:
     claim, desired, attempt = job.claim, job.desired, job.attempt
     manifest = desired.manifest if desired else None
     run = job.run
-    base = manifest.name if manifest else claim.base_name if claim else ""
     source = claim or run or manifest
     assert source is not None, "a job has a claim, a run or a manifest"
     return JobDetails(
         job_name=attempt.name if attempt else desired.job_name if desired else "",
-        base_name=base or base_of(attempt.name if attempt else ""),
+        base_name=job.base_name,
         api_version=source.api_version,
         kind=source.kind,
         environment=environment,
@@ -334,13 +341,24 @@ def _spec_of(job: FoundJob) -> Mapping[str, object]:
     return job.desired.spec if job.desired and is_same else {}
 
 
-def _with_spec(details: JobDetails, session: Session, spec: Mapping[str, object]) -> JobDetails:
+def _not_secret(desired: DesiredJob | None) -> frozenset[str]:
+    """Return the texts that the manifest lists under `reconcile.notSecret`."""
+    if desired is None:
+        return frozenset()
+    written = {"spec": desired.manifest.spec}
+    found = (value_at(written, pointer) for pointer in desired.manifest.reconcile.not_secret)
+    return frozenset(text for text in found if isinstance(text, str))
+
+
+def _with_spec(
+    details: JobDetails, session: Session, spec: Mapping[str, object], not_secret: frozenset[str]
+) -> JobDetails:
     try:
         engine = session.engine(details.api_version)
     except UsageError:
         # A newer version may have written the claim.
         return details
-    shown, kind = without_secrets(spec), details.kind
+    shown, kind = without_secrets(spec, exempt=not_secret), details.kind
     limits, uri = engine.limits(kind, spec), engine.output_directory(kind, spec)
     return replace(
         details,

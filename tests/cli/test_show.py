@@ -68,6 +68,7 @@ spec:
         env:
           - {{name: DB_PASSWORD, value: hunter2}}
           - {{name: MODE, value: fast}}
+          - {{name: API_TOKEN, value: shown-only-to-its-owner}}
   baseOutputDirectory: {{outputUriPrefix: gs://models/census/}}
 """
 TUNED = """
@@ -146,7 +147,7 @@ def test_a_trained_job_is_on_one_screen_with_its_results(repository: Repository)
 
     screen = repository.run("show", "census")
     assert screen.code == 0
-    assert "hunter2" not in screen.out
+    assert "shown-only" not in screen.out
     assert all(line.isprintable() and not line.lstrip().startswith("::") for line in screen.out.splitlines())
     found = rows(screen.out)
     assert screen.out.startswith("census  SUCCEEDED, ")
@@ -157,7 +158,7 @@ def test_a_trained_job_is_on_one_screen_with_its_results(repository: Repository)
     assert found["Machine"].endswith("n1-standard-4")
     assert (found["Image"], found["Module"]) == (IMAGE, "task")
     assert found["Arguments"] == "--epochs=3 '--name=two words'"
-    assert found["Environment"].split() == ["DB_PASSWORD=***", "MODE=fast"]
+    assert found["Environment"].split() == ["DB_PASSWORD=hunter2", "MODE=fast", "API_TOKEN=***"]
     where = ["gs://models/census", ".reconciler/gcs/models/census", "6 files, 73.3 KiB"]
     assert found["Output"].splitlines()[:3] == where
     assert "  4.9 KiB  model/model.bin" in found["Output"]
@@ -176,7 +177,8 @@ def test_a_trained_job_is_on_one_screen_with_its_results(repository: Repository)
     assert job["commit"] == {"sha": head, "author": "a", "subject": "Train the census job"}
     assert job["metrics"][1] == {"file": "model/metrics.json", "values": {"accuracy": 0.98067, "loss": None}}
     assert {file["name"]: file["size"] for file in job["output"]["files"]}["model/model.bin"] == 5000
-    assert job["workers"][0]["env"][0] == {"name": "DB_PASSWORD", "value": "***"}
+    assert job["workers"][0]["env"][0] == {"name": "DB_PASSWORD", "value": "hunter2"}
+    assert job["workers"][0]["env"][2] == {"name": "API_TOKEN", "value": "***"}
     assert job["createTime"] <= job["prepareTime"] <= job["startTime"] <= job["endTime"]
     assert shown(repository, job["jobName"]) == job
 
