@@ -105,7 +105,7 @@ def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
     ) -> Iterator[Session]:
         nowhere = Endpoint(DirectTransport(), dict, environment.project, environment.location, {})
         session = Session(config, environment, Connection(nowhere))
-        for name in ("ports", "jobs", "commits"):
+        for name in ("ports", "jobs", "claims", "commits"):
             setattr(session, name, getattr(made.outside, name))
         yield session
 

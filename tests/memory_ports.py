@@ -74,6 +74,9 @@ class Claims:
     def listed(self) -> Mapping[ClaimId, Versioned]:
         return dict(self.held)
 
+    def of_key(self, key: str) -> Mapping[ClaimId, Versioned]:
+        return {id: found for id, found in self.held.items() if id.key == key}
+
     def read(self, id: ClaimId) -> ClaimRead:
         return ClaimRead(self.held.get(id), self.time.now)
 
@@ -136,6 +139,10 @@ class Jobs:
 
     def runs(self) -> tuple[ActualJob, ...]:
         return tuple(replace(job, spec={}, body={}) for job in self.jobs if job.resource not in self.hidden)
+
+    def of_base(self, base: str) -> tuple[ActualJob, ...]:
+        named = (run for run in self.runs() if run.job_name.startswith(f"{base}_"))
+        return tuple(run for run in named if SOURCE in run.labels)
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         return tuple(run for run in self.runs() if run.labels.get(KEY) == key and run.kind == kind)

@@ -8,7 +8,7 @@ import sys
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import print_error, print_lines
-from reconciler.cli.context import Context, confirm, context_of, newest_runs, readable_jobs, selection_of
+from reconciler.cli.context import Context, confirm, context_of, newest_run, readable_jobs, selection_of
 from reconciler.cli.progress import progress
 from reconciler.google.session import Session
 from reconciler.model.job import ActualJob, State
@@ -30,7 +30,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if selection.terms:
             jobs = _selected(context, session, selection, arguments.log_format)
         else:
-            jobs = {job.resource: job for job in newest_runs(selection.names, session)}
+            found = [newest_run(name, session) for name in selection.names]
+            jobs = {job.resource: job for job in found}
         for job in (job for job in jobs.values() if job.state.ended):
             print(f"{one_line(job.job_name)} had already ended: {job.state}")
         running = [job for job in jobs.values() if not job.state.ended]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,18 +11,16 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.base.errors import InvalidError, NotFoundError, RefusedError, UsageError
+from reconciler.base.errors import InvalidError, NotFoundError, RefusedError, ServiceError, UsageError
 from reconciler.cli import agreed, has_person, print_error, print_message
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, find_root, load_config
-from reconciler.model.claim import age
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import Selection
 from reconciler.model.plan import DesiredJob
-from reconciler.submission.observe import observe
 
 if TYPE_CHECKING:
-    from reconciler.planning.attempts import Attempt
+    from reconciler.operations.show import FoundJob
 
 
 class Context(Struct, frozen=True):
@@ -85,33 +82,33 @@ def readable_jobs(context: Context, log_format: str) -> tuple[tuple[DesiredJob, 
 
 
 def newest_run(name: str, session: Session) -> ActualJob:
-    """Return the run of a job name, or the newest run of a base name; raise NotFoundError."""
-    (run,) = newest_runs([name], session)
-    return run
+    """Return the run of a job name, or the newest run of a base name, with its spec; raise NotFoundError."""
+    return run_of(found_run(name, session))
 
 
-def newest_runs(names: Iterable[str], session: Session) -> list[ActualJob]:
-    """Return the run of each job name, and the newest run of each base name; raise NotFoundError."""
-    from reconciler.planning.attempts import attempts_by_base  # slow to import, and needed by few commands
+def found_run(name: str, session: Session) -> FoundJob:
+    """Return the job of a name with its run.
 
-    observed = observe(session.ports)
-    by_base = attempts_by_base([], observed.runs, observed.claims)
-    return [_newest(name, by_base) for name in names]
+    Raises:
+        NotFoundError: No job has this name, or the service has no run of it.
+        ServiceError: The jobs or the claims can't be read.
+    """
+    from reconciler.operations.show import find_job  # slow to import, and needed by few commands
+    from reconciler.planning.status_rows import missing_reason
 
-
-def _newest(name: str, by_base: Mapping[str, Sequence[Attempt]]) -> ActualJob:
-    from reconciler.planning.status_rows import missing_reason  # slow to import, and needed by few commands
-
-    found = [attempt for attempts in by_base.values() for attempt in attempts if attempt.name == name]
-    found = found or [*by_base.get(name.replace("-", "_"), [])]
-    if not found:
-        raise NotFoundError(f'there is no job "{name}"', hint="see `reconciler status`")
-    # Runs with a claim are certainly ours; others only have the same name.
-    claimed = [attempt.run for attempt in found if attempt.run and attempt.claim]
-    runs = claimed or [run for attempt in found for run in (attempt.run, *attempt.strangers) if run]
-    if not runs:
+    found = find_job(session, name)
+    if "claim" in found.unread:
+        # The claims tell our runs from others of the same name.
+        raise ServiceError(found.unread["claim"])
+    if found.run is None:
         # An attempt's claim is the last word on a job that was refused, is held or was deleted.
-        last = found[-1].claim
+        last = found.attempt.claim if found.attempt else None
         reason = (missing_reason(last) or "it was deleted from the service") if last else ""
         raise NotFoundError(f'the service has no run of "{name}"', hint=reason or "see `reconciler status`")
-    return max(runs, key=age)
+    return found
+
+
+def run_of(found: FoundJob) -> ActualJob:
+    """Return the run that `found_run` made sure of."""
+    assert found.run is not None
+    return found.run

@@ -14,13 +14,12 @@ from datetime import UTC, datetime, timedelta
 from reconciler.base.errors import ExitCode, NotFoundError
 from reconciler.base.sanitize import lines, one_line
 from reconciler.cli import print_message
-from reconciler.cli.context import context_of, newest_run
+from reconciler.cli.context import context_of, found_run, run_of
 from reconciler.google.logs import JobLog
 from reconciler.google.session import Session
 from reconciler.manifests.findings import same_word, similar_word
-from reconciler.model.cause import cause_of
+from reconciler.model.cause import Cause, cause_of
 from reconciler.model.job import ActualJob, LogEntry, State, Trials
-from reconciler.planning.attempts import base_of
 from reconciler.submission.claims_upkeep import with_reason
 
 _MOST_REMEMBERED = 100_000
@@ -125,7 +124,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Print a job's log, oldest line first."""
     context = context_of(arguments)
     with context.session(start=False) as session:
-        job = session.read(newest_run(arguments.name, session))
+        found = found_run(arguments.name, session)
+        job = run_of(found)
         part = _part(arguments, session, job)
         printed = _print(_entries(arguments, session, part), part.source())
         if arguments.follow:
@@ -133,15 +133,15 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             part = _part(arguments, session, session.read(job))
         if not printed:
             _refuse_not_started(part)
-        _print_cause(with_reason(session.ports, part.job), printed, arguments.log_format)
+        ended = with_reason(session.ports, part.job)
+        _print_cause(ended, cause_of(ended, found.base_name), printed, arguments.log_format)
     return ExitCode.DONE
 
 
-def _print_cause(job: ActualJob, printed: bool, log_format: str) -> None:
+def _print_cause(job: ActualJob, cause: Cause | None, printed: bool, log_format: str) -> None:
     """Print why a job did not succeed: on stderr, or with its state and error in place of an empty log."""
     if not printed:
         print("\n".join(_empty(job)))
-    cause = cause_of(job, base_of(job.job_name))
     if cause is None:
         return
     sys.stdout.flush()

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Run TensorBoard in the foreground, reachable only from this machine, until it is interrupted."""
     context = context_of(arguments)
     with context.session(start=False) as session:
-        job = session.read(newest_run(arguments.name, session))
+        job = newest_run(arguments.name, session)
         folder = _folder(session, job)
     program = _program()
     port = [] if arguments.port is None else ["--port", str(arguments.port)]
