@@ -116,6 +116,9 @@ def _report_invalid(session: Session, commit: str, error: InvalidError) -> list[
         return [other.message]
 
 
+_READ_ALONE = 10
+"""Jobs that a poll reads one by one; for more of them, one listing is cheaper."""
+
 JobsListener = Callable[[tuple[ActualJob, ...]], None]
 
 
@@ -180,7 +183,8 @@ def wait(
 
 def _poll(ports: Ports, jobs: Collection[Awaited]) -> Iterator[tuple[Awaited, ActualJob]]:
     """Yield the current state of the jobs that exist."""
-    listed = {job.resource: job for job in ports.jobs.runs()}
+    # A listing shows the whole history, in one request for each hundred jobs.
+    listed = {job.resource: job for job in ports.jobs.runs()} if len(jobs) > _READ_ALONE else {}
     for key in sorted(jobs):
         job = listed.get(key.resource)
         try:

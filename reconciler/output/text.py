@@ -193,7 +193,10 @@ def outcomes_text(outcomes: Sequence[Outcome]) -> str:
         totals[outcome.status] += 1
         state = f"  {outcome.state}" if outcome.state else ""
         line = f"{outcome.status:8} {outcome.change.action:7} {one_line(outcome.change.job_name)}{state}"
-        lines.append(line + (f": {short_error(outcome.error)}" if outcome.error else ""))
+        # `apply --wait` says the whole cause and the next step in a sentence of its own.
+        cause = outcome.cause
+        said = f"{cause.about}{cause.brief}" if cause else short_error(outcome.error or "")
+        lines.append(f"{line}: {one_line(said)}" if said else line)
     counts = [f"{number} {status}" for status, number in totals.items() if number]
     for state in (State.FAILED, State.CANCELLED):
         # A job that the plan cancels is no failure, and already counts as applied.

@@ -23,6 +23,7 @@ from reconciler.model.job import COMMIT, REQUEST_ID, ActualJob, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.execute import Applier, applier_of
+from reconciler.operations.follow_up import awaited, wait
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.submissions import unsettled_reason
@@ -331,3 +332,21 @@ class TestApplierOfASession:
         assert (made.patience, made.pause, lines) == (7.0, session.pause, ["wait"])
         assert not made.go_on()
         assert session.pause != Applier(outside.ports, body_of).pause
+
+
+@pytest.mark.parametrize(("waited", "listings"), [(2, 0), (11, 1)])
+def test_a_wait_for_few_jobs_reads_these_alone(outside: Outside, waited: int, listings: int) -> None:
+    runs = [outside.jobs.add(body_of(wanted(), f"run_{n}", {})) for n in range(waited)]
+    for run in runs:
+        outside.jobs.becomes(run, State.SUCCEEDED)
+    asked: list[None] = []
+    listed = outside.jobs.runs
+
+    def counted() -> tuple[ActualJob, ...]:
+        asked.append(None)
+        return listed()
+
+    outside.jobs.runs = counted  # type: ignore[method-assign]
+    ended = wait(outside.ports, [awaited(run) for run in runs], lambda jobs: None, 1.0)
+    assert {job.resource for job in ended} == {run.resource for run in runs}
+    assert len(asked) == listings
