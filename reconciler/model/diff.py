@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +11,7 @@ from reconciler.base.diagnostics import pointer_of
 from reconciler.model.plan import FieldChange
 
 Keys = tuple[str | int, ...]
+_MOST_ALIGNED = 1000  # items of two lists; an alignment can take quadratic time
 
 
 def diff(before: Any, after: Any) -> tuple[FieldChange, ...]:
@@ -29,6 +31,29 @@ def _walk(keys: Keys, before: Any, after: Any) -> Iterator[tuple[Keys, Any, Any]
             yield from _walk((*keys, index), _item(before, index), _item(after, index))
     elif not _same(before, after):
         yield keys, before, after
+
+
+def shifted(before: Any, after: Any, fields: Sequence[FieldChange]) -> int:
+    """Return how many of the fields differ only because list items before them were added or removed."""
+    return sum(_shifted((), before, after, [field.pointer for field in fields]))
+
+
+def _shifted(keys: Keys, before: Any, after: Any, pointers: Sequence[str]) -> Iterator[int]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in before.keys() & after.keys():
+            yield from _shifted((*keys, name), before[name], after[name], pointers)
+    elif isinstance(before, list) and isinstance(after, list):
+        if len(before) == len(after) or len(before) + len(after) > _MOST_ALIGNED:
+            for index, pair in enumerate(zip(before, after, strict=False)):
+                yield from _shifted((*keys, index), *pair, pointers)
+            return
+        from difflib import SequenceMatcher  # most plans compare nothing
+
+        old, new = ([json.dumps(item, sort_keys=True) for item in items] for items in (before, after))
+        edits = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        aligned = sum(max(b - a, d - c) for tag, a, b, c, d in edits if tag != "equal")
+        counted = sum(pointer.startswith(f"{pointer_of(keys)}/") for pointer in pointers)
+        yield max(0, counted - aligned)
 
 
 def _item(items: list[Any], index: int) -> Any:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from reconciler.base.diagnostics import pointer_of
 from reconciler.model.claim import Claim, ClaimId, age, rerun_digest
-from reconciler.model.diff import diff, is_filled, is_left_out, is_spelling
+from reconciler.model.diff import diff, is_filled, is_left_out, is_spelling, shifted
 from reconciler.model.job import CODE, COMMIT, KEY, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
@@ -49,8 +49,9 @@ def compared(job: DesiredJob, before: Sequence[Attempt]) -> Difference:
     if last is None or last.run is None:
         return Difference("changed" if before else "new", is_new=True)
     fields = _fields(last.run, job)
-    count = sum(field.pointer != CODE_POINTER for field in fields)
-    code = count < len(fields)
+    of_spec = [field for field in fields if field.pointer != CODE_POINTER]
+    count = len(of_spec) - shifted(last.run.spec, job.spec, of_spec)
+    code = len(of_spec) < len(fields)
     reason = why_changed(count, code=code, rerun=_rerun_changed(last.claim, job))
     commit = last.run.labels.get(COMMIT) or (last.claim.commit if last.claim else "")
     return Difference(reason, fields, commit=commit)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from reconciler.model.diff import diff
+from reconciler.model.diff import diff, shifted
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Target
 from reconciler.planning.comparison import is_only_named, why_changed
@@ -107,7 +107,9 @@ def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
     if not (is_other or old.suspend or new.suspend):
         change = replace(change, action=Action.NONE, reason="the same content")
     elif change.action is Action.SUBMIT:
-        why = why_changed(len(fields), code=code_changed, rerun=old.rerun != new.rerun)
+        why = why_changed(
+            len(fields) - shifted(was.spec, now.spec, fields), code=code_changed, rerun=old.rerun != new.rerun
+        )
         change = replace(change, reason=why if is_other else "no longer suspended")
     treatment = [*_treatment(was.manifest, now.manifest, is_other=is_other)]
     notes = [_earlier_run(now, change), *treatment] if is_other else treatment

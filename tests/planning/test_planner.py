@@ -324,6 +324,20 @@ def test_fields_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        (["new", "a", "b", "c"], "1 field changed"),
+        (["b", "c"], "1 field changed"),
+        (["x", "a", "y", "c"], "2 fields changed"),
+    ],
+)
+def test_list_items_that_only_moved_are_not_counted(args: list[str], reason: str) -> None:
+    before = replace(wanted(), packed={"args": ["a", "b", "c"]})
+    after = replace(wanted(content="b"), packed={"args": args})
+    assert only(changed(before, after)).reason == reason
+
+
+@pytest.mark.parametrize(
     ("content", "code", "rerun", "reason"),
     [
         ("a", "", "2", "rerun changed"),
