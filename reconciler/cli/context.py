@@ -104,7 +104,8 @@ def found_run(name: str, session: Session) -> FoundJob:
         # An attempt's claim is the last word on a job that was refused, is held or was deleted.
         last = found.attempt.claim if found.attempt else None
         reason = (missing_reason(last) or "it was deleted from the service") if last else ""
-        raise NotFoundError(f'the service has no run of "{name}"', hint=reason or "see `reconciler status`")
+        not_yet = "it wasn't submitted yet: see `reconciler plan`"
+        raise NotFoundError(f'the service has no run of "{name}"', hint=reason or not_yet)
     return found
 
 

@@ -17,6 +17,7 @@ from reconciler.base.sanitize import one_line
 from reconciler.cli import has_colours
 from reconciler.google.logs import JobLog
 from reconciler.google.session import Session
+from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob, State
 from reconciler.operations.follow_up import JobsListener
 from reconciler.operations.submissions import Listener as SubmissionListener
@@ -219,6 +220,9 @@ def _time(text: str) -> datetime | None:
 
 
 def _last_line(session: Session, job: ActualJob) -> str:
+    # The service's own words fill a narrow terminal, and end before the reason.
+    if cause := cause_of(job):
+        return one_line(cause.message)
     if job.error:
         return short_error(job.error)
     try:

@@ -448,3 +448,10 @@ def test_version_and_help_are_commands_too(line: str, first: str, capsys: pytest
     with pytest.raises(SystemExit, match="0"):
         parse(line.split())
     assert capsys.readouterr().out.startswith(first)
+
+
+def test_logs_of_a_manifest_that_was_not_submitted_says_so(commands: Commands) -> None:
+    commands.job()
+    done = commands.run("logs", "census")
+    assert done.code == 1
+    assert "it wasn't submitted yet: see `reconciler plan`" in done.err

@@ -6,7 +6,7 @@ import io
 import subprocess
 import sys
 from argparse import Namespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
@@ -14,6 +14,8 @@ from waiting import PATIENCE
 
 from reconciler.cli import progress
 from reconciler.cli.progress import submitting
+from reconciler.model.job import ActualJob, State
+from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.operations.submissions import Standing
 
 
@@ -123,3 +125,13 @@ def test_rich_is_only_loaded_for_a_bar() -> None:
         "assert 'rich' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
+
+
+def test_the_table_shows_the_cause_of_a_failed_job_in_place_of_the_service_s_words() -> None:
+    error = "The replica workerpool0-0 exited with a non-zero status of 1.\nValueError: no such column"
+    job = ActualJob(
+        "r", "census_1", AIPLATFORM_V1, "CustomJob", State.FAILED, "JOB_STATE_FAILED", error=error
+    )
+    console = Console(file=io.StringIO(), width=80)
+    console.print(progress._table(cast("Any", None), (job,)))
+    assert "exit code 1: ValueError: no such column" in console.file.getvalue()  # type: ignore[attr-defined]
