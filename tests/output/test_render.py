@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
+from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.diff import diff
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, FileChange, Plan, Stuck, Target
@@ -188,6 +189,13 @@ def test_outcomes_count_the_jobs_that_did_not_succeed() -> None:
     ]
     last = outcomes_text(outcomes).splitlines()[-1]
     assert last == "Apply: 4 applied, 1 job FAILED, 1 job CANCELLED."
+
+
+def test_outcome_with_a_cause_shows_its_class_in_place_of_the_service_s_error() -> None:
+    cause = Cause(CauseClass.USER_CODE, "exit code 1", "exit code 1: ValueError: x", "correct the code")
+    error = "The replica workerpool0-0 exited with a non-zero status of 1."
+    outcome = Outcome(CHANGE, Status.APPLIED, State.FAILED, error, cause=cause)
+    assert outcomes_text([outcome]).splitlines()[0].endswith("FAILED: user code: exit code 1")
 
 
 nasty = st.text(st.characters() | st.sampled_from("`|<>@#:*_[]\n\r\x1b\u202e%"), max_size=30)
