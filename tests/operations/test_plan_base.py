@@ -556,7 +556,7 @@ def test_an_environment_of_neither_side_is_wrong_usage(google: Repository) -> No
 def test_settings_of_a_commit_lead_nowhere_outside(
     target: str, google: Repository, tmp_path: Path, temporary: Path
 ) -> None:
-    (tmp_path / "outside.yaml").write_text(SETTINGS.replace("acme-ml", "secret"))
+    (tmp_path / "outside.yaml").write_text(SETTINGS.replace("acme-ml", "acme-outside"))
     (temporary / "outside.yaml").symlink_to(tmp_path / "outside.yaml")
     (google.root / "reconciler.yaml").unlink()
     (google.root / "reconciler.yaml").symlink_to(target.format(outside=tmp_path / "outside.yaml"))
@@ -564,7 +564,7 @@ def test_settings_of_a_commit_lead_nowhere_outside(
     (google.root / "reconciler.yaml").unlink()
     google.write("reconciler.yaml", SETTINGS)
     found = of_production(google)
-    assert "secret" not in repr(found)
+    assert "acme-outside" not in repr(found)
     assert {field.before for field in compared(found).settings} == {None}
     assert len(compared(found).notes) == 1
     (temporary / "outside.yaml").unlink()
