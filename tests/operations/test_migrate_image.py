@@ -10,8 +10,14 @@ import pytest
 
 from reconciler.base.errors import UsageError
 from reconciler.cli import run
+from reconciler.manifests.cache import PlacedImage
 from reconciler.manifests.settings import find_root, load_config, manifest_paths
-from reconciler.manifests.training_images import has_ended, training_image_uri, training_images
+from reconciler.manifests.training_images import (
+    has_ended,
+    image_warnings,
+    training_image_uri,
+    training_images,
+)
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.operations.load_desired import desired_jobs
@@ -291,6 +297,17 @@ def test_without_an_image_jobs_of_vertex_ai_stay(root: Path) -> None:
 def test_report_of_ai_platform_names_the_way_out(root: Path) -> None:
     sentence = sentences(migrated(root, AI_PLATFORM, image=""))["runtimeVersion, pythonVersion"]
     assert "migrate with --image IMAGE" in sentence
+
+
+@pytest.mark.parametrize(
+    ("field", "way_out"),
+    [("executorImageUri", "reconciler migrate --image IMAGE"), ("imageUri", "name another image")],
+)
+def test_warning_of_an_image_past_its_end_names_the_way_out(field: str, way_out: str) -> None:
+    placed = PlacedImage(f"/spec/workerPoolSpecs/0/{field}", OLD, 3, 7)
+    (warning,) = image_warnings([("job.yaml", placed)], TODAY)
+    assert "on 2026-07-11" in warning.message
+    assert way_out in warning.hint
 
 
 # --- Dependencies of the package ------------------------------------------------------------------------
