@@ -59,6 +59,11 @@ class Blocked(StrEnum):
     """Only the embedded service still runs jobs of ml.googleapis.com/v1."""
 
 
+def with_name(reason: str, base_name: str) -> str:
+    """Return a reason with the job's name in its `reconciler rerun` command."""
+    return reason.replace(RERUN, f"{RERUN[:-1]} {base_name}`") if base_name else reason
+
+
 def held(claim: Claim) -> str:
     """Return the reason and the remedy for a HELD claim (docs/at-most-once.md): a person runs a command."""
     reason = claim.error or "held"

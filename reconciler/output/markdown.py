@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from reconciler.base.diagnostics import WARNING, Problem, counted
 from reconciler.base.sanitize import one_line
+from reconciler.model.cause import with_name
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan
 from reconciler.output.review import (
     diff_lines,
@@ -275,7 +276,7 @@ def _row(change: Change, file: str, notes: Sequence[str]) -> tuple[str, ...]:
     # The label says already that a job is new or removed.
     said = re.fullmatch(rf"{change.edit}(?: \((.*)\))?", change.reason)
     reason = said[1] or "" if said else change.reason
-    why = "; ".join([reason] * bool(reason) + [*notes])
+    why = "; ".join([with_name(reason, change.base_name)] * bool(reason) + [*notes])
     name = change.base_name if change.edit else change.job_name
     return label, code(name), text(why), _hours([change]), file
 

@@ -389,6 +389,13 @@ def test_table_has_no_empty_column_and_says_nothing_twice() -> None:
     assert plan_text(proposal(*both)).count("a note of all") == 1
 
 
+def test_terminal_calls_a_removed_job_removed() -> None:
+    gone = changed("gone", Edit.REMOVED, action=Action.NONE, reason="removed", notes=("its run continues",))
+    lines = plan_text(proposal(gone)).splitlines()
+    assert lines[2].startswith(f"  - removed {gone.job_name}  ")
+    assert lines[3].strip() == "its run continues"
+
+
 def test_rows_link_their_file_at_the_commit_and_the_plan_its_run() -> None:
     links = Links("https://github.com/acme/models/blob", "b" * 40, "ml/", "https://github.com/acme/models/r")
     odd = structs.replace(changed("odd"), path='jobs/"a) b#1.yaml')
