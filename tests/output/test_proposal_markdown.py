@@ -419,6 +419,13 @@ def test_limits_that_apply_would_refuse_are_said_at_the_top() -> None:
     assert "Apply would refuse this plan: the plan has 12 submissions." in plan_text(refused)
 
 
+def test_commands_in_a_sentence_are_code_and_other_backticks_are_text() -> None:
+    refusal = "apply some of the jobs: `reconciler apply PATH`; `rm -rf`"
+    page = Page(in_full(structs.replace(proposal(changed()), refusals=(refusal,))))
+    assert ("p code", "reconciler apply PATH") in page.texts
+    assert "; `rm -rf`." in page.shown
+
+
 def test_settings_are_told_before_all_else() -> None:
     fields = (
         FieldChange("/environments/prod/project", "acme-ml", "acme-other"),
