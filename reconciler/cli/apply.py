@@ -178,7 +178,7 @@ def _failure_lines(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob,
             for job in ended
             if job.state != State.SUCCEEDED
         ),
-        *(f"the end of {resource} was not seen" for resource in sorted(not_ended)),
+        *(f"the wait ended before {resource} did" for resource in sorted(not_ended)),
     ]
 
 

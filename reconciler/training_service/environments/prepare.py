@@ -276,7 +276,9 @@ def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
 def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
     with _open_object(uri, buckets) as source:
         if source is None:
-            raise RunError(Code.NOT_FOUND, f"The package {uri} isn't there.", "PACKAGE_MISSING", package=uri)
+            raise RunError(
+                Code.NOT_FOUND, f"The package {uri} doesn't exist.", "PACKAGE_MISSING", package=uri
+            )
         folder.mkdir(parents=True)
         archive = folder / PurePosixPath(uri).name
         with archive.open("wb") as copy:

@@ -294,7 +294,7 @@ def _refuse_null(spec: RunSpec) -> Refusal | None:
             words = (task.image, task.python, *task.packages, task.module, *task.args)
         for word in (*words, *(f"{name}={value}" for name, value in replica.env.items())):
             if "\0" in word:
-                message = f"Nothing can be started with {word!r}: there is a NUL character in it."
+                message = f"The word {word!r} contains a NUL character, which no command line can have."
                 return _invalid(message)
     return None
 
@@ -302,7 +302,7 @@ def _refuse_null(spec: RunSpec) -> Refusal | None:
 def _refusal(pool: Pool) -> Refusal | None:
     for name, value in pool.env:
         if not _VARIABLE.fullmatch(name) or "\0" in value:
-            message = f"The environment variable {name!r} has a name or a value that none can have."
+            message = f"The environment variable {name!r} has an invalid name or value."
             return _invalid(message)
     if isinstance(pool.task, ContainerTask):
         missing = "" if pool.task.image else "imageUri of its container"

@@ -182,7 +182,7 @@ class Engine:
             return RunError(Code.INVALID_ARGUMENT, message, "COMMAND_NOT_RUN")
         held = f", which is {replica.memory >> 20} MiB here" if replica.memory else ""
         if state.get("OOMKilled"):
-            message = f"{name} ran out of memory: it had that of its machine{held}."
+            message = f"{name} ran out of memory: it may use its machine's{held}."
             return RunError(Code.RESOURCE_EXHAUSTED, message, "OUT_OF_MEMORY")
         if code == _KILLED and replica.memory:  # some kernels don't report to the engine that memory ran out
             message = (
@@ -224,7 +224,7 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
         found = abilities(client)
         if isinstance(found, Abilities):
             return Engine(client, found)
-        complaints.append(f"{client.program} is here, but says: {found}")
+        complaints.append(f"{client.program} is installed, but reports: {found}")
     raise RunError(
         Code.FAILED_PRECONDITION,
         "The job runs in a container, but no container engine works on this machine"

@@ -154,7 +154,7 @@ def mentions_tensorflow_1(spec: RunSpec, packages: Path) -> bool:
 def warning(problem: str) -> str:
     """Return the log's warning for a trainer that mentions /gcs but can't have it."""
     return (
-        f"The buckets are not to be seen below /gcs on this machine ({problem}): the trainer finds them in"
+        f"The buckets can't be mounted below /gcs on this machine ({problem}): the trainer finds them in"
         " the folder that the environment variable RECONCILER_GCS_DIR names, or through gs://."
     )
 

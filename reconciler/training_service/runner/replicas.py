@@ -158,8 +158,7 @@ class Replicas:
             size = _size(self._spec.log_limit)
             self._over_limit = _limit_ending(
                 "LOG_LIMIT",
-                f"its log has reached {size}, which is the most that is kept of a run;"
-                f" the replica {replica} printed last",
+                f"its log has reached {size}, the limit of a run; the replica {replica} printed last",
             )
 
     def _check_periodically(self) -> None:
