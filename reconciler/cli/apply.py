@@ -113,12 +113,8 @@ class _Listener(ApplyListener):
         """Print the plan and notes about commits; ask before it is carried out in Google Cloud."""
         if self._arguments.format == "text" and not self._arguments.quiet:
             plan = with_changed_files(plan, self._desired, self._config.root, os.environ)
-            shown = plan_text(
-                plan,
-                verbose=self._arguments.verbose,
-                colour=has_colours(sys.stdout),
-                width=terminal_columns(),
-            )
+            verbose, colour = self._arguments.verbose, has_colours(sys.stdout)
+            shown = plan_text(plan, verbose=verbose, colour=colour, width=terminal_columns())
             print(shown, end="\n\n", flush=True)
         notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(self._config, origin)]
         print_lines(notes, self._arguments.log_format)
