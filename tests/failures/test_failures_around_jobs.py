@@ -297,7 +297,7 @@ def test_code_that_left_the_bucket_is_staged_again(place: Place) -> None:
     story = Story(
         "staged code missing",
         lambda place, job: place.job(job),
-        "JOB failed, set-up: The package … isn't there; run `reconciler apply`",
+        "JOB failed, set-up: The package … doesn't exist; run `reconciler apply`",
         "ran the command",
         cause="set-up",
     )
