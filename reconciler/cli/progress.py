@@ -137,6 +137,7 @@ def progress(session: Session, arguments: argparse.Namespace, stream: TextIO) ->
 
         with Live(console=Console(stderr=True), refresh_per_second=4) as live:
             yield lambda jobs: live.update(_table(session, jobs))
+        print(file=stream)  # the outcomes follow the table
     else:
         yield _Lines(session, arguments)
 
