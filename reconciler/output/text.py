@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
@@ -26,6 +27,7 @@ MAX_FIELDS = 50
 MAX_DETAILED = 100
 """Jobs of a plan whose specs or differences the terminal shows."""
 SHOWN_OF_SHA = 12
+_LEAST_ROOM = 40  # columns of a reason
 _SHORT = 4  # lines of a change; blank lines surround longer ones
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
 _MAX_ANNOTATIONS = 10
@@ -230,7 +232,11 @@ def _head_lines(change: Change, paint: Paint, width: int | None) -> Iterator[str
         yield f"    {where}"
     edit = f"{change.edit}: " if change.edit and change.edit not in change.reason else ""
     if not is_removed or change.reason != Edit.REMOVED:
-        yield f"      {edit}{one_line(with_name(change.reason, change.base_name))}"
+        reason = f"{edit}{one_line(with_name(change.reason, change.base_name))}"
+        room = max(_LEAST_ROOM, width - 6) if width else len(reason)
+        lines = [reason] if len(reason) <= room else wrap(reason, room, break_on_hyphens=False)
+        # A command of GitHub's runner may begin at a line's first visible character.
+        yield from (one_line(f"      {line}") for line in lines)
 
 
 def _detail_lines(change: Change, paint: Paint, notes: Sequence[str], *, detailed: bool) -> Iterator[str]:

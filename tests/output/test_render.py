@@ -29,6 +29,7 @@ from reconciler.output.text import (
     validation_text,
 )
 from reconciler.planning.outcome import JobStatus, Outcome, Status
+from tests.base.test_inert import runner_finds_command
 from tests.planning import wanted
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -113,6 +114,14 @@ def test_plan_names_the_job_in_the_command_that_runs_it_again() -> None:
     failed = replace(CHANGE, action=Action.NONE, stuck=Stuck.FAILED, reason=f"failed; {RERUN}")
     assert "      failed; run it again with `reconciler rerun census`" in plan_text(plan(failed)).splitlines()
     assert "reconciler rerun census" in plan_markdown(plan(failed))
+
+
+def test_long_reason_is_wrapped_on_a_terminal_and_stays_inert() -> None:
+    change = replace(CHANGE, reason=f"{'x' * 38} ::error::{'y' * 30}")
+    lines = plan_text(plan(change), width=46).splitlines()[4:6]
+    assert lines[0] == "      " + "x" * 38
+    assert not runner_finds_command(lines[1])
+    assert plan_text(plan(change)).splitlines()[3] == f"      {change.reason}"
 
 
 def test_place_of_a_manifest_moves_to_the_next_line_where_a_terminal_has_no_room() -> None:
