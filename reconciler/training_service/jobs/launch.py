@@ -294,7 +294,7 @@ def _refuse_null(spec: RunSpec) -> Refusal | None:
             words = (task.image, task.python, *task.packages, task.module, *task.args)
         for word in (*words, *(f"{name}={value}" for name, value in replica.env.items())):
             if "\0" in word:
-                message = f"The word {word!r} contains a NUL character, which no command line can have."
+                message = f"No program can be started with {word!r}: it contains a NUL character."
                 return _invalid(message)
     return None
 
