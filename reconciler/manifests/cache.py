@@ -76,6 +76,7 @@ class KnownDocument(Struct, frozen=True, array_like=True):
             with a package, because its identity includes the code.
         modules: Python modules that the package must contain.
         images: Images that deserve a warning now, or from some day on.
+        module, requirements: As in `Manifest`.
     """
 
     line: int
@@ -89,6 +90,8 @@ class KnownDocument(Struct, frozen=True, array_like=True):
     identities: Identities = ()
     modules: tuple[str, ...] = ()
     images: tuple[PlacedImage, ...] = ()
+    module: str = ""
+    requirements: str = ""
 
 
 class KnownFile(Struct, frozen=True, array_like=True):

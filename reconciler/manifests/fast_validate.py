@@ -66,7 +66,8 @@ def known_document(
 ) -> KnownDocument:
     """Return the cache's record of a manifest that is valid by `schema`; `line` is its first in the file."""
     spec = canonical_spec(value["spec"], schema)
-    package = value["package"]["path"] if "package" in value else ""
+    staged = value.get("package", {})
+    package = staged.get("path", "")
     policy = _reconcile(value["reconcile"]) if "reconcile" in value else None
     return KnownDocument(
         line=line,
@@ -81,6 +82,8 @@ def known_document(
         identities=() if package else _identities(value, spec, policy or DEFAULT_POLICY),
         modules=tuple(module for _, module in python_modules(value)) if package else (),
         images=noted_images(value["spec"], place_images),
+        module=staged.get("module", ""),
+        requirements=staged.get("requirements", ""),
     )
 
 

@@ -410,4 +410,6 @@ def manifest_of(
         line=document.line,
         written=document.package,
         digest=digest,
+        module=document.module,
+        requirements=document.requirements,
     )
