@@ -174,16 +174,21 @@ def test_without_mounts_the_folder_of_buckets_holds_the_job_s_alone(trainer: Sta
         folder = os.environ["RECONCILER_GCS_DIR"]
         print(sorted(os.listdir(folder)), os.listdir(os.environ["MINE"]))
         open(os.path.join(folder, "models/new"), "w").close()
+        print({name: open(os.path.join(folder, "split", name, "code")).read() for name in
+               os.listdir(os.path.join(folder, "split")) if name != "claim"})
+        print(os.listdir(os.path.join(folder, "split/a")))
         """
-    run = trainer(source, job=job, buckets=("absent", "models", "split", "split/claims/"))
+    run = trainer(source, job=job, buckets=("absent", "models", "split", "split/a/claims/"))
     buckets = run.folder.service_home / "gcs"
     make_buckets(buckets)
+    (buckets / "split/a/claims").mkdir(parents=True)
+    (buckets / "split/a/code").write_text("staged")
     run.through = (sys.executable, "-c", UNABLE)
     assert run.start().end() == ("SUCCEEDED", 0, ""), run.log()
-    assert run.printed() == ["['models'] ['claim']"]
+    assert run.printed() == ["['models', 'split'] ['claim']", "{'a': 'staged'}", "['code']"]
     assert (buckets / "models" / "new").exists()
     assert [text for severity, text in run.log() if severity == "WARNING"] == [
-        "The bucket split holds claims as well: it is reached through gs:// alone."
+        "The bucket split holds claims as well: its files are seen as they are now."
     ]
     assert nothing_is_left_of(run)
 

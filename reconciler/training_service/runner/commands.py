@@ -1,36 +1,129 @@
-"""Preparation and start of a run's replicas, each time in fresh folders."""
+"""Preparation and start of a run's replicas, each time in fresh folders.
+
+A container runs in an engine that has its image, else in an engine that can pull it, else, if its command is
+Python, in an environment of this machine.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from reconciler.training_service.environments.pip_settings import as_file
 from reconciler.training_service.environments.prepare import Prepared, Say, hint_of, prepare
 from reconciler.training_service.jobs import environment_variables
+from reconciler.training_service.jobs.python_commands import (
+    how_to_run,
+    in_environment,
+    is_staged_code,
+    why_not_started,
+)
 from reconciler.training_service.processes.programs import Consumer, Program, Programs, Tail
 from reconciler.training_service.runner import mounts
 from reconciler.training_service.runner.containers import Engine, find_engine
 from reconciler.training_service.runner.proxy import Proxy, open_proxy
+from reconciler.training_service.state.records import Code
 from reconciler.training_service.state.run_folder import (
     ContainerTask,
     Ending,
     PythonTask,
     ReplicaSpec,
+    RunError,
     RunFolder,
     RunSpec,
     remove,
 )
-from reconciler.training_service.state.run_log import WARNING
+from reconciler.training_service.state.run_log import INFO, WARNING
 
+_PULL = "RECONCILER_PULL_IMAGES"
 _PRINTED = 64 * 1024
+_WITHOUT_CONTAINER = ("ENGINE_MISSING", "IMAGE_NOT_PULLED")
+
+
+def placed(spec: RunSpec, folder: RunFolder, programs: Programs, say: Say) -> tuple[RunSpec, Engine | None]:
+    """Return the run with a PythonTask for each container that runs in an environment, and the engine.
+
+    Pulls the images that the engine lacks. Returns no engine for a run without containers.
+
+    Args:
+        say: Writes a text to the run's log with a severity.
+
+    Raises:
+        RunError: A container has neither an engine with its image nor an environment.
+        Interrupted: The run is to end.
+    """
+    placement = _Placement(folder, programs, say)
+    replicas = [replace(replica, task=placement.place(replica.task)) for replica in spec.replicas]
+    return replace(spec, replicas=tuple(replicas)), placement.engine
+
+
+class _Placement:
+    """Places tasks; equal tasks once."""
+
+    def __init__(self, folder: RunFolder, programs: Programs, say: Say) -> None:
+        self._folder = folder
+        self._programs = programs
+        self._say = say
+        self._placed: list[tuple[ContainerTask, ContainerTask | PythonTask]] = []
+        self.engine: Engine | None = None
+
+    def place(self, task: ContainerTask | PythonTask) -> ContainerTask | PythonTask:
+        """Return the task to run: the container, or its command in an environment."""
+        if isinstance(task, PythonTask):
+            return task
+        for known, found in self._placed:
+            if known == task:
+                return found
+        found = self._place(task)
+        self._placed.append((task, found))
+        return found
+
+    def _place(self, task: ContainerTask) -> ContainerTask | PythonTask:
+        try:
+            self.engine = self.engine or self._found_engine()
+            self.engine.make_ready(task, self._run, pull=os.environ.get(_PULL) != "0")
+        except RunError as error:
+            if error.details["reason"] not in _WITHOUT_CONTAINER:
+                raise
+            instead = in_environment(task)
+            if instead is None:
+                raise _with_remedy(error, task) from None
+            self._say(INFO, f"{error.message} Its command runs in an environment of this machine instead.")
+            return instead
+        return task
+
+    def _found_engine(self) -> Engine:
+        engine = find_engine(os.environ)
+        for warning in engine.warnings:
+            self._say(WARNING, warning)
+        return engine
+
+    def _run(self, argv: list[str]) -> tuple[int, str]:
+        printed = Tail(_PRINTED)
+        # The engine's command needs the variables that lead it to the engine and to registry logins.
+        code = self._programs.run(
+            argv, env=os.environ, cwd=self._folder.temp(), out=printed.add, err=printed.add
+        )
+        return code, printed.text()
+
+
+def _with_remedy(error: RunError, task: ContainerTask) -> RunError:
+    """Return the error with the entry that gives staged code an environment; others need their container."""
+    if not is_staged_code(task):
+        return error
+    message = f"{error.message.removesuffix('.')}; or {how_to_run(task.image)}"
+    return RunError(error.code, message, **{**error.details, "image": task.image})
 
 
 class Commands:
     """Starter of a run's replicas; `prepare` is called once, before the first start.
 
     Attributes:
+        spec: The run, as `placed` returns it with the engine.
         say: Writes a text to the run's log with a severity.
         check_home: Raises HomeError if another person may have written the service's home: at any moment a
             checkout may bring a branch with a home of its own.
@@ -40,6 +133,7 @@ class Commands:
         self,
         folder: RunFolder,
         spec: RunSpec,
+        engine: Engine | None,
         programs: Programs,
         say: Say,
         check_home: Callable[[], None],
@@ -51,7 +145,7 @@ class Commands:
         self._check_home = check_home
         self._buckets = folder.service_home / "gcs"
         self._prepared: list[tuple[PythonTask, Prepared]] = []
-        self._engine: Engine | None = None
+        self._engine = engine
         self._view: mounts.View | None = None
         self._links: Path | None = None
         self._proxy: Proxy | None = None
@@ -60,7 +154,7 @@ class Commands:
         """Fetch and install the needs of the replicas' tasks, once for equal tasks.
 
         Raises:
-            RunError: A package or an image is missing, or no installed Python or container engine fits.
+            RunError: A package is missing, or no installed Python fits.
             InstallError: uv failed.
             HomeError: The home must not be used.
             Interrupted: The run is to end.
@@ -73,9 +167,6 @@ class Commands:
             if isinstance(task, PythonTask):
                 prepared = prepare(self._folder, task, self._programs, self._say, self._check_home)
                 self._prepared.append((task, prepared))
-            else:
-                self._engine = self._engine or self._found_engine()
-                self._engine.make_ready(task, self._run)
         self._proxy = open_proxy(self._folder, self._spec.storage, self._programs, self._say)
         if self._prepared:
             self._find_mounts()
@@ -109,8 +200,10 @@ class Commands:
             )
             return start(argv, env=env)
         prepared = self._prepared_for(task)
+        if is_staged_code(task):
+            _write_pip_settings(home)
         return start(
-            [str(prepared.python), "-m", task.module, *task.args],
+            [str(prepared.python), *(("-m", task.module) if task.module else ()), *task.args],
             env={
                 **environment_variables.for_trainer(os.environ, prepared.programs, home, temp),
                 **(self._proxy.variables() if self._proxy else {}),
@@ -121,11 +214,13 @@ class Commands:
         )
 
     def explain(self, replica: ReplicaSpec, code: int, errors: str) -> Ending | None:
-        """Return the run's ending if the failed replica's container explains more than its exit code.
+        """Return the run's ending if more than the exit code is known of a replica's failure.
 
         Args:
             errors: The end of the replica's standard error.
         """
+        if why := why_not_started(replica.task, code, errors):
+            return RunError(Code.FAILED_PRECONDITION, why, "CODE_NOT_STARTED").ending
         if not isinstance(replica.task, ContainerTask) or self._engine is None:
             return None
         error = self._engine.explain(self._folder, replica, code, errors)
@@ -140,12 +235,6 @@ class Commands:
     def _prepared_for(self, task: PythonTask) -> Prepared:
         return next(prepared for prepared_task, prepared in self._prepared if prepared_task == task)
 
-    def _found_engine(self) -> Engine:
-        engine = find_engine(os.environ)
-        for warning in engine.warnings:
-            self._say(WARNING, warning)
-        return engine
-
     def _find_mounts(self) -> None:
         self._buckets.mkdir(parents=True, exist_ok=True)
         view = mounts.View(self._buckets, self._spec.buckets, self._proxy.bundle if self._proxy else None)
@@ -155,7 +244,7 @@ class Commands:
             return
         self._links = self._folder.temp() / "gcs"
         for name in mounts.link(view, self._links):
-            self._say(WARNING, f"The bucket {name} holds claims as well: it is reached through gs:// alone.")
+            self._say(WARNING, f"The bucket {name} holds claims as well: its files are seen as they are now.")
         if mounts.mentions_gcs(self._spec, self._folder.packages):
             self._say(WARNING, mounts.warning(problem))
         if mounts.mentions_tensorflow_1(self._spec, self._folder.packages):
@@ -169,16 +258,19 @@ class Commands:
         # RECONCILER_GCS_DIR, and the user's variables that refer to it.
         return value.replace(str(self._buckets), str(self._links)) if self._links else value
 
-    def _run(self, argv: list[str]) -> tuple[int, str]:
-        printed = Tail(_PRINTED)
-        # The engine's command needs the variables that lead it to the engine and to registry logins.
-        code = self._programs.run(
-            argv, env=os.environ, cwd=self._folder.temp(), out=printed.add, err=printed.add
-        )
-        return code, printed.text()
-
     def _root(self) -> Path:
         """Return an empty folder to mount a trainer's own root folder on."""
         root = self._folder.temp() / "root"
         root.mkdir(exist_ok=True)
         return root
+
+
+def _write_pip_settings(home: Path) -> None:
+    """Give the pip that installs staged code's requirements the settings that installers have here.
+
+    They are in a file, as no variable with the password of an index may reach the trainer's log.
+    """
+    is_mac = sys.platform == "darwin"
+    folder = home / ("Library/Application Support/pip" if is_mac else ".config/pip")
+    folder.mkdir(parents=True)
+    (folder / "pip.conf").write_text(as_file(os.environ), "utf-8")
