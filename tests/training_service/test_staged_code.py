@@ -112,13 +112,21 @@ def test_an_ordinary_user_of_the_image_reads_the_staged_code(staged: Starts, pyt
     assert ("INFO", f"user {container_image.USER}") in run.log()
 
 
-def test_an_environment_is_taken_where_the_image_is_not_pulled(
-    staged: Starts, engine: Engine, tmp_path: Path
-) -> None:
+def test_an_environment_is_taken_where_the_image_is_not_pulled(staged: Starts, engine: Engine) -> None:
     image = PYTHON.replace("-slim", "-slim-never-pulled")
-    run = staged(of(image), RECONCILER_PULL_IMAGES="0").start()
+    run = staged(of(image)).start()
     assert run.end() == ("SUCCEEDED", 0, ""), run.log()
     begins = f"{engine.name} doesn't have the image {image}, and no image is to be pulled. "
+    assert [text for _, text in run.log() if text.startswith(begins)]
+
+
+def test_an_environment_is_taken_where_the_image_cannot_be_pulled(staged: Starts, engine: Engine) -> None:
+    image = "127.0.0.1:1/team/base:1"
+    images = {image: {"python": trainers.OWN_PYTHON, "requirements": []}}
+    job = of(image)
+    run = staged(lambda buckets: replace(job(buckets), images=images), RECONCILER_PULL_IMAGES="1").start()
+    assert run.end() == ("SUCCEEDED", 0, ""), run.log()
+    begins = f"The image {image} can't be pulled by {engine.name}: "
     assert [text for _, text in run.log() if text.startswith(begins)]
 
 
@@ -269,7 +277,7 @@ def test_a_module_s_own_failure_is_user_code(staged: Starts, engineless: str) ->
 def test_an_image_without_an_environment_is_named_with_the_entry_that_gives_it_one(
     staged: Starts, engine: Engine
 ) -> None:
-    run = staged(of("localhost/never-built:1"), RECONCILER_PULL_IMAGES="0").start()
+    run = staged(of("localhost/never-built:1")).start()
     assert run.end()[2] == (
         "The image localhost/never-built:1 isn't here: build it first; or say under images in reconciler.yaml"
         ' what to run it as: "localhost/never-built:1": {python: "3.11", requirements: []}'
