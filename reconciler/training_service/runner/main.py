@@ -105,7 +105,8 @@ class _Run:
 
     def _work(self) -> Ending:
         # Imported late, because the imports are slow and the runner must claim the run at once.
-        from reconciler.training_service.runner.commands import Commands, placed
+        from reconciler.training_service.runner.commands import Commands
+        from reconciler.training_service.runner.placement import placed
         from reconciler.training_service.runner.replicas import Replicas
 
         self._folder.set_phase(PREPARING)
