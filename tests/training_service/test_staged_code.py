@@ -141,6 +141,23 @@ def test_the_entry_under_images_names_the_environment_of_other_images(
     assert model(run) == "a model of "
 
 
+def test_a_command_other_than_python_needs_its_container(staged: Starts, engineless: str) -> None:
+    run = staged(lambda _: a_job(PYTHON, ["/bin/train"]), PATH=engineless).start()
+    assert run.end()[0] == "FAILED"
+    assert cause(run) == {"reason": "ENGINE_MISSING", "class": "set-up"}
+
+
+def test_memory_is_limited_in_an_environment_too(staged: Starts, engineless: str) -> None:
+    files = {"task.py": "import time; held = bytearray(200 << 20); time.sleep(100)"}
+    run = staged(of(PYTHON, files=files), PATH=engineless)
+    spec = run.folder.spec.read_text()
+    memory = 4 * 1024**3
+    assert str(memory) in spec
+    run.folder.spec.write_text(spec.replace(str(memory), str(100 << 20)))
+    assert run.start().end()[0] == "FAILED"
+    assert cause(run)["reason"] == "OUT_OF_MEMORY"
+
+
 def test_a_python_that_this_machine_lacks_is_named(staged: Starts, engineless: str) -> None:
     run = staged(of("python:3.99-slim"), PATH=engineless).start()
     state, _, message = run.end()
