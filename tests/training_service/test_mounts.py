@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import trainers
-from runs import Run, Starter, lives, nothing_is_left_of
+from runs import UNABLE, Run, Starter, lives, nothing_is_left_of
 from served import Service
 from waiting import until
 
@@ -344,22 +344,6 @@ def test_what_is_written_there_is_an_object(service: Service, trainer: Starter, 
     assert run.end()[0] == "SUCCEEDED"
     assert service.home == run.folder.service_home
     assert service.get("/storage/v1/b/models/o/x").json["size"] == "5"
-
-
-# In a user namespace that can have none below it, and without the right to mount.
-UNABLE = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None)
-user, group = os.geteuid(), os.getegid()
-if libc.unshare(0x10000000) == 0:
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
-    with open("/proc/sys/user/max_user_namespaces", "w") as file:
-        file.write("0")
-    libc.prctl(24, 21, 0, 0, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 @pytest.mark.parametrize("by", ["an argument", "a variable", "its source", "nothing"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 import runs
 import trainers
 from container_image import containers_of
-from runs import Run, nothing_is_left_of
+from runs import UNABLE, Run, nothing_is_left_of
 from served import Answer, Service
 from staged_code import BUCKET, PYTHON, a_job, command, contained, stage
 from supervised import Bench, supervised
@@ -52,10 +53,10 @@ def staged(trainer: runs.Starter, tmp_path: Path) -> Iterator[Starts]:
     """Makes the run of a job from the words of its command; nothing of it may be left at the end."""
     made: list[Run] = []
 
-    def make(job: Callable[[Path], JobRecord], **environ: str) -> Run:
+    def make(job: Callable[[Path], JobRecord], spec: Mapping[str, Any] | None = None, **environ: str) -> Run:
         buckets = tmp_path / "home" / "gcs"
         (buckets / "models").mkdir(parents=True, exist_ok=True)
-        run = trainer("", job=job(buckets))
+        run = trainer("", job=job(buckets), **(spec or {}))
         run.environ = environ
         made.append(run)
         return run
@@ -128,6 +129,23 @@ def test_an_environment_is_taken_where_the_image_cannot_be_pulled(staged: Starts
     assert run.end() == ("SUCCEEDED", 0, ""), run.log()
     begins = f"The image {image} can't be pulled by {engine.name}: "
     assert [text for _, text in run.log() if text.startswith(begins)]
+
+
+def test_without_mounts_an_environment_reads_the_code_beside_the_claims(
+    staged: Starts, engineless: str
+) -> None:
+    place, claims = "reconciler/packages/x.tar.gz", f"{BUCKET}/reconciler/claims/"
+
+    def job(buckets: Path) -> JobRecord:
+        (buckets / BUCKET / "reconciler/packages").mkdir(parents=True)
+        (buckets / claims).mkdir()
+        source = f"import os; print(os.listdir(os.environ['RECONCILER_GCS_DIR'] + '/{BUCKET}/reconciler'))"
+        return a_job(PYTHON, command(*stage(buckets, {"task.py": source}, place)))
+
+    run = staged(job, {"buckets": ("models", BUCKET, claims)}, PATH=engineless)
+    run.through = (sys.executable, "-c", UNABLE)
+    assert run.start().end() == ("SUCCEEDED", 0, ""), run.log()
+    assert ("INFO", "['packages']") in run.log()
 
 
 def test_the_entry_under_images_names_the_environment_of_other_images(
