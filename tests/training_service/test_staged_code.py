@@ -353,6 +353,22 @@ def test_two_replicas_of_staged_code_find_each_other(bench: Bench) -> None:
     assert sorted(path.name for path in (bench.home / "gcs/models").iterdir()) == ["0", "1"]
 
 
+@pytest.mark.parametrize(("digest", "class_"), [("0" * 64, "set-up"), ("", "service")])
+def test_an_attempt_counts_once_a_replica_s_module_may_have_started(
+    bench: Bench, digest: str, class_: str
+) -> None:
+    """Of the first replica the code has changed; of the other it has, too, or it trains on."""
+    source = {"task.py": "import time; time.sleep(100)"}
+    uri, right = stage(bench.home / "gcs", source)
+    job = contained(trainers.cluster_job({"replicaCount": "1"}), PYTHON, command(uri, "0" * 64))
+    second = job.body["jobSpec"]["workerPoolSpecs"][1]["containerSpec"]
+    second["command"] = command(uri, digest or right)
+    ended = bench.ended(bench.submit(job=job))
+    assert ended.state is JobState.FAILED
+    assert "SHA-256" in ended.error_message
+    assert ended.error_details["class"] == class_
+
+
 def test_trials_of_staged_code_get_their_parameters_and_report(bench: Bench) -> None:
     task = """
         import json, os, sys, time
