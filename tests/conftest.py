@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ settings.register_profile("fixed", derandomize=True, database=None, **UNTIMED)
 settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=30)
 settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile("fixed")
+
+# A shell starts a command in the background with interrupts ignored, and its children inherit that: the
+# programs that a test interrupts would go on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -27,7 +27,7 @@ def one_line(text: str) -> str:
     GitHub's runner finds no command in the line. The function is idempotent.
     """
     plain = _COLOUR.sub("", text).expandtabs()
-    if not (plain.isascii() and plain.isprintable()):
+    if not (plain.isprintable() and _INVISIBLE.isdisjoint(plain)):
         plain = "".join(char if _is_visible(char) else _escape(char) for char in plain)
     return _without_command(plain)
 
@@ -78,7 +78,8 @@ def _without_command(line: str) -> str:
     if ":" not in line and "#" not in line:
         return line
     # The runner's comparison (.NET) skips combining characters: `:` with a variation selector counts as `:`.
-    compared = "".join(char for char in line if not unicodedata.category(char).startswith("M")).lstrip()
+    compared = "".join(char for char in line if char < "\x80" or unicodedata.category(char)[0] != "M")
+    compared = compared.lstrip()
     if "##[" in compared:
         line = line.replace("#", r"\x23")
     if compared.startswith("::"):

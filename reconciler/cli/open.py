@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from html import escape
@@ -18,8 +18,8 @@ from reconciler.cli.context import context_of
 from reconciler.manifests.settings import find_root
 
 _LOOPBACK = "127.0.0.1"
-_PARENT = 0.5
-"""Seconds between two looks at the process that this one serves pages for."""
+_INTERVAL = 0.5
+"""Seconds between two looks for a signal, or at the process that this one serves pages for."""
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -34,7 +34,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         print_message("the link works once, within two minutes; Ctrl-C ends the pages", arguments.log_format)
         with _browser(live.link(url)) if _has_browser(arguments) else nullcontext():
             try:
-                threading.Event().wait()
+                # A wait without a limit would miss a signal that arrives just before it begins.
+                while True:
+                    time.sleep(_INTERVAL)
             except KeyboardInterrupt:
                 return ExitCode.DONE
     return ExitCode.DONE
@@ -90,4 +92,4 @@ def _serve_for(is_needed: Callable[[], bool], env: str | None, log_format: str) 
     with listening((_LOOPBACK, 0), {}, live.answer) as url:
         print_message(f"pages: {live.link(url)} (once, within two minutes)", log_format)
         while is_needed():
-            threading.Event().wait(_PARENT)
+            time.sleep(_INTERVAL)

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         found = validate(root, paths, filled, known=known, whole=not arguments.paths)
     check_found(found, arguments.paths)
     errors = [*found.problems, *capped(_code_problems(root, found.manifests))]
-    images = capped(image_warnings(root, found.manifests, date.today()))
+    images = capped(image_warnings(found.images, date.today()))
     problems = sorted([*errors, *config.warnings, *found.warnings, *images])
     if arguments.format == "json":
         print_json(validation_json(found.files, problems))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Annotated, Any
@@ -38,6 +38,7 @@ from reconciler.model.cause import error_info
 from reconciler.model.details import Goal, Measurement, Study, Trial, Workers
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject
+from reconciler.packaging.container_command import shown_command, staged_module
 
 _COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperparameterTuningJobs"}
 _CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}
@@ -308,6 +309,8 @@ def _workers(number: int, pool: JsonObject) -> Workers:
     machine, package = part_of(pool, "machineSpec"), part_of(pool, "pythonPackageSpec")
     container = part_of(pool, "containerSpec")
     task = package or container
+    command = texts_in(container, "command")
+    staged = staged_module(command)
     return Workers(
         name=f"workerpool{number}",
         count=count_of(pool, "replicaCount", 1),
@@ -315,8 +318,8 @@ def _workers(number: int, pool: JsonObject) -> Workers:
         accelerator=text_of(machine, "acceleratorType"),
         accelerator_count=count_of(machine, "acceleratorCount"),
         image=text_of(package, "executorImageUri") or text_of(container, "imageUri"),
-        module=text_of(package, "pythonModule"),
-        command=texts_in(container, "command"),
+        module=staged[0] if staged else text_of(package, "pythonModule"),
+        command=() if staged else command,
         args=texts_in(task, "args"),
         env=tuple((text_of(each, "name"), text_of(each, "value")) for each in parts_of(task, "env")),
     )
@@ -435,5 +438,18 @@ def _pools_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject], J
 
 
 def _pool_without_staged(pool: JsonObject) -> JsonObject:
-    package = part_of(pool, "pythonPackageSpec")
-    return {**pool, "pythonPackageSpec": without_staged(package)} if package else pool
+    if package := part_of(pool, "pythonPackageSpec"):
+        return {**pool, "pythonPackageSpec": without_staged(package)}
+    staged = staged_module(texts_in(part_of(pool, "containerSpec"), "command"))
+    return _pool_with_command(pool, shown_command(*staged)) if staged else pool
+
+
+def with_command(kind: str, spec: JsonObject, command: Sequence[str]) -> JsonObject:
+    """Return `spec` with a command for every container."""
+    return _pools_changed(kind, spec, lambda pool: _pool_with_command(pool, command))
+
+
+def _pool_with_command(pool: JsonObject, command: Sequence[str]) -> JsonObject:
+    if "containerSpec" not in pool:
+        return pool
+    return {**pool, "containerSpec": {**pool["containerSpec"], "command": [*command]}}

@@ -36,7 +36,7 @@ MAX_PLACES = 100_000
 """Most paths in the cache, those of earlier commands included."""
 
 _FOLDER = "cache"
-_FORMAT = b"reconciler cache 5\n"
+_FORMAT = b"reconciler cache 6\n"
 _CODE_BYTES = 32
 _HEAD_BYTES = len(_FORMAT) + _CODE_BYTES
 # The parts of the fingerprint: libraries and own packages that decide what a file contains and whether it
@@ -46,6 +46,21 @@ _PACKAGES = ("base", "manifests", "model")
 
 Identities = tuple[tuple[str, str], ...]
 """A job's identities, newest first: each as 64 hex digits and in its form as a label."""
+
+
+class PlacedImage(Struct, frozen=True, array_like=True):
+    """Image in a file that may deserve a warning.
+
+    Attributes:
+        pointer: JSON pointer into its document.
+        uri: As written.
+        line, column: Its place in the file, from 1.
+    """
+
+    pointer: str
+    uri: str
+    line: int
+    column: int
 
 
 class KnownDocument(Struct, frozen=True, array_like=True):
@@ -60,6 +75,8 @@ class KnownDocument(Struct, frozen=True, array_like=True):
         identities: Of all versions of the hash, newest first, each with its form as a label; empty for a job
             with a package, because its identity includes the code.
         modules: Python modules that the package must contain.
+        images: Images that deserve a warning now, or from some day on.
+        module, requirements: As in `Manifest`.
     """
 
     line: int
@@ -72,6 +89,9 @@ class KnownDocument(Struct, frozen=True, array_like=True):
     reconcile: Reconcile | None = None
     identities: Identities = ()
     modules: tuple[str, ...] = ()
+    images: tuple[PlacedImage, ...] = ()
+    module: str = ""
+    requirements: str = ""
 
 
 class KnownFile(Struct, frozen=True, array_like=True):

@@ -5,7 +5,7 @@ Its verdict is final. It reads a document again to find the places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,11 @@ class ExaminedJob:
     def known(self) -> KnownDocument:
         """The cache's record of a valid job."""
         assert isinstance(self.schema, Mapping), "a valid manifest has a schema"
-        return known_document(self.document.value, self.document.line, self.schema)
+        return known_document(self.document.value, self.document.line, self.schema, self._places)
+
+    def _places(self, images: Sequence[tuple[Keys, str]]) -> list[tuple[int, int]]:
+        found = [self.document.position(keys) for keys, _ in images]
+        return [(place.line, place.column) for place in found]
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ the slow check in `examine`, whose verdict is final.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import Raw, msgpack
@@ -16,6 +17,7 @@ from reconciler.manifests.cache import DEFAULT_POLICY, Identities, KnownDocument
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import is_valid, plain_form
 from reconciler.manifests.secrets import has_secrets
+from reconciler.manifests.training_images import PlaceImages, noted_images, places_by_text
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.manifest import JsonObject, Manifest, Reconcile
 from reconciler.model.naming import canonical_spec, identities, label_of
@@ -44,7 +46,7 @@ def known_files(
     sound = [each for each in valid if next(domain_findings(each.document.value), None) is None]
     found: dict[bytes, list[KnownDocument]] = {}
     for each in sound:
-        known = _record(each, has_aliases=b"&" in contents[each.digest])
+        known = _record(each, contents[each.digest])
         if known is not None:
             found.setdefault(each.digest, []).append(known)
     return {
@@ -59,10 +61,13 @@ def known_files(
     }
 
 
-def known_document(value: Mapping[str, Any], line: int, schema: Mapping[str, Any]) -> KnownDocument:
+def known_document(
+    value: Mapping[str, Any], line: int, schema: Mapping[str, Any], place_images: PlaceImages
+) -> KnownDocument:
     """Return the cache's record of a manifest that is valid by `schema`; `line` is its first in the file."""
     spec = canonical_spec(value["spec"], schema)
-    package = value["package"]["path"] if "package" in value else ""
+    staged = value.get("package", {})
+    package = staged.get("path", "")
     policy = _reconcile(value["reconcile"]) if "reconcile" in value else None
     return KnownDocument(
         line=line,
@@ -76,6 +81,9 @@ def known_document(value: Mapping[str, Any], line: int, schema: Mapping[str, Any
         # The identity of a job with a package includes the code, which is read later.
         identities=() if package else _identities(value, spec, policy or DEFAULT_POLICY),
         modules=tuple(module for _, module in python_modules(value)) if package else (),
+        images=noted_images(value["spec"], place_images),
+        module=staged.get("module", ""),
+        requirements=staged.get("requirements", ""),
     )
 
 
@@ -104,13 +112,13 @@ def _valid(candidate: _Candidate, data: bytes) -> _Candidate | None:
     return candidate._replace(document=CleanDocument(plain, document.line, document.aliased))
 
 
-def _record(candidate: _Candidate, *, has_aliases: bool) -> KnownDocument | None:
-    """Return the record of a valid document; None if it is too long or has no JSON form."""
-    value, schema = candidate.document.value, candidate.schema
-    if schema is None or (has_aliases and _is_long(value)):
+def _record(candidate: _Candidate, data: bytes) -> KnownDocument | None:
+    """Return the record of a valid document in a file; None if it is too long or has no JSON form."""
+    value, line, schema = candidate.document.value, candidate.document.line, candidate.schema
+    if schema is None or (b"&" in data and _is_long(value)):
         return None
     try:
-        return known_document(value, candidate.document.line, schema)
+        return known_document(value, line, schema, partial(places_by_text, data, line))
     except (ValueError, OverflowError, RecursionError):
         return None  # a value that has no JSON form
 

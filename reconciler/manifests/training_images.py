@@ -6,21 +6,21 @@ The table is `schemas/training_images.json`, with its source.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
-from functools import cache
-from itertools import groupby
-from pathlib import Path
+from functools import cache, lru_cache
 from typing import Any
 
 from msgspec import Struct, json
 
 from reconciler.base.diagnostics import WARNING, Problem, pointer_of, quote
-from reconciler.manifests.files import read_one
+from reconciler.manifests.cache import PlacedImage
 from reconciler.manifests.findings import Keys
 from reconciler.manifests.schemas import folder
-from reconciler.manifests.yaml_load import position_in
-from reconciler.model.manifest import Manifest
+from reconciler.manifests.yaml_load import place_of
+
+PlaceImages = Callable[[Sequence[tuple[Keys, str]]], list[tuple[int, int]]]
+"""Finds line and column of images, which are given by path and URI in the order of the document."""
 
 _URI = re.compile(
     r"(?:[a-z]+-docker\.pkg\.dev/vertex-ai/training|(?:[a-z]+\.)?gcr\.io/cloud-(?:aiplatform|ml-public)/training)"
@@ -28,6 +28,9 @@ _URI = re.compile(
 )
 _CONTAINER = "imageUri"
 _EXECUTOR = "executorImageUri"
+_WRITTEN = re.compile(
+    rf"\b(?P<field>{_CONTAINER}|{_EXECUTOR})[\"']?\s*:\s*(?P<quote>[\"']?)(?P<uri>[^\s\"',\[\]{{}}#]+)"
+)
 # An image that was built on this machine has no digest that others could pull.
 _LOCAL = ("localhost/", "localhost:")
 
@@ -85,28 +88,35 @@ def images_in(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
             yield from images_in(part, (*keys, index))
 
 
-def image_warnings(root: Path, manifests: Iterable[Manifest], today: date) -> list[Problem]:
+def noted_images(spec: Any, place_images: PlaceImages) -> tuple[PlacedImage, ...]:
+    """Return the images of a spec that deserve a warning now, or from some day on."""
+    noted = [(keys, uri) for keys, uri in images_in(spec, ("spec",)) if _warning(str(keys[-1]), uri, None)]
+    if not noted:
+        return ()
+    places = zip(noted, place_images(noted), strict=True)
+    return tuple(PlacedImage(pointer_of(keys), uri, *place) for (keys, uri), place in places)
+
+
+def image_warnings(images: Iterable[tuple[str, PlacedImage]], today: date) -> list[Problem]:
     """Return a warning for each image past its end, and for each container's tag in place of a digest.
 
-    They depend on the day, so they are no part of the cached results.
+    `images` are those of `noted_images`, each with its file's path. The warnings depend on the day, so they
+    are no part of the cached results.
     """
     found = []
-    for path, group in groupby(manifests, key=lambda manifest: manifest.path):
-        text: str | None = None
-        for manifest in group:
-            for keys, uri in images_in(manifest.spec, ("spec",)):
-                if sentences := _warning(str(keys[-1]), uri, today):
-                    text = _text(root / path) if text is None else text
-                    line, column = _position(root / path, text, manifest.line, keys, uri)
-                    found.append(Problem(path, line, column, pointer_of(keys), *sentences, level=WARNING))
+    for path, image in images:
+        if sentences := _warning(image.pointer.rpartition("/")[2], image.uri, today):
+            place = path, image.line, image.column, image.pointer
+            found.append(Problem(*place, *sentences, level=WARNING))
     return found
 
 
-def _warning(field: str, uri: str, today: date) -> tuple[str, str] | None:
-    """Return the message and hint about an image, or None."""
+@lru_cache(4096)  # a repository's manifests share few images
+def _warning(field: str, uri: str, today: date | None) -> tuple[str, str] | None:
+    """Return the message and hint about an image, or None; without a day, whatever the day."""
     if name := training_image_name(uri):
         end = training_images()[name].end_of_availability
-        if end >= today:
+        if today is not None and end >= today:
             return None
         hint = 'use a copy, or an image of your own: see "Images past their end" in the README'
         return f"Google ended the availability of the image {name} on {end}", hint
@@ -121,19 +131,26 @@ def _warning(field: str, uri: str, today: date) -> tuple[str, str] | None:
     )
 
 
-def _text(file: Path) -> str:
-    data = read_one(file, file.name)
-    return "" if isinstance(data, Problem) else data.decode("utf-8", "replace")
+def places_by_text(data: bytes, first: int, images: Sequence[tuple[Keys, str]]) -> list[tuple[int, int]]:
+    """Return line and column of each image of the document that begins on line `first` of a file.
 
-
-def _position(file: Path, text: str, first: int, keys: Keys, uri: str) -> tuple[int, int]:
-    """Return line and column of an image: nearly always by its text, which is much faster than by YAML."""
-    pattern = re.compile(rf"\b{keys[-1]}[\"']?\s*:\s*(?P<uri>[\"']?{re.escape(uri)})(?![\w./:@-])")
-    places = []
-    for number, line in enumerate(text.splitlines()[first - 1 :], start=first):
+    They are nearly always found by their text, which is much faster than by YAML: the images with the same
+    URI in the same field of a list stand in the order of the list.
+    """
+    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    lines = data.decode("utf-8-sig", "replace").splitlines()
+    for number, line in enumerate(lines[first - 1 :], start=first):
         if line.startswith("---") and number > first:
             break
-        places += [(number, match.start("uri") + 1) for match in pattern.finditer(line)]
-    if len(places) == 1:
-        return places[0]
-    return position_in(file, keys, first)
+        if "mageUri" in line and not line.lstrip().startswith("#"):
+            for match in _WRITTEN.finditer(line):
+                place = number, match.start("quote") + 1
+                found.setdefault((match["field"], match["uri"]), []).append(place)
+    shapes: dict[tuple[str, str], list[Keys]] = {}
+    for keys, uri in images:
+        names = tuple(key for key in keys if isinstance(key, str))
+        shapes.setdefault((str(keys[-1]), uri), []).append(names)
+    if any(len(found.get(each, ())) != len(names) or len(set(names)) > 1 for each, names in shapes.items()):
+        return [place_of(data, keys, first) for keys, _ in images]
+    following = {each: iter(found[each]) for each in shapes}
+    return [next(following[str(keys[-1]), uri]) for keys, uri in images]

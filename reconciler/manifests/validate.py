@@ -23,6 +23,7 @@ from reconciler.manifests.cache import (
     KnownDocument,
     KnownFile,
     KnownFiles,
+    PlacedImage,
     digest_of,
 )
 from reconciler.manifests.files import (
@@ -173,6 +174,7 @@ class Validation:
         manifests: The valid documents, sorted by file and line; their specs in canonical form.
         problems: Sorted, without repeats, at most 100 a file and then the number of further ones.
         warnings: What is probably a mistake in valid documents, in the same form.
+        images: Path and image, for `image_warnings`.
         files: Number of files, without those in packages.
         invalid: The base names of invalid documents, as far as they are readable, '-' as '_'.
         identities: Of each manifest; () for one with a package.
@@ -184,6 +186,7 @@ class Validation:
     invalid: frozenset[str] = frozenset()
     identities: tuple[Identities, ...] = field(default=(), compare=False, repr=False)
     warnings: tuple[Problem, ...] = ()
+    images: tuple[tuple[str, PlacedImage], ...] = ()
 
 
 def validate(
@@ -352,10 +355,12 @@ class _Validator:
             problems += repeated_names(job for each in examined for job in each.checked)
         manifests: list[Manifest] = []
         identities: list[Identities] = []
+        images: list[tuple[str, PlacedImage]] = []
         for file, found in entries:
             for document, package in self._documents(file, found):
                 manifests.append(manifest_of(document, file.path, package, found.digest))
                 identities.append(document.identities)
+                images += ((file.path, image) for image in document.images)
         invalid = {job.base_name for each in examined for job in each.jobs if not job.is_valid} - {""}
         errors = [problem for problem in problems if problem.level != WARNING]
         return Validation(
@@ -365,6 +370,7 @@ class _Validator:
             frozenset(invalid),
             tuple(identities),
             tuple(capped(problem for problem in problems if problem.level == WARNING)),
+            tuple(images),
         )
 
 
@@ -404,4 +410,6 @@ def manifest_of(
         line=document.line,
         written=document.package,
         digest=digest,
+        module=document.module,
+        requirements=document.requirements,
     )

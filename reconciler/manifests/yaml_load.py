@@ -84,8 +84,12 @@ def position_in(file: Path, keys: Keys, line: int = 0) -> tuple[int, int]:
     `line` is the first line of the field's document, 0 for the first document.
     """
     data = read_one(file, file.name)
-    documents = [] if isinstance(data, Problem) else load_documents(data, file.name)[0]
-    for document in documents:
+    return place_of(b"" if isinstance(data, Problem) else data, keys, line)
+
+
+def place_of(data: bytes, keys: Keys, line: int = 0) -> tuple[int, int]:
+    """Return what `position_in` does for the bytes of a file."""
+    for document in load_documents(data, "")[0]:
         if line in (0, document.line):
             position = document.position(keys)
             return position.line, position.column

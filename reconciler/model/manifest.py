@@ -56,6 +56,8 @@ class Manifest(Struct, frozen=True):
         line: First line of the document in the file, from 1.
         written: `package.path` as written in the file; "" without a package.
         digest: The BLAKE2b of the file's bytes as they were read, 32 bytes; b"" if unknown.
+        module: The module of the package that the containers run; "" without containers that run staged code.
+        requirements: The path, in the package, of the lock file that they install; "" for none.
     """
 
     api_version: str
@@ -69,6 +71,8 @@ class Manifest(Struct, frozen=True):
     line: int = 1
     written: str = ""
     digest: bytes = b""
+    module: str = ""
+    requirements: str = ""
 
     @property
     def spec(self) -> JsonObject:

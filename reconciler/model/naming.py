@@ -235,7 +235,7 @@ def identity(manifest: Manifest, spec: JsonObject, code: str) -> str:
     """Return the identity of a manifest's job: a SHA-256, as 64 hex digits, of the newest version.
 
     Args:
-        manifest: Only its apiVersion, kind, base name and `rerun` matter.
+        manifest: Only its apiVersion, kind, base name, `rerun`, and the module and lock file of its package.
         spec: The manifest's spec from `canonical_spec`, without an environment's defaults.
         code: The digest of the package's source tree; "" without a package.
     """
@@ -278,6 +278,8 @@ def _version_1(manifest: Manifest, spec: JsonObject, code: str) -> str:
         "spec": spec,
         "version": 1,
     }
+    if manifest.module:
+        content["package"] = {"module": manifest.module, "requirements": manifest.requirements}
     return hashlib.sha256(_DOMAIN + canonical_json(content)).hexdigest()
 
 

@@ -85,7 +85,8 @@ def stageable_jobs(
         reader = reader or _code_reader(root)
         # The name contains the code's digest, so a job with unreadable code has none.
         if tree := reader.read(manifest, manifest.package):
-            job = _job(manifest, found, tree.digest, environment)
+            command = reader.shown_command(manifest, tree)
+            job = _job(manifest, found, tree.digest, environment, command)
             reader.add_archive(job.job_name, manifest, tree)
             trees[job.job_name] = tree
             jobs.append(job)
@@ -101,7 +102,9 @@ def _code_reader(root: Path) -> CodeReader:
     return CodeReader(root)
 
 
-def _job(manifest: Manifest, known: Identities, code: str, environment: Environment) -> DesiredJob:
+def _job(
+    manifest: Manifest, known: Identities, code: str, environment: Environment, command: Sequence[str] = ()
+) -> DesiredJob:
     packed = manifest.packed
     if not known:
         # The cache has no identities of a manifest that changed, or whose package's code is part of them.
@@ -116,6 +119,10 @@ def _job(manifest: Manifest, known: Identities, code: str, environment: Environm
     if environment.defaults:
         engine = engine_class(manifest.api_version)
         packed = engine.with_defaults(manifest.kind, unpacked(packed), environment.defaults, name)
+    if command:
+        from reconciler.google.vertex_ai import with_command  # only its jobs run staged code in containers
+
+        packed = with_command(manifest.kind, unpacked(packed), command)
     keys = tuple([key for _, key in known])
     return DesiredJob(manifest, identity, name, code, packed, tuple(earlier), keys)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,6 +22,9 @@ from reconciler.operations.load_desired import Desired
 from reconciler.planning.comparison import code_changed, predecessors
 from reconciler.planning.planner import SUBMISSIONS, by_owner, limit_refusals, make_plan
 from reconciler.submission.observe import Observed
+
+if TYPE_CHECKING:
+    from reconciler.packaging.source_tree import SourceTree
 
 
 def target_of(config: Config, environment: Environment) -> Target:
@@ -119,6 +123,20 @@ def request_body(
     engine = engine_class(job.manifest.api_version)
     spec, kind = job.spec, job.manifest.kind
     archive = desired.archives.get(job.job_name)
-    if archive:
+    if archive and job.manifest.module:
+        spec = _with_command(job, desired.code[job.job_name], staged_uri(bucket, archive()), archive().sha256)
+    elif archive:
         spec = engine.with_package(kind, spec, staged_uri(bucket, archive()))
     return engine.body(kind, spec, job_name, {**job.manifest.labels, **labels})
+
+
+def _with_command(job: DesiredJob, code: SourceTree, uri: str, sha256: str) -> JsonObject:
+    """Return the spec with the command that runs the job's staged code in its containers."""
+    # Slow to import, and needed for such jobs only.
+    from reconciler.google.vertex_ai import with_command
+    from reconciler.operations.staged_code import lock_file
+    from reconciler.packaging.container_command import container_command
+
+    manifest = job.manifest
+    command = container_command(uri, sha256, manifest.module, lock_file(manifest, code))
+    return with_command(manifest.kind, job.spec, command)

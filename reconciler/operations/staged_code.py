@@ -18,7 +18,8 @@ from reconciler.manifests.yaml_load import position_in
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Change, FileChange
-from reconciler.packaging.sdist import Sdist, build_sdist, check_sdist
+from reconciler.packaging.container_command import shown_command
+from reconciler.packaging.sdist import Sdist, build_code, build_sdist, check_code, check_sdist, place_in_code
 from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError, read_source_tree
 from reconciler.planning.comparison import CODE_POINTER
 
@@ -41,29 +42,38 @@ class CodeReader:
         self.archives: dict[str, Callable[[], Sdist]] = {}
         self._root = root
         self._trees: dict[Path, SourceTree | SourceTreeError] = {}
-        self._checked: set[tuple[Path, str]] = set()
+        self._checked: set[tuple[Path, str, str, str]] = set()
 
     def read(self, manifest: Manifest, folder: Path) -> SourceTree | None:
         """Return the code of a job in its package folder; None, and `problems`, if it can't be staged."""
         module = _module(manifest)
+        key = (folder, manifest.module, manifest.requirements, module)
         try:
             tree = self._tree(folder)
-            if (folder, module) not in self._checked:
-                check_sdist(tree, module)
-                self._checked.add((folder, module))
+            if key not in self._checked:
+                if manifest.module:
+                    check_code(tree, manifest.module, manifest.requirements)
+                else:
+                    check_sdist(tree, module)
+                self._checked.add(key)
         except SourceTreeError as error:
-            keys = ("package", "path")
-            place = position_in(real_path(self._root / manifest.path), keys, manifest.line)
-            self.problems += [
-                Problem(manifest.path, *place, pointer_of(keys), finding.message, finding.hint)
-                for finding in error.findings
-            ]
+            for finding in error.findings:
+                keys = ("package", finding.field)
+                place = position_in(real_path(self._root / manifest.path), keys, manifest.line)
+                found = Problem(manifest.path, *place, pointer_of(keys), finding.message, finding.hint)
+                self.problems.append(found)
             return None
         return tree
 
     def add_archive(self, job_name: str, manifest: Manifest, tree: SourceTree) -> None:
         """Add a job's archive, to be built from the source tree that its name was computed from."""
-        self.archives[job_name] = cache(partial(build_sdist, tree, _module(manifest)))
+        build = partial(build_code, tree, manifest.module) if manifest.module else None
+        self.archives[job_name] = cache(build or partial(build_sdist, tree, _module(manifest)))
+
+    @staticmethod
+    def shown_command(manifest: Manifest, tree: SourceTree) -> list[str]:
+        """Return the command of a job's containers for readers; empty if they run no staged code."""
+        return shown_command(manifest.module, lock_file(manifest, tree)) if manifest.module else []
 
     def _tree(self, folder: Path) -> SourceTree:
         if folder not in self._trees:
@@ -189,6 +199,11 @@ def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
         if manifest.package is not None:
             reader.read(manifest, manifest.package)
     return reader.problems
+
+
+def lock_file(manifest: Manifest, tree: SourceTree) -> str:
+    """Return the path, in its archive, of the lock file that a job's containers install; "" for none."""
+    return manifest.requirements and place_in_code(tree, manifest.module, manifest.requirements)
 
 
 def _module(manifest: Manifest) -> str:

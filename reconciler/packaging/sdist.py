@@ -21,7 +21,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from glob import escape
 
 from reconciler.base.diagnostics import quote
@@ -150,9 +150,13 @@ def build_sdist(tree: SourceTree, module: str) -> Sdist:
         stem += f"-{VERSION}"
         files = _with_setup(tree, module)
     data = tar_gz(SourceFile(f"{stem}/{file.path}", file.executable, file.content) for file in files)
+    return _archive(f"{stem}.tar.gz", data)
+
+
+def _archive(file_name: str, data: bytes) -> Sdist:
     sha256 = hashlib.sha256(data).hexdigest()
     md5 = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    return Sdist(f"{stem}.tar.gz", data, sha256, md5)
+    return Sdist(file_name, data, sha256, md5)
 
 
 def check_sdist(tree: SourceTree, module: str) -> None:
@@ -160,6 +164,59 @@ def check_sdist(tree: SourceTree, module: str) -> None:
     if not _has_own_build(tree):
         _packages_around(tree, module)
         _requirements(tree)
+
+
+def build_code(tree: SourceTree, module: str) -> Sdist:
+    """Build the archive for containers that run `module`: all files, as Python imports them.
+
+    Raises:
+        SourceTreeError: The folder lacks the module.
+    """
+    around = _around(tree, module)
+    data = tar_gz(SourceFile(around + file.path, file.executable, file.content) for file in tree.files)
+    return _archive(f"{_DISTRIBUTION}.tar.gz", data)
+
+
+def check_code(tree: SourceTree, module: str, requirements: str) -> None:
+    """Raise SourceTreeError if the folder lacks the module, or a lock file of packages with hashes.
+
+    Args:
+        tree: The folder.
+        module: The module that the containers run.
+        requirements: The path of the lock file in the folder; "" for none.
+    """
+    try:
+        _around(tree, module)
+    except SourceTreeError as error:
+        raise SourceTreeError(replace(finding, field="module") for finding in error.findings) from None
+    if requirements:
+        _check_lock(tree, requirements)
+
+
+def place_in_code(tree: SourceTree, module: str, path: str) -> str:
+    """Return the path, in the archive of `build_code`, of a file in the folder."""
+    return f"{_around(tree, module)}{path}"
+
+
+def _check_lock(tree: SourceTree, path: str) -> None:
+    file = next((file for file in tree.files if file.path == path), None)
+    if file is None:
+        message = f"the package has no file {quote(path)}, or git ignores it"
+        raise _bad_lock(path, message, f'write it: uv pip compile --generate-hashes -o "{path}" …')
+    try:
+        text = file.content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise _bad_lock(path, f"the package's {quote(path)} is not UTF-8", "write it in UTF-8") from None
+    # A backslash continues a line.
+    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
+        requirement = _COMMENT.sub("", line).strip()
+        if requirement and not requirement.startswith("-") and "--hash=" not in requirement:
+            message = f"the package's {quote(path)} has no hash of {quote(requirement)}"
+            raise _bad_lock(path, message, "lock it with hashes: uv pip compile --generate-hashes …")
+
+
+def _bad_lock(path: str, message: str, hint: str) -> SourceTreeError:
+    return SourceTreeError([SourceFinding(path, message, hint, field="requirements")])
 
 
 def _has_own_build(tree: SourceTree) -> bool:
@@ -192,7 +249,7 @@ def _refused(path: str, message: str, hint: str) -> SourceTreeError:
 
 def _with_setup(tree: SourceTree, module: str) -> list[SourceFile]:
     """Return the installed files of a folder and a generated `setup.py`."""
-    around = "".join(f"{name}/" for name in _packages_around(tree, module))
+    around = _around(tree, module)
     moved = [SourceFile(around + file.path, file.executable, file.content) for file in tree.files]
     installed = contents(file.path for file in moved)
     script = setup_script(_DISTRIBUTION, VERSION, installed, _requirements(tree))
@@ -200,6 +257,11 @@ def _with_setup(tree: SourceTree, module: str) -> list[SourceFile]:
         SourceFile("setup.py", False, script.encode("ascii")),
         *(file for file in moved if installed.holds(file.path)),
     ]
+
+
+def _around(tree: SourceTree, module: str) -> str:
+    """Return the folders that go before each path, for an import of `module`; usually ""."""
+    return "".join(f"{name}/" for name in _packages_around(tree, module))
 
 
 def _packages_around(tree: SourceTree, module: str) -> list[str]:

@@ -84,11 +84,13 @@ class SourceFinding:
         path: The affected path, relative to the repository's root, with "/".
         message: A sentence that names the path.
         hint: The remedy.
+        field: The field of the manifest's `package` that leads there.
     """
 
     path: str
     message: str
     hint: str
+    field: str = "path"
 
 
 class SourceTreeError(InvalidError):

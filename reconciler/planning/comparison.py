@@ -108,7 +108,7 @@ def _without_secrets(spec: JsonObject, fields: Sequence[FieldChange]) -> Iterato
 
     hidden = without_secrets(spec)
     for field in fields:
-        yield field if field.before is None else replace(field, before=value_at(hidden, field.pointer))
+        yield replace(field, before=value_at(hidden, field.pointer))
 
 
 def _is_no_change(field: FieldChange) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from reconciler.base.diagnostics import WARNING, Problem
 from reconciler.cli import run
+from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.training_images import image_warnings, training_image_name, training_image_uri
 from reconciler.manifests.validate import validate
 
@@ -44,7 +45,7 @@ def warnings_about(root: Path, text: str) -> list[Problem]:
     (root / "jobs/job.yaml").write_text(text)
     found = validate(root, [root / "jobs"])
     assert found.problems == ()
-    return image_warnings(root, found.manifests, TODAY)
+    return image_warnings(found.images, TODAY)
 
 
 @pytest.mark.parametrize(
@@ -87,6 +88,47 @@ def test_place_of_an_image_is_found_in_every_layout(root: Path, task: str) -> No
     (warning,) = warnings_about(root, MANIFEST % (task % ENDED))
     column = 27 if task == FOLDED else 45
     assert (warning.line, warning.column) == (10 if task == FOLDED else 9, column)
+
+
+def test_pools_with_the_same_image_have_places_of_their_own(root: Path) -> None:
+    pool = MANIFEST.partition("    - ")[2] % f"containerSpec: {{imageUri: {ENDED}}}"
+    text = MANIFEST % f"containerSpec: {{imageUri: {ENDED}}}" + f"    - {pool}"
+    found = warnings_about(root, text)
+    assert [(warning.line, warning.pointer) for warning in found] == [
+        (9, "/spec/workerPoolSpecs/0/containerSpec/imageUri"),
+        (12, "/spec/workerPoolSpecs/1/containerSpec/imageUri"),
+    ]
+
+
+REPLICAS = """\
+apiVersion: ml.googleapis.com/v1
+kind: Job
+metadata: {name: tide}
+spec:
+  trainingInput:
+    scaleTier: CUSTOM
+    region: europe-west1
+    workerType: n1-standard-4
+    workerCount: 1
+    workerConfig: {imageUri: gcr.io/tide/fit:1}
+    masterType: n1-standard-4
+    masterConfig: {imageUri: gcr.io/tide/fit:1}
+"""
+
+
+def test_replicas_with_the_same_image_have_places_of_their_own(root: Path) -> None:
+    assert {warning.pointer: warning.line for warning in warnings_about(root, REPLICAS)} == {
+        "/spec/trainingInput/workerConfig/imageUri": 10,
+        "/spec/trainingInput/masterConfig/imageUri": 12,
+    }
+
+
+def test_place_is_the_same_after_the_file_became_known(root: Path) -> None:
+    (root / "jobs/job.yaml").write_text(MANIFEST % (PYTHON % ENDED))
+    known = KnownFiles()
+    first, second = (validate(root, [root / "jobs"], known=known) for _ in range(2))
+    assert first.images == second.images
+    assert len(first.images) == 1
 
 
 def test_each_document_of_a_file_has_its_own_place(root: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import json
 import os
@@ -195,7 +196,12 @@ def test_a_manifest_holds_what_the_document_says(root: Path) -> None:
     result = check(root)
     spec = copy.deepcopy(CUSTOM_JOB["spec"])
     spec["workerPoolSpecs"][2]["replicaCount"] = "3"  # in the one form of its type
-    assert result == Validation(
+    written = text.splitlines()[3]
+    for path, image in result.images:
+        assert (path, image.line) == ("jobs/job.yml", 4)
+        assert written[image.column - 1 :].startswith(f'"{image.uri}"')
+    assert len(result.images) == 2
+    assert dataclasses.replace(result, images=()) == Validation(
         manifests=(
             Manifest(
                 api_version="aiplatform.googleapis.com/v1",

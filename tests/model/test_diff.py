@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.model.diff import diff
+from reconciler.model.diff import diff, shifted
 
 scalars = st.none() | st.booleans() | st.integers(-5, 5) | st.text("ab/~", max_size=3)
 values = st.recursive(
@@ -62,3 +63,45 @@ def test_fields_are_told_by_pointer_in_document_order() -> None:
 def test_true_is_not_one() -> None:
     assert [change.pointer for change in diff({"a": 1}, {"a": True})] == ["/a"]
     assert diff({"a": 1}, {"a": 1.0}) == ()
+
+
+def moved(before: Any, after: Any) -> int:
+    return shifted(before, after, diff(before, after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [
+        pytest.param([1, 2, 3], [9, 1, 2, 3], 3, id="added first"),
+        pytest.param([9, 1, 2, 3], [1, 2, 3], 3, id="removed first"),
+        pytest.param([1, 2, 3], [1, 2, 3, 9], 0, id="added last"),
+        pytest.param([1, 2, 3], [1, 2, 9, 3], 1, id="added before the last"),
+        pytest.param([1, 2, 9, 3], [1, 2, 3], 1, id="removed before the last"),
+        pytest.param([0, 2, 3], [8, 9, 2, 3], 2, id="one replaced by two"),
+        pytest.param([8, 9, 2, 3], [0, 2, 3], 2, id="two replaced by one"),
+        pytest.param([1, 2, 3], [2, 3, 1], 0, id="as many as before"),
+        pytest.param([{"a": 1, "b": 2}, 1], [0, {"b": 2, "a": 1}, 1], 2, id="keys in another order"),
+        pytest.param([[1, 2]], [[9, 1, 2]], 2, id="within an item"),
+        pytest.param([0, [1, 2], 0], [5, [9, 1, 2], 5], 2, id="within the second of three"),
+        pytest.param({"a": [1, 2], "gone": 0}, {"a": [9, 1, 2], "new": 0}, 2, id="within a field"),
+        pytest.param({"a": [1, 2], "b": {"c": [3, 4]}}, {"a": [9, 1, 2], "b": {"c": [4]}}, 3, id="two lists"),
+        pytest.param({"a": [1, 2], "aa": [3]}, {"a": [9, 1, 2], "aa": [4]}, 2, id="names that begin alike"),
+        pytest.param({"a": [1, 2]}, {"a": {"0": 9, "1": 1, "2": 2}}, 0, id="a mapping for a list"),
+        pytest.param({"a": {"0": [1]}}, {"a": [[9, 1]]}, 0, id="a list for a mapping"),
+        pytest.param({"a": 1}, {"a": [1]}, 0, id="a list for a number"),
+        pytest.param({"a": [1]}, {"a": 1}, 0, id="a number for a list"),
+        pytest.param({"a": [0, [1, 2]]}, {"a": [0, [9, 1, 2]]}, 2, id="within an item of a field"),
+        pytest.param([0] * 250, [9, *[0] * 250], 1, id="an item that is there often"),
+    ],
+)
+def test_items_that_only_moved_are_counted(before: Any, after: Any, count: int) -> None:
+    assert moved(before, after) == count
+
+
+def test_no_more_items_are_counted_than_the_given_fields() -> None:
+    assert shifted([1, 2, 3], [9, 8, 7, 6, 1], []) == 0
+
+
+@pytest.mark.parametrize(("items", "added", "count"), [(499, 2, 2), (500, 1, 0)])
+def test_items_of_more_than_1000_are_not_aligned(items: int, added: int, count: int) -> None:
+    assert moved([0] * items, [*[9] * added, *[0] * items]) == count

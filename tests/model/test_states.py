@@ -56,6 +56,7 @@ def test_job_ends_in_three_states_and_no_other() -> None:
 @pytest.mark.parametrize(("word", "state"), VERTEX.items())
 def test_vertex_ais_words(word: str, state: State) -> None:
     assert (vertex(word).state, vertex(word).service_state) == (state, word)
+    assert vertex(word).cancelled is None
 
 
 @pytest.mark.parametrize(("word", "state"), ML.items())

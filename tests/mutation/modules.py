@@ -22,7 +22,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "model.job": ("model/test_labels", "model/test_states", "model/test_naming", "submission/test_instances"),
     "model.naming": ("model/test_naming", "model/test_canonical", "model/test_canonical_places"),
     "model.diff": ("model/test_diff", "submission/test_adoption", "submission/test_adoption_fields"),
-    "planning.comparison": _PLANS,
+    "planning.comparison": (*_PLANS, "planning/test_proposing"),
     "planning.drift": _PLANS,
     "planning.planner": (*_PLANS, "planning/test_limits"),
     "planning.decide": _PLANS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +14,14 @@ from reconciler.base.diagnostics import WARNING
 from reconciler.manifests.examine import examine
 from reconciler.manifests.files import ManifestFile, Signature
 from reconciler.manifests.packages import package_folder
-from reconciler.manifests.training_images import image_warnings, training_image_uri, training_images
-from reconciler.model.manifest import AIPLATFORM_V1, Manifest
+from reconciler.manifests.training_images import (
+    image_warnings,
+    noted_images,
+    places_by_text,
+    training_image_uri,
+    training_images,
+)
+from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.operations.importing.manifest import tidy, yaml_text
 from reconciler.operations.migrating.convert import Converted, convert
 from reconciler.operations.migrating.report import Row, rules
@@ -163,19 +170,18 @@ def _lost_runtimes(fact: Json) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("fact", FACTS["images"], ids=lambda fact: fact["image"])
-def test_image_ends_on_this_day(fact: Json, tmp_path: Path) -> None:
+def test_image_ends_on_this_day(fact: Json) -> None:
     image = training_images()[fact["image"]]
     assert (image.python, image.accelerator) == (fact["python"], fact["accelerator"])
     ends = (image.end_of_support.isoformat(), image.end_of_availability.isoformat())
     assert ends == (fact["end_of_support"], fact["end_of_availability"])
     uri = training_image_uri(fact["image"], "europe-west1")
     text = f"# executorImageUri: none\n  executorImageUri: {uri}  # {uri}\n"
-    (tmp_path / "job.yaml").write_text(text)
     spec = {"workerPoolSpecs": [{"pythonPackageSpec": {"executorImageUri": uri}}]}
-    manifest = Manifest(AIPLATFORM_V1, "CustomJob", "tide", spec, path="job.yaml")
+    placed = noted_images(spec, partial(places_by_text, text.encode(), 1))
     last = date.fromisoformat(fact["end_of_availability"])
-    assert image_warnings(tmp_path, [manifest], last) == []
-    (warning,) = image_warnings(tmp_path, [manifest], last + timedelta(days=1))
+    assert image_warnings([("job.yaml", *placed)], last) == []
+    (warning,) = image_warnings([("job.yaml", *placed)], last + timedelta(days=1))
     assert (warning.path, warning.line, warning.column, warning.level) == ("job.yaml", 2, 21, WARNING)
     assert warning.message == f"Google ended the availability of the image {fact['image']} on {last}"
 

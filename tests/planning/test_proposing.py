@@ -15,7 +15,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Stuck
 from reconciler.planning.comparison import changed_settings, decides
-from reconciler.planning.proposal import propose
+from reconciler.planning.proposal import only_of, propose
 from tests.planning import GOOGLE, LOCAL, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
@@ -73,6 +73,7 @@ def test_a_changed_job_is_submitted_with_its_fields() -> None:
     ("after", "reason"),
     [
         (wanted(code="x"), "the code changed"),
+        (replace(wanted(content="b"), packed={"args": ["new", "a"]}), "1 field changed"),
         (wanted(rerun="again"), "rerun changed"),
         (wanted(content="b", code="x"), "1 field changed and the code changed"),
         (
@@ -87,6 +88,15 @@ def test_the_reason_says_what_makes_it_another_job(after: DesiredJob, reason: st
     found = one([JOB], [after])
     assert found.reason == reason
     assert found.code_changed == ("the code" in reason)
+
+
+def test_plan_of_chosen_jobs_has_their_changes_alone() -> None:
+    jobs = [wanted("census-eu"), wanted("census_us"), wanted("iris")]
+    found = only_of(proposed([], jobs, whole=True), jobs[:2])
+    assert ([change.base_name for change in found.changes], found.whole) == (
+        ["census-eu", "census_us"],
+        False,
+    )
 
 
 def test_what_differs_in_the_jobs_name_alone_is_no_difference() -> None:
