@@ -13,38 +13,12 @@ from typing import Any
 
 import trainers
 
+from reconciler.packaging.container_command import container_command
 from reconciler.training_service.state.records import JobRecord
 
 BUCKET = "staging"
 PYTHON = f"docker.io/library/python:{sys.version_info.major}.{sys.version_info.minor}-slim"
 """The image of Docker Hub with this Python."""
-
-PROGRAM = """
-import hashlib, importlib, io, os, runpy, subprocess, sys, tarfile, tempfile
-uri, sha, module, requirements = sys.argv[1:5]
-def give_up(why):
-    sys.exit("reconciler: " + why)
-path = os.environ.get("RECONCILER_GCS_DIR", "/gcs") + "/" + uri[5:]
-try:
-    data = open(path, "rb").read()
-except OSError as error:
-    give_up("%s can't be read: %s" % (path, error))
-if hashlib.sha256(data).hexdigest() != sha:
-    give_up("%s has another SHA-256 than the job names" % path)
-with tempfile.TemporaryDirectory() as folder:
-    tarfile.open(fileobj=io.BytesIO(data)).extractall(folder)
-    sys.path.insert(0, folder)
-    if requirements:
-        target = os.path.join(folder, "target")
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
-        if importlib.util.find_spec("pip") is None:
-            give_up("the image has no pip, which installs %s" % requirements)
-        if subprocess.call(pip + ["--target", target, "-r", os.path.join(folder, requirements)]):
-            give_up("pip can't install %s" % requirements)
-        sys.path.insert(1, target)
-    sys.argv = [module] + sys.argv[5:]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
-"""
 
 
 def stage(buckets: Path, files: Mapping[str, str], name: str = "staged.tar.gz") -> tuple[str, str]:
@@ -64,7 +38,7 @@ def stage(buckets: Path, files: Mapping[str, str], name: str = "staged.tar.gz") 
 
 def command(uri: str, sha: str, module: str = "task", requirements: str = "") -> list[str]:
     """The command of a staged module."""
-    return ["python3", "-c", PROGRAM, uri, sha, module, requirements]
+    return container_command(uri, sha, module, requirements)
 
 
 def contained(job: JobRecord, image: str, words: Sequence[str], *args: str, **env: str) -> JobRecord:
