@@ -171,7 +171,8 @@ _METADATA: Schema = {
     "required": ["name"],
 }
 _PACKAGE: Schema = {
-    "description": "Local code that is packed, uploaded to the staging bucket, and installed for the job.",
+    "description": "Local code that is packed, uploaded to the staging bucket, and installed for the job; "
+    "with module, the containers of the job run it.",
     "type": "object",
     "additionalProperties": False,
     "properties": {
@@ -186,7 +187,37 @@ _PACKAGE: Schema = {
                     "write for example \"../trainers/census\", with '/' between folders",
                 )
             ],
-        }
+        },
+        "module": {
+            "description": "The Python module that the job's containers run, such as trainer.task. Their "
+            "images need Python 3.7 or newer, and not the code; args reach the module.",
+            "type": "string",
+            "allOf": [
+                shaped(
+                    r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*)*",
+                    "not the name of a Python module",
+                    "write for example trainer.task, without .py",
+                )
+            ],
+        },
+        "requirements": {
+            "description": "A lock file in the folder, whose packages the containers install before they "
+            "run the module: each with its hashes, as uv pip compile --generate-hashes writes it.",
+            "type": "string",
+            "minLength": 1,
+            "allOf": [
+                told(
+                    {
+                        "not": {
+                            "type": "string",
+                            "pattern": r"^(/|~|[A-Za-z]:|[a-z]+://)|\\|(^|/)\.{0,2}(/|$)",
+                        }
+                    },
+                    "not a path within the package",
+                    'write the path from the folder in "path", for example requirements.lock',
+                )
+            ],
+        },
     },
     "required": ["path"],
 }

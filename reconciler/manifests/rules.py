@@ -41,12 +41,8 @@ def domain_findings(manifest: Any) -> Iterator[Finding]:
     if training_input:
         yield from _training_input(("spec", "trainingInput"), training_input)
     yield from exemption_findings(manifest)
-    if "package" in _mapping(manifest) and _runs_no_package(spec, training_input):
-        message = "the job runs no Python package, so the code is not used"
-        hint = 'remove "package", or run it: "pythonPackageSpec" in place of "containerSpec"'
-        if training_input:
-            hint = 'remove "package", or "imageUri" under "masterConfig"'
-        yield Finding(("package",), message, hint, of_key=True)
+    if "package" in _mapping(manifest):
+        yield from _package(_mapping(manifest["package"]), spec, training_input)
 
 
 def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
@@ -54,6 +50,9 @@ def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
 
     A module with `packageUris` beside it comes from those packages instead.
     """
+    staged = _mapping(manifest.get("package")).get("module")
+    if isinstance(staged, str):
+        yield ("package", "module"), staged
     spec = _mapping(manifest.get("spec"))
     holders: list[tuple[Keys, Any]] = [(("spec", "trainingInput"), spec.get("trainingInput"))]
     for above in ((), ("trialJobSpec",)):
@@ -67,11 +66,52 @@ def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
             yield (*keys, "pythonModule"), module
 
 
-def _runs_no_package(spec: Mapping[str, Any], training_input: Mapping[str, Any]) -> bool:
-    if training_input:
-        return "imageUri" in _mapping(training_input.get("masterConfig"))
+def _package(
+    package: Mapping[str, Any], spec: Mapping[str, Any], training_input: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Yield the mistakes in what runs the code of `package`."""
+    module = ("package", "module")
+    if "requirements" in package and "module" not in package:
+        message = '"requirements" is for containers, which need "module" too'
+        hint = (
+            'add "module"; a "pythonPackageSpec" takes what requirements.txt at the top of the folder lists'
+        )
+        yield Finding(("package", "requirements"), message, hint, of_key=True)
+    elif training_input:
+        if "module" in package:
+            message = '"module" is for the containers of Vertex AI\'s jobs'
+            yield Finding(module, message, 'write "pythonModule" in "trainingInput"', of_key=True)
+        elif "imageUri" in _mapping(training_input.get("masterConfig")):
+            yield _unused_code('remove "package", or "imageUri" under "masterConfig"')
+    else:
+        yield from _vertex_package(package, spec)
+
+
+def _vertex_package(package: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Finding]:
+    above: Keys = ("trialJobSpec",) if "trialJobSpec" in spec else ()
     pools = _list(_mapping(spec.get("trialJobSpec", spec)).get("workerPoolSpecs"))
-    return bool(pools) and not any("pythonPackageSpec" in _mapping(pool) for pool in pools)
+    if "module" in package:
+        for index, pool in enumerate(pools):
+            yield from _runs_module(("spec", *above, "workerPoolSpecs", index), _mapping(pool))
+    elif pools and not any("pythonPackageSpec" in _mapping(pool) for pool in pools):
+        yield _unused_code('add "module" to "package", for example trainer.task, or remove "package"')
+
+
+def _unused_code(hint: str) -> Finding:
+    message = "the job runs no Python package, so the code is not used"
+    return Finding(("package",), message, hint, of_key=True)
+
+
+def _runs_module(keys: Keys, pool: Mapping[str, Any]) -> Iterator[Finding]:
+    """Yield what keeps a worker pool's container from running the package's module."""
+    if "pythonPackageSpec" in pool:
+        message = '"pythonPackageSpec" names its own module, and "package" has one too'
+        hint = 'write "containerSpec: {imageUri: …}" in its place, or remove "module" under "package"'
+        yield Finding((*keys, "pythonPackageSpec"), message, hint, of_key=True)
+    if "command" in _mapping(pool.get("containerSpec")):
+        message = 'the command is set to run the module under "package"'
+        hint = 'remove "command", "args" reach the module; or remove "module"'
+        yield Finding((*keys, "containerSpec", "command"), message, hint, of_key=True)
 
 
 # --- Vertex AI ------------------------------------------------------------------------------------------
