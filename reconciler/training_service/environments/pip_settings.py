@@ -85,7 +85,8 @@ def as_file(environ: Mapping[str, str]) -> str:
     Raises:
         SettingError: A file of settings can't be read.
     """
-    found = {name: value for name, value in _settings(environ).items() if name not in _UNTRANSLATABLE}
+    found = _settings(environ)
+    found.pop("user", None)  # pip refuses it beside the folder that it is to install into
     parser = configparser.RawConfigParser()
     parser["install"] = {name: _expanded_all(name, value) for name, value in found.items()}
     text = io.StringIO()
