@@ -64,8 +64,9 @@ def test_modules_stay_small() -> None:
     # 200 held before import, which brought 17: one for each kind of source that it reads, and their parts.
     # Migration brought 7: its parts, its command, and the table of prebuilt images.
     # The pages brought 8: values, template, charts, job and site, their reader, listener and command.
-    # Code in containers without it brought its command and the program that this sends.
-    assert len(lines) <= 234
+    # Code without an image brought 4: the command and its program; its form, and where containers run, on the
+    # training service.
+    assert len(lines) <= 236
     # Below 200 before the features above, whose modules are longer than most.
     assert 100 <= median(lines.values()) <= 210
     assert len([path for path in lines if path.parent == ROOT / "reconciler"]) <= 3

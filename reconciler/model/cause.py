@@ -161,6 +161,7 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
         "its packages can't be installed",
         f"see `reconciler logs {{name}}`, install what is missing, {_APPLY}",
     ),
+    "CODE_NOT_STARTED": (_SET_UP, "its code can't be started", f"do what the message says, {_APPLY}"),
     "PACKAGE_MISSING": (_SET_UP, "its package is missing in the bucket", "run `reconciler apply`"),
     "PYTHON_MISSING": (
         _SET_UP,

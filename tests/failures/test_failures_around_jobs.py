@@ -441,7 +441,7 @@ def test_containers_run_once_engine_image_and_command_are_there(place: Place, tm
     place.environ = {"PATH": str(programs)}
 
     def remove_image(place: Place, job: str) -> None:
-        container_image.remove(engine)
+        container_image.remove(engine, container_image.IMAGE)
         container(place, job)
 
     def misspell(place: Place, job: str) -> None:
@@ -480,4 +480,4 @@ def test_containers_run_once_engine_image_and_command_are_there(place: Place, tm
         ):
             play(place, story)
     finally:
-        container_image.remove(engine)
+        container_image.remove(engine, container_image.IMAGE)

@@ -189,12 +189,9 @@ def _arguments(job: JobRecord, trial: TrialRecord | None) -> tuple[str, ...]:
 
 
 def _with_arguments(pool: Pool, words: tuple[str, ...], images: Mapping[str, Any]) -> Pool:
-    task = pool.task
-    if isinstance(task, ContainerTask):
-        return replace(pool, task=replace(task, args=(*task.args, *words)))
-    found = find_override(task.image, images)
+    found = find_override(pool.task.image, images)
     override = None if found is None else asdict(found)
-    return replace(pool, task=replace(task, args=(*task.args, *words), override=override))
+    return replace(pool, task=replace(pool.task, args=(*pool.task.args, *words), override=override))
 
 
 def _assign_gpus(replicas: Sequence[Replica], gpus: Sequence[str]) -> list[tuple[str, ...]]:

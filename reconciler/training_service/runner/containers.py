@@ -84,8 +84,11 @@ class Engine:
             return ()
         return (f"{self.name} can't limit {missing} here: containers run without such a limit.",)
 
-    def make_ready(self, task: ContainerTask, run: Runs) -> None:
+    def make_ready(self, task: ContainerTask, run: Runs, *, pull: bool = True) -> None:
         """Pull the task's image, unless this machine has an image of this name.
+
+        Args:
+            pull: False to pull no image.
 
         Raises:
             RunError: The image is missing or can't be pulled.
@@ -96,6 +99,9 @@ class Engine:
             return
         if task.image.startswith("localhost/"):  # Podman's prefix of images built on this machine
             message = f"The image {task.image} isn't here: build it first."
+            raise RunError(Code.NOT_FOUND, message, "IMAGE_NOT_PULLED", image=task.image)
+        if not pull:
+            message = f"{self.name} doesn't have the image {task.image}, and no image is to be pulled."
             raise RunError(Code.NOT_FOUND, message, "IMAGE_NOT_PULLED", image=task.image)
         code, output = run([program, "pull", "--", task.image])
         if code != 0:
