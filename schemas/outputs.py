@@ -387,7 +387,7 @@ _VERDICTS = ["exact", "translated", "changes behaviour", "lost"]
 _MIGRATE: Schema = {
     "written": _value("boolean", "True if the manifests were replaced."),
     "jobs": _list(
-        "The jobs of AI Platform, by file and line.",
+        "The jobs of AI Platform, and with --image those of ended images, by file and line.",
         {
             "name": _text("The base name."),
             "jobName": _text_or_null("The new name of the job; null while a problem prevents it."),

@@ -430,6 +430,7 @@ def _migrate(parser: argparse.ArgumentParser) -> None:
     _format(parser, "text", "markdown", "json")
     add("--write", action="store_true", help="replace the manifests: all of them or none")
     add("--run", action="store_true", help="don't suspend the migrated jobs: the next apply submits them")
+    add("--image", help="the image that runs Python packages, in containers, whose image is past its end")
 
 
 def _completion(parser: argparse.ArgumentParser) -> None:
@@ -479,7 +480,7 @@ _COMMANDS = (
     _Spec("resolve", "resolve a submission whose outcome is unknown", _resolve),
     _Spec("init", "set up a repository and print the next steps", _init),
     _Spec("import", "write manifests for jobs that gcloud commands describe", _import, "import_jobs"),
-    _Spec("migrate", "rewrite AI Platform jobs for Vertex AI", _migrate),
+    _Spec("migrate", "move jobs off AI Platform and off images past their end", _migrate),
     _Spec("schema", "print a JSON Schema", _schema, "validate", "print_schema"),
     _Spec(
         "env",

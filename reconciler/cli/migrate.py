@@ -1,9 +1,10 @@
-"""The command `migrate`: manifests of AI Platform's jobs as manifests for Vertex AI."""
+"""The command `migrate`: manifests of AI Platform's jobs, or of ended images, as manifests for Vertex AI."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from datetime import date
 from difflib import unified_diff
 from typing import Any
 
@@ -14,7 +15,7 @@ from reconciler.base.sanitize import one_line
 from reconciler.cli import print_json, print_paged
 from reconciler.cli.context import context_of
 from reconciler.model.plan import FORMAT_VERSION
-from reconciler.operations.migrating.jobs import MigratedJob, Migration, migrate
+from reconciler.operations.migrating.jobs import MigratedJob, Migration, Options, migrate
 from reconciler.operations.migrating.report import VERDICTS, Row
 from reconciler.output.markdown import code, fence, text
 from reconciler.output.markdown import joined as blocks
@@ -25,7 +26,8 @@ _EXACT = VERDICTS[-1]
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Migrate manifests, or show what would change; report each field."""
     context = context_of(arguments)
-    migration = migrate(context.config, context.environment, arguments.paths, run=arguments.run)
+    options = Options(run=arguments.run, image=arguments.image or "", today=date.today())
+    migration = migrate(context.config, context.environment, arguments.paths, options)
     is_written = bool(arguments.write and migration.texts and not migration.problems)
     if is_written:
         replace_files(migration.contents)
@@ -87,7 +89,7 @@ def _diff(migration: Migration, path: str) -> list[str]:
 def _end(migration: Migration, is_written: bool) -> list[str]:
     if not migration.jobs:
         files = counted(migration.files, "file")
-        return [f"There is nothing to migrate: no job of ml.googleapis.com/v1 in {files}."]
+        return [f"There is nothing to migrate in {files}."]
     jobs = counted(len(migration.jobs), "job")
     if migration.problems:
         return [f"Nothing is written: {counted(len(migration.problems), 'problem')} to solve first."]
@@ -107,7 +109,7 @@ def _text(migration: Migration, is_written: bool) -> str:
 
 
 def _job_text(job: MigratedJob) -> Iterator[str]:
-    yield f"{job.path}:{job.line}: {job.name} becomes a {job.kind}"
+    yield f"{job.path}:{job.line}: {job.name} {_change(job)}"
     for verdict in VERDICTS[:-1]:
         rows = [each for each in job.rows if each[1].verdict == verdict]
         if rows:
@@ -124,6 +126,10 @@ def _job_text(job: MigratedJob) -> Iterator[str]:
     for place in job.code:
         where = f"{place.path}:{place.line}: " if place.path else ""
         yield f"    {where}{place.sentence}"
+
+
+def _change(job: MigratedJob) -> str:
+    return "gets containers for its Python package" if job.is_moved else f"becomes a {job.kind}"
 
 
 def _place(job: MigratedJob, line: int, row: Row) -> str:
@@ -151,7 +157,7 @@ def _markdown(migration: Migration, is_written: bool) -> str:
 
 
 def _job_markdown(job: MigratedJob) -> str:
-    head = f"### {code(job.name)} becomes a {job.kind}\n\n{code(f'{job.path}:{job.line}')}"
+    head = f"### {code(job.name)} {_change(job)}\n\n{code(f'{job.path}:{job.line}')}"
     rows = [
         f"| {code(row.source)} | {_optional(row.target)} | {row.verdict} | {text(row.sentence)} |"
         for verdict in VERDICTS[:-1]

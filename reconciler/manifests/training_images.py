@@ -75,6 +75,12 @@ def training_image_name(uri: str) -> str:
     return match["name"] if match and match["name"] in training_images() else ""
 
 
+def has_ended(uri: str, today: date) -> bool:
+    """Return True for a prebuilt image past its end of availability."""
+    name = training_image_name(uri)
+    return bool(name) and training_images()[name].end_of_availability < today
+
+
 def images_in(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
     """Yield path and URI of each image of a spec."""
     if isinstance(value, dict):
@@ -118,7 +124,9 @@ def _warning(field: str, uri: str, today: date | None) -> tuple[str, str] | None
         end = training_images()[name].end_of_availability
         if today is not None and end >= today:
             return None
-        hint = 'use a copy, or an image of your own: see "Images past their end" in the README'
+        way_out = "run the code in another image, which reconciler migrate --image IMAGE writes"
+        way_out = way_out if field == _EXECUTOR else "name another image"
+        hint = f'{way_out}: see "Images past their end" in the README'
         return f"Google ended the availability of the image {name} on {end}", hint
     if field != _CONTAINER or "@sha256:" in uri or uri.startswith(_LOCAL):
         return None

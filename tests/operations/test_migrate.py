@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from reconciler.manifests.settings import find_root, load_config
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.operations.migrating.convert import convert
-from reconciler.operations.migrating.jobs import Migration, migrate
+from reconciler.operations.migrating.jobs import Migration, Options, migrate
 from reconciler.operations.migrating.report import Looked, search
 from reconciler.operations.migrating.rewrite import NewDocument, rewritten
 from reconciler.packaging.source_tree import SourceFile
@@ -114,7 +115,11 @@ def write(root: Path, path: str, text: str) -> Path:
 
 def migrated(root: Path, *, run: bool = False) -> Migration:
     config = load_config(find_root(root))
-    return migrate(config, config.environment(None), [], run=run)
+    return migrate(config, config.environment(None), [], options(run=run))
+
+
+def options(*, run: bool = False, image: str = "") -> Options:
+    return Options(run=run, image=image, today=date(2026, 11, 23))
 
 
 def new_text(root: Path, text: str, *, run: bool = False) -> str:
@@ -312,9 +317,7 @@ def test_write_replaces_the_files_and_a_second_migration_changes_nothing(
     assert file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in file.parent.iterdir()] == ["job.yaml"]
     assert run(["migrate", "--write"]) == 0
-    assert (
-        capsys.readouterr().out == "There is nothing to migrate: no job of ml.googleapis.com/v1 in 1 file.\n"
-    )
+    assert capsys.readouterr().out == "There is nothing to migrate in 1 file.\n"
     assert file.read_text() == after
     assert run(["validate"]) == 0
 
@@ -402,7 +405,7 @@ def test_environment_in_another_location_is_reported(root: Path) -> None:
     config = load_config(find_root(root))
     sentences = {}
     for name in ("prod", "local"):
-        (job,) = migrate(config, config.environment(name), [], run=False).jobs
+        (job,) = migrate(config, config.environment(name), [], options()).jobs
         ((_, row),) = [each for each in job.rows if each[1].source == "region"]
         sentences[row.verdict] = row.sentence
     assert "in europe-west4, so the job would run there" in sentences["changes behaviour"]

@@ -55,7 +55,7 @@ def convert(
     has_labels: bool,
     location: str = "",
     overridden: Collection[str] = (),
-    image: str | None = None,
+    image: str = "",
 ) -> Converted:
     """Convert a valid `trainingInput` in plain form.
 
@@ -65,7 +65,7 @@ def convert(
         has_labels: True if the manifest has labels.
         location: The environment's; "" if it has none.
         overridden: The images and runtimes that `images` of `reconciler.yaml` has.
-        image: The image that runs the Python package; None for a prebuilt one.
+        image: The image that will replace the runtime's, for the report; "" for none.
     """
     report = Report()
     report.add("name", name=name)
@@ -78,11 +78,10 @@ def convert(
     report_task(given, machines, region, report)
     runtime = given.get("runtimeVersion", "")
     if runtime in overridden and "pythonModule" in given:
-        report.add(
-            "images", ("runtimeVersion",), runtime=runtime, image=executor_image(given, machines[0], region)
-        )
+        image = image or executor_image(given, machines[0], region)
+        report.add("images", ("runtimeVersion",), runtime=runtime, image=image)
     words = _job_dir(given, report)
-    spec: Json = {POOLS: worker_pools(given, machines, words, region, report, image)}
+    spec: Json = {POOLS: worker_pools(given, machines, words, region, report)}
     _add_scheduling(given, machines, spec, report)
     _add_rest(given, spec, report)
     replicas = sum(each.count for each in machines)

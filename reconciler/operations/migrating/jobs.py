@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Problem, pointer_of
-from reconciler.base.errors import InvalidError
+from reconciler.base.errors import InvalidError, UsageError
 from reconciler.manifests import schemas
 from reconciler.manifests.examine import examine
 from reconciler.manifests.files import ManifestFile, Signature, read_one, real_path
 from reconciler.manifests.findings import Keys
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.settings import Config, Environment, check_found, manifest_paths
+from reconciler.manifests.training_images import has_ended, images_in
 from reconciler.manifests.validate import manifest_of, validate
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.operations.importing.manifest import tidy
 from reconciler.operations.load_desired import stageable_jobs
+from reconciler.operations.migrating.containers import (
+    Containers,
+    in_containers,
+    moves_of,
+    renamed,
+    report_containers,
+)
 from reconciler.operations.migrating.convert import Converted, convert
-from reconciler.operations.migrating.report import CodePlace, Looked, Row, rules, search
+from reconciler.operations.migrating.report import CodePlace, Looked, Report, Row, rules, search
 from reconciler.operations.migrating.rewrite import NewDocument, rewritten
-from reconciler.packaging.source_tree import SourceTreeError, read_source_tree
+from reconciler.packaging.source_tree import SourceTree, SourceTreeError, read_source_tree
 
 Json = dict[str, Any]
 _INPUT: Keys = ("spec", "trainingInput")
 _REMARK = "Migrated from AI Platform. Remove this line to run the job on Vertex AI."
+_CONTAINER_REMARK = "Moved to another image. Remove this line to run the job again."
 
 
 class MigratedJob(Struct):
@@ -40,6 +51,7 @@ class MigratedJob(Struct):
         path: Its manifest's file, relative to the repository's root.
         line: First line of the old document.
         kind: The new kind.
+        is_moved: True for a job of Vertex AI that only gets containers in place of its Python package.
         rows: The report, with the line of each field in the old file.
         code: Places in the trainer's source.
         suspended: True if the next apply won't submit it.
@@ -54,6 +66,7 @@ class MigratedJob(Struct):
     code: list[CodePlace]
     suspended: bool
     job_name: str = ""
+    is_moved: bool = False
 
 
 class Migration(Struct):
@@ -83,19 +96,36 @@ class Migration(Struct):
         return {self.places[path]: after for path, (_, after) in self.texts.items()}
 
 
-def migrate(config: Config, environment: Environment, paths: Sequence[Path], *, run: bool) -> Migration:
-    """Migrate the jobs of AI Platform in the manifests below `paths`.
+class Options(Struct, frozen=True):
+    """Choices of a migration.
+
+    Attributes:
+        run: True if the migrated jobs are not suspended.
+        image: The image for Python packages whose own image is past its end; "" to change no image.
+        today: The day that decides which images are past their end.
+    """
+
+    run: bool
+    image: str
+    today: date
+
+
+def migrate(config: Config, environment: Environment, paths: Sequence[Path], options: Options) -> Migration:
+    """Migrate the jobs of AI Platform, and with an image those whose own image is past its end.
 
     Args:
         config: The repository's settings.
         environment: The environment; its location counts for jobs without a region.
         paths: Files and folders, as `manifest_paths` takes them.
-        run: True if the migrated jobs are not suspended.
+        options: The choices.
 
     Raises:
         InvalidError: Manifests aren't valid.
-        UsageError: A path is missing.
+        UsageError: A path is missing, or the image is past its end.
     """
+    if has_ended(options.image, options.today):
+        hint = "name one that exists, such as python:3.11 or one of your own"
+        raise UsageError(f"the image {options.image} is past its end itself", hint=hint)
     root = real_path(config.root)
     filled = frozenset(environment.defaults)
     found = validate(root, manifest_paths(config.root, paths), filled)
@@ -103,18 +133,26 @@ def migrate(config: Config, environment: Environment, paths: Sequence[Path], *, 
     if found.problems:
         raise InvalidError("only valid manifests can be migrated", problems=found.problems)
     migration = Migration(found.files)
-    old = [manifest for manifest in found.manifests if manifest.api_version == ML_V1]
+    old = [each for each in found.manifests if each.api_version == ML_V1 or _is_to_move(each, options)]
     for path, manifests in groupby(old, key=lambda manifest: manifest.path):
-        _FileMigration(config, environment, path, migration, run=run).run([*manifests])
+        _FileMigration(config, environment, path, migration, options).run([*manifests])
     migration.problems.sort()
     return migration
+
+
+def _is_to_move(manifest: Manifest, options: Options) -> bool:
+    """Return True for a job of Vertex AI whose Python package runs in an image past its end."""
+    if not options.image or manifest.api_version != AIPLATFORM_V1:
+        return False
+    images = images_in(manifest.spec)
+    return any(keys[-1] == "executorImageUri" and has_ended(uri, options.today) for keys, uri in images)
 
 
 class _FileMigration:
     """Migration of one file."""
 
     def __init__(
-        self, config: Config, environment: Environment, path: str, migration: Migration, *, run: bool
+        self, config: Config, environment: Environment, path: str, migration: Migration, options: Options
     ) -> None:
         self._root = real_path(config.root)
         self._images = frozenset(config.images)
@@ -122,7 +160,7 @@ class _FileMigration:
         self._path = path
         self._place = real_path(self._root / path)
         self._migration = migration
-        self._run = run
+        self._options = options
 
     def run(self, manifests: Sequence[Manifest]) -> None:
         """Add the file's jobs, its new text and its problems to the migration."""
@@ -155,25 +193,28 @@ class _FileMigration:
 
     def _job(self, manifest: Manifest, document: Document) -> tuple[MigratedJob, NewDocument]:
         """Return a job's report and its new document."""
-        schema = schemas.manifest_schema(ML_V1, "Job")
-        assert schema is not None, "AI Platform's jobs have a schema"
+        schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
+        assert schema is not None, "the services' jobs have a schema"
         value = schemas.plain_form(document.value, schema)
-        given = value["spec"]["trainingInput"]
-        converted = convert(
-            given,
-            manifest.name,
-            has_labels=bool(manifest.labels),
-            location=str(self._environment.defaults.get("region", "")),
-            overridden=self._images,
-        )
+        is_moved = manifest.api_version != ML_V1
+        top = ("spec",) if is_moved else _INPUT
+        converted = self._converted(manifest, value)
         report = converted.report
         for obstacle in report.obstacles:
-            keys = (*_INPUT, *obstacle.keys)
-            self._add_problem(document, keys, obstacle.message, obstacle.hint)
-        is_new_suspend = not self._run and not manifest.reconcile.suspend
-        new = self._new_value(value, converted, suspend=is_new_suspend)
+            self._add_problem(document, (*top, *obstacle.keys), obstacle.message, obstacle.hint)
+        tree = self._tree(manifest)
+        code = [] if is_moved else self._code(manifest, tree, converted, value["spec"]["trainingInput"])
+        moves = {(*top, *source): ("spec", *target) for source, target in report.moves.items()}
+        moves[top] = ("spec",)
+        module = ""
+        if made := self._containers(converted, document, moves):
+            report_containers(made, tree.files if tree else (), self._folder(manifest), report)
+            converted, module = replace(converted, spec=made.spec), made.module
+            moves = {source: renamed(target) for source, target in moves.items()}
+        is_new_suspend = not self._options.run and not manifest.reconcile.suspend
+        new = self._new_value(value, converted, module, suspend=is_new_suspend)
         rows = [
-            (document.position((*_INPUT, *row.keys)).line if row.keys else manifest.line, row)
+            (document.position((*top, *row.keys)).line if row.keys else manifest.line, row)
             for row in report.rows
         ]
         job = MigratedJob(
@@ -182,14 +223,45 @@ class _FileMigration:
             line=manifest.line,
             kind=converted.kind,
             rows=rows,
-            code=self._code(manifest, converted, given),
-            suspended=manifest.reconcile.suspend or not self._run,
+            code=code,
+            suspended=manifest.reconcile.suspend or not self._options.run,
+            is_moved=is_moved,
         )
-        moves = {(*_INPUT, *source): ("spec", *target) for source, target in report.moves.items()}
-        moves[_INPUT] = ("spec",)
-        return job, NewDocument(manifest.line, new, moves, _REMARK if is_new_suspend else "")
+        remark = _CONTAINER_REMARK if is_moved else _REMARK
+        return job, NewDocument(manifest.line, new, moves, remark if is_new_suspend else "")
 
-    def _new_value(self, value: Json, converted: Converted, *, suspend: bool) -> Json:
+    def _converted(self, manifest: Manifest, value: Json) -> Converted:
+        """Return a job as one of Vertex AI, with the executor images that follow from the old manifest."""
+        if manifest.api_version != ML_V1:
+            spec = value["spec"]
+            return Converted(manifest.kind, spec, 0, Report(moves=moves_of(spec)))
+        return convert(
+            value["spec"]["trainingInput"],
+            manifest.name,
+            has_labels=bool(manifest.labels),
+            location=str(self._environment.defaults.get("region", "")),
+            overridden=self._images,
+            image=self._options.image,
+        )
+
+    def _containers(
+        self, converted: Converted, document: Document, moves: Mapping[Keys, Keys]
+    ) -> Containers | None:
+        """Return the job with containers; None if it keeps its images, or if obstacles became problems."""
+        if not self._options.image:
+            return None
+        found = in_containers(converted.spec, self._options.image, self._options.today)
+        if not isinstance(found, list):
+            return found
+        is_old = document.value["apiVersion"] == ML_V1
+        # All pools of a migrated job have the same obstacle.
+        for obstacle in found[:1] if is_old else found:
+            keys = ("spec", *obstacle.keys)
+            keys = _old_keys(pointer_of(keys), moves) if is_old else keys
+            self._add_problem(document, keys, obstacle.message, obstacle.hint)
+        return None
+
+    def _new_value(self, value: Json, converted: Converted, module: str, *, suspend: bool) -> Json:
         spec = tidy(AIPLATFORM_V1, converted.kind, converted.spec)
         new: Json = {}
         for key, part in value.items():
@@ -197,6 +269,8 @@ class _FileMigration:
                 new["reconcile"] = {"suspend": True}
             new[key] = part
         new |= {"apiVersion": AIPLATFORM_V1, "kind": converted.kind, "spec": spec}
+        if module:
+            new["package"] = {**new["package"], "module": module}
         if "reconcile" in new:
             policy = dict(new["reconcile"] or {})
             if suspend:
@@ -207,18 +281,31 @@ class _FileMigration:
             new["reconcile"] = policy or new["reconcile"]
         return new
 
-    def _code(self, manifest: Manifest, converted: Converted, given: Json) -> list[CodePlace]:
-        """Return the places in the job's package; its problems are those of `validate`."""
+    def _tree(self, manifest: Manifest) -> SourceTree | None:
+        """Return the files of the job's package; its problems are those of `validate`."""
         if manifest.package is None:
-            return [CodePlace("", 0, "not searched", rules().code["elsewhere"])]
+            return None
         try:
-            tree = read_source_tree(manifest.package, self._root)
+            return read_source_tree(manifest.package, self._root)
         except SourceTreeError as error:
             for finding in error.findings:
                 problem = Problem(
                     self._path, manifest.line, 1, "/package/path", finding.message, finding.hint
                 )
                 self._migration.problems.append(problem)
+            return None
+
+    def _folder(self, manifest: Manifest) -> str:
+        """Return the package's folder, relative to the repository's root; "" without a package."""
+        return manifest.package.relative_to(self._root).as_posix() if manifest.package else ""
+
+    def _code(
+        self, manifest: Manifest, tree: SourceTree | None, converted: Converted, given: Json
+    ) -> list[CodePlace]:
+        """Return the places in the job's package."""
+        if manifest.package is None:
+            return [CodePlace("", 0, "not searched", rules().code["elsewhere"])]
+        if tree is None:
             return []
         study = converted.spec.get("studySpec")
         pools = converted.spec.get("trialJobSpec", converted.spec)["workerPoolSpecs"]
@@ -229,7 +316,7 @@ class _FileMigration:
             metric=study["metrics"][0]["metricId"] if study else "",
             on_tpu=machine.get("acceleratorType", "").startswith("TPU"),
         )
-        return search(tree.files, manifest.package.relative_to(self._root).as_posix(), looked)
+        return search(tree.files, self._folder(manifest), looked)
 
     def _check(
         self, after: bytes, jobs: Sequence[MigratedJob], new: Sequence[NewDocument], old: Sequence[Document]
@@ -256,7 +343,10 @@ class _FileMigration:
             if not made.is_valid or name not in by_name:
                 continue
             manifest = manifest_of(made.known, self._path, made.package)
-            desired, _ = stageable_jobs(self._root, [manifest], self._environment)
+            desired, problems = stageable_jobs(self._root, [manifest], self._environment)
+            for problem in problems:
+                keys = ("package", "path")
+                self._add_problem(by_name[name][2], keys, problem.message, problem.hint)
             if desired.jobs:
                 by_name[name][0].job_name = desired.jobs[0].job_name
 

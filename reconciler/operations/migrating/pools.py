@@ -133,12 +133,7 @@ def _on_tpu_hosts(found: list[Machines]) -> list[Machines]:
 
 
 def worker_pools(
-    given: Json,
-    machines: list[Machines],
-    words: list[str],
-    region: str,
-    report: Report,
-    image: str | None = None,
+    given: Json, machines: list[Machines], words: list[str], region: str, report: Report
 ) -> list[Json]:
     """Return the worker pools of a job.
 
@@ -147,7 +142,6 @@ def worker_pools(
         machines: From `machines_of`.
         words: The arguments behind the job's own.
         region: The region whose repository of images is used.
-        image: The image that runs the Python package; None for the prebuilt image of the runtime version.
     """
     pools: list[Json] = []
     for each in machines:
@@ -162,12 +156,12 @@ def worker_pools(
             pool["diskSpec"] = config["diskConfig"]
             report.add("disk", (f"{each.role}Config", "diskConfig"), role=each.role)
             report.move((f"{each.role}Config", "diskConfig"), (POOLS, len(pools), "diskSpec"))
-        pool |= task_of(given, each, words, region, image)
+        pool |= task_of(given, each, words, region)
         pools.append(pool)
     return pools
 
 
-def task_of(given: Json, machines: Machines, words: list[str], region: str, image: str | None = None) -> Json:
+def task_of(given: Json, machines: Machines, words: list[str], region: str) -> Json:
     """Return the task of one pool: its `containerSpec` or `pythonPackageSpec`."""
     args = [*given.get("args", ()), *words]
     config = mapping(given.get(f"{machines.role}Config"))

@@ -94,7 +94,7 @@ def _new_lines(lines: list[str], document: NewDocument) -> list[str]:
 
 
 def _by_parts(lines: list[str], document: NewDocument) -> list[str] | None:
-    """Return the lines with only `apiVersion`, `kind`, `reconcile` and `spec` changed; None if that fails."""
+    """Return the lines with only the changed parts written anew; None if that fails."""
     root = yaml.compose("\n".join(lines), Loader=yaml.SafeLoader)
     if not isinstance(root, MappingNode) or root.flow_style or root.start_mark.column:
         return None
@@ -115,6 +115,8 @@ def _by_parts(lines: list[str], document: NewDocument) -> list[str] | None:
         elif name in ("apiVersion", "kind") and value.start_mark.line == value.end_mark.line == line:
             start, stop = value.start_mark.column, value.end_mark.column
             new += [*leading, part[0][:start] + document.value[name] + part[0][stop:], *part[1:]]
+        elif name == "package" and (module := document.value["package"].get("module", "")):
+            new += [*leading, *_with_module(part, value, line, module)]
         elif name == "reconcile" and document.remark:
             new += [*leading, *_suspended(part, value, line, document.remark)]
         else:
@@ -128,6 +130,20 @@ def _part(leading: list[str], part: list[str], spec: Json, moves: Mapping[Keys, 
     while stop and not part[stop - 1].strip():
         stop -= 1
     return [*leading, *_anew(part[:stop], {"spec": spec}, moves), *part[stop:]]
+
+
+def _with_module(part: list[str], value: Node, first: int, module: str) -> list[str]:
+    """Return the lines of `package`, which is a mapping, with a module behind its last entry."""
+    assert isinstance(value, MappingNode), "a valid manifest has a mapping there"
+    new, entry = list(part), f"module: {module}"
+    if any(key.value == "module" for key, _ in value.value):
+        return new
+    end = value.value[-1][1].end_mark
+    row = end.line - first
+    if value.flow_style:
+        new[row] = f"{new[row][: end.column]}, {entry}{new[row][end.column :]}"
+        return new
+    return [*new[: row + 1], f"{' ' * value.start_mark.column}{entry}", *new[row + 1 :]]
 
 
 def _suspended(part: list[str], value: Node, first: int, remark: str) -> list[str]:

@@ -1,0 +1,246 @@
+"""Python packages of Vertex AI's jobs as staged code in containers, where their image is past its end."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from msgspec import Struct
+
+from reconciler.manifests.findings import Keys
+from reconciler.manifests.training_images import has_ended, training_image_name, training_images
+from reconciler.operations.migrating.pools import POOLS
+from reconciler.operations.migrating.report import Obstacle, Report, Row, mapping, rules
+from reconciler.packaging.source_tree import SourceFile
+
+Json = dict[str, Any]
+_TRIAL, _PACKAGE, _CONTAINER = "trialJobSpec", "pythonPackageSpec", "containerSpec"
+_RENAMED = {_PACKAGE: _CONTAINER, "executorImageUri": "imageUri"}
+_FRAMEWORKS = {
+    "tf": "TensorFlow",
+    "pytorch": "PyTorch",
+    "sklearn": "scikit-learn",
+    "scikit-learn": "scikit-learn",
+    "xgboost": "XGBoost",
+    "ray": "Ray",
+}
+_NAME = re.compile(r"(?P<framework>[a-z-]+)-[a-z]+\.(?P<version>[0-9]+(?:-[0-9]+)*)(?:\..*)?")
+_NOT_STAGED = "a container gets the code from a folder of the repository, and this job's is elsewhere"
+_STAGE_IT = 'put the code into a folder, and write "package: {path: …}" in place of "packageUris"'
+
+
+class Containers(Struct, frozen=True):
+    """Job whose containers run its package.
+
+    Attributes:
+        spec: The new `spec`.
+        module: The module for `package.module`.
+        ended: The names of the images that are replaced, sorted.
+        image: The image in place of them.
+    """
+
+    spec: Json
+    module: str
+    ended: tuple[str, ...]
+    image: str
+
+
+class Dependencies(Struct, frozen=True):
+    """Requirements that pip installed with a package.
+
+    Attributes:
+        file: The file in the package that lists them.
+        found: The requirements; empty if code computes them.
+    """
+
+    file: str
+    found: tuple[str, ...]
+
+
+def in_containers(spec: Json, image: str, today: date) -> Containers | list[Obstacle] | None:
+    """Return a job of Vertex AI with its Python package in containers.
+
+    Args:
+        spec: The `spec` of a CustomJob or HyperparameterTuningJob.
+        image: The image that replaces those past their end; other images stay.
+        today: The day that decides which images are past their end.
+
+    Returns:
+        None if no pool's executor image is past its end. The obstacles, with paths in `spec`, if a person
+        has to decide.
+    """
+    above: Keys = (_TRIAL,) if _TRIAL in spec else ()
+    job_spec = mapping(spec.get(_TRIAL, spec))
+    pools = [(index, mapping(pool)) for index, pool in enumerate(job_spec[POOLS])]
+    packages = {index: pool[_PACKAGE] for index, pool in pools if _PACKAGE in pool}
+    uris = [each["executorImageUri"] for each in packages.values()]
+    ended = sorted({training_image_name(uri) for uri in uris if has_ended(uri, today)})
+    if not ended:
+        return None
+    if obstacles := [*_obstacles((*above, POOLS), pools)]:
+        return obstacles
+    new = [_with_container(dict(pool), image, today) for _, pool in pools]
+    whole = {**job_spec, POOLS: new}
+    module = next(str(each["pythonModule"]) for each in packages.values())
+    return Containers({**spec, _TRIAL: whole} if above else whole, module, tuple(ended), image)
+
+
+def renamed(keys: Keys) -> Keys:
+    """Return the path of a pool's field after its package moved to a container."""
+    return tuple(_RENAMED.get(key, key) if isinstance(key, str) else key for key in keys)
+
+
+def moves_of(spec: Json) -> dict[Keys, Keys]:
+    """Return the new path of each field of a `spec` that gets another name in a container."""
+    above: Keys = (_TRIAL,) if _TRIAL in spec else ()
+    places = [
+        (*above, POOLS, index, _PACKAGE) for index, _ in enumerate(mapping(spec.get(_TRIAL, spec))[POOLS])
+    ]
+    fields = [keys for place in places for keys in (place, (*place, "executorImageUri"))]
+    return {keys: renamed(keys) for keys in fields}
+
+
+def _obstacles(above: Keys, pools: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[Obstacle]:
+    """Yield what the container form can't express."""
+    module = ""
+    for index, pool in pools:
+        package = mapping(pool.get(_PACKAGE))
+        if _CONTAINER in pool:
+            message = "this pool runs a container of its own, which would run the package's module too"
+            yield Obstacle((*above, index, _CONTAINER), message, "write containers for all pools by hand")
+        if package.get("packageUris"):
+            yield Obstacle((*above, index, _PACKAGE, "packageUris"), _NOT_STAGED, _STAGE_IT)
+        if package and package["pythonModule"] != (module := module or package["pythonModule"]):
+            message = f"the pools run different modules, and containers run one: {module}"
+            hint = "let that module choose by CLUSTER_SPEC what a replica does"
+            yield Obstacle((*above, index, _PACKAGE, "pythonModule"), message, hint)
+
+
+def _with_container(pool: Json, image: str, today: date) -> Json:
+    if _PACKAGE not in pool:
+        return pool
+    package = pool[_PACKAGE]
+    uri = package["executorImageUri"]
+    container = {"imageUri": image if has_ended(uri, today) else uri}
+    container |= {field: package[field] for field in ("args", "env") if field in package}
+    return {key if key != _PACKAGE else _CONTAINER: pool[key] for key in pool} | {_CONTAINER: container}
+
+
+# --- Report ---------------------------------------------------------------------------------------------
+
+
+def report_containers(made: Containers, files: Sequence[SourceFile], folder: str, report: Report) -> None:
+    """Report the container form, in place of the rows about the images that it replaces.
+
+    Args:
+        made: The container form.
+        files: The files of the package.
+        folder: The package's folder, relative to the repository's root.
+        report: The report of the job.
+    """
+    rule, rows = rules().fields["container"], []
+    sentence = rule.sentence.format(
+        images=" and ".join(made.ended),
+        date=max(training_images()[name].end_of_availability for name in made.ended),
+        container=made.image,
+        frameworks=" and ".join(dict.fromkeys(map(framework, made.ended))),
+    )
+    about_images = [row for row in report.rows if row.target.endswith("executorImageUri")]
+    for row in report.rows:
+        if row.target == _PACKAGE:
+            rows.append(Row(row.source, f"{_CONTAINER}, package", "translated", row.sentence, row.keys))
+        elif row not in about_images and row.target != "the same image":
+            rows.append(row)
+    source, keys = (
+        (about_images[0].source, about_images[0].keys) if about_images else (rule.source, _first(made))
+    )
+    report.rows = [*rows, Row(source, rule.target, rule.verdict, sentence, keys)]
+    if found := dependencies(files):
+        lock = f"{folder}/requirements.lock"
+        name = "dependencies" if found.found else "computed dependencies"
+        report.add(name, file=f"{folder}/{found.file}", found=", ".join(found.found), lock=lock)
+
+
+def framework(name: str) -> str:
+    """Return the framework of a prebuilt image, such as "TensorFlow 2.11"."""
+    match = _NAME.fullmatch(name)
+    assert match is not None, "every prebuilt image is named for its framework"
+    return f"{_FRAMEWORKS[match['framework']]} {match['version'].replace('-', '.')}"
+
+
+def _first(made: Containers) -> Keys:
+    """Return the path, in the old `spec`, of the first pool's executor image."""
+    above: Keys = (_TRIAL,) if _TRIAL in made.spec else ()
+    pools = mapping(made.spec.get(_TRIAL, made.spec))[POOLS]
+    index = next(index for index, pool in enumerate(pools) if _CONTAINER in pool)
+    return (*above, POOLS, index, _PACKAGE, "executorImageUri")
+
+
+def dependencies(files: Sequence[SourceFile]) -> Dependencies | None:
+    """Return what pip installed with a package, by its build files; None for nothing. Runs no code."""
+    contents = {file.path: file.content for file in files}
+    readers = {"setup.py": _of_setup, "setup.cfg": _of_configuration, "pyproject.toml": _of_project}
+    for name, read in readers.items():
+        found = read(contents[name]) if name in contents else ()
+        if found is None or found:
+            return Dependencies(name, found or ())
+    if "setup.py" in contents or "requirements.txt" not in contents:
+        return None
+    lines = contents["requirements.txt"].decode("utf-8", "replace").splitlines()
+    listed = tuple(line for each in lines if (line := each.partition("#")[0].strip()))
+    return Dependencies("requirements.txt", listed) if listed else None
+
+
+def _of_setup(content: bytes) -> tuple[str, ...] | None:
+    """Return `install_requires` of a setup.py; None if it isn't written out."""
+    try:
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    values = {
+        target.id: node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        for keyword in node.keywords if isinstance(node, ast.Call) else ():
+            if keyword.arg == "install_requires":
+                named = keyword.value
+                return _literals(values.get(named.id) if isinstance(named, ast.Name) else named)
+    return ()
+
+
+def _literals(node: ast.expr | None) -> tuple[str, ...] | None:
+    if not isinstance(node, ast.List | ast.Tuple):
+        return None
+    found = [each.value for each in node.elts if isinstance(each, ast.Constant)]
+    texts = tuple(each for each in found if isinstance(each, str))
+    return texts if len(texts) == len(node.elts) else None
+
+
+def _of_configuration(content: bytes) -> tuple[str, ...] | None:
+    parser = configparser.ConfigParser(interpolation=None)
+    try:
+        parser.read_string(content.decode("utf-8", "replace"))
+    except configparser.Error:
+        return None
+    lines = parser.get("options", "install_requires", fallback="").splitlines()
+    return tuple(line.strip() for line in lines if line.strip())
+
+
+def _of_project(content: bytes) -> tuple[str, ...] | None:
+    try:
+        project = tomllib.loads(content.decode("utf-8", "replace")).get("project", {})
+    except (ValueError, RecursionError):
+        return None
+    if "dependencies" in mapping(project).get("dynamic", ()):
+        return None
+    listed = mapping(project).get("dependencies", ())
+    return tuple(map(str, listed)) if isinstance(listed, list | tuple) else None
