@@ -42,9 +42,11 @@ ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
+# The demo's service pulls no image, so one that runs already is ended first; its jobs go on without it.
 demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training service
 	@echo "Training every job under jobs/. The first run also installs scikit-learn for them: a minute or two."
-	$(ALONE) $(BIN)/reconciler apply --wait
+	@$(ALONE) $(BIN)/reconciler serve --stop >/dev/null 2>&1 || true
+	$(ALONE) RECONCILER_PULL_IMAGES=0 $(BIN)/reconciler apply --wait
 	@echo
 	$(ALONE) $(BIN)/reconciler status
 	@echo

@@ -106,7 +106,7 @@ _FIRST_POOL: Schema = {
             "properties": {
                 "replicaCount": told(
                     {"enum": [1, "1"]},
-                    "the first pool is the job's primary replica, so there is one of it",
+                    "the first pool is the job's primary replica, so it has one replica",
                     'write "replicaCount: 1", and add a second pool for workers',
                 )
             }

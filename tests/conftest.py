@@ -90,6 +90,7 @@ def _own_surroundings(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
     monkeypatch.setenv("XDG_STATE_HOME", str(user_state))
+    monkeypatch.setenv("RECONCILER_PULL_IMAGES", "0")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)

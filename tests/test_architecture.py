@@ -64,8 +64,9 @@ def test_modules_stay_small() -> None:
     # 200 held before import, which brought 17: one for each kind of source that it reads, and their parts.
     # Migration brought 7: its parts, its command, and the table of prebuilt images.
     # The pages brought 8: values, template, charts, job and site, their reader, listener and command.
-    # Code without an image brought 3: the command, its program, and the form that `migrate --image` writes.
-    assert len(lines) <= 235
+    # Code without an image brought 5: the command and its program, what `migrate --image` writes, and on the
+    # training service its form, and where containers run.
+    assert len(lines) <= 237
     # Below 200 before the features above, whose modules are longer than most.
     assert 100 <= median(lines.values()) <= 210
     assert len([path for path in lines if path.parent == ROOT / "reconciler"]) <= 3

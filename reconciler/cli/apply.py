@@ -15,9 +15,10 @@ from reconciler.base.sanitize import one_line
 from reconciler.cli import has_colours, print_error, print_json, print_lines, print_problems
 from reconciler.cli.context import Context, confirm, context_of, is_by_hand, selection_of
 from reconciler.cli.progress import progress, submitting
+from reconciler.cli.values import terminal_columns
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session
-from reconciler.model.cause import RERUN, cause_of, is_set_up
+from reconciler.model.cause import cause_of, is_set_up, with_name
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import Action, Plan, Stuck
@@ -112,7 +113,8 @@ class _Listener(ApplyListener):
         """Print the plan and notes about commits; ask before it is carried out in Google Cloud."""
         if self._arguments.format == "text" and not self._arguments.quiet:
             plan = with_changed_files(plan, self._desired, self._config.root, os.environ)
-            shown = plan_text(plan, verbose=self._arguments.verbose, colour=has_colours(sys.stdout))
+            verbose, colour = self._arguments.verbose, has_colours(sys.stdout)
+            shown = plan_text(plan, verbose=verbose, colour=colour, width=terminal_columns())
             print(shown, end="\n\n", flush=True)
         notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(self._config, origin)]
         print_lines(notes, self._arguments.log_format)
@@ -172,7 +174,7 @@ def _failure_lines(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob,
             for job in ended
             if job.state != State.SUCCEEDED
         ),
-        *(f"the end of {resource} was not seen" for resource in sorted(not_ended)),
+        *(f"the wait ended before {resource} did" for resource in sorted(not_ended)),
     ]
 
 
@@ -195,8 +197,7 @@ def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[str]:
         if change.actual and change.actual.state.ended:
             yield _failure(change.actual, change.desired.manifest)
         else:
-            rerun = f"run it again with `reconciler rerun {change.desired.manifest.name}`"
-            yield f"{change.job_name}: {change.reason.replace(RERUN, rerun)}"
+            yield f"{change.job_name}: {with_name(change.reason, change.desired.manifest.name)}"
 
 
 def _is_done(outcomes: Sequence[Outcome]) -> bool:

@@ -38,6 +38,17 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"see `{self.prog} --help`")
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Formatter that puts each command and its help on one line."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        """Add an argument."""
+        super().add_argument(action)
+        # argparse forgets that commands are indented under their title, so the longest names don't fit.
+        if isinstance(action, argparse._SubParsersAction):
+            self._action_max_length += self._indent_increment
+
+
 class _Spec(NamedTuple):
     """A command: its name, help text, and flags in addition to the common ones.
 
@@ -117,7 +128,7 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     width = (terminal_columns() or COLUMNS) - 2  # argparse's own default
     parser = _Parser(
         prog="reconciler",
-        formatter_class=partial(argparse.HelpFormatter, width=width),
+        formatter_class=partial(_Formatter, width=width),
         description="Keep the cloud in sync with a repository of training jobs written in YAML.",
         epilog="exit codes: 0 done, 1 something failed, 2 changes pending (plan --detailed-exitcode), "
         "3 invalid manifests or configuration, 4 refused by a limit or a stale plan, 64 wrong usage",
@@ -213,7 +224,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _selection(parser)
     _format(parser, "text", "json")
-    add("--wait", action="store_true", help="wait until the jobs end; exit 1 if any has not succeeded")
+    add("--wait", action="store_true", help="wait until the jobs end; exit 1 unless all have succeeded")
     add("--plan-digest", type=digest, metavar="sha256:…", help="apply only if the plan still has this digest")
     add("--yes", action="store_true", help=_YES)
 
@@ -346,21 +357,19 @@ def _init(parser: argparse.ArgumentParser) -> None:
     instead.add_argument(
         "--claims",
         action="store_true",
-        help="only create the environment's claims bucket if it is missing, and print who needs which "
-        "permission",
+        help="only create the environment's claims bucket if it is missing, and print the permissions "
+        "that each account needs",
     )
 
 
 def _env(parser: argparse.ArgumentParser) -> None:
     forms = ("shell", "json", "python")
-    parser.add_argument("--format", choices=forms, default="shell", help="output format (shell)")
+    parser.add_argument("--format", choices=forms, default="shell", help="output format (default: shell)")
 
 
 def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="store_true", help="stop the running service")
-    parser.add_argument(
-        "--port", type=port, metavar="PORT", help="port to listen on (default: any free port)"
-    )
+    parser.add_argument("--port", type=port, metavar="N", help="port to listen on (default: any free port)")
 
 
 def _open(parser: argparse.ArgumentParser) -> None:
@@ -388,16 +397,30 @@ def _rerun(parser: argparse.ArgumentParser) -> None:
 
 def _import(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("sources", nargs="*", metavar="SOURCE", help="files, - for standard input; or -- and a command line")
-    add("-o", "--output", type=path, metavar="PATH", help="a folder, or a .yaml file for all jobs (jobs)")
-    add("--live", action="store_true", help="jobs of the environment; SOURCE is then a job's name")
+    add("sources", nargs="*", metavar="SOURCE", help="files; - for standard input; or -- and a command line")
+    add("-o", "--output", type=path, metavar="PATH", help="a folder, or one .yaml file (default: jobs)")
+    add("--live", action="store_true", help="import the environment's own jobs; SOURCE is then a job name")
     _labels(parser)
-    add("--filter", metavar="EXPR", help="with --live, jobs that the service's own list filter selects")
-    add("--adopt", action="store_true", help="with --live, bind jobs that haven't ended to equal manifests")
-    add("--dry-run", action="store_true", help="print the manifests, and write nothing")
+    add("--filter", metavar="EXPR", help="with --live, only jobs that the service's list filter selects")
+    add(
+        "--adopt",
+        action="store_true",
+        help="with --live, bind live jobs to their manifests: apply submits none of them",
+    )
+    add("--dry-run", action="store_true", help="print the manifests and write nothing")
     add("--force", action="store_true", help="overwrite files with other content")
-    add("--run", action="store_true", help="don't suspend jobs that have ended: they run again")
-    add("--set", action="append", default=[], metavar="NAME=VALUE", help="the value of a variable or <NAME>")
+    add(
+        "--run",
+        action="store_true",
+        help="don't suspend jobs that have ended: the next apply runs them again",
+    )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="give a variable or a placeholder <NAME> its value",
+    )
     add("--set-file", action="append", default=[], metavar="NAME=FILE", help="the same, from a file")
 
 
@@ -405,7 +428,7 @@ def _migrate(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     _paths(parser)
     _format(parser, "text", "markdown", "json")
-    add("--write", action="store_true", help="replace the manifests; all of them, or none")
+    add("--write", action="store_true", help="replace the manifests: all of them or none")
     add("--run", action="store_true", help="don't suspend the migrated jobs: the next apply submits them")
     add("--image", help="the image that runs Python packages, in containers, whose image is past its end")
 
@@ -437,7 +460,7 @@ def _report(parser: argparse.ArgumentParser) -> None:
     )
     add("--limit", type=count, metavar="N", help="write pages for the newest N runs (default: 1000)")
     add("--timezone", metavar="ZONE", help="time zone, such as Europe/Berlin (default: UTC)")
-    add("--force", action="store_true", help="write even if DIR holds other files")
+    add("--force", action="store_true", help="write even if DIR contains other files")
 
 
 _COMMANDS = (
@@ -448,7 +471,7 @@ _COMMANDS = (
     _Spec("show", "show a job's state, cause, results and log", _show),
     _Spec("logs", "show a job's log", _logs),
     _Spec("tensorboard", "open TensorBoard on a job's logs", _tensorboard),
-    _Spec("cancel", "stop a run and report how it ended", _cancel),
+    _Spec("cancel", "stop runs and report how each ended", _cancel),
     _Spec("report", "post commit statuses for jobs that changed", _report),
     _Spec("open", "show jobs, runs and logs as live pages in a browser", _open),
     _Spec("watch", "run continuously: apply on every change", _watch),
@@ -456,23 +479,17 @@ _COMMANDS = (
     _Spec("render", "print the exact API request body", _manifest, "manifest", "render"),
     _Spec("resolve", "resolve a submission whose outcome is unknown", _resolve),
     _Spec("init", "set up a repository and print the next steps", _init),
-    _Spec("import", "write manifests of jobs from gcloud's commands", _import, "import_jobs"),
-    _Spec(
-        "migrate",
-        "move jobs off AI Platform, and off images past their end",
-        _migrate,
-    ),
+    _Spec("import", "write manifests for jobs that gcloud commands describe", _import, "import_jobs"),
+    _Spec("migrate", "move jobs off AI Platform and off images past their end", _migrate),
     _Spec("schema", "print a JSON Schema", _schema, "validate", "print_schema"),
     _Spec(
         "env",
-        "print settings that connect other clients to the embedded training service",
+        "print settings for other clients of the embedded service",
         _env,
         "service",
         "print_settings",
     ),
     _Spec("serve", "run the embedded training service in the foreground", _serve, "service", "serve"),
-    _Spec(
-        "completion", "print the script that completes commands, flags and job names in a shell", _completion
-    ),
-    _Spec("trust", "show the contents of this checkout's home and accept it as yours", _trust),
+    _Spec("completion", "print the completion script of bash, zsh or fish", _completion),
+    _Spec("trust", "show what this checkout's home contains and accept it", _trust),
 )

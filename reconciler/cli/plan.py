@@ -13,6 +13,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.cli import has_colours, json_text, print_problems
 from reconciler.cli.context import context_of, is_by_hand, selection_of
+from reconciler.cli.values import terminal_columns
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
 from reconciler.model.plan import Action, Plan, Target
 from reconciler.operations.load_desired import load_desired
@@ -108,7 +109,8 @@ def _text(plan: Plan, warnings: Sequence[Problem], arguments: argparse.Namespace
         return plan_markdown(plan, None if plan.comparison else SUMMARY_LIMIT, _links())
     from reconciler.output.text import plan_text
 
-    return plan_text(plan, verbose=arguments.verbose, colour=has_colours(sys.stdout))
+    colour, width = has_colours(sys.stdout), terminal_columns()
+    return plan_text(plan, verbose=arguments.verbose, colour=colour, width=width)
 
 
 def _links() -> Links:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +23,9 @@ from reconciler.model.job import ActualJob, State
 from reconciler.operations.follow_up import JobsListener
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.submissions import Standing
+from reconciler.output.terminal import SIGNS
 from reconciler.output.text import short_error
+from reconciler.planning.attempts import base_of
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -134,6 +137,7 @@ def progress(session: Session, arguments: argparse.Namespace, stream: TextIO) ->
 
         with Live(console=Console(stderr=True), refresh_per_second=4) as live:
             yield lambda jobs: live.update(_table(session, jobs))
+        print(file=stream)  # the outcomes follow the table
     else:
         yield _Lines(session, arguments)
 
@@ -192,12 +196,16 @@ def _table(session: Session, jobs: tuple[ActualJob, ...]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("job", "state", "elapsed", "last log line", box=None, pad_edge=False)
+    table = Table("JOB", "STATE", "ELAPSED", "LAST LINE", box=None, pad_edge=False)
+    numbers = Counter(base_of(job.job_name) for job in jobs)
     for job in jobs:
-        state = Text(str(job.state), style=_STYLES.get(job.state, ""))
-        table.add_row(
-            Text(one_line(job.job_name)), state, _elapsed(job), Text(_last_line(session, job), no_wrap=True)
-        )
+        # The hash takes room, and tells only several runs of one base name apart.
+        base = base_of(job.job_name)
+        name = base if numbers[base] == 1 else job.job_name
+        state = Text(f"{SIGNS[job.state]} {job.state}", style=_STYLES.get(job.state, ""))
+        # The state's column has the line's first word already.
+        line = _last_line(session, job).removeprefix("Queued: ")
+        table.add_row(Text(one_line(name)), state, _elapsed(job), Text(line, no_wrap=True))
     return table
 
 

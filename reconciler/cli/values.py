@@ -101,13 +101,13 @@ def words(text: str) -> Sequence[str]:
 
 def count(text: str) -> int:
     """Return a number from 1."""
-    return int(_matching("[1-9][0-9]{0,8}", "a number, at least 1", text))
+    return int(_matching("[1-9][0-9]{0,8}", "a whole number from 1", text))
 
 
 def seconds(text: str) -> float:
     """Return seconds from 1; a fraction is allowed."""
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text) or float(text) < 1:
-        raise argparse.ArgumentTypeError(f'not a number of seconds, at least 1: "{text}"')
+        raise argparse.ArgumentTypeError(f'not a number of seconds from 1: "{text}"')
     return float(text)
 
 

@@ -151,7 +151,7 @@ _CHUNK = 1 << 20
 _GROUP = 64
 _ID_BYTES = 20
 _MODE = re.compile(rb"[0-7]{5,6}")
-_WHOLE_CLONE = "a clone made with --filter leaves objects out, and nothing is fetched: use a whole one"
+_WHOLE_CLONE = "a clone made with --filter lacks objects, and this command fetches none: use a full clone"
 
 
 @dataclass(frozen=True, slots=True)

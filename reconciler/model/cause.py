@@ -59,6 +59,11 @@ class Blocked(StrEnum):
     """Only the embedded service still runs jobs of ml.googleapis.com/v1."""
 
 
+def with_name(reason: str, base_name: str) -> str:
+    """Return a reason with the job's name in its `reconciler rerun` command."""
+    return reason.replace(RERUN, f"{RERUN[:-1]} {base_name}`") if base_name else reason
+
+
 def held(claim: Claim) -> str:
     """Return the reason and the remedy for a HELD claim (docs/at-most-once.md): a person runs a command."""
     reason = claim.error or "held"
@@ -156,6 +161,7 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
         "its packages can't be installed",
         f"see `reconciler logs {{name}}`, install what is missing, {_APPLY}",
     ),
+    "CODE_NOT_STARTED": (_SET_UP, "its code can't be started", f"do what the message says, {_APPLY}"),
     "PACKAGE_MISSING": (_SET_UP, "its package is missing in the bucket", "run `reconciler apply`"),
     "PYTHON_MISSING": (
         _SET_UP,

@@ -109,7 +109,7 @@ def _explained(session: Session, error: ApiError) -> ServiceError:
         400: 'correct "location" or "claimsBucket" in reconciler.yaml',
         403: f"the account that prepares it needs the role roles/storage.admin in the project "
         f"{environment.project}",
-        404: f'there may be no project {environment.project}: correct "project" in reconciler.yaml',
+        404: f'the project {environment.project} may not exist: correct "project" in reconciler.yaml',
         409: "bucket names are shared by all of Google Cloud: choose another one under "
         '"claimsBucket" in reconciler.yaml',
         412: "a policy of the organization forbids a bucket like this: ask an administrator to create one "
@@ -169,8 +169,8 @@ def _warnings(session: Session, found: JsonObject) -> Iterator[Step]:
     if bucket == environment.staging_bucket:
         yield Step(
             "the claims are in the staging bucket: a training job that may write there can overwrite or "
-            "delete them, and jobs would be submitted again; better name a bucket that jobs can't write to",
-            'write it as "claimsBucket" in reconciler.yaml, and run this command again',
+            "delete them, and jobs would be submitted again; use a bucket that jobs can't write to",
+            'name it under "claimsBucket" in reconciler.yaml, and run this command again',
         )
     if part_of(access, "uniformBucketLevelAccess").get("enabled") is not True:
         yield Step(
@@ -180,6 +180,4 @@ def _warnings(session: Session, found: JsonObject) -> Iterator[Step]:
     if text_of(access, "publicAccessPrevention") != "enforced":
         yield Step("the bucket may be made public", f"{update} --public-access-prevention")
     if part_of(found, "versioning").get("enabled") is not True:
-        yield Step(
-            "a claim that is deleted by mistake can't be brought back for long", f"{update} --versioning"
-        )
+        yield Step("a claim deleted by mistake can be restored for a few days only", f"{update} --versioning")

@@ -296,7 +296,7 @@ def _make_room(root: int, folder: Path, *, force: bool) -> None:
     names = os.listdir(root)
     if names and _MARK not in names and not force:
         raise RefusedError(
-            f"{folder} isn't empty, and no report of `reconciler report --html`: nothing was written",
+            f"{folder} isn't empty and holds no report of `reconciler report --html`: nothing was written",
             hint="name another folder, or pass --force to write among its files",
         )
     if _MARK in names:

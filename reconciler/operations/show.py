@@ -205,7 +205,7 @@ class _Finder(Struct):
         unsettled = (other.claim for other in attempts if other is not attempt and other.claim)
         return FoundJob(
             attempt=attempt,
-            run=self._read(attempt, run),
+            run=_with_reason(self._read(attempt, run), attempt.claim),
             desired=desired,
             place=place_of(desired, attempt, path),
             unsettled=tuple(claim for claim in unsettled if claim.state is not ClaimState.BOUND),
@@ -274,6 +274,13 @@ class _Finder(Struct):
         known += [attempt.name for attempts in by_base.values() for attempt in attempts]
         similar = same_word(self.name, known) or similar_word(self.name, known)
         return f"did you mean {similar}?" if similar else "see `reconciler status`"
+
+
+def _with_reason(run: ActualJob | None, claim: Claim | None) -> ActualJob | None:
+    """Return the run; a cancelled one with the reason that its claim records, as `observe` returns it."""
+    if run is None or run.state is not State.CANCELLED:
+        return run
+    return replace(run, cancelled=claim.error if claim and claim.resource == run.resource else None)
 
 
 def _names(attempt: Attempt) -> set[str]:

@@ -232,7 +232,7 @@ def delay_of(settled: SubmissionResult, pause: float) -> float | None:
 def waiting_line(settled: SubmissionResult) -> str:
     """Return a line about the wait for a submission's outcome and its time limit."""
     name, until = settled.claim.job_name, f"{settled.until:%H:%M:%S}"
-    return f"{name}: it is not known whether a job was created; looking for it, {until} UTC at most"
+    return f"{name}: its request may have created a job; looking for it until {until} UTC at the latest"
 
 
 def unsettled_reason(settled: SubmissionResult) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from reconciler.base.diagnostics import WARNING, Problem, counted
 from reconciler.base.sanitize import one_line
+from reconciler.model.cause import with_name
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan
 from reconciler.output.review import (
     diff_lines,
@@ -50,6 +51,7 @@ _ADDRESSES = re.compile(r"(?<=@)(?=\S)|(?<=:)(?=/)|(?<=www)(?=\.)|(?=\$)|(?<=\$)
 _REFERENCES = re.compile(r"(?<=[#:])(?=[^\s/])|(?<=\bgh)(?=-)", re.IGNORECASE)
 _COMMITS = re.compile(r"(?<![0-9a-z])[0-9a-f]{7,}(?![0-9a-z])", re.IGNORECASE)
 _LIVE = re.compile(r"(?<=[A-Za-z0-9])[-._/](?=[A-Za-z0-9])|([^\w ,;(]|_)")
+_COMMANDS = re.compile(r"`((?:reconciler|--)[\w /.=-]+)`")
 
 _FEW = 3
 _Columns = Sequence[tuple[str, str]]
@@ -275,7 +277,7 @@ def _row(change: Change, file: str, notes: Sequence[str]) -> tuple[str, ...]:
     # The label says already that a job is new or removed.
     said = re.fullmatch(rf"{change.edit}(?: \((.*)\))?", change.reason)
     reason = said[1] or "" if said else change.reason
-    why = "; ".join([reason] * bool(reason) + [*notes])
+    why = "; ".join([with_name(reason, change.base_name)] * bool(reason) + [*notes])
     name = change.base_name if change.edit else change.job_name
     return label, code(name), text(why), _hours([change]), file
 
@@ -316,9 +318,16 @@ def _details(change: Change, body: str, notes: Sequence[str], is_open: bool) -> 
 
 
 def text(raw: str) -> str:
-    """Return at most 500 characters of a text by others, escaped, as a line of Markdown or HTML."""
-    line = _ADDRESSES.sub(_BREAK, one_line(cut(raw)).strip())
-    line = _COMMITS.sub(_broken, _REFERENCES.sub(_BREAK, line))
+    """Return at most 500 characters of a text by others, escaped, as a line of Markdown or HTML.
+
+    Commands of this tool between backticks become code.
+    """
+    parts = _COMMANDS.split(one_line(cut(raw)).strip())
+    return "".join(code(part) if number % 2 else _escaped(part) for number, part in enumerate(parts))
+
+
+def _escaped(line: str) -> str:
+    line = _COMMITS.sub(_broken, _REFERENCES.sub(_BREAK, _ADDRESSES.sub(_BREAK, line)))
     return _LIVE.sub(_by_number, line)
 
 

@@ -8,6 +8,7 @@ changes and so show no difference.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
@@ -33,6 +34,8 @@ _CONTEXT = 2
 _MOST_COMPARED = 1000
 _WIDTH = 10**9  # a text is never folded
 _NOTHING = "nothing"
+_RANGE = "integerValueSpec"  # its fields are int64
+_WHOLE = re.compile("-?[0-9]{1,19}")
 
 
 @cache
@@ -121,16 +124,16 @@ def yaml_lines(spec: JsonObject) -> list[str]:
 
 
 def _shown(value: Any, name: str = "") -> Any:
-    """Return a value with counts as numbers, as manifests write them, and texts that YAML can hold."""
+    """Return a value with whole numbers as numbers, as manifests write them, and texts that YAML can hold."""
     if isinstance(value, Mapping):
-        return {_text(key): _shown(item, key) for key, item in value.items()}
+        return {_text(key): _shown(item, name if name == _RANGE else key) for key, item in value.items()}
     if isinstance(value, list):
         return [_shown(item) for item in value]
     if not isinstance(value, str):
         return value
-    # The APIs write int64 as text. Only counts are certain to be numbers.
-    is_count = name.lower().endswith("count") and value.isdecimal() and len(value) < MAX_QUOTED
-    return int(value) if is_count else _text(value)
+    # The APIs write int64 as text. Only counts and the bounds of integers are certain to be numbers.
+    is_whole = (name == _RANGE or name.lower().endswith("count")) and _WHOLE.fullmatch(value)
+    return int(value) if is_whole else _text(value)
 
 
 def _text(text: str) -> str:

@@ -44,8 +44,8 @@ _STYLES: Mapping[Condition, str] = {
     Condition.GIVEN_UP: "…",
     Condition.SUSPENDED: "…",
 }
-_STATE, _CAUSE = "STATE", "CAUSE"
-_LEAST = {"JOB": 20, "RESULT": 10, _CAUSE: 16}
+_STATE, _RESULT, _CAUSE = "STATE", "RESULT", "CAUSE"
+_LEAST = {"JOB": 20, _RESULT: 10, _CAUSE: 16}
 """The smallest width of each column that may be cut off."""
 _MAX_ERROR = 300
 _NBSP = "\N{NO-BREAK SPACE}"
@@ -79,7 +79,7 @@ def status_text(
     paint, width = painter(colour=colour), None if wide else width
     times = Counter(row.base_name for row in rows)
     cells = [_cells(row, now, is_only=times[row.base_name] == 1, wide=wide) for row in rows]
-    columns = _columns(cells, width)
+    columns = _columns(cells, width, max((width_of(_causes(row)[-1]) for row in rows), default=0))
     room = dict(columns).get(_CAUSE, 0)
     is_cut = False
     for status, row in zip(rows, cells, strict=True):
@@ -97,11 +97,19 @@ def status_text(
     )
 
 
-def _columns(rows: Sequence[_Cells], width: int | None) -> list[tuple[str, int]]:
-    """Return the names and widths of the columns that have content and room."""
+def _columns(rows: Sequence[_Cells], width: int | None, brief: int) -> list[tuple[str, int]]:
+    """Return the names and widths of the columns that have content and room.
+
+    RESULT shrinks first, until CAUSE has room for the widest of the short causes, `brief`.
+    """
     names = [name for name in rows[0] if any(row[name] != _NONE for row in rows)] if rows else []
     natural = [max(len(name), *(width_of(row[name]) for row in rows)) for name in names]
     least = [_LEAST.get(name, own) for name, own in zip(names, natural, strict=True)]
+    if width is not None and {_RESULT, _CAUSE} <= {*names}:
+        result, cause = names.index(_RESULT), names.index(_CAUSE)
+        needed = sum(natural) - natural[cause] + min(natural[cause], brief) + GAP * (len(names) - 1)
+        spare = max(0, natural[result] - least[result])
+        natural[result] -= min(spare, max(0, needed - width))
     return [pair for pair in zip(names, column_widths(natural, least, width), strict=True) if pair[1]]
 
 
@@ -125,7 +133,7 @@ def _cells(row: JobStatus, now: datetime, *, is_only: bool, wide: bool) -> _Cell
         _STATE: f"{CONDITION_SIGNS[condition]} {state_text(row, condition)}",
         "AGE": age(now - created) if created else _NONE,
         "DURATION": duration(ended - started) if started else _NONE,
-        "RESULT": one_line(row.result) or _NONE,
+        _RESULT: one_line(row.result) or _NONE,
     }
     if wide:
         cells |= {

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
 from reconciler.base.sanitize import one_line, workflow_command
+from reconciler.model.cause import with_name
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan, Stuck, Target
 from reconciler.output.json import summary
-from reconciler.output.terminal import Paint, painter
+from reconciler.output.terminal import Paint, painter, width_of
 
 # Imported late, because `validate` prints with this module and needs no planning.
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ MAX_FIELDS = 50
 MAX_DETAILED = 100
 """Jobs of a plan whose specs or differences the terminal shows."""
 SHOWN_OF_SHA = 12
+_LEAST_ROOM = 40  # columns of a reason
 _SHORT = 4  # lines of a change; blank lines surround longer ones
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
 _MAX_ANNOTATIONS = 10
@@ -83,10 +86,11 @@ def _annotation(problem: Problem) -> str:
     )
 
 
-def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str:
+def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False, width: int | None = None) -> str:
     """Return the plan for a terminal, with the unchanged jobs only if `verbose`.
 
-    Of a comparison's problems, only the number is included.
+    Of a comparison's problems, only the number is included. If a job's first line is wider than `width`
+    columns, its manifest's place moves to the next line.
     """
     paint = painter(colour=colour)
     compared = plan.comparison
@@ -99,7 +103,7 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str
         if not (shown or settings or compared.base_problems or compared.problems or compared.warnings):
             return f"{head}: no job differs, {len(plan.changes)} unchanged{_moved(plan)}."
         lines = [paint("head", head), "", *(paint(line[2:3], line) for line in settings)]
-    lines += _changes_lines(shown, paint) if shown else []
+    lines += _changes_lines(shown, paint, width) if shown else []
     refused = [f"Apply would refuse this plan: {one_line(refusal)}." for refusal in plan.refusals]
     if compared is not None:
         return "\n".join([*lines, *_last_lines(plan, compared), *(paint("!", line) for line in refused)])
@@ -114,7 +118,7 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False) -> str
     return "\n".join(lines)
 
 
-def _changes_lines(shown: Sequence[Change], paint: Paint) -> Iterator[str]:
+def _changes_lines(shown: Sequence[Change], paint: Paint, width: int | None) -> Iterator[str]:
     """Yield the lines of all changes, the notes of all of them, and the number of those cut short."""
     from reconciler.output.review import notes_below, own_notes, shared_notes
 
@@ -122,7 +126,8 @@ def _changes_lines(shown: Sequence[Change], paint: Paint) -> Iterator[str]:
     was_long = False
     for number, change in enumerate(shown):
         notes = own_notes(change, shared)
-        lines = [*_change_lines(change, paint, notes, detailed=number < MAX_DETAILED)]
+        lines = [*_head_lines(change, paint, width)]
+        lines += _detail_lines(change, paint, notes, detailed=number < MAX_DETAILED)
         is_long = len(lines) > _SHORT
         yield from [""] * (number > 0 and (is_long or was_long))
         yield from lines
@@ -169,7 +174,7 @@ def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
         if compared.base_problems:
             found = counted(compared.base_problems, "problem")
             yield f"The base has {found}: the jobs of its invalid manifests count as new."
-        yield "The service was not asked what ran before: `reconciler plan` shows what is submitted."
+        yield "This compares manifests only: `reconciler plan` asks the service and shows what apply submits."
 
 
 def _moved(plan: Plan) -> str:
@@ -214,8 +219,28 @@ def target_text(target: Target) -> str:
     return f"{target.environment} (project {target.project}, {target.location})"
 
 
-def _change_lines(change: Change, paint: Paint, notes: Sequence[str], *, detailed: bool) -> Iterator[str]:
-    """Yield the lines of a change: action, reason, spec or differences, files and notes.
+def _head_lines(change: Change, paint: Paint, width: int | None) -> Iterator[str]:
+    """Yield the first lines of a change: its action, its job and manifest, and the reason."""
+    # "none" would be odd beside a job that a pull request removes.
+    is_removed = change.action is Action.NONE and change.edit is Edit.REMOVED
+    sign, word = ("-", Edit.REMOVED) if is_removed else (_SIGNS[change.action], change.action)
+    name, where = one_line(change.job_name), f"  {one_line(place(change))}"
+    plain = f"  {sign} {word} {name}  {change.kind}"
+    has_room = width is None or width_of(plain + where) <= width
+    yield f"  {paint(sign, f'{sign} {word}')} {paint('head', name)}  {change.kind}{where * has_room}"
+    if not has_room:
+        yield f"    {where}"
+    edit = f"{change.edit}: " if change.edit and change.edit not in change.reason else ""
+    if not is_removed or change.reason != Edit.REMOVED:
+        reason = f"{edit}{one_line(with_name(change.reason, change.base_name))}"
+        room = max(_LEAST_ROOM, width - 6) if width else len(reason)
+        lines = [reason] if len(reason) <= room else wrap(reason, room, break_on_hyphens=False)
+        # A command of GitHub's runner may begin at a line's first visible character.
+        yield from (one_line(f"      {line}") for line in lines)
+
+
+def _detail_lines(change: Change, paint: Paint, notes: Sequence[str], *, detailed: bool) -> Iterator[str]:
+    """Yield the other lines of a change: spec or differences, files and notes.
 
     Args:
         paint: Returns a text in the colour of a style.
@@ -224,11 +249,6 @@ def _change_lines(change: Change, paint: Paint, notes: Sequence[str], *, detaile
     """
     from reconciler.output.review import diff_lines, file_lines, spec_lines
 
-    sign, where = _SIGNS[change.action], one_line(place(change))
-    action = paint(sign, f"{sign} {change.action}")
-    yield f"  {action} {paint('head', one_line(change.job_name))}  {change.kind}  {where}"
-    edit = f"{change.edit}: " if change.edit and change.edit not in change.reason else ""
-    yield f"      {edit}{one_line(change.reason)}"
     if detailed:
         yield from (paint("+", f"      + {line}") for line in spec_lines(change))
         yield from (paint(line[0], f"      {line}") for line in diff_lines(change))

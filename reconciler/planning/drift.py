@@ -74,7 +74,7 @@ def orphaned(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[
 def duplicates(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[Finding]:
     """Yield the surplus runs of an attempt; runs of its own requests are cancelled."""
     for run in attempt.others:
-        assert attempt.run is not None, "others are beside a run that stays"
+        assert attempt.run is not None, "other runs exist only beside the run that stays"
         stays = attempt.run.resource
         detail = f"a second run of the same attempt ({run.state.lower()}): {run.resource} beside {stays}"
         finding = Drift(DriftKind.DUPLICATE, run.job_name, base_name, detail)

@@ -162,9 +162,9 @@ class _Service:
         try:
             busy = self._supervisor.tick()
         except (DatabaseError, OSError) as error:
-            _log.error("can't look after the jobs: %s", error)
+            _log.error("can't supervise the jobs: %s", error)
         except Exception:  # one job's failure must not end the service for other jobs
-            _log.exception("can't look after the jobs")
+            _log.exception("can't supervise the jobs")
         if busy:
             self._activity.note_work()
         return busy

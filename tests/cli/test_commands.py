@@ -78,7 +78,9 @@ def test_that_the_end_of_a_job_was_not_seen_is_told(commands: Commands) -> None:
     applied = commands.run("apply", "--wait", "--format", "json")
     assert applied.code == 1
     assert [outcome["state"] for outcome in applied.json["outcomes"]] == ["SUCCEEDED", "QUEUED"]
-    assert applied.err == ("reconciler: the end of projects/acme/locations/here/customJobs/2 was not seen\n")
+    assert applied.err == (
+        "reconciler: the wait ended before projects/acme/locations/here/customJobs/2 did\n"
+    )
 
 
 @pytest.mark.fault(18)

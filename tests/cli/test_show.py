@@ -216,6 +216,16 @@ def test_a_failed_set_up_shows_its_cause_and_the_way_out(repository: Repository)
     assert "Ran" not in found
 
 
+def test_a_cancelled_job_shows_whose_cancel_it_was(repository: Repository) -> None:
+    repository.hold.touch()
+    repository.job()
+    assert repository.run("apply").code == 0
+    assert repository.run("cancel", "census").code == 0
+    repository.hold.unlink()
+    assert rows(repository.run("show", "census").out)["Cause"] == "cancelled by `reconciler cancel`"
+    assert shown(repository, "census")["cause"]["message"] == "cancelled by `reconciler cancel`"
+
+
 def test_a_tuning_job_shows_its_trials_with_the_best_one(repository: Repository) -> None:
     repository.write("tuner/task.py", TUNER)
     repository.job()

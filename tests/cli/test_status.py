@@ -86,7 +86,7 @@ def test_text_and_json_select_and_sort_the_same_jobs(repository: Repository) -> 
     [
         (["--state", "broken"], 64, 'there is no state "broken"'),
         (["-l", "a=b=c"], 64, "not labels, such as team=risk"),
-        (["--limit", "0"], 64, "not a number, at least 1"),
+        (["--limit", "0"], 64, "not a whole number from 1"),
         (["nobody"], 1, 'there is no job "nobody"'),
     ],
 )

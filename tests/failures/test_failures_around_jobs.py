@@ -297,7 +297,7 @@ def test_code_that_left_the_bucket_is_staged_again(place: Place) -> None:
     story = Story(
         "staged code missing",
         lambda place, job: place.job(job),
-        "JOB failed, set-up: The package … isn't there; run `reconciler apply`",
+        "JOB failed, set-up: The package … doesn't exist; run `reconciler apply`",
         "ran the command",
         cause="set-up",
     )
@@ -441,7 +441,7 @@ def test_containers_run_once_engine_image_and_command_are_there(place: Place, tm
     place.environ = {"PATH": str(programs)}
 
     def remove_image(place: Place, job: str) -> None:
-        container_image.remove(engine)
+        container_image.remove(engine, container_image.IMAGE)
         container(place, job)
 
     def misspell(place: Place, job: str) -> None:
@@ -480,4 +480,4 @@ def test_containers_run_once_engine_image_and_command_are_there(place: Place, tm
         ):
             play(place, story)
     finally:
-        container_image.remove(engine)
+        container_image.remove(engine, container_image.IMAGE)

@@ -247,7 +247,7 @@ def test_with_patience_it_is_settled_at_once(outside: Outside) -> None:
     outcomes = apply(outside, wanted(), patience=3600.0, pause=15.0, on_wait=lines.append)
     assert told(outcomes) == [("submit", "applied", "QUEUED")]
     assert len(outside.jobs.sent) == 2
-    said = "it is not known whether a job was created; looking for it, 00:03:00 UTC at most"
+    said = "its request may have created a job; looking for it until 00:03:00 UTC at the latest"
     assert lines == [f"{wanted().job_name}: {said}"]
 
 
@@ -753,7 +753,7 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
     lines: list[str] = []
     waiting = applier(outside, patience=60.0, pause=15.0, on_wait=lines.append).resubmit(job, held, ())
     assert lines == [
-        f"{job.job_name}: it is not known whether a job was created; looking for it, 00:03:00 UTC at most"
+        f"{job.job_name}: its request may have created a job; looking for it until 00:03:00 UTC at the latest"
     ]
     assert unsettled_reason(waiting) == (
         "an earlier request may still create a job: it can be submitted again after 00:03:00 UTC"

@@ -129,9 +129,21 @@ def test_rich_is_only_loaded_for_a_bar() -> None:
 
 def test_the_table_shows_the_cause_of_a_failed_job_in_place_of_the_service_s_words() -> None:
     error = "The replica workerpool0-0 exited with a non-zero status of 1.\nValueError: no such column"
-    job = ActualJob(
-        "r", "census_1", AIPLATFORM_V1, "CustomJob", State.FAILED, "JOB_STATE_FAILED", error=error
-    )
+    name = "census_0123456789abcdef"
+    job = ActualJob("r", name, AIPLATFORM_V1, "CustomJob", State.FAILED, "JOB_STATE_FAILED", error=error)
+    (row,) = table(job)
+    assert row == "census  ✗ FAILED           exit code 1: ValueError: no such column"
+
+
+def table(*jobs: ActualJob) -> list[str]:
+    """The rows of the live table on a terminal of 80 columns."""
     console = Console(file=io.StringIO(), width=80)
-    console.print(progress._table(cast("Any", None), (job,)))
-    assert "exit code 1: ValueError: no such column" in console.file.getvalue()  # type: ignore[attr-defined]
+    console.print(progress._table(cast("Any", None), jobs))
+    shown: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return [line.rstrip() for line in shown.splitlines()[1:]]
+
+
+def test_the_table_has_whole_job_names_only_for_runs_of_one_base_name() -> None:
+    names = ("a_0123456789abcdef", "b_0123456789abcdef", "b_fedcba9876543210")
+    jobs = [ActualJob("r", name, AIPLATFORM_V1, "CustomJob", State.FAILED, "", error="x") for name in names]
+    assert [row.split()[0] for row in table(*jobs)] == ["a", *names[1:]]

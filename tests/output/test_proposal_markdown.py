@@ -389,6 +389,13 @@ def test_table_has_no_empty_column_and_says_nothing_twice() -> None:
     assert plan_text(proposal(*both)).count("a note of all") == 1
 
 
+def test_terminal_calls_a_removed_job_removed() -> None:
+    gone = changed("gone", Edit.REMOVED, action=Action.NONE, reason="removed", notes=("its run continues",))
+    lines = plan_text(proposal(gone)).splitlines()
+    assert lines[2].startswith(f"  - removed {gone.job_name}  ")
+    assert lines[3].strip() == "its run continues"
+
+
 def test_rows_link_their_file_at_the_commit_and_the_plan_its_run() -> None:
     links = Links("https://github.com/acme/models/blob", "b" * 40, "ml/", "https://github.com/acme/models/r")
     odd = structs.replace(changed("odd"), path='jobs/"a) b#1.yaml')
@@ -410,6 +417,13 @@ def test_limits_that_apply_would_refuse_are_said_at_the_top() -> None:
         "**Apply would refuse this plan:** the plan has 12 submissions."
     )
     assert "Apply would refuse this plan: the plan has 12 submissions." in plan_text(refused)
+
+
+def test_commands_in_a_sentence_are_code_and_other_backticks_are_text() -> None:
+    refusal = "apply some of the jobs: `reconciler apply PATH`; `rm -rf`"
+    page = Page(in_full(structs.replace(proposal(changed()), refusals=(refusal,))))
+    assert ("p code", "reconciler apply PATH") in page.texts
+    assert "; `rm -rf`." in page.shown
 
 
 def test_settings_are_told_before_all_else() -> None:

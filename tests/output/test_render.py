@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
-from reconciler.model.cause import Cause, CauseClass
+from reconciler.model.cause import RERUN, Cause, CauseClass
 from reconciler.model.diff import diff
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, FileChange, Plan, Stuck, Target
@@ -29,6 +29,7 @@ from reconciler.output.text import (
     validation_text,
 )
 from reconciler.planning.outcome import JobStatus, Outcome, Status
+from tests.base.test_inert import runner_finds_command
 from tests.planning import wanted
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -107,6 +108,35 @@ def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
     )
     shown = [line.strip() for line in text.splitlines() if "why" in line or "succeeded" in line]
     assert shown == [f"why {stuck}" for stuck in Stuck]
+
+
+def test_plan_names_the_job_in_the_command_that_runs_it_again() -> None:
+    failed = replace(CHANGE, action=Action.NONE, stuck=Stuck.FAILED, reason=f"failed; {RERUN}")
+    assert "      failed; run it again with `reconciler rerun census`" in plan_text(plan(failed)).splitlines()
+    assert "reconciler rerun census" in plan_markdown(plan(failed))
+
+
+def test_long_reason_is_wrapped_on_a_terminal_and_stays_inert() -> None:
+    change = replace(CHANGE, reason=f"{'x' * 38} ::error::{'y' * 30}")
+    lines = plan_text(plan(change), width=46).splitlines()[4:6]
+    assert lines[0] == "      " + "x" * 38
+    assert not runner_finds_command(lines[1])
+    assert plan_text(plan(change)).splitlines()[3] == f"      {change.reason}"
+
+
+def test_place_of_a_manifest_moves_to_the_next_line_where_a_terminal_has_no_room() -> None:
+    lines = [plan_text(plan(CHANGE), width=width).splitlines()[2:5] for width in (65, 64)]
+    assert lines == [
+        ["  + submit census_0123456789abcdef  CustomJob  jobs/census.yaml:3", "      new", ""],
+        ["  + submit census_0123456789abcdef  CustomJob", "      jobs/census.yaml:3", "      new"],
+    ]
+
+
+def test_bounds_of_an_integer_are_shown_as_numbers() -> None:
+    spec = {"integerValueSpec": {"maxValue": "5", "minValue": "-1"}, "args": ["5"]}
+    new = replace(CHANGE, **specs(spec, spec), is_new=True)
+    shown = [line.strip("+ ") for line in plan_text(plan(new)).splitlines()]
+    assert {"maxValue: 5", "minValue: -1", "- '5'"} <= {*shown}
 
 
 def test_a_suspended_job_is_shown_where_something_of_it_goes_on() -> None:

@@ -152,6 +152,16 @@ def test_cause_is_as_long_as_there_is_room(width: int, cause: str) -> None:
     assert ("--wide" in text) is (width < 120)
 
 
+def test_results_make_room_for_short_causes() -> None:
+    cause = Cause(CauseClass.USER_CODE, "exit code 1", "exit code 1: ValueError: NaN", "correct the code")
+    done = row("done", State.SUCCEEDED, result="gs://models/done_0123456789abcdef")
+    rows = [row("failed", State.FAILED, cause=cause), done]
+    lines = status_text(rows, rows, NOW, width=80).splitlines()
+    assert lines[1].endswith("  user code: exit code 1")
+    assert "gs://models/done_01…" in lines[2]
+    assert done.result in status_text(rows, rows, NOW, width=140)
+
+
 def test_counts_break_between_numbers_and_never_within_one() -> None:
     rows = [row("a", None, "none"), row("b", None, "none"), FAILED]
     lines = status_text(rows, rows, NOW, width=30).splitlines()

@@ -55,4 +55,12 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     except FileNotFoundError as error:
         pytest.skip(str(error))
     yield container_image.IMAGE
-    container_image.remove(engine)
+    container_image.remove(engine, container_image.IMAGE)
+
+
+@pytest.fixture(scope="session")
+def python_image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The name of an image with Python and pip; `container_image.WITHOUT_PIP` is there too."""
+    container_image.build_python(engine, tmp_path_factory.mktemp("python-image"))
+    yield container_image.PYTHON_IMAGE
+    container_image.remove(engine, container_image.PYTHON_IMAGE, container_image.WITHOUT_PIP)

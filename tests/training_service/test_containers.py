@@ -103,7 +103,7 @@ def test_a_command_without_its_engine_is_told_of(tmp_path: Path, script: str) ->
     with pytest.raises(RunError) as caught:
         find_engine({"PATH": str(docker.parent)})
     assert caught.value.message.endswith(
-        f": {docker} is here, but says: Cannot connect to the Docker daemon. Is it running?"
+        f": {docker} is installed, but reports: Cannot connect to the Docker daemon. Is it running?"
     )
 
 

@@ -540,6 +540,7 @@ def test_no_secret_of_the_service_reaches_a_trainer(tmp_path: Path) -> None:
         "LC_ALL": "C.UTF-8",
         "https_proxy": "http://proxy.example",
         "no_proxy": "example.com",
+        "RECONCILER_PULL_IMAGES": "0",
     }
     trainer = environment_variables.for_trainer(
         given, (tmp_path / "bin",), tmp_path / "home", tmp_path / "temp"
@@ -559,5 +560,6 @@ def test_no_secret_of_the_service_reaches_a_trainer(tmp_path: Path) -> None:
     installer = environment_variables.for_installer(given, tmp_path)
     assert installer["PIP_INDEX_URL"] == given["PIP_INDEX_URL"]
     assert installer["HOME"] == "/home/me"
+    assert environment_variables.for_runner(given)["RECONCILER_PULL_IMAGES"] == "0"
     for passed_on in (installer, environment_variables.for_runner(given)):
         assert not {"GITHUB_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS", "AWS_SECRET_ACCESS_KEY"} & {*passed_on}

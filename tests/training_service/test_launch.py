@@ -703,7 +703,7 @@ def test_a_word_that_no_program_can_be_given_is_refused(job: JobRecord) -> None:
     refusal = launch(job, here(job))
     assert isinstance(refusal, Refusal)
     assert refusal.code == 3
-    assert "there is a NUL character in it." in refusal.message
+    assert "it contains a NUL character." in refusal.message
     assert "\0" not in refusal.message
 
 

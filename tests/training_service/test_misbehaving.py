@@ -49,7 +49,7 @@ def test_one_that_prints_without_end(trainer: Starter) -> None:
     code, message = failure_of(run)
     assert code == 8
     assert message == (
-        "The job was ended: its log has reached 2 MiB, which is the most that is kept of a run;"
+        "The job was ended: its log has reached 2 MiB, the limit of a run;"
         " the replica workerpool0-0 printed last."
     )
     assert limit * 0.9 < run.folder.log.stat().st_size < limit * 1.1

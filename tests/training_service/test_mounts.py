@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import trainers
-from runs import Run, Starter, lives, nothing_is_left_of
+from runs import UNABLE, Run, Starter, lives, nothing_is_left_of
 from served import Service
 from waiting import until
 
@@ -174,16 +174,21 @@ def test_without_mounts_the_folder_of_buckets_holds_the_job_s_alone(trainer: Sta
         folder = os.environ["RECONCILER_GCS_DIR"]
         print(sorted(os.listdir(folder)), os.listdir(os.environ["MINE"]))
         open(os.path.join(folder, "models/new"), "w").close()
+        print({name: open(os.path.join(folder, "split", name, "code")).read() for name in
+               os.listdir(os.path.join(folder, "split")) if name != "claim"})
+        print(os.listdir(os.path.join(folder, "split/a")))
         """
-    run = trainer(source, job=job, buckets=("absent", "models", "split", "split/claims/"))
+    run = trainer(source, job=job, buckets=("absent", "models", "split", "split/a/claims/"))
     buckets = run.folder.service_home / "gcs"
     make_buckets(buckets)
+    (buckets / "split/a/claims").mkdir(parents=True)
+    (buckets / "split/a/code").write_text("staged")
     run.through = (sys.executable, "-c", UNABLE)
     assert run.start().end() == ("SUCCEEDED", 0, ""), run.log()
-    assert run.printed() == ["['models'] ['claim']"]
+    assert run.printed() == ["['models', 'split'] ['claim']", "{'a': 'staged'}", "['code']"]
     assert (buckets / "models" / "new").exists()
     assert [text for severity, text in run.log() if severity == "WARNING"] == [
-        "The bucket split holds claims as well: it is reached through gs:// alone."
+        "The bucket split holds claims as well: its files are seen as they are now."
     ]
     assert nothing_is_left_of(run)
 
@@ -339,22 +344,6 @@ def test_what_is_written_there_is_an_object(service: Service, trainer: Starter, 
     assert run.end()[0] == "SUCCEEDED"
     assert service.home == run.folder.service_home
     assert service.get("/storage/v1/b/models/o/x").json["size"] == "5"
-
-
-# In a user namespace that can have none below it, and without the right to mount.
-UNABLE = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None)
-user, group = os.geteuid(), os.getegid()
-if libc.unshare(0x10000000) == 0:
-    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
-    with open("/proc/sys/user/max_user_namespaces", "w") as file:
-        file.write("0")
-    libc.prctl(24, 21, 0, 0, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 @pytest.mark.parametrize("by", ["an argument", "a variable", "its source", "nothing"])

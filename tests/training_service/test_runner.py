@@ -183,7 +183,7 @@ def test_setting_of_pip_without_translation_fails_the_run(
 
 def test_a_package_that_isn_t_there(trainer: Starter) -> None:
     run = trainer("", job=trainers.custom_job(packages=["gs://code/absent-1.0.tar.gz"])).start()
-    assert run.end() == ("FAILED", 5, "The package gs://code/absent-1.0.tar.gz isn't there.")
+    assert run.end() == ("FAILED", 5, "The package gs://code/absent-1.0.tar.gz doesn't exist.")
     assert nothing_is_left_of(run)
 
 
@@ -191,7 +191,7 @@ def test_a_package_that_isn_t_there(trainer: Starter) -> None:
 def test_a_package_s_name_leads_out_of_no_bucket(trainer: Starter, uri: str) -> None:
     run = trainer("", job=trainers.custom_job(packages=[uri]))
     (run.folder.service_home / "secret").write_text("x")
-    assert run.start().end() == ("FAILED", 5, f"The package {uri} isn't there.")
+    assert run.start().end() == ("FAILED", 5, f"The package {uri} doesn't exist.")
 
 
 def test_a_package_that_is_none(trainer: Starter) -> None:

@@ -72,7 +72,7 @@ def grants(environment: Environment, source: str, member: str = MEMBER) -> Itera
     if account:
         actor = f"serviceAccount:{submitter}" if submitter else member
         yield Step(
-            f"jobs that run as {account} are submitted",
+            f"{actor} submits jobs that run as {account}",
             f"gcloud iam service-accounts add-iam-policy-binding {account} --member={actor} "
             "--role=roles/iam.serviceAccountUser",
         )
@@ -88,7 +88,9 @@ def _of_submitter(project: str, submitter: str, member: str) -> Iterator[Step]:
         f"gcloud iam service-accounts add-iam-policy-binding {submitter} --project={project} "
         f"--member={member} --role=roles/iam.serviceAccountTokenCreator",
     )
-    yield Step("tokens are made by this API", f"{_ENABLE} iamcredentials.googleapis.com --project={project}")
+    yield Step(
+        "enable the API that makes the tokens", f"{_ENABLE} iamcredentials.googleapis.com --project={project}"
+    )
     if member != f"serviceAccount:{submitter}":
         yield Step(f"{submitter} submits jobs", _user(project, f"serviceAccount:{submitter}"))
 
@@ -148,18 +150,18 @@ def federation(setup: Setup, environment: Environment, account: str) -> Iterator
     project, pool = environment.project, pool_id(setup)
     pools = "gcloud iam workload-identity-pools"
     yield Step(
-        "the numbers behind the names, for the commands below",
+        "look up the numbers behind the names, which the commands below use",
         f"PROJECT_NUMBER=$(gcloud projects describe {project} --format='value(projectNumber)')\n"
         f"REPOSITORY_ID=$(gh api repos/{setup.repository} --jq .id)\n"
         f"OWNER_ID=$(gh api repos/{setup.repository} --jq .owner.id)",
     )
     yield Step(
-        "a pool of identities for this repository alone",
+        "create a pool of identities for this repository alone",
         f"{pools} create {pool} --project={project} --location=global",
     )
     condition = attribute_condition(setup, "$REPOSITORY_ID", "$OWNER_ID")
     yield Step(
-        f"only this workflow on {setup.branch} is admitted, identified by numbers that can't be reused",
+        f"admit only this workflow on {setup.branch}, by numbers that can't be reused",
         f"{pools} providers create-oidc {_PROVIDER} --project={project} --location=global "
         f"--workload-identity-pool={pool} --issuer-uri={_ISSUER} "
         "--attribute-mapping=google.subject=assertion.repository_id "
@@ -194,7 +196,7 @@ def _google_steps(setup: Setup, environment: Environment) -> Iterator[Step]:
     account = submitter_of(environment)
     if not setup.is_on_github:
         yield Step(
-            "first: the steps that need the repository's name on GitHub are left out until `origin` names it",
+            "name the repository on GitHub first: the steps that need its name are still missing below",
             f"git remote add origin https://github.com/{NO_REPOSITORY}.git\n"
             f"reconciler init --steps google --env {environment.name}",
         )
@@ -215,21 +217,21 @@ def github(setup: Setup, *, is_filled_in: bool) -> Part:
 def _github_steps(setup: Setup, is_filled_in: bool) -> Iterator[Step]:
     if not is_filled_in:
         yield Step(
-            "the repository and the commit (all 40 digits) of reconciler that the workflows use",
+            "name the repository and commit (all 40 digits) of reconciler that the workflows use",
             "reconciler init --action OWNER/REPO@SHA",
         )
     if setup.google and setup.is_on_github:
         provider = f"{_POOLS}/{pool_id(setup)}/providers/{_PROVIDER}"
         yield Step(
-            "tell the workflow the provider's name",
+            "give the workflow the provider's name",
             f'gh variable set {PROVIDER_VARIABLE} --repo {setup.repository} --body "{provider}"',
         )
-    yield Step("publish it, or open a pull request with it", "git push --set-upstream origin HEAD")
+    yield Step("push the set-up, or open a pull request with it", "git push --set-upstream origin HEAD")
     yield _protection(setup)
     owner = setup.repository.partition("/")[0]
     lines = " ".join(f"'{path} @{owner}/TEAM'" for path in ("/.github/", "/jobs/", "/reconciler.yaml"))
     yield Step(
-        "the team that must review changes to these: name it; the ruleset can require code owners' reviews",
+        "name the team that must review changes to these files; the ruleset can require code owners' reviews",
         f"printf '%s\\n' {lines} >>.github/CODEOWNERS",
     )
 
@@ -237,21 +239,21 @@ def _github_steps(setup: Setup, is_filled_in: bool) -> Iterator[Step]:
 def _resources(environment: Environment, account: str) -> Iterator[Step]:
     project = environment.project
     apis = " ".join(f"{api}.googleapis.com" for api in _APIS)
-    yield Step("the APIs", f"{_ENABLE} {apis} --project={project}")
+    yield Step("enable the APIs", f"{_ENABLE} {apis} --project={project}")
     yield Step(
-        "the staging bucket",
+        "create the staging bucket",
         f"gcloud storage buckets create gs://{environment.staging_bucket} --project={project} "
         f"--location={environment.location} --uniform-bucket-level-access --public-access-prevention",
     )
     yield Step(
-        "the claims bucket; warns of settings that make claims less safe",
+        "create the claims bucket; this warns of settings that make claims less safe",
         f"gcloud auth application-default login\nreconciler init --claims --env {environment.name}",
     )
     for address, does in ((account, "submits jobs"), (trainer_of(environment), "runs them")):
         name, _, host = address.partition("@")
         if address == service_account(name, project):
             yield Step(
-                f"the service account that {does}",
+                f"create the service account that {does}",
                 f"gcloud iam service-accounts create {name} --project={project}",
             )
         elif host:
@@ -269,7 +271,7 @@ def _of_trainer(environment: Environment) -> Iterator[Step]:
         )
         return
     yield Step(
-        f"{trainer} reads packages, and writes the output of jobs",
+        f"{trainer} reads packages and writes the output of jobs",
         _on_bucket(environment.staging_bucket, f"serviceAccount:{trainer}"),
     )
 
@@ -278,7 +280,7 @@ def _protection(setup: Setup) -> Step:
     # Its `integration_id` is the id of GitHub Actions, from https://api.github.com/apps/github-actions.
     body = template("ruleset.json").rstrip()
     return Step(
-        f'from now on merging needs the check "{CHECK}", which only GitHub Actions can post',
+        f'require the check "{CHECK}" for merging, which only GitHub Actions can post',
         f"gh api --method POST repos/{setup.repository}/rulesets --input - <<'END'\n{body}\nEND",
     )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -17,11 +18,14 @@ from reconciler.training_service.http.message import ApiError, invalid, not_foun
 from reconciler.training_service.jobs.cluster import PYTHON_FIELD, RUNTIME_FIELD, Pool, pools_of
 from reconciler.training_service.jobs.images import find_image, find_override, how_to_override, known_runtimes
 from reconciler.training_service.jobs.launch import MOST_REPLICAS, seconds
+from reconciler.training_service.jobs.python_commands import how_to_run, is_staged_code, python_of_image
+from reconciler.training_service.processes.container_engines import any_engine
 from reconciler.training_service.state.records import (
     TUNING_JOBS,
     Code,
     JobRecord,
     JobState,
+    Json,
     JsonObject,
     TrialRecord,
     details_of,
@@ -198,7 +202,10 @@ def _unsupported(pool: Pool, job: JobRecord) -> Iterator[Mistake]:
     if pool.on_tpu:
         yield pool.machine_field, _NO_TPUS
     task = pool.task
-    if isinstance(task, ContainerTask) or find_override(task.image, job.images):
+    if isinstance(task, ContainerTask):
+        yield from _without_place(pool, task, job.images)
+        return
+    if find_override(task.image, job.images):
         return
     remedy = f"say under images in reconciler.yaml what to run it as: {how_to_override(task.image)}"
     if pool.image_field != RUNTIME_FIELD:
@@ -221,6 +228,15 @@ def _unsupported(pool: Pool, job: JobRecord) -> Iterator[Mistake]:
     elif find_image(task.image) is None:
         message = f"The embedded training service doesn't know the runtime version {task.image}: {remedy}"
         yield RUNTIME_FIELD, message
+
+
+def _without_place(pool: Pool, task: ContainerTask, images: Mapping[str, Json]) -> Iterator[Mistake]:
+    # Other containers are taken: an engine may be there when they start.
+    if not is_staged_code(task) or find_override(task.image, images) or python_of_image(task.image):
+        return
+    if not any_engine(os.environ):
+        message = f"No container engine works on this machine to run the image {task.image}"
+        yield pool.image_field, f"{message}: install or start Docker or Podman, or {how_to_run(task.image)}"
 
 
 def times_of(job: JobRecord) -> JsonObject:

@@ -7,6 +7,7 @@ Makefile runs it before anything is installed.
 from __future__ import annotations
 
 import configparser
+import io
 import os
 import shlex
 import sys
@@ -76,6 +77,21 @@ def uv_settings(environ: Mapping[str, str]) -> UvSettings:
         options=("--no-index",) if _is_on(found, "no-index") else (),
         install_options=tuple(_install_options(found)),
     )
+
+
+def as_file(environ: Mapping[str, str]) -> str:
+    """Return pip's settings for `pip install` as one file, for a pip without the user's variables and home.
+
+    Raises:
+        SettingError: A file of settings can't be read.
+    """
+    found = _settings(environ)
+    found.pop("user", None)  # pip refuses it beside the folder that it is to install into
+    parser = configparser.RawConfigParser()
+    parser["install"] = {name: _expanded_all(name, value) for name, value in found.items()}
+    text = io.StringIO()
+    parser.write(text)
+    return text.getvalue()
 
 
 def _settings(environ: Mapping[str, str]) -> dict[str, str]:
@@ -174,6 +190,11 @@ def _connection(found: Mapping[str, str], environ: Mapping[str, str]) -> Iterato
             yield name.lower(), found["proxy"]
         # As in pip: its own proxy is for every host.
         yield from (("NO_PROXY", None), ("no_proxy", None))
+
+
+def _expanded_all(name: str, value: str) -> str:
+    is_path = name in ("cert", "client-cert", "constraint", "find-links")
+    return " ".join(map(_expanded, value.split())) if is_path else value
 
 
 def _expanded(place: str) -> str:

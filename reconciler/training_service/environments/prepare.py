@@ -32,6 +32,7 @@ from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.jobs import archives, environment_variables, images
 from reconciler.training_service.jobs.archives import Needs
 from reconciler.training_service.jobs.images import NEWEST, OLDEST, Image, Minor, Override
+from reconciler.training_service.jobs.python_commands import python_of_image
 from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.records import MOST_OF_VALUE, Code
 from reconciler.training_service.state.run_folder import PythonTask, RunError, RunFolder
@@ -267,6 +268,8 @@ def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
     if task.override is not None:
         override = Override(task.override["python"], tuple(task.override["requirements"]))
         return _by_override(task.image, override, image, held)
+    if python := python_of_image(task.image):
+        return _by_override(task.image, Override(python, ()), None, held)
     if image is None:  # an earlier version took the job: now its create is refused
         message = f"The image {task.image} isn't known here."
         raise RunError(Code.FAILED_PRECONDITION, message, "IMAGE_UNKNOWN")
@@ -276,7 +279,9 @@ def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
 def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
     with _open_object(uri, buckets) as source:
         if source is None:
-            raise RunError(Code.NOT_FOUND, f"The package {uri} isn't there.", "PACKAGE_MISSING", package=uri)
+            raise RunError(
+                Code.NOT_FOUND, f"The package {uri} doesn't exist.", "PACKAGE_MISSING", package=uri
+            )
         folder.mkdir(parents=True)
         archive = folder / PurePosixPath(uri).name
         with archive.open("wb") as copy:
@@ -392,10 +397,14 @@ def _no_python(wanted: str, held: Sequence[Python], request: str, remedy: str = 
 def _base(choice: Choice, task: PythonTask, folder: Path, uv: Uv) -> Base:
     """Return the base environment on the nearest Python with distributions of all requirements."""
     problem = ""
+    # As in the image: nothing is built for a command, and Python alone needs no index.
+    bare = not task.module and not choice.requirements
     # Each attempt may take minutes, so only the nearest Pythons are tried.
     for python in choice.fitting[:_PYTHONS_TRIED]:
         try:
-            base = venvs.base_environment(folder, python, choice.requirements, choice.constraints, uv)
+            base = venvs.base_environment(
+                folder, python, choice.requirements, choice.constraints, uv, bare=bare
+            )
         except NoDistributionError as error:
             problem = problem or str(error)
             continue

@@ -184,23 +184,29 @@ class Layer:
 
 
 def base_environment(
-    folder: Path, python: Python, requirements: Sequence[str], constraints: Sequence[str], uv: Uv
+    folder: Path,
+    python: Python,
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+    uv: Uv,
+    bare: bool = False,
 ) -> Base:
     """Return the base environment with these requirements, and build it if it is missing.
 
     Args:
         folder: The folder of all shared environments.
         constraints: Versions of the packages that the requirements depend on.
+        bare: True for an environment without the tools that build packages.
 
     Raises:
         NoDistributionError: This Python has no wheels of a requirement.
         InstallError: uv failed for another reason.
     """
-    required, limits = sorted({*_BUILD_TOOLS, *requirements}), sorted(constraints)
+    required, limits = sorted({*requirements, *(() if bare else _BUILD_TOOLS)}), sorted(constraints)
     path = folder / _key(_MAKER, str(python.path.resolve()), python.version, required, limits)
 
     def build(lock: int) -> None:
-        names = ", ".join(required)
+        names = ", ".join(required) or "no packages"
         uv.say(INFO, f"Installing {names} for Python {python.version}")
         wanted = ", ".join(sorted(requirements)) or names
         made = _Environment(path, uv, lock, f"{wanted} could not be installed")
@@ -209,7 +215,8 @@ def base_environment(
         binary = [f"--only-binary={name}" for name in _NEVER_BUILT]
         added, _ = made.resolve(required, path, *binary, f"--constraint={path / _LIMITS}")
         (path / _PINS).write_text("".join(f"{line}\n" for line in added), "utf-8")
-        uv.say(INFO, f"Installing {', '.join(added)}")
+        if added:
+            uv.say(INFO, f"Installing {', '.join(added)}")
         made.install(added, "hardlink", *binary)
         made.install_pip(python)
 
@@ -304,6 +311,8 @@ class _Environment:
         self, requirements: Sequence[str], environment: Path, *options: str
     ) -> tuple[list[str], list[str]]:
         """Return the pinned packages that uv would add to an environment, and those it would remove."""
+        if not requirements:
+            return [], []  # without an index
         task = "resolving requirements"
         lines = self._pip(task, environment, ["--dry-run", *options], requirements, _IMPATIENT).splitlines()
         added = [line[3:] for line in lines if line.startswith((" + ", " ~ "))]
@@ -312,8 +321,6 @@ class _Environment:
     def resolve_on(self, base: Base, wheels: Mapping[str, Path]) -> tuple[list[str], list[Replacement]]:
         """Return the pinned requirements of wheels to add to a base environment, and what they replace."""
         wanted = _wanted(wheels)
-        if not wanted:
-            return [], []
         kept = [f"--constraint={base.path / name}" for name in (_PINS, _LIMITS)]
         try:
             added, removed = self.resolve(wanted, base.path, *kept)

@@ -126,8 +126,11 @@ def _vertex_pools(spec: JsonObject, path: str) -> Iterator[Pool]:
             env=tuple((entry["name"], entry.get("value", "")) for entry in given.get("env", ())),
             size_field=f"{path}[{place}].replica_count",
             machine_field=f"{path}[{place}].machine_spec",
-            image_field=f"{path}[{place}].python_package_spec.executor_image_uri",
+            image_field=f"{path}[{place}].{_IMAGE_FIELDS['containerSpec' in pool]}",
         )
+
+
+_IMAGE_FIELDS = ("python_package_spec.executor_image_uri", "container_spec.image_uri")
 
 
 def _accelerator(name: str) -> str:

@@ -189,12 +189,9 @@ def _arguments(job: JobRecord, trial: TrialRecord | None) -> tuple[str, ...]:
 
 
 def _with_arguments(pool: Pool, words: tuple[str, ...], images: Mapping[str, Any]) -> Pool:
-    task = pool.task
-    if isinstance(task, ContainerTask):
-        return replace(pool, task=replace(task, args=(*task.args, *words)))
-    found = find_override(task.image, images)
+    found = find_override(pool.task.image, images)
     override = None if found is None else asdict(found)
-    return replace(pool, task=replace(task, args=(*task.args, *words), override=override))
+    return replace(pool, task=replace(pool.task, args=(*pool.task.args, *words), override=override))
 
 
 def _assign_gpus(replicas: Sequence[Replica], gpus: Sequence[str]) -> list[tuple[str, ...]]:
@@ -294,7 +291,7 @@ def _refuse_null(spec: RunSpec) -> Refusal | None:
             words = (task.image, task.python, *task.packages, task.module, *task.args)
         for word in (*words, *(f"{name}={value}" for name, value in replica.env.items())):
             if "\0" in word:
-                message = f"Nothing can be started with {word!r}: there is a NUL character in it."
+                message = f"No program can be started with {word!r}: it contains a NUL character."
                 return _invalid(message)
     return None
 
@@ -302,7 +299,7 @@ def _refuse_null(spec: RunSpec) -> Refusal | None:
 def _refusal(pool: Pool) -> Refusal | None:
     for name, value in pool.env:
         if not _VARIABLE.fullmatch(name) or "\0" in value:
-            message = f"The environment variable {name!r} has a name or a value that none can have."
+            message = f"The environment variable {name!r} has an invalid name or value."
             return _invalid(message)
     if isinstance(pool.task, ContainerTask):
         missing = "" if pool.task.image else "imageUri of its container"

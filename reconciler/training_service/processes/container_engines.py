@@ -77,6 +77,11 @@ def clients(environ: Mapping[str, str]) -> Iterator[Client]:
             yield Client(Path(program), environ)
 
 
+def any_engine(environ: Mapping[str, str]) -> bool:
+    """Return True if a container engine works on this machine."""
+    return any(isinstance(abilities(client), Abilities) for client in clients(environ))
+
+
 def in_container(process: psutil.Process) -> bool:
     """Return True for a container's process and for the monitor that Podman puts above it.
 

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from reconciler.training_service.environments.pip_settings import as_file
 from reconciler.training_service.environments.prepare import Prepared, Say, hint_of, prepare
 from reconciler.training_service.jobs import environment_variables
-from reconciler.training_service.processes.programs import Consumer, Program, Programs, Tail
+from reconciler.training_service.jobs.python_commands import is_staged_code, why_not_started
+from reconciler.training_service.processes.programs import Consumer, Program, Programs
 from reconciler.training_service.runner import mounts
-from reconciler.training_service.runner.containers import Engine, find_engine
+from reconciler.training_service.runner.containers import Engine
 from reconciler.training_service.runner.proxy import Proxy, open_proxy
+from reconciler.training_service.state.records import Code
 from reconciler.training_service.state.run_folder import (
     ContainerTask,
     Ending,
     PythonTask,
     ReplicaSpec,
+    RunError,
     RunFolder,
     RunSpec,
     remove,
 )
 from reconciler.training_service.state.run_log import WARNING
 
-_PRINTED = 64 * 1024
-
 
 class Commands:
     """Starter of a run's replicas; `prepare` is called once, before the first start.
 
     Attributes:
+        spec: The run, as `placement.placed` returns it with the engine.
         say: Writes a text to the run's log with a severity.
         check_home: Raises HomeError if another person may have written the service's home: at any moment a
             checkout may bring a branch with a home of its own.
@@ -40,6 +44,7 @@ class Commands:
         self,
         folder: RunFolder,
         spec: RunSpec,
+        engine: Engine | None,
         programs: Programs,
         say: Say,
         check_home: Callable[[], None],
@@ -51,7 +56,7 @@ class Commands:
         self._check_home = check_home
         self._buckets = folder.service_home / "gcs"
         self._prepared: list[tuple[PythonTask, Prepared]] = []
-        self._engine: Engine | None = None
+        self._engine = engine
         self._view: mounts.View | None = None
         self._links: Path | None = None
         self._proxy: Proxy | None = None
@@ -60,7 +65,7 @@ class Commands:
         """Fetch and install the needs of the replicas' tasks, once for equal tasks.
 
         Raises:
-            RunError: A package or an image is missing, or no installed Python or container engine fits.
+            RunError: A package is missing, or no installed Python fits.
             InstallError: uv failed.
             HomeError: The home must not be used.
             Interrupted: The run is to end.
@@ -73,9 +78,6 @@ class Commands:
             if isinstance(task, PythonTask):
                 prepared = prepare(self._folder, task, self._programs, self._say, self._check_home)
                 self._prepared.append((task, prepared))
-            else:
-                self._engine = self._engine or self._found_engine()
-                self._engine.make_ready(task, self._run)
         self._proxy = open_proxy(self._folder, self._spec.storage, self._programs, self._say)
         if self._prepared:
             self._find_mounts()
@@ -109,8 +111,10 @@ class Commands:
             )
             return start(argv, env=env)
         prepared = self._prepared_for(task)
+        if is_staged_code(task):
+            _write_pip_settings(home)
         return start(
-            [str(prepared.python), "-m", task.module, *task.args],
+            [str(prepared.python), *(("-m", task.module) if task.module else ()), *task.args],
             env={
                 **environment_variables.for_trainer(os.environ, prepared.programs, home, temp),
                 **(self._proxy.variables() if self._proxy else {}),
@@ -121,11 +125,13 @@ class Commands:
         )
 
     def explain(self, replica: ReplicaSpec, code: int, errors: str) -> Ending | None:
-        """Return the run's ending if the failed replica's container explains more than its exit code.
+        """Return the run's ending if more than the exit code is known of a replica's failure.
 
         Args:
             errors: The end of the replica's standard error.
         """
+        if why := why_not_started(replica.task, code, errors):
+            return RunError(Code.FAILED_PRECONDITION, why, "CODE_NOT_STARTED").ending
         if not isinstance(replica.task, ContainerTask) or self._engine is None:
             return None
         error = self._engine.explain(self._folder, replica, code, errors)
@@ -140,12 +146,6 @@ class Commands:
     def _prepared_for(self, task: PythonTask) -> Prepared:
         return next(prepared for prepared_task, prepared in self._prepared if prepared_task == task)
 
-    def _found_engine(self) -> Engine:
-        engine = find_engine(os.environ)
-        for warning in engine.warnings:
-            self._say(WARNING, warning)
-        return engine
-
     def _find_mounts(self) -> None:
         self._buckets.mkdir(parents=True, exist_ok=True)
         view = mounts.View(self._buckets, self._spec.buckets, self._proxy.bundle if self._proxy else None)
@@ -155,7 +155,7 @@ class Commands:
             return
         self._links = self._folder.temp() / "gcs"
         for name in mounts.link(view, self._links):
-            self._say(WARNING, f"The bucket {name} holds claims as well: it is reached through gs:// alone.")
+            self._say(WARNING, f"The bucket {name} holds claims as well: its files are seen as they are now.")
         if mounts.mentions_gcs(self._spec, self._folder.packages):
             self._say(WARNING, mounts.warning(problem))
         if mounts.mentions_tensorflow_1(self._spec, self._folder.packages):
@@ -169,16 +169,19 @@ class Commands:
         # RECONCILER_GCS_DIR, and the user's variables that refer to it.
         return value.replace(str(self._buckets), str(self._links)) if self._links else value
 
-    def _run(self, argv: list[str]) -> tuple[int, str]:
-        printed = Tail(_PRINTED)
-        # The engine's command needs the variables that lead it to the engine and to registry logins.
-        code = self._programs.run(
-            argv, env=os.environ, cwd=self._folder.temp(), out=printed.add, err=printed.add
-        )
-        return code, printed.text()
-
     def _root(self) -> Path:
         """Return an empty folder to mount a trainer's own root folder on."""
         root = self._folder.temp() / "root"
         root.mkdir(exist_ok=True)
         return root
+
+
+def _write_pip_settings(home: Path) -> None:
+    """Give the pip that installs staged code's requirements the settings that installers have here.
+
+    They are in a file, as no variable with the password of an index may reach the trainer's log.
+    """
+    is_mac = sys.platform == "darwin"
+    folder = home / ("Library/Application Support/pip" if is_mac else ".config/pip")
+    folder.mkdir(parents=True)
+    (folder / "pip.conf").write_text(as_file(os.environ), "utf-8")

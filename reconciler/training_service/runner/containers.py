@@ -84,8 +84,11 @@ class Engine:
             return ()
         return (f"{self.name} can't limit {missing} here: containers run without such a limit.",)
 
-    def make_ready(self, task: ContainerTask, run: Runs) -> None:
+    def make_ready(self, task: ContainerTask, run: Runs, *, pull: bool = True) -> None:
         """Pull the task's image, unless this machine has an image of this name.
+
+        Args:
+            pull: False to pull no image.
 
         Raises:
             RunError: The image is missing or can't be pulled.
@@ -96,6 +99,9 @@ class Engine:
             return
         if task.image.startswith("localhost/"):  # Podman's prefix of images built on this machine
             message = f"The image {task.image} isn't here: build it first."
+            raise RunError(Code.NOT_FOUND, message, "IMAGE_NOT_PULLED", image=task.image)
+        if not pull:
+            message = f"{self.name} doesn't have the image {task.image}, and no image is to be pulled."
             raise RunError(Code.NOT_FOUND, message, "IMAGE_NOT_PULLED", image=task.image)
         code, output = run([program, "pull", "--", task.image])
         if code != 0:
@@ -182,7 +188,7 @@ class Engine:
             return RunError(Code.INVALID_ARGUMENT, message, "COMMAND_NOT_RUN")
         held = f", which is {replica.memory >> 20} MiB here" if replica.memory else ""
         if state.get("OOMKilled"):
-            message = f"{name} ran out of memory: it had that of its machine{held}."
+            message = f"{name} ran out of memory: it may use its machine's{held}."
             return RunError(Code.RESOURCE_EXHAUSTED, message, "OUT_OF_MEMORY")
         if code == _KILLED and replica.memory:  # some kernels don't report to the engine that memory ran out
             message = (
@@ -224,7 +230,7 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
         found = abilities(client)
         if isinstance(found, Abilities):
             return Engine(client, found)
-        complaints.append(f"{client.program} is here, but says: {found}")
+        complaints.append(f"{client.program} is installed, but reports: {found}")
     raise RunError(
         Code.FAILED_PRECONDITION,
         "The job runs in a container, but no container engine works on this machine"

@@ -106,13 +106,17 @@ class _Run:
     def _work(self) -> Ending:
         # Imported late, because the imports are slow and the runner must claim the run at once.
         from reconciler.training_service.runner.commands import Commands
+        from reconciler.training_service.runner.placement import placed
         from reconciler.training_service.runner.replicas import Replicas
 
         self._folder.set_phase(PREPARING)
         for warning in self._spec.warnings:
             self._say(WARNING, warning)
-        commands = Commands(self._folder, self._spec, self._programs, self._say, self._check_home)
         try:
+            self._check_home()
+            self._spec, engine = placed(self._spec, self._folder, self._programs, self._say)
+            self._memory = _MemoryLimits(self._spec, self._programs)
+            commands = Commands(self._folder, self._spec, engine, self._programs, self._say, self._check_home)
             commands.prepare()
             self._folder.set_phase(RUNNING)
             self._deadline = time.monotonic() + self._spec.time_limit

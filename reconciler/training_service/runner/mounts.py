@@ -17,6 +17,7 @@ import ctypes
 import os
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,16 +77,26 @@ def link(view: View, folder: Path) -> list[str]:
     """Fill a folder with links to the visible buckets, for a trainer without mounts.
 
     Returns:
-        The buckets left out, because a link can't hide a part of them.
+        The buckets that are seen as they are now, because a link can't hide a part of them.
     """
     names, hidden = view.places()
-    split = {place.partition("/")[0] for place in hidden}
+    _link(view.buckets, folder, names, {Path(place) for place in hidden}, Path())
+    return sorted({place.partition("/")[0] for place in hidden})
+
+
+def _link(source: Path, folder: Path, names: Iterable[str], hidden: set[Path], place: Path) -> None:
+    """Link a folder's entries with these names, whose paths in the buckets begin with `place`.
+
+    Hidden places are left out; a folder above one of them becomes a folder of links.
+    """
     folder.mkdir()
     for name in names:
-        if name not in split:
-            (folder / name).symlink_to(view.buckets / name)
+        own, path = place / name, source / name
+        if any(own in each.parents for each in hidden) and path.is_dir() and not path.is_symlink():
+            _link(path, folder / name, [entry.name for entry in path.iterdir()], hidden, own)
+        elif own not in hidden:
+            (folder / name).symlink_to(path)
     folder.chmod(0o555)
-    return sorted(split)
 
 
 def mount_problem(view: View, root: Path, work: Path) -> str:
@@ -154,7 +165,7 @@ def mentions_tensorflow_1(spec: RunSpec, packages: Path) -> bool:
 def warning(problem: str) -> str:
     """Return the log's warning for a trainer that mentions /gcs but can't have it."""
     return (
-        f"The buckets are not to be seen below /gcs on this machine ({problem}): the trainer finds them in"
+        f"The buckets can't be mounted below /gcs on this machine ({problem}): the trainer finds them in"
         " the folder that the environment variable RECONCILER_GCS_DIR names, or through gs://."
     )
 

@@ -30,6 +30,7 @@ from reconciler.training_service.state.run_log import ERROR, INFO, WARNING, LogF
 STARTS = 5
 _COLLECT = 0.2
 _COUNT = 1.0
+_TOGETHER = 5.0  # seconds that the other replicas have to fail as one did
 _MANY = 100
 
 
@@ -111,9 +112,27 @@ class Replicas:
         if explained is None:
             return ending_of(replica.spec.name, code, errors, self._commands.hint(replica.spec, errors))
         # Only a run of which no trainer ever started is free of charge.
-        if is_set_up(explained.details) and sum(each.starts for each in self._replicas) > 1:
+        if is_set_up(explained.details) and not self._all_lack_set_up(replica):
             return replace(explained, details=details_of("MACHINE_FAILED"))
         return explained
+
+    def _all_lack_set_up(self, first: _Replica) -> bool:
+        """Return True if no replica got further than the first that failed; waits a moment for the others."""
+        others = [replica for replica in self._replicas if replica is not first]
+        until = time.monotonic() + _TOGETHER
+        while any(_lives(replica) for replica in others) and time.monotonic() < until:
+            self._programs.end_if_interrupted()
+            ended = self._programs.turn()
+            for replica in others:
+                if replica.program in ended:
+                    self._finish(replica)
+        return first.starts == 1 and all(self._lacks_set_up(replica) for replica in others)
+
+    def _lacks_set_up(self, replica: _Replica) -> bool:
+        if replica.starts != 1 or _lives(replica) or _code(replica) == 0:
+            return False
+        explained = self._commands.explain(replica.spec, _code(replica), replica.errors.text())
+        return explained is not None and is_set_up(explained.details)
 
     def _start_again(self, stopped: Sequence[_Replica]) -> Ending | None:
         """Start replicas again that SIGTERM has ended, or all replicas if they must start together.
@@ -158,8 +177,7 @@ class Replicas:
             size = _size(self._spec.log_limit)
             self._over_limit = _limit_ending(
                 "LOG_LIMIT",
-                f"its log has reached {size}, which is the most that is kept of a run;"
-                f" the replica {replica} printed last",
+                f"its log has reached {size}, the limit of a run; the replica {replica} printed last",
             )
 
     def _check_periodically(self) -> None:
@@ -182,6 +200,10 @@ class Replicas:
 
     def _say(self, severity: str, text: str) -> None:
         self._log.write(severity, [text])
+
+
+def _lives(replica: _Replica) -> bool:
+    return replica.program is not None and replica.program.code is None
 
 
 def _code(replica: _Replica) -> int:

@@ -307,7 +307,7 @@ class Supervisor:
             raise  # affects all jobs
         except Exception as error:
             if all(id != job.id for id, _step in self._failures):
-                _log.exception("can't look after job %s", job.job_id)
+                _log.exception("can't supervise job %s", job.job_id)
             self._failures[key] = self._failures.get(key, 0) + 1
             if self._failures[key] >= _TRIES:
                 self._give_up(job, error, self._failures[key])

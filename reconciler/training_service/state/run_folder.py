@@ -332,7 +332,7 @@ class PythonTask:
         override: The entry of `images` for it, None without one.
         python: The Python that the job requests, "" for the image's.
         packages: gs:// URIs, in order.
-        module, args: `python -m module args…`.
+        module, args: `python -m module args…`; without a module, `python args…`.
     """
 
     image: str
@@ -345,11 +345,17 @@ class PythonTask:
 
 @dataclass(frozen=True, slots=True)
 class ContainerTask:
-    """A container; `command` replaces the image's entry point, `args` its command; empty keeps them."""
+    """A container.
+
+    Attributes:
+        command: Replaces the image's entry point, `args` its command; empty keeps them.
+        override: The entry of `images` for the image, None without one.
+    """
 
     image: str
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
+    override: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

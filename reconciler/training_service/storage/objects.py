@@ -100,7 +100,7 @@ class Objects:
             try:
                 (self._root / name).mkdir()
             except FileExistsError:
-                raise ApiError("ALREADY_EXISTS", f"The bucket {name} is there already.") from None
+                raise ApiError("ALREADY_EXISTS", f"The bucket {name} already exists.") from None
             with files.opened(self._root) as root:
                 os.fsync(root)  # the folder must survive a power failure, as its row does
             now = self._clock()
