@@ -210,7 +210,7 @@ _PACKAGE: Schema = {
                     {
                         "not": {
                             "type": "string",
-                            "pattern": r"^(/|~|[A-Za-z]:|[a-z]+://)|\\|(^|/)\.{0,2}(/|$)",
+                            "pattern": r"^(/|~|[A-Za-z]:|[a-z]+://)|\\|^\.{0,2}/|/\.{0,2}/|(^|/)\.{0,2}$(?!\n)",
                         }
                     },
                     "not a path within the package",

@@ -30,6 +30,7 @@ from reconciler.google.client import (
     values_of,
     with_headers,
 )
+from reconciler.google.container_command import shown_command, staged_module
 from reconciler.google.listing import Pages, ResourcePages, listing
 from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
@@ -38,7 +39,6 @@ from reconciler.model.cause import error_info
 from reconciler.model.details import Goal, Measurement, Study, Trial, Workers
 from reconciler.model.job import KEY, ActualJob, State, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject
-from reconciler.packaging.container_command import shown_command, staged_module
 
 _COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperparameterTuningJobs"}
 _CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}

@@ -12,13 +12,13 @@ from reconciler.base.diagnostics import Problem, pointer_of
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.git_command import SHA
 from reconciler.git.revision import revision
+from reconciler.google.container_command import shown_command
 from reconciler.google.engines import engine_class
 from reconciler.manifests.files import real_path
 from reconciler.manifests.yaml_load import position_in
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Change, FileChange
-from reconciler.packaging.container_command import shown_command
 from reconciler.packaging.sdist import Sdist, build_code, build_sdist, check_code, check_sdist, place_in_code
 from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError, read_source_tree
 from reconciler.planning.comparison import CODE_POINTER
