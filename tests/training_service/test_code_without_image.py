@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import trainers
 from repository import IMAGE, Repository
 from staged_code import PYTHON
 
@@ -67,3 +68,21 @@ def test_an_executor_image_a_container_and_an_environment_give_the_same_model(
     assert len(json.loads(model(iris, "executor"))) == 3
     assert "runs in an environment" in log(iris, "environment")
     assert "environment" not in log(iris, "container")
+
+
+def test_code_that_nothing_here_runs_is_refused_and_trains_once_its_image_has_an_entry(
+    iris: Repository, tmp_path: Path
+) -> None:
+    (tmp_path / "programs").mkdir()
+    environ = {"PATH": str(tmp_path / "programs")}
+    iris.write("jobs/refused.yaml", manifest("refused", "team/base:1"))
+    refused = iris.run("apply", "--wait", **environ)
+    assert refused.code == 1
+    assert "No container engine works on this machine to run the image team/base:1" in refused.out
+    settings = (iris.root / "reconciler.yaml").read_text()
+    iris.write(
+        "reconciler.yaml", f'{settings}  team/base: {{python: "{trainers.OWN_PYTHON}", requirements: []}}\n'
+    )
+    applied = iris.run("apply", "--wait", **environ)
+    assert applied.code == 0, applied.out + applied.err
+    assert len(json.loads(model(iris, "refused"))) == 3
