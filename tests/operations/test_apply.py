@@ -305,6 +305,9 @@ class TestCancel:
         ]
         assert outside.jobs.cancelled == [job_of(outside, old).resource]
         assert claim_of_job(outside, old).ended is State.CANCELLED
+        # Else the run would count as cancelled outside.
+        superseded = f"superseded by {new.job_name} (onChange: cancel)"
+        assert claim_of_job(outside, old).error == f"cancelled: {superseded}"
 
     @pytest.mark.parametrize("answer", [Refused(400, "INVALID_ARGUMENT", "no"), Unknown("?")])
     def test_nothing_is_cancelled_without_what_replaces_it(self, outside: Outside, answer: Any) -> None:
@@ -768,6 +771,31 @@ def test_a_stop_ends_the_wait_before_it_is_sent_again(outside: Outside) -> None:
     stopped = applier(outside, patience=60.0, go_on=lambda: False)
     assert stopped.resubmit(job, claim_of_job(outside, job), ()).claim.state is ClaimState.PENDING
     assert outside.time.slept == []
+
+
+@pytest.mark.parametrize("staged", ["", "gs://staging/reconciler/packages/0/x.tar.gz"])
+def test_live_job_of_a_person_is_bound_to_the_same_job(outside: Outside, staged: str) -> None:
+    job = wanted()
+    theirs = {"packageUris": ["gs://theirs/code.tar.gz"]} if staged else {}
+    ours = {"packageUris": [staged]} if staged else {}
+
+    def body(desired: DesiredJob, job_name: str, labels: Any) -> dict[str, Any]:
+        found = body_of(desired, job_name, labels)
+        return {**found, "jobSpec": {**desired.spec, **ours}}
+
+    sent = {**body_of(job, "by hand", {"team": "risk"}), "jobSpec": {**job.spec, **theirs}}
+    run = outside.jobs.add(sent)
+    asked: list[str] = []
+
+    def holds(uri: str) -> bool:
+        asked.append(uri)
+        return True
+
+    acts = Applier(outside.ports, body, commit_of=lambda job: "c0ffee", patience=0.0)
+    result = acts.adopt(job, run.resource, observe(outside.ports), staged, holds)
+    assert (result.why, result.claim) == ("", claim_of_job(outside, job))
+    assert claim_of_job(outside, job).resource == run.resource
+    assert asked == theirs.get("packageUris", [])
 
 
 def test_resubmitting_says_how_it_went(outside: Outside) -> None:

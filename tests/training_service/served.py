@@ -12,6 +12,7 @@ from typing import Any
 
 import contract
 import urllib3
+from waiting import PATIENCE
 
 from reconciler.training_service.application import Admin, Application, Gate
 from reconciler.training_service.http.connections import Admit
@@ -84,6 +85,7 @@ class Service:
             headers={**own, **(headers or {})},
             retries=False,
             redirect=False,
+            timeout=PATIENCE,
         )
         return Answer(answer.status, {k.lower(): v for k, v in answer.headers.items()}, answer.data)
 
