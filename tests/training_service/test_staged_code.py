@@ -86,8 +86,8 @@ def test_staged_code_runs_in_an_environment_where_no_engine_works(staged: Starts
     assert run.log()[0] == (
         "INFO",
         f"The job runs in a container, but no container engine works on this machine: {engineless}/docker is"
-        " here, but says: Cannot connect to the Docker daemon. Its command runs in an environment of this"
-        " machine instead.",
+        " installed, but reports: Cannot connect to the Docker daemon. Its command runs in an environment of"
+        " this machine instead.",
     )
 
 

@@ -75,7 +75,8 @@ class _Placement:
             instead = in_environment(task)
             if instead is None:
                 raise _with_remedy(error, task) from None
-            self._say(INFO, f"{error.message} Its command runs in an environment of this machine instead.")
+            why = error.message.removesuffix(".")
+            self._say(INFO, f"{why}. Its command runs in an environment of this machine instead.")
             return instead
         return task
 
@@ -98,5 +99,7 @@ def _with_remedy(error: RunError, task: ContainerTask) -> RunError:
     """Return the error with the entry that gives staged code an environment; others need their container."""
     if not is_staged_code(task):
         return error
-    message = f"{error.message.removesuffix('.')}; or {how_to_run(task.image)}"
+    # The engine's own words come last: a cause is cut where it becomes too long.
+    what, _, details = error.message.removesuffix(".").partition(" by ")
+    message = f"{what}; or {how_to_run(task.image)}" + (f" ({details})" if details else "")
     return RunError(error.code, message, **{**error.details, "image": task.image})
