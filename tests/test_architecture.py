@@ -64,7 +64,8 @@ def test_modules_stay_small() -> None:
     # 200 held before import, which brought 17: one for each kind of source that it reads, and their parts.
     # Migration brought 7: its parts, its command, and the table of prebuilt images.
     # The pages brought 8: values, template, charts, job and site, their reader, listener and command.
-    assert len(lines) <= 232
+    # Short looks brought 2: the look, and the summary of ended runs.
+    assert len(lines) <= 234
     # Below 200 before the features above, whose modules are longer than most.
     assert 100 <= median(lines.values()) <= 210
     assert len([path for path in lines if path.parent == ROOT / "reconciler"]) <= 3

@@ -60,6 +60,8 @@ _STATES = {
     "JOB_STATE_EXPIRED": State.FAILED,
     "JOB_STATE_PARTIALLY_SUCCEEDED": State.FAILED,
 }
+# Not a filter of the live states: it would leave out a state that this version doesn't know.
+_ENDED_STATES = tuple(name for name, state in _STATES.items() if state.ended)
 
 
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/Trial: states before the start of a trial.
@@ -196,9 +198,13 @@ class VertexAi:
             frozenset(_logarithmic(parameters)),
         )
 
-    def jobs(self, labels: Mapping[str, str], since: str = "", base: str = "") -> tuple[ActualJob, ...]:
-        """List the jobs of both kinds with these labels; `since` and `base` are those of `Engine.jobs`."""
-        wanted = filter_of(labels, since, f"{base}_" if base else "", "display_name")
+    def jobs(
+        self, labels: Mapping[str, str], since: str = "", base: str = "", *, live: bool = False
+    ) -> tuple[ActualJob, ...]:
+        """List the jobs of both kinds with these labels; the other arguments are those of `Engine.jobs`."""
+        wanted = filter_of(
+            labels, since, f"{base}_" if base else "", "display_name", _ENDED_STATES if live else ()
+        )
         listings = [partial(self._listed, kind, labels, wanted) for kind in _COLLECTIONS]
         if not self._connection.endpoint.distant:
             return tuple(job for listing in listings for job in listing())

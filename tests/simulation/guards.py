@@ -208,6 +208,51 @@ GUARDS: Mapping[str, Guard] = {
         "adopt",
         (Patch("submission.adoption", "if job.state.ended:", "if False:"),),
     ),
+    "look-open": Guard(
+        "",
+        (Patch("submission.look", "moving = {*summary.open, *live}", "moving = {*live}"),),
+    ),
+    "look-live": Guard(
+        "",
+        (Patch("submission.look", "moving = {*summary.open, *live}", "moving = {*summary.open}"),),
+    ),
+    "look-note": Guard(
+        "",
+        (
+            Patch("submission.summary", "for _ in range(_TRIES if keys else 0):", "for _ in ():"),
+            Patch("submission.summary", "    if keys:\n        raise", "    if False:\n        raise"),
+        ),
+    ),
+    "look-goes-on": Guard(
+        "",
+        (Patch("submission.look", " and not may_go_on(job, kept[key])", ""),),
+    ),
+    "look-settled": Guard(
+        "",
+        (
+            Patch(
+                "submission.summary",
+                "ended = all(run.state.ended and made(claim, run) for run in runs)",
+                "ended = True",
+            ),
+            Patch("submission.summary", "not (claim.ended or claim.gone) or ", ""),
+        ),
+    ),
+    "look-restored": Guard(
+        "",
+        (Patch("submission.summary", " and summary.genesis == stored.genesis", ""),),
+    ),
+    "look-empty": Guard(
+        "blind",
+        (
+            Patch(
+                "submission.look",
+                "if not found and all(claim.is_adopted for claim in missing):",
+                "if False:",
+            ),
+        ),
+        beyond=True,
+    ),
     "paused-before-sending": Guard(
         "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
     ),

@@ -18,6 +18,7 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
+from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import open_record, report
 from reconciler.planning.comparison import predecessors
 from reconciler.planning.outcome import Outcome, Status
@@ -26,7 +27,8 @@ from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
 from reconciler.submission.claims_upkeep import cancel, record_cancel
-from reconciler.submission.observe import Observed, observe
+from reconciler.submission.look import OLDEST, keep_summary, look
+from reconciler.submission.observe import Observed
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import CredentialsPort, JobsPort
@@ -43,6 +45,7 @@ _AT_ONCE = (1, 2, 8)
 """Submissions of one reconciler that are under way at once."""
 _BY_HAND = 0.1
 _COMMANDS = 0.1
+_FULL = 0.1
 _INTERVALS = (5.0, 60.0, 300.0, 600.0)
 
 
@@ -77,7 +80,11 @@ class Outside:
         self.world.checker.began(commit, process.name)
         try:
             by_hand = not self.draining and self.people.random() < _BY_HAND
-            observed = observe(ports)
+            also, wanted = self._record_keys(process), wanted_of(commit.jobs)
+            is_full = self.people.random() < _FULL
+            seen = look(ports, wanted, also, full=is_full, oldest=OLDEST)
+            self.world.checker.looked(process.name, full=seen.full)
+            observed = seen.observed
             self._command(process, ports, observed)
             self._adopt(process, ports, observed, commit)
             plan = self._plan_of(commit, ports, observed, by_hand=by_hand)
@@ -102,14 +109,29 @@ class Outside:
                 said = outcome.error or outcome.state
                 self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
                 self.world.checker.told(outcome, process.name)
-            observed = observe(ports)
+            also = self._record_keys(process)
+            seen = look(ports, wanted, also, full=is_full, oldest=OLDEST)
+            observed = seen.observed
             if not applier.upkeep(commit.jobs, observed):
                 self.world.checker.saw(observed.runs)
+            keep_summary(ports, seen, wanted, also)
             self._report(process, commit, observed, outcomes)
         except ReconcilerError as error:
             self.world.trace(process.name, f"stopped: {error.message}")
             return None
         return plan
+
+    def both_plans(self, process: Process) -> tuple[Plan, Plan]:
+        """Return the plans of a short look and of a full one, while nothing changes."""
+        commit, ports = self.repository.head, self._ports(process)
+        wanted = wanted_of(commit.jobs)
+        looks = [look(ports, wanted, full=full).observed for full in (False, True)]
+        short, full = (self._plan_of(commit, ports, observed) for observed in looks)
+        return short, full
+
+    def _record_keys(self, process: Process) -> frozenset[str]:
+        records = RecordsPort(process, self.world, self.records).all().values()
+        return frozenset(key for found in records for job in found.record.jobs.values() for key in job.keys)
 
     def _command(self, process: Process, ports: Ports, observed: Observed) -> None:
         """Sometimes run `reconciler cancel` for a live run that a claim names, before the pass goes on."""
@@ -195,6 +217,7 @@ class Outside:
             owner=process.name,
             instance=self.place.instance,
             neighbours=self.place.neighbours,
+            least_history=0,
         )
 
 

@@ -205,6 +205,7 @@ class Simulation:
                     self._world.trace("repository", "every job has one more attempt")
                     raises, still = raises - 1, 0
                     continue
+                checker.looks_alike(*outside.both_plans(process))
                 checker.at_the_end(plan)
                 return
             process.sleep(_BETWEEN)
