@@ -33,6 +33,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 
+from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError
 from reconciler.google.listing import KnownClaims
@@ -180,21 +181,24 @@ class ObjectClaims:
             now = answered_at(response)
             if found is None:
                 return StoredSummary(b"", 0, 0, now)
-            genesis = self._store.find(self._genesis)[0]
-            if genesis is None:
+            number = self._generation(found.name, found.generation)
+            genesis, content = call_all(
+                [lambda: self._store.find(self._genesis)[0], lambda: self._content(found)]
+            )
+            if not isinstance(genesis, StoredObject):
                 raise self._missing_genesis(0)
             self._check_genesis(genesis)
-            generation = self._generation(found.name, found.generation)
-            try:
-                content = gzip.decompress(self._store.read(found))
-            except NotFoundAtServiceError:
-                # Replaced or deleted since it was found: the look is a full one.
-                content = b""
-            except (OSError, EOFError, zlib.error):
-                content = b"unreadable"
-            return StoredSummary(
-                content, generation, self._generation(self._genesis, genesis.generation), now
-            )
+            marked = self._generation(self._genesis, genesis.generation)
+            return StoredSummary(content if isinstance(content, bytes) else b"", number, marked, now)
+
+    def _content(self, found: StoredObject) -> bytes:
+        try:
+            return gzip.decompress(self._store.read(found))
+        except NotFoundAtServiceError:
+            # Replaced or deleted since it was found: the look is a full one.
+            return b""
+        except (OSError, EOFError, zlib.error):
+            return b"unreadable"
 
     def genesis_generation(self) -> int:
         """Return the generation of the genesis; 0 if it is missing."""

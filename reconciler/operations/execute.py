@@ -43,7 +43,6 @@ from reconciler.submission.claims_upkeep import (
 )
 from reconciler.submission.observe import Observed
 from reconciler.submission.protocol import Order, SubmissionResult, Submitter
-from reconciler.submission.summary import note_open
 
 PATIENCE = 60.0
 """Seconds that one apply waits for unknown outcomes, and for cancelled jobs to end."""
@@ -84,9 +83,6 @@ class Applier:
 
     def run(self, plan: Plan) -> Generator[Outcome]:
         """Carry out the plan; yield the outcome of each change except `none`, as it becomes known."""
-        # Looks read each desired content. After its manifest's removal, only the note leads to its claim.
-        submitted = {change.key for change in plan.changes if change.action in SUBMISSIONS}
-        note_open(self.ports.claims, submitted - {""})
         cancels = [change for change in plan.changes if change.action is Action.CANCEL]
         cancelled: list[tuple[Change, ActualJob]] = []
         # Duplicate runs of an attempt have no successor to wait for.
@@ -156,8 +152,6 @@ class Applier:
         adoption = Adoption(
             claim, keys_of(job), resource, lambda name: self.body(job, name, {}), package, holds
         )
-        # No listing by label shows the job: only this note leads to its claim.
-        note_open(self.ports.claims, {claim.id.key})
         return adopt(self.ports, adoption, observed)
 
     def resubmit(self, job: DesiredJob, claim: Claim, runs: Iterable[ActualJob]) -> SubmissionResult:

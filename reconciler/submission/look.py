@@ -38,11 +38,11 @@ from reconciler.submission.summary import (
     Kept,
     Summary,
     Wanted,
-    by_key,
     contradictions,
     encoded,
     keys_in,
     may_go_on,
+    settled_by_key,
     summarize,
     summary_of,
 )
@@ -136,7 +136,7 @@ def keep_summary(ports: Ports, seen: Look, wanted: Wanted, also: Collection[str]
 def _short(ports: Ports, summary: Summary, wanted: Wanted, also: Collection[str]) -> Observed | None:
     """Return the result of a short look; None if only a full one is right, or it is cheaper."""
     live = ports.jobs.live()
-    kept = by_key(summary.kept)
+    kept = settled_by_key(summary, wanted)
     own = [run for run in live if not is_of_other_instance(run, ports.source, ports.instance)]
     reread = _to_read(summary, kept, keys_in(own), wanted, also)
     if len(reread) > _FEW + summary.size // _READS_OF_ONE:

@@ -18,17 +18,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.base.errors import ServiceError
 from reconciler.model.cause import is_set_up
 from reconciler.model.claim import Claim, ClaimId, ClaimState, age, made
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.plan import DesiredJob
-from reconciler.model.ports import ClaimStore, StoredSummary, Versioned
+from reconciler.model.ports import StoredSummary, Versioned
 from reconciler.submission.claims_upkeep import refreshed, runs_by_claim
 from reconciler.submission.observe import Observed
 
 _FORMAT = 1
-_TRIES = 5
 
 Wanted = Mapping[str, DesiredJob]
 """Desired jobs by each of their keys."""
@@ -78,12 +76,20 @@ def summary_of(stored: StoredSummary | None) -> Summary | None:
     return summary if is_own and is_dated else None
 
 
-def by_key(kept: Iterable[Kept]) -> dict[str, list[Kept]]:
-    """Return settled attempts by their contents' keys."""
+def settled_by_key(summary: Summary, wanted: Wanted) -> dict[str, list[Kept]]:
+    """Return the attempts at contents whose claims, as copied, need no update, by their keys."""
     found: dict[str, list[Kept]] = defaultdict(list)
-    for each in kept:
+    for each in summary.kept:
         found[each.versioned.claim.id.key].append(each)
-    return found
+    # Otherwise an update would write the copy over the claim, and the copy may be old or forged.
+    return {
+        key: attempts
+        for key, attempts in found.items()
+        if all(
+            _is_settled(each.versioned.claim, wanted.get(key), [each.run] if each.run else [])
+            for each in attempts
+        )
+    }
 
 
 def may_go_on(job: DesiredJob, kept: Sequence[Kept]) -> bool:
@@ -101,12 +107,12 @@ def summarize(observed: Observed, before: Summary, wanted: Wanted, also: Collect
 
     Args:
         observed: Claims and runs of the look.
-        before: Its time and size, and the keys that were open.
+        before: Its time, its size and the oldest run.
         wanted: All desired jobs of the repository.
         also: The keys of other contents that looks need.
     """
     runs = runs_by_claim(observed)
-    settled, moving = dict[ClaimId, Kept](), set(before.open)
+    settled, moving = dict[ClaimId, Kept](), set[str]()
     for id, versioned in observed.versions.items():
         of_claim = [run for run in runs.pop(id, []) if run.kind == versioned.claim.kind]
         if _is_settled(versioned.claim, wanted.get(id.key), of_claim):
@@ -147,28 +153,6 @@ def _predecessors(settled: Iterable[Kept], wanted: Wanted) -> Iterator[str]:
 def encoded(summary: Summary) -> bytes:
     """Return the stored form of a summary."""
     return msgspec.json.encode(summary)
-
-
-def note_open(claims: ClaimStore, keys: Collection[str]) -> None:
-    """Add contents to the summary's open ones, before their claims are written; do nothing without one.
-
-    Otherwise, a look after the manifest's removal would miss a claim whose request made no job yet.
-
-    Raises:
-        ServiceError: The summary can't be read or written.
-    """
-    for _ in range(_TRIES if keys else 0):
-        stored = claims.summary()
-        summary = summary_of(stored)
-        if stored is None or summary is None or not set(keys) - set(summary.open):
-            return
-        noted = replace(summary, open=tuple(sorted({*summary.open, *keys})))
-        if claims.write_summary(encoded(noted), stored.generation):
-            return
-    if keys:
-        raise ServiceError(
-            "the summary of ended runs keeps changing", hint="another run is updating it: try again"
-        )
 
 
 def contradictions(summary: Summary, observed: Observed, wanted: Wanted) -> list[str]:

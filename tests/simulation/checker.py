@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import takewhile
 from math import inf
 from typing import Any
@@ -18,6 +19,7 @@ from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan
 from reconciler.model.ports import Versioned
 from reconciler.planning.outcome import Outcome
+from reconciler.submission.look import Look
 
 from .github import Statuses
 from .model import OURS, PERSON, TIMEOUT, Job, Place, Request, ours, short_slot
@@ -102,6 +104,7 @@ class Checker:
         self._begun: dict[tuple[str, str], float] = {}
         self._beyond = beyond
         self._marks: set[str] = set()
+        self._written: dict[ClaimId, datetime] = {}
         self._commanded: set[str] = set()
         self._to_cancel: set[str] = set()
         self._adopted: set[str] = set()
@@ -123,9 +126,16 @@ class Checker:
         self._passes[who] = _Pass(self._passes[who].commit, self._passes[who].began, looks=True)
         self.listed_claims(found, who, part=True)
 
-    def looked(self, who: str, *, full: bool) -> None:
-        """A reconciler has looked, and plans."""
-        self.seen["full looks" if full else "short looks"] += 1
+    def looked(self, who: str, seen: Look) -> None:
+        """A reconciler has looked, and plans: what a full look found open, each short one reads."""
+        self.seen["full looks" if seen.full else "short looks"] += 1
+        if seen.full or seen.summary is None:
+            return
+        for id, found in self._claims.all().items():
+            is_open = not (found.claim.ended or found.claim.gone)
+            is_known = self._written.get(id, seen.summary.taken) < seen.summary.taken
+            if is_open and is_known and id not in seen.observed.claims:
+                self._wrong("look", f"{who} looked without the {found.claim.state} {found.claim.job_name}")
 
     def looks_alike(self, short: Plan, full: Plan) -> None:
         """Nothing changes any more: a short look gives the plan that a full one gives.
@@ -401,6 +411,7 @@ class Checker:
     def written(self, before: Claim | None, claim: Claim) -> None:
         """A claim was written."""
         self.seen[f"claims {claim.state}"] += 1
+        self._written[claim.id] = self._world.time(self._world.now)
         if before is not None and before.state is ClaimState.BOUND and claim.state is not ClaimState.BOUND:
             self._wrong("I2", f"the claim of {claim.job_name} was bound, and is {claim.state} now")
         if claim.state is ClaimState.PENDING:
@@ -760,8 +771,8 @@ class Checkers:
     def remembers(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
         self._of[who].remembers(found, who)
 
-    def looked(self, who: str, *, full: bool) -> None:
-        self._of[who].looked(who, full=full)
+    def looked(self, who: str, seen: Look) -> None:
+        self._of[who].looked(who, seen)
 
     def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str, *, part: bool = False) -> None:
         self._of[who].listed_claims(found, who, part=part)

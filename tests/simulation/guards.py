@@ -209,19 +209,13 @@ GUARDS: Mapping[str, Guard] = {
         (Patch("submission.adoption", "if job.state.ended:", "if False:"),),
     ),
     "look-open": Guard(
-        "",
+        "look",
         (Patch("submission.look", "moving = {*summary.open, *live}", "moving = {*live}"),),
     ),
     "look-live": Guard(
         "",
         (Patch("submission.look", "moving = {*summary.open, *live}", "moving = {*summary.open}"),),
-    ),
-    "look-note": Guard(
-        "",
-        (
-            Patch("submission.summary", "for _ in range(_TRIES if keys else 0):", "for _ in ():"),
-            Patch("submission.summary", "    if keys:\n        raise", "    if False:\n        raise"),
-        ),
+        beyond=True,
     ),
     "look-goes-on": Guard(
         "",

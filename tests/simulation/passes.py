@@ -83,7 +83,7 @@ class Outside:
             also, wanted = self._record_keys(process), wanted_of(commit.jobs)
             is_full = self.people.random() < _FULL
             seen = look(ports, wanted, also, full=is_full, oldest=OLDEST)
-            self.world.checker.looked(process.name, full=seen.full)
+            self.world.checker.looked(process.name, seen)
             observed = seen.observed
             self._command(process, ports, observed)
             self._adopt(process, ports, observed, commit)
