@@ -108,6 +108,7 @@ def forged(outside: Outside, change: Callable[[Summary], Summary]) -> None:
     outside.claims.stored = encoded(change(summary)), outside.claims.stored[1]
 
 
+@pytest.mark.fault(55)
 @pytest.mark.parametrize(
     "change",
     [
@@ -136,6 +137,7 @@ def test_a_forged_summary_submits_nothing_twice_and_a_full_look_corrects_it(
     assert kept(outside) == right
 
 
+@pytest.mark.fault(55)
 def test_a_deleted_or_broken_summary_is_made_anew(outside: Outside) -> None:
     right = kept(outside)
     for content in (b"", b"{", b'{"taken": 3}'):
@@ -145,6 +147,7 @@ def test_a_deleted_or_broken_summary_is_made_anew(outside: Outside) -> None:
         assert kept(outside) == right
 
 
+@pytest.mark.fault(55)
 def test_a_full_look_says_what_a_forged_summary_had_wrong(outside: Outside) -> None:
     def change(summary: Summary) -> Summary:
         first, *rest = summary.kept
