@@ -104,7 +104,7 @@ def look(
     observed = observe(ports)
     notes = contradictions(summary, observed, wanted) if summary else []
     if stored and stored.content and summary is None:
-        notes.append("the summary of ended runs isn't of this store, or can't be read: it is made anew")
+        notes.append("the summary of ended runs isn't of this store, or can't be read: apply makes it anew")
     return Look(observed, stored, summary, full=True, notes=tuple(notes))
 
 

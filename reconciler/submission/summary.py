@@ -173,7 +173,8 @@ def contradictions(summary: Summary, observed: Observed, wanted: Wanted) -> list
         for id, claim in observed.claims.items()
         if id.key not in known and not (claim.ended or claim.gone)
     )
-    return [f"the summary of ended runs was wrong, and is corrected: {each}" for each in sorted(said)]
+    remedy = "`reconciler apply --full` corrects it"
+    return [f"the summary of ended runs was wrong ({remedy}): {each}" for each in sorted(said)]
 
 
 def keys_in(runs: Iterable[ActualJob]) -> set[str]:

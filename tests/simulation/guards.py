@@ -232,10 +232,6 @@ GUARDS: Mapping[str, Guard] = {
             Patch("submission.summary", "not (claim.ended or claim.gone) or ", ""),
         ),
     ),
-    "look-restored": Guard(
-        "",
-        (Patch("submission.summary", " and summary.genesis == stored.genesis", ""),),
-    ),
     "look-empty": Guard(
         "blind",
         (

@@ -27,8 +27,9 @@ from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
 from reconciler.submission.claims_upkeep import cancel, record_cancel
-from reconciler.submission.look import OLDEST, keep_summary, look
-from reconciler.submission.observe import Observed
+from reconciler.submission.look import OLDEST, Look, keep_summary, look
+from reconciler.submission.observe import Observed, observe
+from reconciler.submission.summary import Wanted
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import CredentialsPort, JobsPort
@@ -60,6 +61,7 @@ class Outside:
         draining: Whether nobody begins another pass.
         people: Decides by chance of its own which passes a person starts.
         adopters: Chance of its own and its rate: passes before which a person adopts a job.
+        older: Whether half of the reconcilers are of a version that knows nothing of summaries.
     """
 
     world: World
@@ -73,6 +75,7 @@ class Outside:
     draining: bool = False
     people: random.Random = field(default_factory=random.Random)
     adopters: tuple[random.Random, float] = (random.Random(0), 0.0)
+    older: bool = False
 
     def one_pass(self, process: Process) -> Plan | None:
         """One apply and one report; the plan, or None where it couldn't be carried through."""
@@ -82,7 +85,8 @@ class Outside:
             by_hand = not self.draining and self.people.random() < _BY_HAND
             also, wanted = self._record_keys(process), wanted_of(commit.jobs)
             is_full = self.people.random() < _FULL
-            seen = look(ports, wanted, also, full=is_full, oldest=OLDEST)
+            is_old = self.is_old(process)
+            seen = self._look(ports, wanted, also, full=is_full, is_old=is_old)
             self.world.checker.looked(process.name, seen)
             observed = seen.observed
             self._command(process, ports, observed)
@@ -110,16 +114,26 @@ class Outside:
                 self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
                 self.world.checker.told(outcome, process.name)
             also = self._record_keys(process)
-            seen = look(ports, wanted, also, full=is_full, oldest=OLDEST)
+            seen = self._look(ports, wanted, also, full=is_full, is_old=is_old)
             observed = seen.observed
             if not applier.upkeep(commit.jobs, observed):
                 self.world.checker.saw(observed.runs)
-            keep_summary(ports, seen, wanted, also)
+            if not is_old:
+                keep_summary(ports, seen, wanted, also)
             self._report(process, commit, observed, outcomes)
         except ReconcilerError as error:
             self.world.trace(process.name, f"stopped: {error.message}")
             return None
         return plan
+
+    def is_old(self, process: Process) -> bool:
+        """Whether a reconciler is of a version that knows nothing of summaries."""
+        return self.older and process.name.startswith("r") and int(process.name[1:]) % 2 == 0
+
+    def _look(self, ports: Ports, wanted: Wanted, also: frozenset[str], *, full: bool, is_old: bool) -> Look:
+        if is_old:
+            return Look(observe(ports), None, None, full=True)
+        return look(ports, wanted, also, full=full, oldest=OLDEST)
 
     def both_plans(self, process: Process) -> tuple[Plan, Plan]:
         """Return the plans of a short look and of a full one, while nothing changes."""
