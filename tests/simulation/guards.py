@@ -217,10 +217,6 @@ GUARDS: Mapping[str, Guard] = {
         (Patch("submission.look", "moving = {*summary.open, *live}", "moving = {*summary.open}"),),
         beyond=True,
     ),
-    "look-goes-on": Guard(
-        "",
-        (Patch("submission.look", " and not may_go_on(job, kept[key])", ""),),
-    ),
     "look-settled": Guard(
         "",
         (
