@@ -50,6 +50,7 @@ class _Pass:
         named: The jobs that claims named as not known to have ended, in the reconciler's listing of claims.
         ended: The other jobs that claims named there.
         looks: Whether it makes a short look, which lists one content after the other.
+        planned: Whether it has looked and goes on to its plan.
         found: Whether such a listing showed anything.
         not_found: The ended jobs that such listings left out.
         left_out: The jobs that its last listing of all runs left out against the bounds: of those named, and
@@ -63,6 +64,7 @@ class _Pass:
     named: list[tuple[ClaimId, Job]] = field(default_factory=list)
     ended: list[tuple[ClaimId, Job]] = field(default_factory=list)
     looks: bool = False
+    planned: bool = False
     found: bool = False
     not_found: list[Job] = field(default_factory=list)
     left_out: list[Job] = field(default_factory=list)
@@ -175,7 +177,7 @@ class Checker:
             wanted = {label_of(job.identity) for job in one_pass.commit.jobs}
             alike = [job for id, job in named if id.key in wanted and job.kind == kind]
             one_pass.blind_looks[key] = [job for job in alike if world.is_blind_to(job)]
-            if one_pass.looks:
+            if one_pass.looks and not one_pass.planned:
                 shown = {run.resource for run in found}
                 one_pass.found |= bool(shown)
                 of_kind = [job for id, job in named if id.key == key and job.kind == kind]
@@ -283,7 +285,8 @@ class Checker:
             self._wrong("set-up", f"{request.sender} sent a create of {name} after {passed:.0f} s")
 
     def planned(self, plan: Plan, who: str) -> None:
-        """A pass is about to carry out this plan."""
+        """A pass is about to carry out this plan; its later searches are no part of its look."""
+        self._passes[who].planned = True
         cancels = (change.actual for change in plan.changes if change.action is Action.CANCEL)
         self._to_cancel |= {run.resource for run in cancels if run}
         self._own_cancels(plan)

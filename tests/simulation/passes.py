@@ -77,14 +77,14 @@ class Outside:
     adopters: tuple[random.Random, float] = (random.Random(0), 0.0)
     older: bool = False
 
-    def one_pass(self, process: Process) -> Plan | None:
+    def one_pass(self, process: Process, *, full: bool = False) -> Plan | None:
         """One apply and one report; the plan, or None where it couldn't be carried through."""
         commit, ports = self.repository.head, self._ports(process)
         self.world.checker.began(commit, process.name)
         try:
             by_hand = not self.draining and self.people.random() < _BY_HAND
             also, wanted = self._record_keys(process), wanted_of(commit.jobs)
-            is_full = self.people.random() < _FULL
+            is_full = full or self.people.random() < _FULL
             is_old = self.is_old(process)
             seen = self._look(ports, wanted, also, full=is_full, is_old=is_old)
             self.world.checker.looked(process.name, seen)
