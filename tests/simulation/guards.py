@@ -212,11 +212,6 @@ GUARDS: Mapping[str, Guard] = {
         "look",
         (Patch("submission.look", "moving = {*summary.open, *live}", "moving = {*live}"),),
     ),
-    "look-live": Guard(
-        "",
-        (Patch("submission.look", "moving = {*summary.open, *live}", "moving = {*summary.open}"),),
-        beyond=True,
-    ),
     "look-settled": Guard(
         "",
         (

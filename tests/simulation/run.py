@@ -208,9 +208,9 @@ class Simulation:
                     self._world.trace("repository", "every job has one more attempt")
                     raises, still = raises - 1, 0
                     continue
+                checker.looks_alike(*outside.both_plans(process))
                 # Only the audit finds a second job that came late and ended between two looks.
                 plan = outside.one_pass(process, full=True) or plan
-                checker.looks_alike(*outside.both_plans(process))
                 checker.at_the_end(plan)
                 return
             process.sleep(_BETWEEN)
