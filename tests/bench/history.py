@@ -7,6 +7,7 @@ have ended, and beside them so many runs of other contents, each with its claim;
 from __future__ import annotations
 
 import argparse
+import gc
 import hashlib
 import json
 import sys
@@ -111,6 +112,8 @@ class History:
     @contextmanager
     def measured(self, what: str) -> Iterator[Session]:
         """Print the calls and seconds of a step."""
+        # A command begins without the objects of the one before.
+        gc.collect()
         transport = Delayed(self._handlers)
         session = self.session(transport, distant=True)
         began = time.monotonic()
