@@ -105,4 +105,5 @@ def main() -> None:
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

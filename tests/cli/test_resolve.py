@@ -57,7 +57,7 @@ def test_a_foreign_job_is_not_adopted_and_a_person_decides(
 
     planned = repository.run("plan", "--detailed-exitcode")
     assert planned.code == 2
-    assert f"run `reconciler resolve {name} --resubmit` or `--give-up`" in planned.out
+    assert f"run `reconciler resolve {name} --resubmit` or `--give-up`" in " ".join(planned.out.split())
     assert ("held", None) in row(repository, name)
 
     settled = repository.run("resolve", "census", "--resubmit")

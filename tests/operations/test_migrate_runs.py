@@ -119,9 +119,8 @@ def examples(tmp_path: Path, wheelhouse: Path, environments: Path) -> Iterator[R
         shutil.copy(ROOT / "jobs" / f"{name.replace('_', '-')}.yaml", made.root / "jobs")
     settings = (ROOT / "reconciler.yaml").read_text("utf-8")
     # The report says to write the runtime's entry for the image too.
-    made.write(
-        "reconciler.yaml", settings + settings[settings.index('  "2.11":') :].replace('"2.11"', f'"{IMAGE}"')
-    )
+    entry = settings[settings.index('  "2.11":') :].partition("\n\n")[0]
+    made.write("reconciler.yaml", f"{settings}{entry.replace('2.11', IMAGE, 1)}\n")
     made.has_jobs = True
     prepare_home(home_of(made.root, os.environ), os.environ)
     yield made

@@ -19,7 +19,6 @@ from reconciler.training_service.jobs.cluster import PYTHON_FIELD, RUNTIME_FIELD
 from reconciler.training_service.jobs.images import find_image, find_override, how_to_override, known_runtimes
 from reconciler.training_service.jobs.launch import MOST_REPLICAS, seconds
 from reconciler.training_service.jobs.python_commands import how_to_run, is_staged_code, python_of_image
-from reconciler.training_service.processes.container_engines import any_engine
 from reconciler.training_service.state.records import (
     TUNING_JOBS,
     Code,
@@ -234,6 +233,8 @@ def _without_place(pool: Pool, task: ContainerTask, images: Mapping[str, Json]) 
     # Other containers are taken: an engine may be there when they start.
     if not is_staged_code(task) or find_override(task.image, images) or python_of_image(task.image):
         return
+    from reconciler.training_service.processes.container_engines import any_engine  # slow, and rarely needed
+
     if not any_engine(os.environ):
         message = f"No container engine works on this machine to run the image {task.image}"
         yield pool.image_field, f"{message}: install or start Docker or Podman, or {how_to_run(task.image)}"
