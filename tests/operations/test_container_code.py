@@ -162,6 +162,19 @@ def test_folder_that_is_the_package_itself_has_its_lock_file_beside_it(root: Pat
         assert "trainer/a.lock" in opened.getnames()
 
 
+def test_package_that_changes_while_it_is_staged_is_staged_as_it_was_named(root: Path) -> None:
+    loaded = desired(root)
+    (root / "code/trainer/task.py").write_text("print(2)\n")
+    (archive,) = (build() for build in loaded.archives.values())
+    with tarfile.open(fileobj=io.BytesIO(archive.data)) as opened:
+        task = opened.extractfile("trainer/task.py")
+        assert task
+        assert task.read() == b"print(1)\n"
+    (pool,) = pools(body_of(loaded))
+    assert pool["containerSpec"]["command"][4] == archive.sha256
+    assert job_of(root).job_name != loaded.jobs[0].job_name
+
+
 def as_service_shows(job: DesiredJob, loaded: Desired) -> JsonObject:
     """The spec of the job's run, read from the resource that was created."""
     body = body_of(loaded)
