@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from datetime import timedelta
 
 from reconciler.base.errors import InvalidError, NotFoundError, ReconcilerError
 from reconciler.google.session import Session
@@ -15,19 +14,11 @@ from reconciler.model.plan import Plan
 from reconciler.model.ports import Ports
 from reconciler.operations.apply import Applied
 from reconciler.operations.load_desired import Desired
-from reconciler.operations.plan import wanted_of
-from reconciler.operations.report import (
-    post_reason,
-    post_statuses,
-    posts_statuses,
-    record_keys,
-    unposted_sentences,
-)
+from reconciler.operations.report import post_reason, post_statuses, posts_statuses, unposted_sentences
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.claims_upkeep import with_reason
-from reconciler.submission.look import OLDEST, keep_summary, look
-from reconciler.submission.observe import Observed
+from reconciler.submission.observe import Observed, observe
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +69,12 @@ def load_or_report(
         raise
 
 
-def follow_up(
-    session: Session,
-    desired: Desired,
-    applied: Applied,
-    *,
-    full: bool = False,
-    oldest: timedelta | None = OLDEST,
-) -> FollowUp:
+def follow_up(session: Session, desired: Desired, applied: Applied) -> FollowUp:
     """Update claims and commit statuses with the observed state; post the reason for a refused plan.
 
-    Errors become problems of the result, since the jobs are not affected; the next pass tries again. `full`
-    and `oldest` are those of `look`.
+    Errors become problems of the result, since the jobs are not affected; the next pass tries again.
     """
-    state = _update(session, desired, applied, full, oldest)
+    state = _update(session, desired, applied)
     if applied.refused is None:
         return state
     failed = post_reason(session, applied.origin.exact, f"refused: {applied.refused.message}")
@@ -99,9 +82,7 @@ def follow_up(
     return FollowUp(state.observed, problems, state.unposted + len(failed))
 
 
-def _update(
-    session: Session, desired: Desired, applied: Applied, full: bool, oldest: timedelta | None
-) -> FollowUp:
+def _update(session: Session, desired: Desired, applied: Applied) -> FollowUp:
     errors = {
         outcome.change.desired.manifest.name: outcome.error
         for outcome in applied.outcomes
@@ -110,14 +91,9 @@ def _update(
     observed = None
     try:
         # Observed again after the changes: a claim must not get a state from before them.
-        wanted, also = wanted_of(desired.jobs), record_keys(session)
-        seen = look(session.ports, wanted, also, full=full, oldest=oldest)
-        observed = seen.observed
+        observed = observe(session.ports)
         not_updated = applied.applier.upkeep(desired.jobs, observed)
         commit, whole = applied.origin.exact, applied.plan.whole
-        # With only some of the jobs, the others' runs would be left out of the summary.
-        if whole:
-            keep_summary(session.ports, seen, wanted, also)
         failed = post_statuses(session, desired, observed, commit, whole, errors)
     except ReconcilerError as error:
         return FollowUp(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
@@ -134,8 +110,7 @@ def _report_invalid(session: Session, commit: str, error: InvalidError) -> list[
     count = f"{len(error.problems)} in {files} files" if files > 1 else f"{len(error.problems)}"
     reason = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
     try:
-        seen = look(session.ports, {}, record_keys(session))
-        failed = post_statuses(session, Desired((), {}), seen.observed, "", whole=False)
+        failed = post_statuses(session, Desired((), {}), observe(session.ports), "", whole=False)
         return unposted_sentences([*failed, *post_reason(session, commit, reason)])
     except ReconcilerError as other:
         return [other.message]
@@ -208,8 +183,8 @@ def wait(
 
 def _poll(ports: Ports, jobs: Collection[Awaited]) -> Iterator[tuple[Awaited, ActualJob]]:
     """Yield the current state of the jobs that exist."""
-    # Of a listing of the live jobs, those that have ended since are missing; each is read once.
-    listed = {job.resource: job for job in ports.jobs.live()} if len(jobs) > _READ_ALONE else {}
+    # A listing shows the whole history, in one request for each hundred jobs.
+    listed = {job.resource: job for job in ports.jobs.runs()} if len(jobs) > _READ_ALONE else {}
     for key in sorted(jobs):
         job = listed.get(key.resource)
         try:

@@ -454,16 +454,16 @@ class TestPasses:
         turn = loop.turn()
         assert turn.live, "the jobs go on"
         listed = [request for request in loop.requests if any(part in request for part in LISTINGS)]
-        assert len(listed) == 6, "the summary, the genesis, the claims, and the jobs of three collections"
+        assert len(listed) == 5, "the genesis, the claims, and the jobs of three collections"
         assert len({*loop.requests}) == len(loop.requests)
-        assert len(loop.requests) == 10, "and the service's health, images and places, and its bucket"
+        assert len(loop.requests) == 9, "and the service's health, images and places, and its bucket"
 
         all_succeed(service)
         for _ in range(3):
             turn = loop.turn()
         assert turn.at_rest
         assert loop.turn() is turn
-        assert len({*loop.requests}) == len(loop.requests) == 7, "a service that rests is only looked at"
+        assert len({*loop.requests}) == len(loop.requests) == 6, "a service that rests is only looked at"
         assert {request.partition(" ")[0] for request in loop.requests} == {"GET"}
 
     def test_without_a_change_no_manifest_is_opened(self, loop: Loop, repository: Repository) -> None:

@@ -350,9 +350,7 @@ class TestTelling:
         before: list[str] = []
         follow_up = watch_loop.follow_up
         monkeypatch.setattr(
-            watch_loop,
-            "follow_up",
-            lambda *given, **more: before.extend(told.names()) or follow_up(*given, **more),
+            watch_loop, "follow_up", lambda *given: before.extend(told.names()) or follow_up(*given)
         )
         self.turn(commands, told)
         assert before == ["submitted"]

@@ -6,7 +6,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import takewhile
 from math import inf
 from typing import Any
@@ -19,7 +18,6 @@ from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan
 from reconciler.model.ports import Versioned
 from reconciler.planning.outcome import Outcome
-from reconciler.submission.look import Look
 
 from .github import Statuses
 from .model import OURS, PERSON, TIMEOUT, Job, Place, Request, ours, short_slot
@@ -49,10 +47,6 @@ class _Pass:
         began: When that was.
         named: The jobs that claims named as not known to have ended, in the reconciler's listing of claims.
         ended: The other jobs that claims named there.
-        looks: Whether it makes a short look, which lists one content after the other.
-        planned: Whether it has looked and goes on to its plan.
-        found: Whether such a listing showed anything.
-        not_found: The ended jobs that such listings left out.
         left_out: The jobs that its last listing of all runs left out against the bounds: of those named, and
             of those that ended where it was empty.
         shown: The jobs that its last listing of all runs showed, where the services break their bounds.
@@ -62,11 +56,7 @@ class _Pass:
     commit: Commit
     began: float
     named: list[tuple[ClaimId, Job]] = field(default_factory=list)
-    ended: list[tuple[ClaimId, Job]] = field(default_factory=list)
-    looks: bool = False
-    planned: bool = False
-    found: bool = False
-    not_found: list[Job] = field(default_factory=list)
+    ended: list[Job] = field(default_factory=list)
     left_out: list[Job] = field(default_factory=list)
     shown: set[str] = field(default_factory=set)
     blind_looks: dict[str, list[Job]] = field(default_factory=dict)
@@ -106,7 +96,6 @@ class Checker:
         self._begun: dict[tuple[str, str], float] = {}
         self._beyond = beyond
         self._marks: set[str] = set()
-        self._written: dict[ClaimId, datetime] = {}
         self._commanded: set[str] = set()
         self._to_cancel: set[str] = set()
         self._adopted: set[str] = set()
@@ -122,48 +111,16 @@ class Checker:
         """A pass begins with what is checked out."""
         self._passes[who] = _Pass(commit, self._world.now)
 
-    def remembers(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
-        """A reconciler begins a short look, with the claims that it needn't read."""
-        self.seen["summaries read"] += bool(found)
-        self._passes[who] = _Pass(self._passes[who].commit, self._passes[who].began, looks=True)
-        self.listed_claims(found, who, part=True)
-
-    def looked(self, who: str, seen: Look) -> None:
-        """A reconciler has looked, and plans: what a full look found open, each short one reads."""
-        self.seen["full looks" if seen.full else "short looks"] += 1
-        if seen.full or seen.summary is None:
-            return
-        for id, found in self._claims.all().items():
-            is_open = not (found.claim.ended or found.claim.gone)
-            is_known = self._written.get(id, seen.summary.taken) < seen.summary.taken
-            if is_open and is_known and id not in seen.observed.claims:
-                self._wrong("look", f"{who} looked without the {found.claim.state} {found.claim.job_name}")
-
-    def looks_alike(self, short: Plan, full: Plan) -> None:
-        """Nothing changes any more: a short look gives the plan that a full one gives.
-
-        Only a full look finds an ended copy of a job that no manifest asks for.
-        """
-        said = [[(c.action, c.job_name, c.stuck) for c in plan.changes] for plan in (short, full)]
-        drift = [{(d.kind, d.job_name) for d in plan.drift} for plan in (short, full)]
-        more = {kind for kind, _ in drift[0] ^ drift[1]}
-        if said[0] != said[1] or not drift[0] <= drift[1] or more - {DriftKind.DUPLICATE}:
-            self._wrong("look", f"{said[0]} {drift[0]} and in full {said[1]} {drift[1]}")
-
-    def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str, *, part: bool = False) -> None:
-        """A reconciler gets all claims, or a part of them."""
+    def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
+        """A reconciler gets all claims."""
         if not self._beyond:
             return  # only then can a listing leave out what it must show
-        if not part:
-            self._passes[who].looks = False
         by_name = {job.name: job for job in self._world.jobs}
         bound = [(id, one.claim) for id, one in found.items() if one.claim.state is ClaimState.BOUND]
         # No filter by label can show an adopted job.
         bound = [(id, claim) for id, claim in bound if not by_name[claim.resource].adopted_as]
         live = [(id, by_name[claim.resource]) for id, claim in bound if not (claim.ended or claim.gone)]
-        ended = [(id, by_name[claim.resource]) for id, claim in bound if claim.ended]
-        if part:
-            live, ended = [*self._passes[who].named, *live], [*self._passes[who].ended, *ended]
+        ended = [by_name[claim.resource] for _, claim in bound if claim.ended]
         self._passes[who].named, self._passes[who].ended = live, ended
 
     def listed(self, found: Iterable[ActualJob], kind: str, key: str, who: str) -> None:
@@ -177,18 +134,12 @@ class Checker:
             wanted = {label_of(job.identity) for job in one_pass.commit.jobs}
             alike = [job for id, job in named if id.key in wanted and job.kind == kind]
             one_pass.blind_looks[key] = [job for job in alike if world.is_blind_to(job)]
-            if one_pass.looks and not one_pass.planned:
-                shown = {run.resource for run in found}
-                one_pass.found |= bool(shown)
-                of_kind = [job for id, job in named if id.key == key and job.kind == kind]
-                one_pass.left_out += [job for job in of_kind if job.name not in shown]
-                one_pass.not_found += [j for id, j in one_pass.ended if id.key == key and j.made < old]
         else:
             shown = one_pass.shown = {run.resource for run in found}
             one_pass.left_out = [job for _, job in named if job.name not in shown]
             # Names of ml are asked for by themselves, and one that is deleted says nothing.
-            ended = [job for _, job in one_pass.ended if job.api_version != ML_V1 and job.made < old]
-            if not shown and not one_pass.named and not any(job.gone for _, job in one_pass.ended):
+            ended = [job for job in one_pass.ended if job.api_version != ML_V1 and job.made < old]
+            if not shown and not one_pass.named and not any(job.gone for job in one_pass.ended):
                 one_pass.left_out += ended
 
     def handed_over(self, name: str, seconds: float, who: str) -> None:
@@ -284,9 +235,8 @@ class Checker:
         if passed < _BETWEEN_TRIES:
             self._wrong("set-up", f"{request.sender} sent a create of {name} after {passed:.0f} s")
 
-    def planned(self, plan: Plan, who: str) -> None:
-        """A pass is about to carry out this plan; its later searches are no part of its look."""
-        self._passes[who].planned = True
+    def planned(self, plan: Plan) -> None:
+        """A pass is about to carry out this plan."""
         cancels = (change.actual for change in plan.changes if change.action is Action.CANCEL)
         self._to_cancel |= {run.resource for run in cancels if run}
         self._own_cancels(plan)
@@ -307,12 +257,7 @@ class Checker:
 
     def _sees(self, did: str, who: str) -> None:
         """What a reconciler does doesn't rest on a listing that leaves out a job that a claim names."""
-        one_pass = self._passes[who]
-        missing = [*one_pass.left_out]
-        is_empty = one_pass.looks and not one_pass.found and not one_pass.named
-        if is_empty and not any(job.gone for _, job in one_pass.ended):
-            missing += [job for job in one_pass.not_found if job.api_version != ML_V1]
-        left_out = [job.name for job in missing if not job.gone]
+        left_out = [job.name for job in self._passes[who].left_out if not job.gone]
         if left_out:
             self._wrong("blind", f"{who} {did} after a listing without {', '.join(left_out)}")
 
@@ -414,7 +359,6 @@ class Checker:
     def written(self, before: Claim | None, claim: Claim) -> None:
         """A claim was written."""
         self.seen[f"claims {claim.state}"] += 1
-        self._written[claim.id] = self._world.time(self._world.now)
         if before is not None and before.state is ClaimState.BOUND and claim.state is not ClaimState.BOUND:
             self._wrong("I2", f"the claim of {claim.job_name} was bound, and is {claim.state} now")
         if claim.state is ClaimState.PENDING:
@@ -771,14 +715,8 @@ class Checkers:
     def began(self, commit: Commit, who: str) -> None:
         self._of[who].began(commit, who)
 
-    def remembers(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
-        self._of[who].remembers(found, who)
-
-    def looked(self, who: str, seen: Look) -> None:
-        self._of[who].looked(who, seen)
-
-    def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str, *, part: bool = False) -> None:
-        self._of[who].listed_claims(found, who, part=part)
+    def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
+        self._of[who].listed_claims(found, who)
 
     def listed(self, found: Iterable[ActualJob], kind: str, key: str, who: str) -> None:
         self._of[who].listed(found, kind, key, who)
@@ -820,7 +758,7 @@ class Checkers:
         self._of[who].by_hand(plan)
 
     def planned(self, plan: Plan, who: str) -> None:
-        self._of[who].planned(plan, who)
+        self._of[who].planned(plan)
 
     def commanded(self, name: str, who: str) -> None:
         self._of[who].commanded(name)

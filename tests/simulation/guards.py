@@ -208,32 +208,6 @@ GUARDS: Mapping[str, Guard] = {
         "adopt",
         (Patch("submission.adoption", "if job.state.ended:", "if False:"),),
     ),
-    "look-open": Guard(
-        "look",
-        (Patch("submission.look", "moving = {*summary.open, *live}", "moving = {*live}"),),
-    ),
-    "look-settled": Guard(
-        "",
-        (
-            Patch(
-                "submission.summary",
-                "ended = all(run.state.ended and made(claim, run) for run in runs)",
-                "ended = True",
-            ),
-            Patch("submission.summary", "not (claim.ended or claim.gone) or ", ""),
-        ),
-    ),
-    "look-empty": Guard(
-        "blind",
-        (
-            Patch(
-                "submission.look",
-                "if not found and all(claim.is_adopted for claim in missing):",
-                "if False:",
-            ),
-        ),
-        beyond=True,
-    ),
     "paused-before-sending": Guard(
         "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
     ),

@@ -18,7 +18,6 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
-from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import open_record, report
 from reconciler.planning.comparison import predecessors
 from reconciler.planning.outcome import Outcome, Status
@@ -27,9 +26,7 @@ from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
 from reconciler.submission.claims_upkeep import cancel, record_cancel
-from reconciler.submission.look import OLDEST, Look, keep_summary, look
 from reconciler.submission.observe import Observed, observe
-from reconciler.submission.summary import Wanted
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import CredentialsPort, JobsPort
@@ -46,7 +43,6 @@ _AT_ONCE = (1, 2, 8)
 """Submissions of one reconciler that are under way at once."""
 _BY_HAND = 0.1
 _COMMANDS = 0.1
-_FULL = 0.1
 _INTERVALS = (5.0, 60.0, 300.0, 600.0)
 
 
@@ -61,7 +57,6 @@ class Outside:
         draining: Whether nobody begins another pass.
         people: Decides by chance of its own which passes a person starts.
         adopters: Chance of its own and its rate: passes before which a person adopts a job.
-        older: Whether half of the reconcilers are of a version that knows nothing of summaries.
     """
 
     world: World
@@ -75,20 +70,14 @@ class Outside:
     draining: bool = False
     people: random.Random = field(default_factory=random.Random)
     adopters: tuple[random.Random, float] = (random.Random(0), 0.0)
-    older: bool = False
 
-    def one_pass(self, process: Process, *, full: bool = False) -> Plan | None:
+    def one_pass(self, process: Process) -> Plan | None:
         """One apply and one report; the plan, or None where it couldn't be carried through."""
         commit, ports = self.repository.head, self._ports(process)
         self.world.checker.began(commit, process.name)
         try:
             by_hand = not self.draining and self.people.random() < _BY_HAND
-            also, wanted = self._record_keys(process), wanted_of(commit.jobs)
-            is_full = full or self.people.random() < _FULL
-            is_old = self.is_old(process)
-            seen = self._look(ports, wanted, also, full=is_full, is_old=is_old)
-            self.world.checker.looked(process.name, seen)
-            observed = seen.observed
+            observed = observe(ports)
             self._command(process, ports, observed)
             self._adopt(process, ports, observed, commit)
             plan = self._plan_of(commit, ports, observed, by_hand=by_hand)
@@ -113,39 +102,14 @@ class Outside:
                 said = outcome.error or outcome.state
                 self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
                 self.world.checker.told(outcome, process.name)
-            also = self._record_keys(process)
-            seen = self._look(ports, wanted, also, full=is_full, is_old=is_old)
-            observed = seen.observed
+            observed = observe(ports)
             if not applier.upkeep(commit.jobs, observed):
                 self.world.checker.saw(observed.runs)
-            if not is_old:
-                keep_summary(ports, seen, wanted, also)
             self._report(process, commit, observed, outcomes)
         except ReconcilerError as error:
             self.world.trace(process.name, f"stopped: {error.message}")
             return None
         return plan
-
-    def is_old(self, process: Process) -> bool:
-        """Whether a reconciler is of a version that knows nothing of summaries."""
-        return self.older and process.name.startswith("r") and int(process.name[1:]) % 2 == 0
-
-    def _look(self, ports: Ports, wanted: Wanted, also: frozenset[str], *, full: bool, is_old: bool) -> Look:
-        if is_old:
-            return Look(observe(ports), None, None, full=True)
-        return look(ports, wanted, also, full=full, oldest=OLDEST)
-
-    def both_plans(self, process: Process) -> tuple[Plan, Plan]:
-        """Return the plans of a short look and of a full one, while nothing changes."""
-        commit, ports = self.repository.head, self._ports(process)
-        wanted = wanted_of(commit.jobs)
-        looks = [look(ports, wanted, full=full).observed for full in (False, True)]
-        short, full = (self._plan_of(commit, ports, observed) for observed in looks)
-        return short, full
-
-    def _record_keys(self, process: Process) -> frozenset[str]:
-        records = RecordsPort(process, self.world, self.records).all().values()
-        return frozenset(key for found in records for job in found.record.jobs.values() for key in job.keys)
 
     def _command(self, process: Process, ports: Ports, observed: Observed) -> None:
         """Sometimes run `reconciler cancel` for a live run that a claim names, before the pass goes on."""
@@ -231,7 +195,6 @@ class Outside:
             owner=process.name,
             instance=self.place.instance,
             neighbours=self.place.neighbours,
-            least_history=0,
         )
 
 

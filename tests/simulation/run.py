@@ -38,8 +38,6 @@ _SHARED = 1 / 3
 """The part of the runs in which two environments share a project and location."""
 _IN_THE_CLOUD = 1 / 2
 """The part of these in which an ended job counts as an attempt, whatever its cause."""
-_OLDER = 1 / 3
-"""The part of the runs in which an older version runs beside."""
 _RAISES = 3
 """How often `attempts` is raised after the trouble, where days pass."""
 _DAY = 90_000.0
@@ -100,7 +98,6 @@ class Simulation:
                 repairs=without != "audit",
                 people=random.Random(f"people of {seed}"),
                 # Two environments would adopt the same job: none can know of the other's claims.
-                older=random.Random(f"versions of {seed}").random() < _OLDER,
                 adopters=_adopters(seed) if place == places[0] else (random.Random(0), 0.0),
             )
             for place in places
@@ -208,9 +205,6 @@ class Simulation:
                     self._world.trace("repository", "every job has one more attempt")
                     raises, still = raises - 1, 0
                     continue
-                checker.looks_alike(*outside.both_plans(process))
-                # Only the audit finds a second job that came late and ended between two looks.
-                plan = outside.one_pass(process, full=True) or plan
                 checker.at_the_end(plan)
                 return
             process.sleep(_BETWEEN)
