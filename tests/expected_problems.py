@@ -7,9 +7,10 @@ user would: the tests take it for right from then on.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from reconciler.manifests.validate import validate
 

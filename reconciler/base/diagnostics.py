@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 MAX_PROBLEMS_PER_FILE = 100
 MAX_COUNTED_PER_FILE = 1_000
@@ -18,8 +19,7 @@ WARNING: Level = "warning"
 """Level of what may be right, but is probably a mistake."""
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True, order=True, gc=False):
     """One mistake in one file.
 
     Attributes:
@@ -44,6 +44,8 @@ class Problem:
 def quote(text: str) -> str:
     """Return `text` for a message: cut at 200 characters, controls escaped, in double quotes."""
     cut = text if len(text) <= MAX_QUOTED else text[:MAX_QUOTED] + "…"
+    if cut.isprintable() and '"' not in cut:
+        return f'"{cut}"'
     return '"' + "".join(c if c.isprintable() and c != '"' else _escape(c) for c in cut) + '"'
 
 
@@ -64,7 +66,7 @@ def counted(number: int, noun: str) -> str:
 def capped(problems: Iterable[Problem]) -> list[Problem]:
     """Return problems of one level sorted, without repeats, at most 100 per file and a count of the rest."""
     by_path: dict[str, list[Problem]] = {}
-    for problem in sorted(set(problems)):
+    for problem in sorted(dict.fromkeys(problems)):  # mostly in order, which sorts faster
         by_path.setdefault(problem.path, []).append(problem)
     shown: list[Problem] = []
     for path, found in by_path.items():

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import date
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem, capped
 from reconciler.base.errors import ExitCode, InvalidError, NotFoundError

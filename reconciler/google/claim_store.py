@@ -25,6 +25,9 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
+
+import msgspec
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError
@@ -43,6 +46,7 @@ _CLAIM = "claim"
 _GENESIS = "genesis"
 _DIGITS = 19  # of a generation, which is an int64
 _FIELDS = "name,generation,metadata"
+_json = msgspec.json.Decoder()
 
 
 class ObjectClaims:
@@ -238,9 +242,9 @@ class ObjectClaims:
         """Return the JSON object in an entry of the metadata, else in the content; raise ValueError."""
         text = found.metadata.get(entry) or self._store.read(found).decode(errors="replace")
         try:
-            document = json.loads(text)
-        except RecursionError:
-            document = None
+            document: Any = _json.decode(text)
+        except (ValueError, RecursionError):
+            document = _read_leniently(text)
         if not isinstance(document, dict):
             raise ValueError(f'neither the entry "{entry}" of its metadata nor its content is a JSON object')
         return document
@@ -276,6 +280,14 @@ class ObjectClaims:
             "nothing is submitted without its claim: correct this, or wait until Cloud Storage answers, "
             "then run `reconciler apply`"
         )
+
+
+def _read_leniently(text: str) -> Any:
+    """Return the value of JSON that may have half of a surrogate pair, which msgspec refuses."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        return None
 
 
 class ObjectCommits:

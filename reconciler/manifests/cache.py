@@ -262,7 +262,7 @@ class CacheFile:
 
 def _head(key: bytes, body: bytes | memoryview) -> bytes:
     """Return the bytes before a file's content: the format and the authentication code."""
-    return _FORMAT + blake2b(body, key=key, digest_size=_CODE_BYTES).digest()
+    return _FORMAT + hmac.digest(key, body, "sha256")
 
 
 @cache

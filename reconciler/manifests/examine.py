@@ -6,9 +6,11 @@ Its verdict is final. It reads a document again to find the places.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, WARNING, Problem, pointer_of, quote
 from reconciler.manifests.cache import KnownDocument, KnownFile, digest_of

@@ -11,10 +11,10 @@ import os
 import stat
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import UsageError

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+from msgspec import Struct
 
 from reconciler.base.diagnostics import quote
 from reconciler.manifests.files import ManifestFile, file_mode, real_path
@@ -17,8 +18,7 @@ _MOST = 1000  # entries of a folder that a missing folder's name is compared wit
 _BUILDS_ITSELF = ("setup.py", "setup.cfg", "pyproject.toml")
 
 
-@dataclass(frozen=True, slots=True)
-class PackageFolder:
+class PackageFolder(Struct, frozen=True):
     """Target of a manifest's `package.path`.
 
     Attributes:

@@ -6,7 +6,7 @@ The table is `schemas/training_images.json`, with its source.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from functools import cache, lru_cache
 from typing import Any
@@ -28,6 +28,8 @@ _URI = re.compile(
 )
 _CONTAINER = "imageUri"
 _EXECUTOR = "executorImageUri"
+_NESTED = (dict, list)
+_WITHOUT_IMAGES = ("args", "env", "parameters", "params")
 _WRITTEN = re.compile(
     rf"\b(?P<field>{_CONTAINER}|{_EXECUTOR})[\"']?\s*:\s*(?P<quote>[\"']?)(?P<uri>[^\s\"',\[\]{{}}#]+)"
 )
@@ -81,22 +83,21 @@ def has_ended(uri: str, today: date) -> bool:
     return bool(name) and training_images()[name].end_of_availability < today
 
 
-def images_in(value: Any, keys: Keys = ()) -> Iterator[tuple[Keys, str]]:
-    """Yield path and URI of each image of a spec."""
-    if isinstance(value, dict):
-        for key, part in value.items():
-            if key in (_CONTAINER, _EXECUTOR) and isinstance(part, str):
-                yield (*keys, key), part
-            elif key not in ("args", "env", "parameters", "params"):
-                yield from images_in(part, (*keys, key))
-    elif isinstance(value, list):
-        for index, part in enumerate(value):
-            yield from images_in(part, (*keys, index))
+def images_in(value: Any, keys: Keys = ()) -> list[tuple[Keys, str]]:
+    """Return path and URI of each image of a spec."""
+    found: list[tuple[Keys, str]] = []
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(part, str):
+            if key in (_CONTAINER, _EXECUTOR):
+                found.append(((*keys, key), part))
+        elif isinstance(part, _NESTED) and key not in _WITHOUT_IMAGES:
+            found += images_in(part, (*keys, key))
+    return found
 
 
 def noted_images(spec: Any, place_images: PlaceImages) -> tuple[PlacedImage, ...]:
     """Return the images of a spec that deserve a warning now, or from some day on."""
-    noted = [(keys, uri) for keys, uri in images_in(spec, ("spec",)) if _warning(str(keys[-1]), uri, None)]
+    noted = [(keys, uri) for keys, uri in images_in(spec, ("spec",)) if _is_noted(str(keys[-1]), uri)]
     if not noted:
         return ()
     places = zip(noted, place_images(noted), strict=True)
@@ -117,19 +118,23 @@ def image_warnings(images: Iterable[tuple[str, PlacedImage]], today: date) -> li
     return found
 
 
+def _is_noted(field: str, uri: str) -> bool:
+    """Return True for an image that deserves a warning now, or from some day on."""
+    is_pinned = field != _CONTAINER or "@sha256:" in uri or uri.startswith(_LOCAL)
+    return not is_pinned or bool(training_image_name(uri))
+
+
 @lru_cache(4096)  # a repository's manifests share few images
-def _warning(field: str, uri: str, today: date | None) -> tuple[str, str] | None:
-    """Return the message and hint about an image, or None; without a day, whatever the day."""
+def _warning(field: str, uri: str, today: date) -> tuple[str, str] | None:
+    """Return the message and hint about an image of `noted_images`, or None before its end."""
     if name := training_image_name(uri):
         end = training_images()[name].end_of_availability
-        if today is not None and end >= today:
+        if end >= today:
             return None
         way_out = "run the code in another image, which reconciler migrate --image IMAGE writes"
         way_out = way_out if field == _EXECUTOR else "name another image"
         hint = f'{way_out}: see "Images past their end" in the README'
         return f"Google ended the availability of the image {name} on {end}", hint
-    if field != _CONTAINER or "@sha256:" in uri or uri.startswith(_LOCAL):
-        return None
     tag = uri.rpartition("/")[2].partition(":")[2]
     named = f"the tag {quote(tag)}" if tag else "an image without a tag"
     bare = uri.removesuffix(f":{tag}") if tag else uri
@@ -147,9 +152,10 @@ def places_by_text(data: bytes, first: int, images: Sequence[tuple[Keys, str]]) 
     """
     found: dict[tuple[str, str], list[tuple[int, int]]] = {}
     lines = data.decode("utf-8-sig", "replace").splitlines()
-    for number, line in enumerate(lines[first - 1 :], start=first):
-        if line.startswith("---") and number > first:
-            break
+    end = len(lines)
+    if b"---" in data:
+        end = next((number for number in range(first, end) if lines[number].startswith("---")), end)
+    for number, line in enumerate(lines[first - 1 : end], start=first):
         if "mageUri" in line and not line.lstrip().startswith("#"):
             for match in _WRITTEN.finditer(line):
                 place = number, match.start("quote") + 1

@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, msgpack
+from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Problem, capped
 from reconciler.manifests.cache import (
@@ -166,8 +166,7 @@ class _FileReader:
 _Entry = tuple[ManifestFile, "KnownFile | ExaminedFile"]
 
 
-@dataclass(frozen=True, slots=True)
-class Validation:
+class Validation(Struct, frozen=True):
     """Result of a validation.
 
     Attributes:
@@ -184,7 +183,7 @@ class Validation:
     problems: tuple[Problem, ...]
     files: int
     invalid: frozenset[str] = frozenset()
-    identities: tuple[Identities, ...] = field(default=(), compare=False, repr=False)
+    identities: tuple[Identities, ...] = ()
     warnings: tuple[Problem, ...] = ()
     images: tuple[tuple[str, PlacedImage], ...] = ()
 

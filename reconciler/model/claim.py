@@ -121,7 +121,9 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         # Cut here and not on write: a claim is compared with its stored form after each write.
         for name, size in _LONGEST.items():
-            force_setattr(self, name, _cut(getattr(self, name), size))
+            text = getattr(self, name)
+            if len(text) * _ESCAPE > size:
+                force_setattr(self, name, _cut(text, size))
 
     @property
     def is_adopted(self) -> bool:
@@ -156,14 +158,14 @@ def claim_of(said: Mapping[str, Any]) -> Claim:
     if said.get("format_version") != FORMAT_VERSION:
         raise ValueError(f"it has format version {said.get('format_version')!r}, not {FORMAT_VERSION}")
     # A field without a value is left out when a claim is written: null is never a value.
-    empty = next((name for name, value in said.items() if value is None), None)
-    if empty is not None:
-        raise _odd_field(empty)
+    if None in said.values():
+        raise _odd_field(next(name for name, value in said.items() if value is None))
     missing = next((name for name in _ID if name not in said), None)
     if missing is not None:
         raise ValueError(f"a field is missing or unknown: {missing!r}")
-    fields = {name: value for name, value in said.items() if name not in ("format_version", *_ID)}
-    fields["id"] = {name: said[name] for name in _ID}
+    fields = {**said}
+    del fields["format_version"]
+    fields["id"] = {name: fields.pop(name) for name in _ID}
     for name in ("fence", "not_before"):
         if isinstance(said.get(name), str) and said[name]:
             fields[name] = checked(datetime.fromisoformat(said[name]))
@@ -222,11 +224,10 @@ def _odd_field(name: str) -> ValueError:
 
 def _cut(text: str, size: int) -> str:
     """Return the longest prefix that takes at most `size` bytes of JSON in UTF-8."""
-    if len(text) * _ESCAPE > size:
-        for index, char in enumerate(text):
-            size -= len(json.dumps(char, ensure_ascii=False).encode("utf-8", "backslashreplace")) - 2
-            if size < 0:
-                return text[:index]
+    for index, char in enumerate(text):
+        size -= len(json.dumps(char, ensure_ascii=False).encode("utf-8", "backslashreplace")) - 2
+        if size < 0:
+            return text[:index]
     return text
 
 
@@ -256,7 +257,7 @@ def kept(claim: Claim | None, runs: Iterable[ActualJob]) -> ActualJob | None:
         runs: Runs with the attempt's key and number.
     """
     own = [run for run in runs if claim is None or made(claim, run)]
-    return elder(own) if own else None
+    return elder(own) if len(own) > 1 else next(iter(own), None)
 
 
 def made(claim: Claim, run: ActualJob) -> bool:

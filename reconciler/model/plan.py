@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -112,14 +111,13 @@ class DesiredJob(Struct, frozen=True):
         return unpacked(self.packed)
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class FieldChange:
+class FieldChange(Struct, frozen=True):
     """Changed field: JSON pointer below `spec`, and both values; None for a missing value."""
 
     pointer: str
     # Left out of the order: JSON values of two types can't be compared.
-    before: Any = field(compare=False)
-    after: Any = field(compare=False)
+    before: Any
+    after: Any
 
 
 class FileChange(Struct, frozen=True):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import asdict
 
 from reconciler.base.diagnostics import WARNING, Problem
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Plan

@@ -79,7 +79,8 @@ def status_text(
     paint, width = painter(colour=colour), None if wide else width
     times = Counter(row.base_name for row in rows)
     cells = [_cells(row, now, is_only=times[row.base_name] == 1, wide=wide) for row in rows]
-    columns = _columns(cells, width, max((width_of(_causes(row)[-1]) for row in rows), default=0))
+    brief = max((width_of(_causes(row)[-1]) for row in rows if row.cause or row.error), default=0)
+    columns = _columns(cells, width, brief)
     room = dict(columns).get(_CAUSE, 0)
     is_cut = False
     for status, row in zip(rows, cells, strict=True):
@@ -167,8 +168,8 @@ def state_text(row: JobStatus, condition: Condition) -> str:
         return condition
     # The service's own state is shown only if it says more than ours.
     own = row.service_state.removeprefix("JOB_STATE_")
-    detail = f" ({own})" if own and own not in (str(row.state), "PENDING") else ""
-    return one_line(f"{row.state}{detail}")
+    is_same = not own or own in (str(row.state), "PENDING")
+    return str(row.state) if is_same else one_line(f"{row.state} ({own})")
 
 
 def _counts(selected: Sequence[JobStatus], shown: int) -> str:

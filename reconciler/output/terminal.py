@@ -47,6 +47,7 @@ _COLOURS: dict[str, str] = {
     State.CANCELLED: _YELLOW,
 }
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"))
+_PAIRS = tuple(pairwise((*_UNITS, (1, "s"))))
 _YEAR = 365 * 86400
 
 
@@ -68,7 +69,7 @@ def _plain(style: str, text: str) -> str:
 def duration(time: timedelta) -> str:
     """Return a duration in its two largest units: "45s", "3m20s", "1h05m", "2d04h"."""
     seconds = max(0, int(time.total_seconds()))
-    for (size, unit), (smaller, name) in pairwise((*_UNITS, (1, "s"))):
+    for (size, unit), (smaller, name) in _PAIRS:
         if seconds >= size:
             return f"{seconds // size}{unit}{seconds % size // smaller:02}{name}"
     return f"{seconds}s"
@@ -79,7 +80,10 @@ def age(time: timedelta) -> str:
     seconds = max(0, int(time.total_seconds()))
     if seconds >= _YEAR:
         return f"{seconds // _YEAR}y"
-    return next((f"{seconds // size}{unit}" for size, unit in _UNITS if seconds >= size), f"{seconds}s")
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
 
 
 def number_text(value: float) -> str:
@@ -102,6 +106,8 @@ def _columns(char: str) -> int:
 
 def fitted(text: str, width: int) -> str:
     """Return a text in exactly `width` columns: cut off with "…", or filled up with blanks."""
+    if text.isascii() and len(text) <= width:
+        return text.ljust(width)
     own = width_of(text)
     if own > width:
         own = 1

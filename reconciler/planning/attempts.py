@@ -97,8 +97,9 @@ def attempts_by_base(
     kinds = {id.key: (claim.api_version, claim.kind) for id, claim in claims.items()}
     bases = {id.key: claim.base_name.replace("-", "_") for id, claim in claims.items()}
     for job in desired:
-        kinds |= dict.fromkeys(keys_of(job), (job.manifest.api_version, job.manifest.kind))
-        bases |= dict.fromkeys(keys_of(job), job.manifest.base_name)
+        for key in keys_of(job):
+            kinds[key] = job.manifest.api_version, job.manifest.kind
+            bases[key] = job.manifest.base_name
     by_base = defaultdict(list)
     for attempt in _attempts(actual, claims, kinds):
         base = bases.get(attempt.id.key) or base_of(attempt.name)
@@ -121,8 +122,12 @@ def _attempts(
 
 def _once(runs: Iterable[ActualJob]) -> Iterable[ActualJob]:
     # Overlapping pages may list a job twice: the later state counts.
-    by_resource = {run.resource: run for run in sorted(runs, key=lambda run: _PROGRESS[run.state])}
-    return sorted(by_resource.values(), key=age)
+    once: dict[str, ActualJob] = {}
+    for run in runs:
+        other = once.setdefault(run.resource, run)
+        if other is not run and _PROGRESS[run.state] >= _PROGRESS[other.state]:
+            once[run.resource] = run
+    return once.values()
 
 
 def _id_of(run: ActualJob) -> ClaimId:
@@ -131,6 +136,8 @@ def _id_of(run: ActualJob) -> ClaimId:
 
 
 def _attempt(id: ClaimId, claim: Claim | None, runs: Sequence[ActualJob]) -> Attempt:
+    if len(runs) > 1:
+        runs = sorted(runs, key=age)
     run = kept(claim, runs)
     # Without a claim, no request is recorded that could tell a stranger from an own run.
     strangers = tuple(other for other in runs if claim and not made(claim, other))

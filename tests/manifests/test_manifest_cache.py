@@ -539,9 +539,8 @@ def test_the_fingerprint_is_over_all_code_that_decides() -> None:
 # In a process of its own: a fork of one with threads might wait for ever.
 SHARED = """
 import json, os, signal, sys
-from dataclasses import asdict
 from pathlib import Path
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from reconciler.manifests import fast_validate as known
 from reconciler.manifests import validate as reading
 from reconciler.manifests import process_pool as workers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import hashlib
 import json
 import os
@@ -201,7 +200,7 @@ def test_a_manifest_holds_what_the_document_says(root: Path) -> None:
         assert (path, image.line) == ("jobs/job.yml", 4)
         assert written[image.column - 1 :].startswith(f'"{image.uri}"')
     assert len(result.images) == 2
-    assert dataclasses.replace(result, images=()) == Validation(
+    assert replace(result, images=(), identities=()) == Validation(
         manifests=(
             Manifest(
                 api_version="aiplatform.googleapis.com/v1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -220,7 +220,7 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
             1,
             settings=tuple(fields_of_settings),
             notes=tuple(notes),
-            warnings=tuple(replace(problem, level="warning") for problem in problems),
+            warnings=tuple(structs.replace(problem, level="warning") for problem in problems),
         )
         return Plan(target, tuple(changes), (), None, comparison=comparison)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace as replaced
 from datetime import UTC, datetime
 from typing import Any
 
@@ -204,7 +203,7 @@ def test_warnings_are_told_from_problems_in_each_format() -> None:
 
 def test_annotations_have_a_limit_for_each_level() -> None:
     problems = [Problem("jobs/a.yaml", n, 1, "", "wrong") for n in range(1, 31)]
-    lines = validation_github(1, [*problems, *[replaced(DOUBT, line=n) for n in range(1, 31)]]).splitlines()
+    lines = validation_github(1, [*problems, *[replace(DOUBT, line=n) for n in range(1, 31)]]).splitlines()
     assert [line[:6] for line in lines] == ["::erro"] * 10 + ["::warn"] * 10
     assert lines[-1].endswith("::21 more warnings; run `reconciler validate`")
 
