@@ -19,7 +19,7 @@ from reconciler.google.logs import JobLog
 from reconciler.google.session import Session
 from reconciler.manifests.findings import same_word, similar_word
 from reconciler.model.cause import Cause, cause_of
-from reconciler.model.job import ActualJob, LogEntry, State, Trials
+from reconciler.model.job import SERVICE, ActualJob, LogEntry, State, Trials
 from reconciler.submission.claims_upkeep import with_reason
 
 _MOST_REMEMBERED = 100_000
@@ -115,7 +115,6 @@ class PrintedEntries:
             return self._newest
 
 
-_SERVICE = "service"
 _SEE_LOG = re.compile(r"see `reconciler logs [^`]*`(, | and )")
 _MOST_NAMED = 100
 
@@ -180,7 +179,7 @@ class _Part:
         """Return a function that formats an entry's source in columns; "" if all have the same source."""
         names = [f"{prefix}{count - 1}" for prefix, count in self.replicas.items()]
         several = not self.replica and sum(self.replicas.values()) > 1
-        replica_width = max(map(len, (*names, _SERVICE))) if several else 0
+        replica_width = max(map(len, (*names, SERVICE))) if several else 0
         trial_width = len(f"trial {_largest(self.trials)}") if self.trials and not self.trial else 0
 
         def formatted(entry: LogEntry) -> str:
@@ -206,14 +205,14 @@ def _part(arguments: argparse.Namespace, session: Session, job: ActualJob) -> _P
 
 def _check_replica(name: str, replicas: Mapping[str, int], job: ActualJob) -> None:
     names = [f"{prefix}{n}" for prefix, count in replicas.items() for n in range(min(count, _MOST_NAMED))]
-    names.append(_SERVICE)
+    names.append(SERVICE)
     prefix, _, number = name.rpartition("-")
     exists = number.isascii() and number.isdigit() and int(number) < replicas.get(f"{prefix}-", 0)
     if name in names or exists:
         return
     similar = same_word(name, names) or similar_word(name, names)
     ranges = (f"{p}0" if n == 1 else f"{p}0 to {p}{n - 1}" for p, n in replicas.items())
-    hint = f"did you mean {similar}?" if similar else f"it has {', '.join(ranges)}; and {_SERVICE}"
+    hint = f"did you mean {similar}?" if similar else f"it has {', '.join(ranges)}; and {SERVICE}"
     raise NotFoundError(f'{job.job_name} has no replica "{name}"', hint=hint)
 
 
@@ -233,7 +232,7 @@ def _refuse_not_started(part: _Part) -> None:
     """Raise NotFoundError with the reason, if the log is empty because the part hasn't started."""
     job = part.job
     unbegun_trial = part.trial and part.trials and part.trial not in part.trials.begun
-    unbegun_replica = part.replica not in ("", _SERVICE) and job.state in (State.QUEUED, State.PREPARING)
+    unbegun_replica = part.replica not in ("", SERVICE) and job.state in (State.QUEUED, State.PREPARING)
     if unbegun_trial and job.state.ended:
         raise NotFoundError(f"{part.name} never started: the job ended {job.state}")
     if unbegun_trial or unbegun_replica:

@@ -94,7 +94,7 @@ class LogEntry(Struct, frozen=True):
     """One line of a job's log, from Cloud Logging's `LogEntry`: time (RFC 3339), severity, text.
 
     Attributes:
-        replica: The replica's task name; "service" for the training service's own words.
+        replica: The replica's task name, or `SERVICE`.
         trial: The trial's id, "" for none.
     """
 
@@ -105,7 +105,18 @@ class LogEntry(Struct, frozen=True):
     replica: str = ""
     trial: str = ""
 
+    @property
+    def shown_severity(self) -> str:
+        """The severity for readers, with a blank; "" if it says nothing about the line.
 
+        Both services give ERROR to all that a replica prints to its standard error, where most libraries log.
+        """
+        is_stderr = self.severity == "ERROR" and self.replica not in ("", SERVICE)
+        return "" if is_stderr or self.severity in ("INFO", "DEFAULT") else f"{self.severity} "
+
+
+SERVICE = "service"
+"""The replica of the training service's own lines."""
 PREFIX = "reconciler-"
 SOURCE = PREFIX + "source"
 """The id of the repository that owns the job."""

@@ -18,7 +18,7 @@ from reconciler.base.sanitize import lines, one_line
 from reconciler.model.cause import GIVEN_UP, held
 from reconciler.model.claim import Claim, ClaimState, time_of
 from reconciler.model.details import JobDetails, Output, OutputFile, Study, Trial, Value, Workers
-from reconciler.model.job import PREFIX, LogEntry, State
+from reconciler.model.job import PREFIX, SERVICE, LogEntry, State
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import (
     GAP,
@@ -93,7 +93,8 @@ def _lines(row: Row, width: int | None, paint: Paint) -> Iterator[str]:
     else:
         # `textwrap` counts characters, and some take two columns.
         narrow = room if width_of(plain) <= len(plain) else room // 2
-        parts = textwrap.wrap(plain, narrow, break_on_hyphens=False) or [""]
+        # A word stays whole, because a broken address can't be copied: the terminal wraps it.
+        parts = textwrap.wrap(plain, narrow, break_on_hyphens=False, break_long_words=False) or [""]
     for number, part in enumerate(parts):
         # A command of GitHub's runner may begin at a line's first visible character.
         line = one_line(f"{'' if number else name:{_LABEL}}{part}".rstrip())
@@ -447,19 +448,20 @@ def _log(details: JobDetails) -> Iterator[Row]:
         yield "Log", f"can't be read: {unread}", False
     elif not details.log:
         yield "Log", "empty", False
-    has_replicas = len({entry.replica for entry in details.log} - {"service"}) > 1
+    has_replicas = len({entry.replica for entry in details.log} - {SERVICE}) > 1
     for number, entry in enumerate(details.log):
-        is_error = entry.severity in _ERRORS
-        yield "" if number else "Log", _entry(entry, has_replicas=has_replicas), not is_error
+        # A traceback is worth its whole lines; a run that succeeded only logged to its standard error.
+        may_explain = bool(entry.shown_severity) or details.state is not State.SUCCEEDED
+        is_cut = entry.severity not in _ERRORS or not may_explain
+        yield "" if number else "Log", _entry(entry, has_replicas=has_replicas), is_cut
 
 
 def _entry(entry: LogEntry, *, has_replicas: bool) -> str:
     time = time_of(entry.timestamp)
-    severity = "" if entry.severity in ("INFO", "DEFAULT") else f"{entry.severity} "
     trial = f"trial {entry.trial} " if entry.trial else ""
     replica = f"{entry.replica} " if has_replicas else ""
     moment = f"{time:%H:%M:%S}" if time else entry.timestamp
-    return f"{moment} {severity}{trial}{replica}{' '.join(lines(entry.text))}"
+    return f"{moment} {entry.shown_severity}{trial}{replica}{' '.join(lines(entry.text))}"
 
 
 def resource_yaml(resource: Mapping[str, object]) -> str:

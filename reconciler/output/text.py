@@ -234,7 +234,9 @@ def _head_lines(change: Change, paint: Paint, width: int | None) -> Iterator[str
     if not is_removed or change.reason != Edit.REMOVED:
         reason = f"{edit}{one_line(with_name(change.reason, change.base_name))}"
         room = max(_LEAST_ROOM, width - 6) if width else len(reason)
-        lines = [reason] if len(reason) <= room else wrap(reason, room, break_on_hyphens=False)
+        is_short = len(reason) <= room
+        # A word stays whole, because a broken address can't be copied: the terminal wraps it.
+        lines = [reason] if is_short else wrap(reason, room, break_on_hyphens=False, break_long_words=False)
         # A command of GitHub's runner may begin at a line's first visible character.
         yield from (one_line(f"      {line}") for line in lines)
 

@@ -198,7 +198,9 @@ def test_secrets_are_hidden_even_with_values() -> None:
 
 def test_the_log_is_shown_only_on_request() -> None:
     row = row_of(1)
-    details = details_of(row, log=(LogEntry(at := "2026-01-02T10:00:00Z", "INFO", "epoch 3 <done>"),))
+    # All that a replica prints to its standard error has the severity ERROR.
+    entry = LogEntry(at := "2026-01-02T10:00:00Z", "ERROR", "epoch 3 <done>", replica="workerpool0-0")
+    details = details_of(row, log=(entry,))
     site = replace(site_of([row]), details={(row.job_name, row.resource): details})
     assert "epoch 3" not in "".join(pages_of(Pages(site)).values())
     shown = pages_of(Pages(replace(site, content=Content(logs=True))))

@@ -123,6 +123,12 @@ def test_long_reason_is_wrapped_on_a_terminal_and_stays_inert() -> None:
     assert plan_text(plan(change)).splitlines()[3] == f"      {change.reason}"
 
 
+def test_address_in_a_reason_stays_whole_on_a_terminal() -> None:
+    image = "europe-west4-docker.pkg.dev/a-project/a-repository/a-trainer:2026-01-02"
+    lines = plan_text(plan(replace(CHANGE, reason=f"there is no image {image}")), width=60).splitlines()
+    assert f"      {image}" in lines
+
+
 def test_place_of_a_manifest_moves_to_the_next_line_where_a_terminal_has_no_room() -> None:
     lines = [plan_text(plan(CHANGE), width=width).splitlines()[2:5] for width in (65, 64)]
     assert lines == [

@@ -15,7 +15,7 @@ from reconciler.base.sanitize import lines, one_line
 from reconciler.manifests.secrets import without_secrets
 from reconciler.model.claim import time_of
 from reconciler.model.details import JobDetails, Study, Workers
-from reconciler.model.job import PREFIX, LogEntry, State
+from reconciler.model.job import PREFIX, SERVICE, LogEntry, State
 from reconciler.output.details import (
     claim_words,
     machine_text,
@@ -216,13 +216,12 @@ def _study(study: Study) -> dict[str, Any]:
 
 
 def _log_lines(log: Sequence[LogEntry]) -> Iterator[str]:
-    replicas = {entry.replica for entry in log} - {"service"}
+    replicas = {entry.replica for entry in log} - {SERVICE}
     for entry in log:
-        severity = "" if entry.severity in ("INFO", "DEFAULT") else f"{entry.severity} "
         trial = f"trial {entry.trial} " if entry.trial else ""
         replica = f"{entry.replica} " if len(replicas) > 1 else ""
         for line in lines(entry.text):
-            yield f"{entry.timestamp[:19]} {severity}{trial}{replica}{line}"
+            yield f"{entry.timestamp[:19]} {entry.shown_severity}{trial}{replica}{line}"
 
 
 def _log_note(details: JobDetails) -> str:
