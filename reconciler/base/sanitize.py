@@ -26,11 +26,9 @@ def one_line(text: str) -> str:
 
     GitHub's runner finds no command in the line. The function is idempotent.
     """
-    # Most lines need no change, and 10,000 manifests may have as many warnings.
-    if text.isascii() and text.isprintable() and not _may_have_command(text):
-        return text
-    plain = _COLOUR.sub("", text).expandtabs()
-    if not (plain.isprintable() and _INVISIBLE.isdisjoint(plain)):
+    plain = text
+    if not (text.isprintable() and (text.isascii() or _INVISIBLE.isdisjoint(text))):
+        plain = _COLOUR.sub("", text).expandtabs()
         plain = "".join(char if _is_visible(char) else _escape(char) for char in plain)
     return _without_command(plain)
 
@@ -76,14 +74,11 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-def _may_have_command(line: str) -> bool:
-    return "##[" in line or line.lstrip().startswith("::")
-
-
 def _without_command(line: str) -> str:
     """Return a line with `::` at its start and each `##[` escaped, which begin the runner's commands."""
     # Commands are ASCII: without the other characters, a line still has each of its commands.
-    if not _may_have_command(line.encode("ascii", "ignore").decode()):
+    bare = line if line.isascii() else line.encode("ascii", "ignore").decode()
+    if "##[" not in bare and not bare.lstrip().startswith("::"):
         return line
     # The runner's comparison (.NET) skips combining characters: `:` with a variation selector counts as `:`.
     compared = "".join(char for char in line if char < "\x80" or unicodedata.category(char)[0] != "M")

@@ -11,7 +11,6 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
 from reconciler.cli import has_colours, print_error, print_json_rows, print_paged
 from reconciler.cli.context import context_of, readable_jobs, selection_of
@@ -115,8 +114,13 @@ def _with_results(rows: Sequence[JobStatus], runs: Iterable[ActualJob], session:
     wanted = islice((row.resource for row in rows if row.state is State.SUCCEEDED), _MOST_RESULTS)
     by_resource = {run.resource: run for run in runs} if rows else {}
     read = [partial(_result, session, by_resource[name]) for name in wanted if name in by_resource]
-    run_all = run_concurrently if session.connection.endpoint.distant else run_in_order
-    results = dict(run_all(read))
+    if session.connection.endpoint.distant:
+        # Slow to import, and no faster with a service on this machine.
+        from reconciler.base.concurrency import run_concurrently
+
+        results = dict(run_concurrently(read))
+    else:
+        results = dict(task() for task in read)
     return [replace(row, result=results[row.resource]) if row.resource in results else row for row in rows]
 
 

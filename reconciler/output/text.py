@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
 from reconciler.base.sanitize import one_line, workflow_command
-from reconciler.model.cause import with_name
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan, Stuck, Target
 from reconciler.output.json import summary
@@ -221,6 +220,8 @@ def target_text(target: Target) -> str:
 
 def _head_lines(change: Change, paint: Paint, width: int | None) -> Iterator[str]:
     """Yield the first lines of a change: its action, its job and manifest, and the reason."""
+    from reconciler.model.cause import with_name
+
     # "none" would be odd beside a job that a pull request removes.
     is_removed = change.action is Action.NONE and change.edit is Edit.REMOVED
     sign, word = ("-", Edit.REMOVED) if is_removed else (_SIGNS[change.action], change.action)

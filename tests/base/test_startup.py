@@ -119,6 +119,11 @@ def test_validating_asks_and_plans_nothing(root: Path) -> None:
     assert modules & (HEAVY | DISTRIBUTIONS | ASKING | PLANNING | STAGING | TELLING_MORE) == set()
 
 
+def test_validating_known_manifests_loads_neither_a_schema_nor_dataclasses(root: Path) -> None:
+    loaded(root, "validate")
+    assert loaded(root, "validate") & {"dataclasses", "jsonschema_rs", "reconciler.model.cause"} == set()
+
+
 def test_what_explains_is_loaded_for_what_is_wrong(root: Path) -> None:
     (root / "jobs" / "census.yaml").write_text(MANIFEST.replace("n1-standard-4", "[]"))
     modules = loaded(root, "validate", code=3)
@@ -131,6 +136,7 @@ def test_a_running_service_is_asked_with_what_is_at_hand(command: str, served: P
     modules = loaded(served, command)
     assert modules >= ASKING
     assert modules & (HEAVY | DISTRIBUTIONS | STAGING | TELLING_MORE) == set()
+    assert "concurrent.futures" not in modules or command == "plan", "needed for a distant service"
     # Of the service's own package, how it is found, and no more.
     of_service = {name for name in modules if name.startswith("reconciler.training_service.")}
     assert of_service == {"reconciler.training_service.address"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -306,3 +307,21 @@ specs_of_any_form = st.dictionaries(
 @given(specs_of_any_form, specs_of_any_form)
 def test_changed_fields_set_back_give_the_earlier_spec(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert earlier_spec(new, diff(old, new)) == old
+
+
+def test_many_warnings_are_rendered_with_few_calls_for_each() -> None:
+    hint = "pin it by its digest: gcr.io/a/trainer@sha256:…, which docker push prints"
+    many = [replace(DOUBT, path=f"jobs/{n}.yaml", hint=hint) for n in range(200)]
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        text = validation_text(200, many)
+    finally:
+        sys.setprofile(None)
+    assert text.count("pin it") == 200
+    assert calls < 200 * 20, "no call for each character"
