@@ -174,10 +174,12 @@ class Applier:
             clock.sleep(delay)
 
     def _each_submission(self, plan: Plan) -> list[Submission]:
-        changes = [change for change in plan.changes if change.action in SUBMISSIONS]
-        wanted = (change.actual for change in plan.changes if change.desired and change.actual)
-        witnesses = _witnesses(wanted) if changes else {}
-        return [self._submission(change, witnesses.get(change.kind, ())) for change in changes]
+        witnesses = _witnesses(change.actual for change in plan.changes if change.actual)
+        return [
+            self._submission(change, witnesses.get(change.kind, ()))
+            for change in plan.changes
+            if change.action in SUBMISSIONS
+        ]
 
     def _submission(self, change: Change, witnesses: tuple[ActualJob, ...]) -> Submission:
         job = change.desired

@@ -61,11 +61,11 @@ class Attempt(Struct, frozen=True):
         return self.failed and self.run is not None and not self.others and is_set_up(self.run)
 
     @property
-    def cancelled(self) -> str:
-        """The recorded reason of this tool's cancel of a CANCELLED run; "" for none."""
+    def cancelled(self) -> str | None:
+        """BOUND: the recorded reason of this tool's cancel of the CANCELLED run; "" or None for none."""
         if self.run:
-            return self.run.cancelled or ""
-        return self.claim.reason if self.claim and self.bound else ""
+            return self.run.cancelled
+        return self.claim.reason if self.claim else None
 
     @property
     def name(self) -> str:

@@ -74,9 +74,8 @@ class _Decision:
         self._identities = dict(zip(keys, (job.identity, *job.earlier), strict=True))
         # The newest version of the hash comes last: of equal attempts, the last one counts.
         mine = (attempt for attempt in of_base if attempt.id.key in keys)
-        told = sorted(mine, key=lambda attempt: -keys.index(attempt.id.key))
-        self._mine = [attempt for attempt in told if _is_credible(attempt, told)]
-        self._odd = [attempt for attempt in told if attempt not in self._mine]
+        self._told = sorted(mine, key=lambda attempt: -keys.index(attempt.id.key))
+        self._mine = [attempt for attempt in self._told if _is_credible(attempt, self._told)]
         self._rest = [attempt for attempt in of_base if attempt.id.key not in keys]
         # On Google's services every ended job counts as an attempt.
         unstarted = [one for one in self._mine if target.engine == "local" and one.set_up_failed]
@@ -156,9 +155,9 @@ class _Decision:
 
     def _beside(self) -> ActualJob | None:
         """Return a run without a recorded request that may do the same work as a submission."""
-        strangers = (run for attempt in self._mine for run in attempt.strangers)
-        odd = (attempt.run for attempt in self._odd if attempt.run)
-        return next((run for run in (*strangers, *odd) if _counts(run)), None)
+        # The run of a credible attempt has failed by now, and doesn't count.
+        runs = (run for attempt in self._told for run in (*attempt.strangers, attempt.run))
+        return next((run for run in runs if run and _counts(run)), None)
 
     def _open(self, attempt: Attempt) -> Change:
         # While an attempt is not known to have failed, no other attempt may start beside it.

@@ -137,6 +137,7 @@ def missing_reason(claim: Claim) -> str:
     return claim.reason
 
 
-def _order(row: JobStatus) -> tuple[str, int, str, str, str]:
-    there = 1 if row.create_time else 0 if row.claim == ClaimState.BOUND else 2
-    return row.base_name, there, row.create_time, row.job_name, row.resource
+def _order(row: JobStatus) -> tuple[str, bool, str, str, str]:
+    # A deleted run has no time, which puts it before all others.
+    has_no_run = not row.create_time and row.claim != ClaimState.BOUND
+    return row.base_name, has_no_run, row.create_time, row.job_name, row.resource

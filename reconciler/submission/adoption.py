@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import Claim, ClaimState, elder
-from reconciler.model.diff import diff, is_default, is_filled, is_left_out, is_spelling
+from reconciler.model.diff import diff, is_default, is_filled, is_spelling
 from reconciler.model.job import (
     ATTEMPT,
     CODE,
@@ -154,7 +154,7 @@ def differences(body: JsonObject, job: ActualJob) -> tuple[FieldChange, ...]:
         body: The create's body.
         job: As read from the service, with its `body`.
     """
-    names = REQUESTED | (body.keys() - {"labels"})
+    names = REQUESTED | body.keys()
     found = diff(_compared(job.body, names), _compared(body, names))
     return tuple(field for field in found if not _is_alike(field))
 
@@ -167,7 +167,7 @@ def _compared(resource: JsonObject, names: Set[str]) -> dict[str, Any]:
 
 
 def _is_alike(field: FieldChange) -> bool:
-    return is_spelling(field) or is_filled(field) or is_left_out(field) or is_default(field)
+    return is_spelling(field) or is_filled(field) or is_default(field)
 
 
 @dataclass(frozen=True, slots=True)

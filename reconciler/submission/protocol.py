@@ -176,11 +176,13 @@ class Submitter:
     def conclude(self, id: ClaimId) -> None:
         """Reject an abandoned PENDING submission once none of its requests can make a job any more."""
         read = self._claims.read(id)
-        ripe = self._settles_at(read.found.claim) if read.found else None
-        # Before that time, a request may still make a job: REJECTED would then permit a second create.
-        if read.found is None or ripe is None or read.now <= ripe:
+        if read.found is None:
             return
         claim = read.found.claim
+        ripe = self._settles_at(claim)
+        # Before that time, a request may still make a job: REJECTED would then permit a second create.
+        if ripe is None or read.now <= ripe:
+            return
         if claim.state is ClaimState.PENDING and not self._search.own_jobs(claim):
             self._clock.sleep(self._bounds.look_again)
             # Look twice: a single incomplete listing must not pass for the job's absence.
@@ -256,8 +258,8 @@ class Submitter:
         if id.attempt == 1:
             return
         before = self._claims.read(ClaimId(id.key, id.attempt - 1)).found
-        claim = before.claim if before else None
-        if before and claim and claim.state is ClaimState.BOUND:
+        if before and before.claim.state is ClaimState.BOUND:
+            claim = before.claim
             if not claim.ended:
                 job = self._jobs.read(claim.api_version, claim.kind, claim.resource)
                 claim = replace(claim, ended=job.state if job.state.ended else None)
