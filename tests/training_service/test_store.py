@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from served import Clock
@@ -296,6 +297,31 @@ def test_jobs_are_selected_newest_first_from_where_one_left_off(store: Store) ->
     store.add_job(record(store, "late"))
     found = store.select(place, lambda job: job.id % 100 == 0, 3, before=ids[10])
     assert [job.id for job in found] == [id for id in ids[11:] if id % 100 == 0][:3]
+
+
+def test_unfinished_jobs_and_those_of_one_content_are_selected_by_an_index(store: Store) -> None:
+    ids = []
+    for number in range(300):
+        body = {"jobId": f"j{number}", "labels": {database.LABEL: f"k{number % 100}"}}
+        ids.append(store.add_job(replace(record(store, f"j{number}"), body=body)).id)
+    for id in ids[5:]:
+        store.move(id, JobState.SUCCEEDED, only_from=UNFINISHED, at=store.now())
+    store.add_job(record(store, "elsewhere", collection="customJobs"))
+    place, read = ("jobs", "demo", ""), list[int]()
+
+    def selects(job: JobRecord) -> bool:
+        read.append(job.id)
+        return True
+
+    def selected(before: int = 2**62, **few: Any) -> list[int]:
+        return [job.id for job in store.select(place, selects, 2, before=before, **few)]
+
+    assert selected(label="k7") == [ids[207], ids[107]]
+    assert selected(label="k7", before=ids[107]) == [ids[7]]
+    assert selected(unfinished=True) == [ids[4], ids[3]]
+    assert selected(unfinished=True, before=ids[3]) == [ids[2], ids[1]]
+    assert selected(label="other") == []
+    assert len(read) == 7
 
 
 def test_many_threads_write_at_once(store: Store) -> None:

@@ -19,7 +19,9 @@ from reconciler.training_service.jobs.cluster import PYTHON_FIELD, RUNTIME_FIELD
 from reconciler.training_service.jobs.images import find_image, find_override, how_to_override, known_runtimes
 from reconciler.training_service.jobs.launch import MOST_REPLICAS, seconds
 from reconciler.training_service.jobs.python_commands import how_to_run, is_staged_code, python_of_image
+from reconciler.training_service.state.database import LABEL
 from reconciler.training_service.state.records import (
+    ENDED,
     TUNING_JOBS,
     Code,
     JobRecord,
@@ -35,6 +37,7 @@ from reconciler.training_service.tuning import checks
 from reconciler.training_service.tuning.checks import NOT_SET, Message, Mistake
 from reconciler.training_service.tuning.study import is_tuning
 
+_ENDED_JOBS = [JobRecord("", "", "", "", {}, "", "", "", state=state) for state in sorted(ENDED)]
 _PATH_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9:._-]{0,62}")
 
 
@@ -60,9 +63,7 @@ class JobHandlers(ABC):
         self._store = store
         self._pages = pages
         self._wake = wake
-        self._filter = lru_cache(maxsize=100)(
-            lambda text: filters.compile_filter(filters.parse(text), self.filter_field)
-        )
+        self._filter = lru_cache(maxsize=100)(self._compiled)
 
     @abstractmethod
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
@@ -124,18 +125,31 @@ class JobHandlers(ABC):
         resource = self.listed_resource(call)
         place = (self.collection, *place_of(call))
         size = page_size(call.number("pageSize"), "The page size", self.default_page, self.largest_page)
-        selects = self._filter(call.text("filter"))
+        selects, label, unfinished = self._filter(call.text("filter"))
         query = [call.method.id, dict(call.path), call.text("filter")]
         token = call.text("pageToken")
         before = int(self._pages.position(token, query)) if token else 2**62
         # One lock for all steps: no job changes between the filter and the answer.
         with self._store.database.reading():
-            found = self._store.select(place, selects, size + 1, before=before)
+            found = self._store.select(
+                place, selects, size + 1, before=before, label=label, unfinished=unfinished
+            )
             page = found[:size]
             items = [resource(job) for job in page]
         following = self._pages.token(page[-1].id, query) if len(found) > size else ""
         answer: JsonObject = {self.collection: items, "nextPageToken": following}
         return {name: value for name, value in answer.items() if value}
+
+    def _compiled(self, text: str) -> tuple[filters.Predicate[JobRecord], str | None, bool]:
+        """Return a filter as a predicate, with `label` and `unfinished` of `Store.select`."""
+        found = filters.parse(text)
+        selects = filters.compile_filter(found, self.filter_field)
+        of_state = [each for each in filters.conjuncts(found) if each.field == ("state",)]
+        tests = [filters.compile_filter(each, self.filter_field) for each in of_state]
+        unfinished = not any(all(test(job) for test in tests) for job in _ENDED_JOBS)
+        labels = [each for each in filters.conjuncts(found) if each.field == ("labels", LABEL)]
+        values = [each.value for each in labels if each.comparison == "="]
+        return selects, values[0] if values else None, unfinished
 
     def _cancel(self, call: Call) -> JsonObject:
         """Cancel the job: at once if QUEUED, otherwise by ending its processes first."""

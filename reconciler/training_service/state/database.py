@@ -8,7 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
+LABEL = "reconciler-key"
+"""The label by which the reconciler looks for the jobs of one content: this search has an index."""
+LABEL_VALUE = f"CASE WHEN json_valid(body) THEN json_extract(body, '$.labels.\"{LABEL}\"') END"
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -88,6 +91,7 @@ CREATE TABLE IF NOT EXISTS announced (
 ) WITHOUT ROWID;
 """
 _INDEXES = (
+    f"CREATE INDEX IF NOT EXISTS jobs_by_label ON jobs ({LABEL_VALUE})",
     # A list continues in this index from the end of its last page.
     "CREATE INDEX IF NOT EXISTS jobs_by_place ON jobs (collection, project_number, location, id, revision)",
     # Older versions compare revisions to find changed rows.

@@ -14,7 +14,7 @@ from itertools import islice
 
 import msgspec
 
-from reconciler.training_service.state.database import Database
+from reconciler.training_service.state.database import LABEL_VALUE, Database
 from reconciler.training_service.state.records import (
     ENDED,
     UNFINISHED,
@@ -126,17 +126,25 @@ class Store:
         most: int,
         *,
         before: int = 2**62,
+        label: str | None = None,
+        unfinished: bool = False,
     ) -> list[JobRecord]:
         """Return the newest selected jobs of a place, at most `most`, with an id below `before`.
 
         Args:
             place: The collection, the project's id or number, and the location.
+            label: The value of the label `LABEL` that all selected jobs have; None if unknown.
+            unfinished: True if all selected jobs are unfinished.
         """
         collection, project, location = place
+        condition = "collection = ? AND project_number = ? AND location = ? AND id < ?"
+        values = [collection, number_of(project), location, before]
+        few, given = _few_ids(label, unfinished=unfinished)
+        if few:
+            # "+" keeps SQLite from the index of places, in which it would read the whole history.
+            condition, values = f"+{condition} AND id IN ({few})", [*values, *given]
         # The cursor reads rows one by one: most requests need only the first ones.
-        condition = "WHERE collection = ? AND project_number = ? AND location = ? AND id < ? ORDER BY id DESC"
-        statement = f"{_SELECT} {condition}"
-        values = (collection, number_of(project), location, before)
+        statement = f"{_SELECT} WHERE {condition} ORDER BY id DESC"
         with self.database.reading() as connection, closing(connection.execute(statement, values)) as rows:
             return list(islice(filter(selects, map(_job, rows)), most))
 
@@ -307,6 +315,16 @@ def _trial(row: sqlite3.Row) -> TrialRecord:
 def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:
     row = connection.execute(f"{_SELECT} {condition}", values).fetchone()
     return None if row is None else _job(row)
+
+
+def _few_ids(label: str | None, *, unfinished: bool) -> tuple[str, list[str]]:
+    """Return a query for the only ids that can be selected, with its values; "" if these may be any."""
+    if label is not None:
+        return f"SELECT id FROM jobs WHERE {LABEL_VALUE} = ?", [label]  # noqa: S608
+    if unfinished:
+        marks = ", ".join("?" * len(UNFINISHED))
+        return f"SELECT id FROM jobs WHERE state IN ({marks})", sorted(UNFINISHED)  # noqa: S608
+    return "", []
 
 
 def _job(row: sqlite3.Row) -> JobRecord:
