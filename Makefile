@@ -37,7 +37,7 @@ LOCK_ACTIONS := $(LOCK) --generate-hashes --only-binary :all: --constraint const
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test trainers browser pictures quick explore chaos failures kills adversary simulate guards model mutate check format bench wheelhouse constraints clean
+.PHONY: help demo demo-container test trainers browser pictures quick explore chaos failures kills adversary simulate guards model mutate check format bench bench-history wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -121,6 +121,9 @@ format: $(STAMPS)/dev  ## rewrite what the linter can mend
 
 bench: $(STAMPS)/bench  ## time and memory at 100, 1,000 and 10,000 manifests: ten minutes; SIZES="100 1000" REPEATS=3
 	$(ALONE) $(BIN)/python -m tests.bench --sizes $(SIZES) --repeats $(REPEATS) $(OPTIONS)
+
+bench-history: $(STAMPS)/app  ## calls and time of a plan and an apply beside 0, 10,000 and 100,000 ended runs: minutes; MANIFESTS=100
+	$(ALONE) $(BIN)/python -m tests.bench.history --manifests $(or $(MANIFESTS),100)
 
 wheelhouse: $(STAMPS)/wheelhouse  ## fetch the wheels that the tests install for trainers
 

@@ -23,6 +23,7 @@ from reconciler.model.ports import (
     Created,
     Credential,
     Ports,
+    StoredSummary,
     Unknown,
     Versioned,
     VersionedRecord,
@@ -62,6 +63,8 @@ class Claims:
     history: list[Claim] = field(default_factory=list)
     before_write: Callable[[Claim], None] = lambda claim: None
     genesis: bool = True
+    stored: tuple[bytes, int] = (b"", 0)
+    marked: int = 1
     _generations: Any = field(default_factory=lambda: itertools.count(1))
 
     def check(self, runs: int) -> None:
@@ -76,6 +79,19 @@ class Claims:
 
     def of_key(self, key: str) -> Mapping[ClaimId, Versioned]:
         return {id: found for id, found in self.held.items() if id.key == key}
+
+    def summary(self) -> StoredSummary | None:
+        content, generation = self.stored
+        return StoredSummary(content, generation, self.marked, self.time.now)
+
+    def genesis_generation(self) -> int:
+        return self.marked
+
+    def write_summary(self, content: bytes, generation: int) -> bool:
+        if self.stored[1] != generation:
+            return False
+        self.stored = content, next(self._generations)
+        return True
 
     def read(self, id: ClaimId) -> ClaimRead:
         return ClaimRead(self.held.get(id), self.time.now)
@@ -139,6 +155,12 @@ class Jobs:
 
     def runs(self) -> tuple[ActualJob, ...]:
         return tuple(replace(job, spec={}, body={}) for job in self.jobs if job.resource not in self.hidden)
+
+    def live(self) -> tuple[ActualJob, ...]:
+        return tuple(run for run in self.runs() if not run.state.ended)
+
+    def lists(self, api_version: str) -> bool:
+        return True
 
     def of_base(self, base: str) -> tuple[ActualJob, ...]:
         named = (run for run in self.runs() if run.job_name.startswith(f"{base}_"))

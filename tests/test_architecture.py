@@ -66,9 +66,10 @@ def test_modules_stay_small() -> None:
     # The pages brought 8: values, template, charts, job and site, their reader, listener and command.
     # Code without an image brought 5: the command and its program, what `migrate --image` writes, and on the
     # training service its form, and where containers run.
-    assert len(lines) <= 237
+    # Short looks brought 2: the look, and the summary of ended runs.
+    assert len(lines) <= 239
     # Below 200 before the features above, whose modules are longer than most.
-    assert 100 <= median(lines.values()) <= 210
+    assert 100 <= median(lines.values()) <= 215
     assert len([path for path in lines if path.parent == ROOT / "reconciler"]) <= 3
 
 

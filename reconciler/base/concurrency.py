@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from itertools import islice
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+# `concurrent.futures` is slow to import, and a service on this machine is asked in order.
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 Answer = TypeVar("Answer")
 
@@ -40,6 +43,8 @@ def run_concurrently(tasks: Sequence[Callable[[], Answer]], most: int = MOST) ->
     is raised after the running tasks have ended. An interrupted caller and the end of the process wait for
     none.
     """
+    from concurrent.futures import FIRST_COMPLETED, wait
+
     if not tasks:
         return
     # Clients, connections and tokens are created on first use: the first task creates them for all others,
@@ -66,12 +71,16 @@ def call_all(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
 
     All calls end before the error of the first failed call, in the given order, is raised.
     """
+    from concurrent.futures import wait
+
     running = [_start(call) for call in calls]
     wait(running)
     return [each.result() for each in running]
 
 
 def _start(task: Callable[[], Answer]) -> Future[Answer]:
+    from concurrent.futures import Future
+
     # Not an executor: the process would wait for its threads at exit. It does not wait for daemon threads.
     future: Future[Answer] = Future()
     threading.Thread(target=_run, args=(task, future), daemon=True).start()

@@ -27,7 +27,7 @@ from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import Origin, uncarried
-from reconciler.operations.plan import with_changed_files
+from reconciler.operations.plan import wanted_of, with_changed_files
 from reconciler.operations.report import missing_status_reasons, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.output.json import apply_json
@@ -35,7 +35,7 @@ from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
-from reconciler.submission.observe import observe
+from reconciler.submission.look import OLDEST, look
 
 WAITING_PATIENCE = 7200.0
 """Seconds that `--wait` waits for unknown outcomes: more than a request takes to be settled.
@@ -60,10 +60,12 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     )
     print_problems(desired.warnings, log_format)
     with context.session(start=True) as session:
+        seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full, oldest=OLDEST)
+        print_lines(seen.notes, log_format)
         applied = apply(
             session,
             desired,
-            observe(session.ports),
+            seen.observed,
             _Listener(arguments, context, desired),
             whole=not (arguments.paths or selection),
             by_hand=is_by_hand(),
@@ -72,7 +74,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         )
         # Before the wait, so that commits show the submissions; and again with the final states.
         if not applied.refused or posts_statuses(config):
-            print_lines(follow_up(session, desired, applied).problems, log_format)
+            after = follow_up(session, desired, applied, full=arguments.full)
+            print_lines(after.problems, log_format)
         if applied.refused:
             raise applied.refused
         jobs = unended(applied.plan, applied.outcomes) if arguments.wait else frozenset()

@@ -27,6 +27,7 @@ from reconciler.cli.values import (
 
 _WITHOUT_HOME = frozenset({"completion", "schema", "trust"})  # "trust" accepts or refuses the home itself
 _WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet", "-q")
+_FULL = "also read all ended runs and their claims, as an audit"
 _YES = "don't ask for confirmation in a Google Cloud environment"
 _Flags = Callable[[argparse.ArgumentParser], None]
 
@@ -217,6 +218,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     )
     add("--detailed-exitcode", action="store_true", help="exit 2 if there are changes to apply")
     add("--drift", action="store_true", help="with --detailed-exitcode, exit 2 for drift too")
+    add("--full", action="store_true", help=_FULL)
 
 
 def _apply(parser: argparse.ArgumentParser) -> None:
@@ -224,6 +226,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _selection(parser)
     _format(parser, "text", "json")
+    add("--full", action="store_true", help=_FULL)
     add("--wait", action="store_true", help="wait until the jobs end; exit 1 unless all have succeeded")
     add("--plan-digest", type=digest, metavar="sha256:…", help="apply only if the plan still has this digest")
     add("--yes", action="store_true", help=_YES)

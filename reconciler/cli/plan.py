@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
-from reconciler.cli import has_colours, json_text, print_problems
+from reconciler.cli import has_colours, json_text, print_lines, print_problems
 from reconciler.cli.context import context_of, is_by_hand, selection_of
 from reconciler.cli.values import terminal_columns
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
 from reconciler.model.plan import Action, Plan, Target
 from reconciler.operations.load_desired import load_desired
-from reconciler.operations.plan import plan_of, target_of, with_changed_files
-from reconciler.submission.observe import observe
+from reconciler.operations.plan import plan_of, target_of, wanted_of, with_changed_files
+from reconciler.submission.look import look
 
 if TYPE_CHECKING:
     from reconciler.output.markdown import Links
@@ -68,8 +68,12 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
         raise
     print_problems(desired.warnings, arguments.log_format)
     with context.session(start=False) as session:
-        observed, whole = observe(session.ports), not (arguments.paths or selection)
-        plan = plan_of(session, desired, observed, whole=whole, by_hand=is_by_hand())
+        seen, whole = (
+            look(session.ports, wanted_of(desired.jobs), full=arguments.full),
+            not (arguments.paths or selection),
+        )
+        print_lines(seen.notes, arguments.log_format)
+        plan = plan_of(session, desired, seen.observed, whole=whole, by_hand=is_by_hand())
     return with_changed_files(plan, desired, context.config.root, os.environ), desired.warnings
 
 

@@ -23,17 +23,19 @@ from reconciler.manifests.settings import LOCAL, find_root
 from reconciler.operations.follow_up import load_or_report
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import origin_of
+from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import (
     missing_status_reasons,
     post_statuses,
     posts_statuses,
+    record_keys,
     unposted_sentences,
 )
 from reconciler.output.details import size_text
 from reconciler.reporting.github.api import GitHubApi, RefusedError
 from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.reporting.github.settings import github_settings
-from reconciler.submission.observe import observe
+from reconciler.submission.look import look
 
 _MAX_EVENT = 32 * 1024 * 1024
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
@@ -65,7 +67,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     )
     with context.session(start=True) as session:
         origin = origin_of(config, desired, desired.jobs, os.environ, whole=True)
-        failed = post_statuses(session, desired, observe(session.ports), origin.exact)
+        seen = look(session.ports, wanted_of(desired.jobs), record_keys(session))
+        failed = post_statuses(session, desired, seen.observed, origin.exact)
         print_lines(missing_status_reasons(config, origin), arguments.log_format)
     print_lines(unposted_sentences(failed), arguments.log_format)
     # A commit unknown to GitHub is no failure: it may be pushed later.

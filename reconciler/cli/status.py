@@ -11,18 +11,21 @@ from itertools import islice
 
 from msgspec.structs import replace
 
+from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
-from reconciler.cli import has_colours, print_error, print_json_rows, print_paged
+from reconciler.cli import has_colours, print_error, print_json_rows, print_lines, print_paged
 from reconciler.cli.context import context_of, readable_jobs, selection_of
 from reconciler.cli.values import terminal_columns
 from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob, State
+from reconciler.model.plan import DesiredJob
+from reconciler.operations.plan import wanted_of
 from reconciler.output.json import job_json
 from reconciler.output.terminal import number_text
 from reconciler.planning.outcome import Condition, JobStatus
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
-from reconciler.submission.observe import observe
+from reconciler.submission.look import Look, look
 
 _MOST_RESULTS = 30
 """Runs whose results a table shows."""
@@ -53,8 +56,10 @@ def _rows(arguments: argparse.Namespace) -> tuple[list[JobStatus], list[JobStatu
     conditions = _conditions(arguments.state or ())
     context = context_of(arguments)
     desired, whole = readable_jobs(context, arguments.log_format)
+    # Only a full look has rows of ended runs that no manifest asks for.
+    full = arguments.all or not whole or bool(selection_of(arguments).names)
     with context.session(start=False) as session:
-        runs, claims, code = _observed(session, arguments.log_format)
+        runs, claims, code = _observed(session, desired, arguments.log_format, full=full)
         rows = _selected(job_statuses(desired, runs, claims), arguments, whole=whole)
         selected = [row for row in rows if row.condition in conditions]
         shown = selected[: arguments.limit]
@@ -71,17 +76,26 @@ def _conditions(words: Sequence[str]) -> frozenset[Condition]:
 
 
 def _observed(
-    session: Session, log_format: str
+    session: Session, desired: Sequence[DesiredJob], log_format: str, *, full: bool
 ) -> tuple[tuple[ActualJob, ...], Mapping[ClaimId, Claim], ExitCode]:
     """Return runs, claims and the exit code."""
     try:
-        observed = observe(session.ports)
-        return observed.runs, observed.claims, ExitCode.DONE
+        seen = look(session.ports, wanted_of(desired), full=full)
+        print_lines([*seen.notes, *_last_full(seen)], log_format)
+        return seen.observed.runs, seen.observed.claims, ExitCode.DONE
     except ServiceError as error:
         # Unusable claims must not hide the states of the runs.
         runs = session.runs()
         print_error(error, log_format)
         return runs, {}, ExitCode.FAILED
+
+
+def _last_full(seen: Look) -> list[str]:
+    """Return a line about the last full look, for a short one."""
+    if seen.full or seen.summary is None:
+        return []
+    when = f"{seen.summary.taken.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return [f"ended runs are as of the last full look, {when}; `reconciler status --all` reads them again"]
 
 
 def _selected(rows: Sequence[JobStatus], arguments: argparse.Namespace, *, whole: bool) -> list[JobStatus]:
@@ -114,13 +128,8 @@ def _with_results(rows: Sequence[JobStatus], runs: Iterable[ActualJob], session:
     wanted = islice((row.resource for row in rows if row.state is State.SUCCEEDED), _MOST_RESULTS)
     by_resource = {run.resource: run for run in runs} if rows else {}
     read = [partial(_result, session, by_resource[name]) for name in wanted if name in by_resource]
-    if session.connection.endpoint.distant:
-        # Slow to import, and no faster with a service on this machine.
-        from reconciler.base.concurrency import run_concurrently
-
-        results = dict(run_concurrently(read))
-    else:
-        results = dict(task() for task in read)
+    run_all = run_concurrently if session.connection.endpoint.distant else run_in_order
+    results = dict(run_all(read))
     return [replace(row, result=results[row.resource]) if row.resource in results else row for row in rows]
 
 

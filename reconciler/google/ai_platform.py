@@ -70,6 +70,7 @@ _UNBEGUN = ("", "STATE_UNSPECIFIED", "QUEUED")
 
 # Unknown states count as RUNNING: only a known end may be reported as an end.
 _STATES = {str(state): state for state in State}
+_ENDED_STATES = tuple(name for name, state in _STATES.items() if state.ended)
 
 
 class _Job(Struct, frozen=True, rename="camel", gc=False):
@@ -213,9 +214,12 @@ class AiPlatformTraining:
         logarithmic = frozenset(name for name, scale in scales.items() if scale == "UNIT_LOG_SCALE")
         return Study((goal,), tuple(trials), count_of(tuning, "maxTrials", 1), logarithmic)
 
-    def jobs(self, labels: Mapping[str, str], since: str = "", base: str = "") -> tuple[ActualJob, ...]:
-        """List the jobs with these labels; `since` and `base` are those of `Engine.jobs`."""
-        get = self._lister(filter_of(labels, since, f"{base}_" if base else "", "jobId"), f"jobs({_LISTED})")
+    def jobs(
+        self, labels: Mapping[str, str], since: str = "", base: str = "", *, live: bool = False
+    ) -> tuple[ActualJob, ...]:
+        """List the jobs with these labels; the other arguments are those of `Engine.jobs`."""
+        wanted = filter_of(labels, since, f"{base}_" if base else "", "jobId", _ENDED_STATES if live else ())
+        get = self._lister(wanted, f"jobs({_LISTED})")
         # A service that ignored the filter would return jobs of other repositories.
         found = (job for job in listing(get, _PAGES) if labels.items() <= job.labels.items())
         return tuple(self._actual(job, {}, {}) for job in found)

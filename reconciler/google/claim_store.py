@@ -13,6 +13,11 @@ Commit records are next to the claims, under the same permissions:
 
     reconciler/claims/SOURCE/_commits/PROJECT/LOCATION/ENVIRONMENT/SHA
 
+The summary of ended runs is beside them, gzip of JSON:
+
+    reconciler/claims/SOURCE/_summary/PROJECT/LOCATION
+    reconciler/claims/SOURCE/_instances/INSTANCE/_summary/PROJECT/LOCATION
+
 Project ids contain no "_", so that no other claim's name begins like these.
 
 A claim is read from the entry `claim` (or `genesis`) of the object's custom metadata, so that a listing
@@ -21,7 +26,9 @@ contains all claims. The object's content is the same JSON, for people and for c
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -29,6 +36,7 @@ from typing import Any
 
 import msgspec
 
+from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError
 from reconciler.google.listing import KnownClaims
@@ -36,7 +44,7 @@ from reconciler.google.object_store import ObjectStore, StoredObject, answered_a
 from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
 from reconciler.model.commit_record import CommitRecord, record_json, record_of
 from reconciler.model.manifest import JsonObject
-from reconciler.model.ports import ClaimRead, Versioned, VersionedRecord
+from reconciler.model.ports import ClaimRead, StoredSummary, Versioned, VersionedRecord
 
 PREFIX = "reconciler/claims/"
 """Beginning of the names of all objects with claims."""
@@ -91,6 +99,7 @@ class ObjectClaims:
         self.folder = folder
         self._genesis = f"{folder}_{_GENESIS}/{place}" if instance else f"{folder}{_GENESIS}"
         self._prefix = f"{folder}{place}/"
+        self._summary = f"{folder}_summary/{place}"
 
     def check(self, runs: int) -> None:
         """Check that this is the repository's store; write nothing.
@@ -163,6 +172,49 @@ class ObjectClaims:
                 objects = []
         with self._explained():
             return {versioned.claim.id: versioned for versioned in map(self._versioned, objects)}
+
+    def summary(self) -> StoredSummary | None:
+        """Return the summary of ended runs; None if there is no bucket yet."""
+        with self._explained():
+            try:
+                found, response = self._store.find(self._summary)
+            except NotFoundAtServiceError:
+                if not self._may_be_new:
+                    raise
+                return None
+            now = answered_at(response)
+            if found is None:
+                return StoredSummary(b"", 0, 0, now)
+            number = self._generation(found.name, found.generation)
+            genesis, content = call_all(
+                [lambda: self._store.find(self._genesis)[0], lambda: self._content(found)]
+            )
+            if not isinstance(genesis, StoredObject):
+                raise self._missing_genesis(0)
+            self._check_genesis(genesis)
+            marked = self._generation(self._genesis, genesis.generation)
+            return StoredSummary(content if isinstance(content, bytes) else b"", number, marked, now)
+
+    def _content(self, found: StoredObject) -> bytes:
+        try:
+            return gzip.decompress(self._store.read(found))
+        except NotFoundAtServiceError:
+            # Replaced or deleted since it was found: the look is a full one.
+            return b""
+        except (OSError, EOFError, zlib.error):
+            return b"unreadable"
+
+    def genesis_generation(self) -> int:
+        """Return the generation of the genesis; 0 if it is missing."""
+        with self._explained():
+            found = self._store.find(self._genesis)[0]
+            return self._generation(self._genesis, found.generation) if found else 0
+
+    def write_summary(self, content: bytes, generation: int) -> bool:
+        """Replace the summary of this generation, 0 for none; return False if the store has another one."""
+        packed = gzip.compress(content, compresslevel=1, mtime=0)
+        with self._explained():
+            return self._store.write(self._summary, packed, generation) is not None
 
     def read(self, id: ClaimId) -> ClaimRead:
         """Return a claim, None if it is missing, with the store's time."""

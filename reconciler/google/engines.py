@@ -51,6 +51,8 @@ small plan.
 """
 
 
+_REFUSED_FILTER = 400
+
 _OPTIONAL: Mapping[str, object] = {
     "replicas": {},
     "trials": None,
@@ -194,15 +196,18 @@ class Engine(Protocol):
     def study(job: ActualJob) -> Study | None:
         """Return the trials in a job's resource with their measurements; None for a job without trials."""
 
-    def jobs(self, labels: Mapping[str, str], since: str = "", base: str = "") -> Sequence[ActualJob]:
+    def jobs(
+        self, labels: Mapping[str, str], since: str = "", base: str = "", *, live: bool = False
+    ) -> Sequence[ActualJob]:
         """Return all jobs with these labels, of all kinds, without their specs; complete, or ServiceError.
 
-        Only built-in engines get other values than "" for `since` and `base`.
+        Only built-in engines get other values than the defaults for `since`, `base` and `live`.
 
         Args:
             labels: The labels with their values.
             since: Leave out jobs that were created before this time (RFC 3339); "" for all.
             base: Leave out jobs with names that don't begin with this and "_"; "" for all.
+            live: Leave out jobs that have ended.
         """
 
     def whole_jobs(self, wanted: str) -> Sequence[ActualJob]:
@@ -286,6 +291,30 @@ class EngineJobs:
             if version not in incremental:
                 found += self._engine(version).jobs(labels)
         return tuple(found)
+
+    def live(self) -> tuple[ActualJob, ...]:
+        """Return the runs with this repository's source label that haven't ended, without their specs."""
+        found = list[ActualJob]()
+        for version in self._api_versions:
+            found += self._live(version)
+        # A run may have ended since its page was read.
+        return tuple(run for run in found if not run.state.ended)
+
+    def _live(self, version: str) -> Sequence[ActualJob]:
+        engine, labels = self._engine(version), {SOURCE: self._source}
+        if version not in BUILT_IN:
+            return engine.jobs(labels)
+        try:
+            return engine.jobs(labels, live=True)
+        except ApiError as error:
+            # A service that doesn't take the filter is read as before.
+            if error.status != _REFUSED_FILTER:
+                raise
+            return engine.jobs(labels)
+
+    def lists(self, api_version: str) -> bool:
+        """Return True if listings contain the jobs of this apiVersion."""
+        return api_version in self._api_versions
 
     def of_base(self, base: str) -> tuple[ActualJob, ...]:
         """Return the runs with this repository's source label and names of this base name, unordered.

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import Connection
 from reconciler.google.engines import BUILT_IN, Engine, EngineJobs, api_versions, engine_class
@@ -172,6 +173,7 @@ class Session:
             owner=f"process {os.getpid()} on {platform.node()}",
             instance=self.environment.instance,
             neighbours=self.config.neighbours(self.environment),
+            together=run_concurrently if self.connection.endpoint.distant else run_in_order,
         )
 
 

@@ -115,7 +115,6 @@ class FieldChange(Struct, frozen=True):
     """Changed field: JSON pointer below `spec`, and both values; None for a missing value."""
 
     pointer: str
-    # Left out of the order: JSON values of two types can't be compared.
     before: Any
     after: Any
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
+from reconciler.base.concurrency import RunTasks, run_in_order
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
@@ -106,6 +107,22 @@ class ClaimRead(Struct, frozen=True):
     now: datetime
 
 
+class StoredSummary(Struct, frozen=True):
+    """The summary of ended runs as read.
+
+    Attributes:
+        content: As it was written; empty for none.
+        generation: Changes with every write; 0 for none.
+        genesis: The generation of the store's genesis; 0 if unknown, without a summary.
+        now: The store's own time before the read.
+    """
+
+    content: bytes
+    generation: int
+    genesis: int
+    now: datetime
+
+
 class ClaimStore(Protocol):
     """Durable claims with compare-and-swap; linearizable, as Cloud Storage documents."""
 
@@ -126,8 +143,24 @@ class ClaimStore(Protocol):
     def listed(self) -> Mapping[ClaimId, Versioned]:
         """Return every claim of this repository in this target; raise ServiceError if any is unavailable."""
 
+    def of_key(self, key: str) -> Mapping[ClaimId, Versioned]:
+        """Return the claims of all attempts at a content; raise ServiceError if any is unavailable."""
+
     def read(self, id: ClaimId) -> ClaimRead:
         """Return the current claim."""
+
+    def summary(self) -> StoredSummary | None:
+        """Return the summary of ended runs; None if the store doesn't exist yet.
+
+        Raises:
+            ServiceError: It is unavailable, or the store is another one, or was emptied.
+        """
+
+    def genesis_generation(self) -> int:
+        """Return the generation of the genesis; 0 if it is missing."""
+
+    def write_summary(self, content: bytes, generation: int) -> bool:
+        """Replace the summary of this generation, 0 for none; return False if the generation differs."""
 
     def write(self, claim: Claim, generation: int) -> Versioned | None:
         """Replace the claim of this generation, 0 for none; return None if the generation differs.
@@ -165,6 +198,12 @@ class JobApi(Protocol):
 
     def runs(self) -> tuple[ActualJob, ...]:
         """Return all runs with this repository's source label, without their specs."""
+
+    def live(self) -> tuple[ActualJob, ...]:
+        """Return all runs with this repository's source label that haven't ended, without their specs."""
+
+    def lists(self, api_version: str) -> bool:
+        """Return True if listings contain the jobs of this apiVersion."""
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         """Return all jobs with this key label, from any source, without their specs."""
@@ -256,6 +295,8 @@ class Ports:
         owner: Description of this process, for people who read a claim.
         instance: The environment's `instance`; "" for none.
         neighbours: The instances of the repository's other environments with the same project and location.
+        together: Runs several reads.
+        least_history: Number of claims and runs from which ended ones are summarized.
     """
 
     source: str
@@ -268,3 +309,5 @@ class Ports:
     owner: str
     instance: str
     neighbours: frozenset[str]
+    together: RunTasks = run_in_order
+    least_history: int = 500

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import timedelta
 
 from reconciler.base.errors import InvalidError, NotFoundError, ReconcilerError
 from reconciler.google.session import Session
@@ -14,11 +15,19 @@ from reconciler.model.plan import Plan
 from reconciler.model.ports import Ports
 from reconciler.operations.apply import Applied
 from reconciler.operations.load_desired import Desired
-from reconciler.operations.report import post_reason, post_statuses, posts_statuses, unposted_sentences
+from reconciler.operations.plan import wanted_of
+from reconciler.operations.report import (
+    post_reason,
+    post_statuses,
+    posts_statuses,
+    record_keys,
+    unposted_sentences,
+)
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.claims_upkeep import with_reason
-from reconciler.submission.observe import Observed, observe
+from reconciler.submission.look import OLDEST, keep_summary, look
+from reconciler.submission.observe import Observed
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +78,20 @@ def load_or_report(
         raise
 
 
-def follow_up(session: Session, desired: Desired, applied: Applied) -> FollowUp:
+def follow_up(
+    session: Session,
+    desired: Desired,
+    applied: Applied,
+    *,
+    full: bool = False,
+    oldest: timedelta | None = OLDEST,
+) -> FollowUp:
     """Update claims and commit statuses with the observed state; post the reason for a refused plan.
 
-    Errors become problems of the result, since the jobs are not affected; the next pass tries again.
+    Errors become problems of the result, since the jobs are not affected; the next pass tries again. `full`
+    and `oldest` are those of `look`.
     """
-    state = _update(session, desired, applied)
+    state = _update(session, desired, applied, full, oldest)
     if applied.refused is None:
         return state
     failed = post_reason(session, applied.origin.exact, f"refused: {applied.refused.message}")
@@ -82,7 +99,9 @@ def follow_up(session: Session, desired: Desired, applied: Applied) -> FollowUp:
     return FollowUp(state.observed, problems, state.unposted + len(failed))
 
 
-def _update(session: Session, desired: Desired, applied: Applied) -> FollowUp:
+def _update(
+    session: Session, desired: Desired, applied: Applied, full: bool, oldest: timedelta | None
+) -> FollowUp:
     errors = {
         outcome.change.desired.manifest.name: outcome.error
         for outcome in applied.outcomes
@@ -91,9 +110,14 @@ def _update(session: Session, desired: Desired, applied: Applied) -> FollowUp:
     observed = None
     try:
         # Observed again after the changes: a claim must not get a state from before them.
-        observed = observe(session.ports)
+        wanted, also = wanted_of(desired.jobs), record_keys(session)
+        seen = look(session.ports, wanted, also, full=full, oldest=oldest)
+        observed = seen.observed
         not_updated = applied.applier.upkeep(desired.jobs, observed)
         commit, whole = applied.origin.exact, applied.plan.whole
+        # With only some of the jobs, the others' runs would be left out of the summary.
+        if whole:
+            keep_summary(session.ports, seen, wanted, also)
         failed = post_statuses(session, desired, observed, commit, whole, errors)
     except ReconcilerError as error:
         return FollowUp(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
@@ -110,7 +134,8 @@ def _report_invalid(session: Session, commit: str, error: InvalidError) -> list[
     count = f"{len(error.problems)} in {files} files" if files > 1 else f"{len(error.problems)}"
     reason = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
     try:
-        failed = post_statuses(session, Desired((), {}), observe(session.ports), "", whole=False)
+        seen = look(session.ports, {}, record_keys(session))
+        failed = post_statuses(session, Desired((), {}), seen.observed, "", whole=False)
         return unposted_sentences([*failed, *post_reason(session, commit, reason)])
     except ReconcilerError as other:
         return [other.message]
@@ -183,8 +208,8 @@ def wait(
 
 def _poll(ports: Ports, jobs: Collection[Awaited]) -> Iterator[tuple[Awaited, ActualJob]]:
     """Yield the current state of the jobs that exist."""
-    # A listing shows the whole history, in one request for each hundred jobs.
-    listed = {job.resource: job for job in ports.jobs.runs()} if len(jobs) > _READ_ALONE else {}
+    # Of a listing of the live jobs, those that have ended since are missing; each is read once.
+    listed = {job.resource: job for job in ports.jobs.live()} if len(jobs) > _READ_ALONE else {}
     for key in sorted(jobs):
         job = listed.get(key.resource)
         try:

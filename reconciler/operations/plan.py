@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import JobApi
 from reconciler.operations.load_desired import Desired
+from reconciler.planning.attempts import keys_of
 from reconciler.planning.comparison import code_changed, predecessors
 from reconciler.planning.planner import SUBMISSIONS, by_owner, limit_refusals, make_plan
 from reconciler.submission.observe import Observed
@@ -31,6 +32,11 @@ def target_of(config: Config, environment: Environment) -> Target:
     """Return the target of an environment's plans."""
     sharing = config.sharing(environment)
     return Target(environment.name, environment.engine, environment.project, environment.location, sharing)
+
+
+def wanted_of(desired: Iterable[DesiredJob]) -> dict[str, DesiredJob]:
+    """Return the desired jobs by each of their keys, for a look."""
+    return {key: job for job in desired for key in keys_of(job)}
 
 
 def plan_of(

@@ -259,6 +259,18 @@ def _tidy(store: CommitStore, view: View, unknown: set[str]) -> None:
             store.remove(sha, found.generation)
 
 
+def record_keys(session: Session) -> frozenset[str]:
+    """Return the keys of the jobs whose statuses commits may still be owed; none without statuses.
+
+    Raises:
+        ServiceError: The records can't be read.
+    """
+    if not posts_statuses(session.config):
+        return frozenset()
+    records = session.commits.all().values()
+    return frozenset(key for found in records for job in found.record.jobs.values() for key in job.keys)
+
+
 def _settings(config: Config) -> GitHubSettings | None:
     return github_settings(config.github, os.environ, config.root)
 

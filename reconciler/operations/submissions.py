@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import ceil
 
 from reconciler.base.concurrency import RunTasks
 from reconciler.base.errors import NotFoundError, ReconcilerError, ServiceError
@@ -226,7 +227,8 @@ def delay_of(settled: SubmissionResult, pause: float) -> float | None:
     claim = settled.claim
     if claim.state is not ClaimState.REJECTED or claim.not_before is None or settled.now is None:
         return None
-    return max(0.0, (claim.not_before - settled.now).total_seconds())
+    # The service's time is in whole seconds: after a part of one, it would be read again and again.
+    return max(0.0, ceil((claim.not_before - settled.now).total_seconds()))
 
 
 def waiting_line(settled: SubmissionResult) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from functools import cached_property
 from itertools import islice
 
@@ -50,16 +51,16 @@ def observe(ports: Ports) -> Observed:
     # The claims first: a job that a claim names existed before its claim was listed.
     claims = ports.claims.listed()
     listed = ports.jobs.runs()
-    own, others = _by_instance(ports, claims, listed)
+    own, others = split_by_instance(ports, claims, listed)
     ports.claims.check(len(own))
     # A listing that leaves out an old job proves that no search can be trusted: the protocol would take
     # "not found" for "never made", and submit again.
-    missing = _missing(claims, listed)
+    missing = missing_claims(claims, listed)
     # No listing by label shows an adopted job.
     if not own and all(claim.is_adopted for claim in missing):
-        missing += _ended(ports, claims)
-    runs = with_reasons(claims, (*own, *_unlisted(ports, missing)))
-    return Observed(claims, runs, _doubtful(ports, claims, runs, others))
+        missing += ended_claims(ports, claims)
+    runs = with_reasons(claims, (*own, *unlisted(ports, missing)))
+    return Observed(claims, runs, doubtful_runs(ports, claims, runs, others))
 
 
 def with_reasons(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> tuple[ActualJob, ...]:
@@ -73,7 +74,7 @@ def with_reasons(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...
     )
 
 
-def _by_instance(
+def split_by_instance(
     ports: Ports, claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]
 ) -> tuple[tuple[ActualJob, ...], list[ActualJob]]:
     """Split the runs into the environment's own and those of the repository's other instances.
@@ -89,11 +90,12 @@ def _by_instance(
     return tuple(run for run in runs if run.resource not in left_out), others
 
 
-def _doubtful(
+def doubtful_runs(
     ports: Ports,
     claims: Mapping[ClaimId, Versioned],
     runs: Iterable[ActualJob],
     others: Iterable[ActualJob],
+    oldest: datetime | None = None,
 ) -> tuple[ActualJob, ...]:
     """Return the live runs of other instances that may have been submitted for this one.
 
@@ -103,14 +105,15 @@ def _doubtful(
 
     Runs of an instance that no environment has now are doubtful at any age: it may have been this
     environment's earlier `instance`.
+
+    `oldest` is the creation time of the oldest own run, if the runs may lack it.
     """
     live = [run for run in others if not run.state.ended]
     if not live:
         return ()
     # Without the oldest own run (deleted, or its time unreadable), `first` is later and more runs are
     # doubtful: the safe side.
-    own = (time_of(run.create_time) for run in runs if _is_submitted(ports, claims, run))
-    first = min(filter(None, own), default=None)
+    first = min(filter(None, (oldest, oldest_own(ports, claims, runs))), default=None)
 
     def is_later(run: ActualJob) -> bool:
         time = time_of(run.create_time)
@@ -119,6 +122,14 @@ def _doubtful(
     return tuple(
         run for run in live if run.labels.get(INSTANCE, "") not in ports.neighbours or not is_later(run)
     )
+
+
+def oldest_own(
+    ports: Ports, claims: Mapping[ClaimId, Versioned], runs: Iterable[ActualJob]
+) -> datetime | None:
+    """Return the creation time of the oldest run that this environment submitted; None if unknown."""
+    own = (time_of(run.create_time) for run in runs if _is_submitted(ports, claims, run))
+    return min(filter(None, own), default=None)
 
 
 def _is_submitted(ports: Ports, claims: Mapping[ClaimId, Versioned], run: ActualJob) -> bool:
@@ -132,7 +143,7 @@ def _is_submitted(ports: Ports, claims: Mapping[ClaimId, Versioned], run: Actual
     return found is not None and has_recorded_request(found.claim, run)
 
 
-def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:
+def missing_claims(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:
     """Return the bound claims with a job that is missing from the runs; of ended jobs the adopted ones."""
     seen = {run.resource for run in runs}
     bound = (found.claim for found in claims.values() if found.claim.state is ClaimState.BOUND)
@@ -140,7 +151,7 @@ def _missing(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -
     return [claim for claim in unlisted if not claim.ended or claim.is_adopted]
 
 
-def _ended(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:
+def ended_claims(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:
     """Return a few claims of ended jobs that have names chosen by the service."""
     ended = (
         found.claim
@@ -151,7 +162,8 @@ def _ended(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:
     return list(islice(unnamed, _ASKED))
 
 
-def _unlisted(ports: Ports, missing: Iterable[Claim]) -> Iterator[ActualJob]:
+def unlisted(ports: Ports, missing: Iterable[Claim]) -> Iterator[ActualJob]:
+    """Yield the jobs of these claims; raise ServiceError for one that a listing must show."""
     for claim in missing:
         try:
             job = ports.jobs.read(claim.api_version, claim.kind, claim.resource)

@@ -38,7 +38,7 @@ _ROOT = "http://embedded.invalid/"
 _APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 
 
-class _Handlers:
+class Handlers:
     """A transport to the service's handlers in this process."""
 
     def __init__(self, application: Application) -> None:
@@ -58,10 +58,10 @@ def fill(root: Path, home: Path) -> int:
     desired = load_desired(config, environment, [])
     prepare_home(Home(home, None), os.environ)
     # What is lost with the machine's power is made again: nobody waits here for the disk.
-    database = Database(lambda: _connected(home / "state.db"))
+    database = Database(lambda: connected(home / "state.db"))
     store = Store(database)
     roots = dict.fromkeys(_APIS, _ROOT)
-    transport = _Handlers(Application(store, home))
+    transport = Handlers(Application(store, home))
     connection = Connection(
         Endpoint(transport, dict, environment.project, environment.location, roots),
     )
@@ -76,7 +76,7 @@ def fill(root: Path, home: Path) -> int:
             labels = {**labels_of(job, config.source, "", id, ""), REQUEST_ID: mark}
             body = request_body(job, desired, environment.staging_bucket, job.job_name, labels)
             session.engine(job.manifest.api_version).create(job.manifest.kind, body, {})
-            claims[id.key] = _claim(job, id, mark)
+            claims[id.key] = claim_before(job, id, mark)
         for record in store.unfinished():
             store.move(record.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=store.now())
             store.move(record.id, JobState.SUCCEEDED, only_from={JobState.RUNNING}, at=store.now())
@@ -87,7 +87,7 @@ def fill(root: Path, home: Path) -> int:
     return len(desired.jobs)
 
 
-def _claim(job: DesiredJob, id: ClaimId, mark: str) -> Claim:
+def claim_before(job: DesiredJob, id: ClaimId, mark: str) -> Claim:
     """The claim as it is before the request leaves."""
     manifest = job.manifest
     return Claim(
@@ -106,7 +106,7 @@ def _claim(job: DesiredJob, id: ClaimId, mark: str) -> Claim:
     )
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = OFF")

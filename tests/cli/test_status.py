@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import os
 import pty
@@ -10,11 +11,13 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from memory_ports import Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
@@ -300,3 +303,27 @@ def test_table_fits_a_real_terminal_and_has_colours(repository: Repository) -> N
     assert "\x1b[" not in plain
     assert max(map(len, plain.splitlines())) == 60
     assert "…" in plain
+
+
+@pytest.mark.fault(55)
+def test_status_and_plan_say_when_and_what_the_last_full_look_found(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = Outside.ports.fget  # type: ignore[attr-defined]
+    at_once = property(lambda outside: dataclasses.replace(ports(outside), least_history=0))
+    monkeypatch.setattr(Outside, "ports", at_once)
+    commands.job("census")
+    assert commands.run("apply", "--yes").code == 0
+    outside = commands.outside
+    outside.jobs.becomes(outside.jobs.jobs[0], State.SUCCEEDED)
+    outside.time.now += timedelta(hours=1)
+    assert "last full look" in commands.run("status").err
+    assert commands.run("apply", "--yes").code == 0
+    assert commands.run("apply", "--yes").code == 0
+    assert "the last full look, 2026-01-01 00:00 UTC" in commands.run("status").err
+    assert "last full look" not in commands.run("status", "--all").err
+    # The record of a settled run goes: short looks don't read it, and a full one does.
+    outside.claims.held.clear()
+    assert "census" in commands.run("status").out
+    assert "has no claim any more" in commands.run("plan", "--full").err
+    assert len(outside.jobs.sent) == 1

@@ -515,3 +515,43 @@ def test_the_official_client_reads_what_was_written(
     assert json.loads(blob.download_as_bytes()) == claim_json(FULL) == json.loads(blob.metadata["claim"])
     genesis = blobs[f"{FOLDER}genesis"]
     assert json.loads(genesis.download_as_bytes()) == {"formatVersion": 1, "source": "acme-jobs"}
+
+
+@pytest.mark.fault(55)
+def test_a_summary_is_read_as_it_was_written_and_is_no_claim(service: HeldService, session: Session) -> None:
+    claims = session.claims
+    claims.prepare()
+    empty = claims.summary()
+    assert empty is not None
+    assert (empty.content, empty.generation) == (b"", 0)
+    assert claims.write_summary(b"{}", 0)
+    assert not claims.write_summary(b"[]", 0), "another process has written it"
+    found = claims.summary()
+    assert found is not None
+    assert (found.content, found.genesis) == (b"{}", claims.genesis_generation())
+    assert claims.listed() == {}
+    assert claims.write_summary(b"[]", found.generation)
+
+
+@pytest.mark.fault(55)
+def test_a_forged_summary_is_unreadable_a_deleted_one_is_none_and_none_is_read_without_genesis(
+    service: HeldService, session: Session
+) -> None:
+    claims = session.claims
+    claims.prepare()
+    assert claims.write_summary(b"{}", 0)
+    (path,) = (service.home / "gcs" / BUCKET).rglob("_summary/*/*")
+    path.write_bytes(b"forged by hand")
+    forged = claims.summary()
+    assert forged is not None
+    assert forged.content == b"unreadable"
+    assert claims.write_summary(b"{}", forged.generation), "the next full look replaces it"
+    path.unlink()
+    deleted = claims.summary()
+    assert deleted is not None
+    assert deleted.content == b""
+    assert claims.write_summary(b"{}", 0)
+    (genesis,) = (service.home / "gcs" / BUCKET).rglob("genesis")
+    genesis.unlink()
+    with pytest.raises(ServiceError, match="isn't prepared"):
+        claims.summary()

@@ -8,10 +8,11 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
 import pytest
 from fault_proxy import FaultProxy, Request
@@ -23,7 +24,9 @@ from watching import watching
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
+from reconciler.google.session import Session
 from reconciler.manifests.cache import cached_manifests
+from reconciler.operations.watch import loop as watch_loop
 from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.source import KeptSettings
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
@@ -454,17 +457,40 @@ class TestPasses:
         turn = loop.turn()
         assert turn.live, "the jobs go on"
         listed = [request for request in loop.requests if any(part in request for part in LISTINGS)]
-        assert len(listed) == 5, "the genesis, the claims, and the jobs of three collections"
+        assert len(listed) == 6, "the summary, the genesis, the claims, and the jobs of three collections"
         assert len({*loop.requests}) == len(loop.requests)
-        assert len(loop.requests) == 9, "and the service's health, images and places, and its bucket"
+        assert len(loop.requests) == 10, "and the service's health, images and places, and its bucket"
 
         all_succeed(service)
         for _ in range(3):
             turn = loop.turn()
         assert turn.at_rest
         assert loop.turn() is turn
-        assert len({*loop.requests}) == len(loop.requests) == 6, "a service that rests is only looked at"
+        assert len({*loop.requests}) == len(loop.requests) == 7, "a service that rests is only looked at"
         assert {request.partition(" ")[0] for request in loop.requests} == {"GET"}
+
+    def test_full_look_is_made_once_an_hour_and_not_while_a_local_service_rests(
+        self, loop: Loop, service: HeldService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made = Session.ports.func
+        ports = property(lambda session: replace(made(session), least_history=0))
+        monkeypatch.setattr(Session, "ports", ports)
+
+        def is_full() -> bool:
+            loop.turn()
+            listed = [unquote_plus(request) for request in loop.requests if "/customJobs " in request]
+            return any("state!=" not in request and "reconciler-key" not in request for request in listed)
+
+        assert [is_full() for _ in range(3)] == [True, False, False]
+        with monkeypatch.context() as later:
+            later.setattr(watch_loop, "OLDEST", timedelta(seconds=-1))
+            assert [is_full() for _ in range(2)] == [True, True]
+        assert not is_full()
+        all_succeed(service)
+        for _ in range(3):
+            loop.turn()
+        monkeypatch.setattr(watch_loop, "OLDEST", timedelta(seconds=-1))
+        assert not is_full()
 
     def test_without_a_change_no_manifest_is_opened(self, loop: Loop, repository: Repository) -> None:
         opened = Opened()

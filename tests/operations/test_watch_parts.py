@@ -350,7 +350,9 @@ class TestTelling:
         before: list[str] = []
         follow_up = watch_loop.follow_up
         monkeypatch.setattr(
-            watch_loop, "follow_up", lambda *given: before.extend(told.names()) or follow_up(*given)
+            watch_loop,
+            "follow_up",
+            lambda *given, **more: before.extend(told.names()) or follow_up(*given, **more),
         )
         self.turn(commands, told)
         assert before == ["submitted"]

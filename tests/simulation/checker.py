@@ -6,18 +6,20 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import takewhile
 from math import inf
 from typing import Any
 
 from reconciler.google.engines import engine_class
 from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.job import REQUEST_ID, SOURCE, ActualJob, State
+from reconciler.model.job import ATTEMPT, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob, State
 from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan
 from reconciler.model.ports import Versioned
 from reconciler.planning.outcome import Outcome
+from reconciler.submission.look import Look
 
 from .github import Statuses
 from .model import OURS, PERSON, TIMEOUT, Job, Place, Request, ours, short_slot
@@ -47,6 +49,13 @@ class _Pass:
         began: When that was.
         named: The jobs that claims named as not known to have ended, in the reconciler's listing of claims.
         ended: The other jobs that claims named there.
+        looks: Whether it makes a short look, which lists one content after the other.
+        looks_since: When its last short look began.
+        live: The keys and attempts in the labels of the live jobs that this look listed.
+        planned: Whether it has looked and goes on to its plan.
+        found: Whether such a listing showed anything.
+        not_found: The ended jobs that such listings left out.
+        unseen: The ended jobs that such listings would have left out.
         left_out: The jobs that its last listing of all runs left out against the bounds: of those named, and
             of those that ended where it was empty.
         shown: The jobs that its last listing of all runs showed, where the services break their bounds.
@@ -56,7 +65,14 @@ class _Pass:
     commit: Commit
     began: float
     named: list[tuple[ClaimId, Job]] = field(default_factory=list)
-    ended: list[Job] = field(default_factory=list)
+    ended: list[tuple[ClaimId, Job]] = field(default_factory=list)
+    looks: bool = False
+    looks_since: float = 0.0
+    live: set[tuple[str, str]] = field(default_factory=set)
+    planned: bool = False
+    found: bool = False
+    not_found: list[Job] = field(default_factory=list)
+    unseen: list[Job] = field(default_factory=list)
     left_out: list[Job] = field(default_factory=list)
     shown: set[str] = field(default_factory=set)
     blind_looks: dict[str, list[Job]] = field(default_factory=dict)
@@ -96,11 +112,15 @@ class Checker:
         self._begun: dict[tuple[str, str], float] = {}
         self._beyond = beyond
         self._marks: set[str] = set()
+        self._written: dict[ClaimId, datetime] = {}
         self._commanded: set[str] = set()
         self._to_cancel: set[str] = set()
         self._adopted: set[str] = set()
         self._asked: dict[tuple[str, str], float] = {}
         self._taken_at: dict[str, float] = {}
+        # Jobs that two people adopted at the same moment, by the content that came second: a plan gives such
+        # a job to one of the two, finds it missing for the other, and knows a cancel from one claim alone.
+        self._second: dict[tuple[str, str], Job] = {}
         self._by_hand: set[tuple[str, str]] = set()
         self._passes: dict[str, _Pass] = {}
         claims.watch = self.written
@@ -111,17 +131,68 @@ class Checker:
         """A pass begins with what is checked out."""
         self._passes[who] = _Pass(commit, self._world.now)
 
-    def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
-        """A reconciler gets all claims."""
+    def remembers(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
+        """A reconciler begins a short look, with the claims that it needn't read."""
+        self.seen["summaries read"] += bool(found)
+        before, now = self._passes[who], self._world.now
+        self._passes[who] = _Pass(before.commit, before.began, looks=True, looks_since=now)
+        self.listed_claims(found, who, part=True)
+
+    def looked(self, who: str, seen: Look) -> None:
+        """A reconciler has looked: a short look has all that its plan is about.
+
+        These are the claims of what its commit asks for, those of live jobs that listings show, and those
+        that were open at the last full look.
+        """
+        self.seen["full looks" if seen.full else "short looks"] += 1
+        if seen.full or seen.summary is None:
+            return
+        if seen.summary.genesis != self._claims.marks:
+            self._wrong("look", f"{who} took a short look at a restored store")
+        one_pass = self._passes[who]
+        # What listings show again by now may have been looked for in the meantime.
+        one_pass.unseen = [job for job in one_pass.unseen if self._world.is_blind_to(job)]
+        began = self._world.time(one_pass.looks_since)
+        wanted = {label_of(job.identity): job.manifest.reconcile.attempts for job in one_pass.commit.jobs}
+        for id, found in self._claims.all().items():
+            written = self._written.get(id, began)
+            is_open = not (found.claim.ended or found.claim.gone) and written < seen.summary.taken
+            is_wanted = id.attempt <= wanted.get(id.key, 0) and written < began
+            is_live = (id.key, str(id.attempt)) in one_pass.live and written < began
+            if (is_open or is_wanted or is_live) and id not in seen.observed.claims:
+                self._wrong("look", f"{who} looked without the {found.claim.state} {found.claim.job_name}")
+
+    def looks_alike(self, short: Plan, full: Plan) -> None:
+        """Nothing changes any more: a short look gives the plan that a full one gives.
+
+        Only a full look finds an ended copy of a job that no manifest asks for.
+        """
+        said = [[(c.action, c.job_name, c.stuck) for c in plan.changes] for plan in (short, full)]
+        drift = [{(d.kind, d.job_name) for d in plan.drift} for plan in (short, full)]
+        more = {kind for kind, _ in drift[0] ^ drift[1]}
+        if said[0] != said[1] or not drift[0] <= drift[1] or more - {DriftKind.DUPLICATE}:
+            self._wrong("look", f"{said[0]} {drift[0]} and in full {said[1]} {drift[1]}")
+
+    def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str, *, part: bool = False) -> None:
+        """A reconciler gets all claims, or a part of them."""
         if not self._beyond:
             return  # only then can a listing leave out what it must show
+        if not part:
+            self._passes[who].looks = False
         by_name = {job.name: job for job in self._world.jobs}
         bound = [(id, one.claim) for id, one in found.items() if one.claim.state is ClaimState.BOUND]
         # No filter by label can show an adopted job.
         bound = [(id, claim) for id, claim in bound if not by_name[claim.resource].adopted_as]
         live = [(id, by_name[claim.resource]) for id, claim in bound if not (claim.ended or claim.gone)]
-        ended = [by_name[claim.resource] for _, claim in bound if claim.ended]
+        ended = [(id, by_name[claim.resource]) for id, claim in bound if claim.ended]
+        if part:
+            live, ended = [*self._passes[who].named, *live], [*self._passes[who].ended, *ended]
         self._passes[who].named, self._passes[who].ended = live, ended
+
+    def listed_live(self, found: Iterable[ActualJob], who: str) -> None:
+        """A reconciler gets the live jobs of the repository."""
+        own = [run for run in found if run.labels.get(INSTANCE, "") == self._place.instance]
+        self._passes[who].live = {(run.labels.get(KEY, ""), run.labels.get(ATTEMPT, "")) for run in own}
 
     def listed(self, found: Iterable[ActualJob], kind: str, key: str, who: str) -> None:
         """A reconciler gets a listing: of the jobs of one key, or of all where that is ""."""
@@ -134,12 +205,20 @@ class Checker:
             wanted = {label_of(job.identity) for job in one_pass.commit.jobs}
             alike = [job for id, job in named if id.key in wanted and job.kind == kind]
             one_pass.blind_looks[key] = [job for job in alike if world.is_blind_to(job)]
+            if one_pass.looks and not one_pass.planned:
+                shown = {run.resource for run in found}
+                one_pass.found |= bool(shown)
+                of_kind = [job for id, job in named if id.key == key and job.kind == kind]
+                one_pass.left_out += [job for job in of_kind if job.name not in shown]
+                ended = [(id, job) for id, job in one_pass.ended if job.made < old]
+                one_pass.not_found += [job for id, job in ended if id.key == key]
+                one_pass.unseen += [job for _, job in ended if world.is_blind_to(job)]
         else:
             shown = one_pass.shown = {run.resource for run in found}
             one_pass.left_out = [job for _, job in named if job.name not in shown]
             # Names of ml are asked for by themselves, and one that is deleted says nothing.
-            ended = [job for job in one_pass.ended if job.api_version != ML_V1 and job.made < old]
-            if not shown and not one_pass.named and not any(job.gone for job in one_pass.ended):
+            ended = [job for _, job in one_pass.ended if job.api_version != ML_V1 and job.made < old]
+            if not shown and not one_pass.named and not any(job.gone for _, job in one_pass.ended):
                 one_pass.left_out += ended
 
     def handed_over(self, name: str, seconds: float, who: str) -> None:
@@ -235,8 +314,9 @@ class Checker:
         if passed < _BETWEEN_TRIES:
             self._wrong("set-up", f"{request.sender} sent a create of {name} after {passed:.0f} s")
 
-    def planned(self, plan: Plan) -> None:
-        """A pass is about to carry out this plan."""
+    def planned(self, plan: Plan, who: str) -> None:
+        """A pass is about to carry out this plan; its later searches are no part of its look."""
+        self._passes[who].planned = True
         cancels = (change.actual for change in plan.changes if change.action is Action.CANCEL)
         self._to_cancel |= {run.resource for run in cancels if run}
         self._own_cancels(plan)
@@ -252,12 +332,19 @@ class Checker:
         self._by_hand |= {(change.key, str(change.attempt)) for change in plan.changes}
 
     def _failed_before(self, key: str, number: int) -> bool:
-        before = [job for job in self._world.jobs if job.slot == (key, str(number - 1))]
+        slot = key, str(number - 1)
+        before = [job for job in self._world.jobs if job.slot == slot]
+        before += [self._second[slot]] if slot in self._second else []
         return any(job.state is State.FAILED for job in before if self._is_ours(job))
 
     def _sees(self, did: str, who: str) -> None:
         """What a reconciler does doesn't rest on a listing that leaves out a job that a claim names."""
-        left_out = [job.name for job in self._passes[who].left_out if not job.gone]
+        one_pass = self._passes[who]
+        missing = [*one_pass.left_out]
+        is_empty = one_pass.looks and not one_pass.found and not one_pass.named
+        if is_empty and not any(job.gone for _, job in one_pass.ended):
+            missing += [job for job in one_pass.not_found + one_pass.unseen if job.api_version != ML_V1]
+        left_out = [job.name for job in missing if not job.gone]
         if left_out:
             self._wrong("blind", f"{who} {did} after a listing without {', '.join(left_out)}")
 
@@ -359,6 +446,7 @@ class Checker:
     def written(self, before: Claim | None, claim: Claim) -> None:
         """A claim was written."""
         self.seen[f"claims {claim.state}"] += 1
+        self._written[claim.id] = self._world.time(self._world.now)
         if before is not None and before.state is ClaimState.BOUND and claim.state is not ClaimState.BOUND:
             self._wrong("I2", f"the claim of {claim.job_name} was bound, and is {claim.state} now")
         if claim.state is ClaimState.PENDING:
@@ -388,6 +476,11 @@ class Checker:
         elif job.name not in self._adopted:
             self._wrong("I1", f"{claim.owner} bound {claim.job_name} to {job.name}, which is {job.origin}")
 
+    @property
+    def _of_two(self) -> set[str]:
+        """The names of the jobs that two contents have."""
+        return {job.job_name for job in self._second.values()}
+
     def adopts(self, job: Job, who: str) -> None:
         """A person is about to adopt a job, by what the present pass of a reconciler has read."""
         self.seen["adoptions asked for"] += 1
@@ -402,6 +495,7 @@ class Checker:
             is_known = began is None or self._taken_at[job.name] < began
             if job.adopted_as != slot and before is None and is_known:
                 self._wrong("adopt", f"{claim.owner} adopted {job.name} for a second content")
+            self._second[slot] = job
             return
         asked = [one for commit in self._repository.history for one in commit.jobs]
         wanted = next((one for one in asked if label_of(one.identity) == claim.id.key), None)
@@ -542,7 +636,7 @@ class Checker:
         newest = max(claims, key=lambda claim: claim.id.attempt, default=None)
         bound = next((j for j in self._world.jobs if newest and j.name == newest.resource), None)
         is_own = bound is not None and (bound.origin == "create" or bound.adopted_as == (label, "1"))
-        if bound is None or bound.gone or not is_own:
+        if bound is None or bound.gone or not is_own or bound in self._second.values():
             return
         first = min(claims, key=lambda claim: claim.id.attempt)
         context = self._place.contexts.of_job(job.manifest.name)
@@ -566,6 +660,7 @@ class Checker:
         wanted = [job for job in commit.jobs if not job.manifest.reconcile.suspend]
         done = [job for job in self._world.jobs if job.state is State.SUCCEEDED]
         succeeded = {job.slot[0] for job in done if self._is_ours(job) or not self._place.instance}
+        succeeded |= {key for (key, _), job in self._second.items() if job in done}
         missing = [job.job_name for job in wanted if label_of(job.identity) not in succeeded]
         if shown["state"] == "success" and missing:
             self._wrong("I3", f"commit {commit.sha[:7]} is green, and {missing[0]} has not succeeded")
@@ -625,6 +720,7 @@ class Checker:
             if finding.kind is DriftKind.CANCELLED_OUTSIDE and self._beyond:
                 # Of two jobs the younger one is cancelled, and it counts if the service drops the other.
                 caused |= sum(job.job_name == finding.job_name for job in self._world.jobs) > 1
+            caused |= finding.job_name in self._of_two
             if not caused and not (self._beyond and finding.kind is DriftKind.DUPLICATE):
                 self._wrong(
                     "I8", f"{finding.kind} {finding.job_name} is found without a cause: {finding.detail}"
@@ -633,7 +729,7 @@ class Checker:
     def _own_cancels(self, plan: Plan) -> None:
         """A run that only a reconciler cancelled is no finding."""
         for finding in plan.drift:
-            if finding.kind is DriftKind.CANCELLED_OUTSIDE:
+            if finding.kind is DriftKind.CANCELLED_OUTSIDE and finding.job_name not in self._of_two:
                 self.seen["cancels outside"] += 1
                 alike = [job for job in self._world.jobs if job.job_name == finding.job_name]
                 if all(job.asked_by not in ("", PERSON) for job in alike):
@@ -715,8 +811,17 @@ class Checkers:
     def began(self, commit: Commit, who: str) -> None:
         self._of[who].began(commit, who)
 
-    def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
-        self._of[who].listed_claims(found, who)
+    def remembers(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
+        self._of[who].remembers(found, who)
+
+    def looked(self, who: str, seen: Look) -> None:
+        self._of[who].looked(who, seen)
+
+    def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str, *, part: bool = False) -> None:
+        self._of[who].listed_claims(found, who, part=part)
+
+    def listed_live(self, found: Iterable[ActualJob], who: str) -> None:
+        self._of[who].listed_live(found, who)
 
     def listed(self, found: Iterable[ActualJob], kind: str, key: str, who: str) -> None:
         self._of[who].listed(found, kind, key, who)
@@ -758,7 +863,7 @@ class Checkers:
         self._of[who].by_hand(plan)
 
     def planned(self, plan: Plan, who: str) -> None:
-        self._of[who].planned(plan)
+        self._of[who].planned(plan, who)
 
     def commanded(self, name: str, who: str) -> None:
         self._of[who].commanded(name)

@@ -54,6 +54,7 @@ KINDS: Mapping[str, tuple[int, ...]] = {
     "clock jumped": (32,),
     "machine suspended": (32,),
     "another installation": (52,),
+    "summary not written": (55,),
     SET_UP: (53,),
 }
 """Each kind of fault, with its rows of the fault matrix."""
@@ -83,6 +84,7 @@ _OF_A_CREATE = (
     "acknowledgement lost",
     "412 to its own winner",
     "trials listed as jobs",
+    "summary not written",
     *_SELDOM,
     *BEYOND,
 )

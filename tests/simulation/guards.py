@@ -112,7 +112,7 @@ GUARDS: Mapping[str, Guard] = {
         (
             Patch(
                 "model.claim",
-                "return elder(own) if own else None",
+                "return elder(own) if len(own) > 1 else next(iter(own), None)",
                 "return next((run for run in own if claim and run.resource == claim.resource), "
                 "elder(own) if own else None)",
             ),
@@ -207,6 +207,50 @@ GUARDS: Mapping[str, Guard] = {
     "adopt-live": Guard(
         "adopt",
         (Patch("submission.adoption", "if job.state.ended:", "if False:"),),
+    ),
+    "look-open": Guard(
+        "look",
+        (Patch("submission.look", "moving = {*summary.open, *live}", "moving = {*live}"),),
+    ),
+    "look-live": Guard(
+        "look",
+        (Patch("submission.look", "moving = {*summary.open, *live}", "moving = {*summary.open}"),),
+    ),
+    "look-goes-on": Guard(
+        "look",
+        (Patch("submission.look", "and not may_go_on(job, kept[key])", ""),),
+    ),
+    "look-restored": Guard(
+        "look",
+        (
+            Patch(
+                "submission.summary",
+                "is_own = summary.format == _FORMAT and summary.genesis == stored.genesis",
+                "is_own = summary.format == _FORMAT",
+            ),
+        ),
+    ),
+    "look-settled": Guard(
+        "",
+        (
+            Patch(
+                "submission.summary",
+                "ended = all(run.state.ended and made(claim, run) for run in runs)",
+                "ended = True",
+            ),
+            Patch("submission.summary", "not (claim.ended or claim.gone) or ", ""),
+        ),
+    ),
+    "look-empty": Guard(
+        "blind",
+        (
+            Patch(
+                "submission.look",
+                "if not found and all(claim.is_adopted for claim in missing):",
+                "if False:",
+            ),
+        ),
+        beyond=True,
     ),
     "paused-before-sending": Guard(
         "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)

@@ -37,6 +37,16 @@ class JobsPort:
         """All that carry this repository's source label."""
         return self._listed("runs", lambda job: job.labels.get(SOURCE) == self._source)
 
+    def live(self) -> tuple[ActualJob, ...]:
+        """All of them that haven't ended."""
+        return self._listed(
+            "live runs", lambda job: job.labels.get(SOURCE) == self._source and not job.state.ended, live=True
+        )
+
+    def lists(self, api_version: str) -> bool:
+        """Whether listings have the jobs of an apiVersion."""
+        return True
+
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         """All of one kind that carry a key."""
         return self._listed(
@@ -101,7 +111,13 @@ class JobsPort:
             raise ServiceError("the cancel got no answer")
 
     def _listed(
-        self, what: str, pick: Callable[[Job], bool], kind: str = "", key: str = ""
+        self,
+        what: str,
+        pick: Callable[[Job], bool],
+        kind: str = "",
+        key: str = "",
+        *,
+        live: bool = False,
     ) -> tuple[ActualJob, ...]:
         """Pages at different times: a listing is no snapshot, and it can break off between them."""
         world = self._world
@@ -114,7 +130,10 @@ class JobsPort:
             self._process.turn(f"the listing of {what} broke off")
             raise ServiceError("a page of the listing couldn't be had")
         found += world.listed(world.jobs[cut:], pick)
-        world.checker.listed(found, kind, key, self._process.name)
+        if live:
+            world.checker.listed_live(found, self._process.name)
+        else:
+            world.checker.listed(found, kind, key, self._process.name)
         self._process.turn(f"listed {len(found)} {what}")
         return tuple(found)
 

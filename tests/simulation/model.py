@@ -174,6 +174,11 @@ def short(job: Job) -> str:
     return f"{short_slot(job.slot)} try {job.labels.get(REQUEST_ID, '')[:6]}"
 
 
+def short_id(key: str, attempt: object) -> str:
+    """Return a claim's name in traces."""
+    return f"{key[:6]}/{attempt}"
+
+
 def short_slot(slot: tuple[str, str]) -> str:
     key, attempt = slot
     return f"key {key[:6]} attempt {attempt}"

@@ -12,12 +12,15 @@ from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import DesiredJob
 
 from .github import Statuses
-from .model import OURS, PERSON, by_hand_name, ours
+from .model import OURS, PERSON, Job, by_hand_name, ours, short_id
 from .scenario import Repository, desired
 from .store import Claims
 from .world import World
 
-BEFORE_A_LOOK = (" claims", ": pending", ": none")
+_LOST = 0.8
+"""Chance that such a copy is gone when a reconciler counts on it."""
+
+BEFORE_A_LOOK = (" claims", " live runs", ": pending", ": none")
 """How the last step of a reconciler ends that is about to look for jobs."""
 
 
@@ -26,6 +29,8 @@ class Nemesis:
 
     Args:
         by_hand: Chance of its own and its rate: jobs that people make by hand, for adoption.
+        copycats: Chance of its own and its rate: foreign copies that are gone when they are looked for.
+        blinds: The looks before which listings may go blind, by the last step before them.
     """
 
     def __init__(
@@ -35,12 +40,17 @@ class Nemesis:
         repository: Repository,
         statuses: Statuses,
         by_hand: tuple[random.Random, float],
+        copycats: tuple[random.Random, float],
+        *,
+        blinds: tuple[str, ...],
     ) -> None:
         self._world = world
         self._claims = claims
         self._repository = repository
         self._statuses = statuses
         self._by_hand = by_hand
+        self._copycats = copycats
+        self._blinds = blinds
         self._lost: Any = None
         self._calm = world.rng.choice((0.0, 0.01, 0.03))
 
@@ -52,6 +62,9 @@ class Nemesis:
         chance, rate = self._by_hand
         if rate and chance.random() < rate:
             self._make_by_hand(chance)
+        chance, copies = self._copycats
+        if copies and chance.random() < copies:
+            self._copy_the_next_attempt(chance)
         if rng.random() > 0.05:
             return
         if faults.happens("storm of 429"):
@@ -74,17 +87,27 @@ class Nemesis:
         named = {found.claim.resource for found in self._claims.all().values()}
         strangers = [job for job in self._world.jobs if job.origin == "foreign" and not job.gone]
         strangers = [job for job in strangers if job.name not in named and job.api_version != ML_V1]
-        # Mostly where a reconciler counts on a job of a later attempt that no request made.
-        times = 1 if doing.endswith(("/1: none", " claims")) else 50
-        if strangers and self._world.faults.happens("foreign job deleted", times):
-            for job in strangers:
-                self._say("foreign", f"deletes {job.name}")
-                self._world.ends(job, State.CANCELLED)
-                job.gone = True
+        if self._is_counted_on(strangers, doing):
+            self._world.faults.tells("foreign job deleted")
+        elif not strangers or not self._world.faults.happens("foreign job deleted"):
+            return
+        for job in strangers:
+            self._say("foreign", f"deletes {job.name}")
+            self._world.ends(job, State.CANCELLED)
+            job.gone = True
+
+    def _is_counted_on(self, strangers: list[Job], doing: str) -> bool:
+        """Return True, in some worlds, where a reconciler counts on a later attempt that no request made."""
+        chance, rate = self._copycats
+        later = (short_id(*job.slot) for job in strangers if job.slot[1] != "1")
+        is_deleted = rate > 0 and self._world.faults.on and chance.random() < _LOST
+        return is_deleted and any(doing.endswith(f" {id}: none") for id in later)
 
     def _blind(self, doing: str) -> None:
         """Let listings leave out all jobs, or those that aren't young."""
         world = self._world
+        if not doing.endswith(self._blinds):
+            return
         times = 10 if doing.endswith(": pending") else 1
         if not world.faults.happens("listings go blind", times):
             return
@@ -151,6 +174,19 @@ class Nemesis:
             return
         self._say(origin, f"makes a job like {job.job_name}")
         world.make(job.manifest.api_version, job.manifest.kind, body, origin)
+
+    def _copy_the_next_attempt(self, chance: random.Random) -> None:
+        """Make a job like the attempt that would follow the last one that a manifest allows."""
+        jobs = [job for job in self._repository.head.jobs if job.manifest.api_version != ML_V1]
+        copied = {job.slot[0] for job in self._world.jobs if job.origin == "foreign" and not job.gone}
+        spent = [job for job in jobs if self._next_attempt(job) > job.manifest.reconcile.attempts]
+        spent = [job for job in spent if label_of(job.identity) not in copied]
+        if spent:
+            job = chance.choice(spent)
+            body = _body(job, OURS, False, self._next_attempt(job), chance.randbytes(8).hex())
+            self._world.faults.tells("foreign copy")
+            self._say("foreign", f"makes a job like the next {job.job_name}")
+            self._world.make(job.manifest.api_version, job.manifest.kind, body, "foreign")
 
     def _make_by_hand(self, chance: random.Random) -> None:
         """Make a job by other means, without labels, and mostly a manifest for it."""

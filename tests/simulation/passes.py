@@ -18,6 +18,7 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
+from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import open_record, report
 from reconciler.planning.comparison import predecessors
 from reconciler.planning.outcome import Outcome, Status
@@ -26,11 +27,13 @@ from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
 from reconciler.submission.claims_upkeep import cancel, record_cancel
+from reconciler.submission.look import OLDEST, Look, keep_summary, look
 from reconciler.submission.observe import Observed, observe
+from reconciler.submission.summary import Wanted
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import CredentialsPort, JobsPort
-from .model import OURS, Place
+from .model import OURS, Job, Place
 from .process import Process
 from .scenario import Commit, Repository
 from .store import Claims, Records, RecordsPort, StorePort
@@ -42,7 +45,10 @@ _ENDS = (Action.NONE, Action.BLOCKED)
 _AT_ONCE = (1, 2, 8)
 """Submissions of one reconciler that are under way at once."""
 _BY_HAND = 0.1
-_COMMANDS = 0.1
+_COMMANDS = 0.3
+_AGAIN = 0.3
+_ANSWERS = (60.0, 600.0, 3600.0)
+"""Seconds that a person takes to confirm a plan."""
 _INTERVALS = (5.0, 60.0, 300.0, 600.0)
 
 
@@ -57,6 +63,10 @@ class Outside:
         draining: Whether nobody begins another pass.
         people: Decides by chance of its own which passes a person starts.
         adopters: Chance of its own and its rate: passes before which a person adopts a job.
+        older: Whether half of the reconcilers are of a version that knows nothing of summaries.
+        audits: Chance of its own and its rate: passes that read the whole history.
+        answers: Chance of its own and its rate: plans that a person confirms only after a while.
+        least_history: Claims and runs from which there is a summary.
     """
 
     world: World
@@ -70,22 +80,32 @@ class Outside:
     draining: bool = False
     people: random.Random = field(default_factory=random.Random)
     adopters: tuple[random.Random, float] = (random.Random(0), 0.0)
+    older: bool = False
+    audits: tuple[random.Random, float] = (random.Random(0), 0.0)
+    answers: tuple[random.Random, float] = (random.Random(0), 0.0)
+    least_history: int = 0
 
-    def one_pass(self, process: Process) -> Plan | None:
+    def one_pass(self, process: Process, *, full: bool = False) -> Plan | None:
         """One apply and one report; the plan, or None where it couldn't be carried through."""
         commit, ports = self.repository.head, self._ports(process)
         self.world.checker.began(commit, process.name)
         try:
             by_hand = not self.draining and self.people.random() < _BY_HAND
-            observed = observe(ports)
+            wanted, is_old = wanted_of(commit.jobs), self.is_old(process)
+            is_full = full or self.audits[0].random() < self.audits[1]
+            seen = self._look(ports, wanted, frozenset(), full=is_full, is_old=is_old)
+            self.world.checker.looked(process.name, seen)
+            observed = seen.observed
             self._command(process, ports, observed)
-            self._adopt(process, ports, observed, commit)
+            self._adopt(process, ports, seen, commit)
             plan = self._plan_of(commit, ports, observed, by_hand=by_hand)
             if by_hand:
                 self.world.checker.by_hand(plan, process.name)
             check_limits(plan, 0.0, LIMITS, None)
             self.world.trace(process.name, _said(plan))
             self.world.checker.planned(plan, process.name)
+            if by_hand and self.answers[0].random() < self.answers[1]:
+                process.sleep(self.answers[0].choice(_ANSWERS) * self.answers[0].uniform(0.5, 1.5))
             ports.claims.prepare()
             applier = Applier(
                 ports,
@@ -102,14 +122,41 @@ class Outside:
                 said = outcome.error or outcome.state
                 self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
                 self.world.checker.told(outcome, process.name)
-            observed = observe(ports)
+            # A store without a summary is read as a whole, whatever commits are owed.
+            also = frozenset() if self.least_history else self._record_keys(process)
+            seen = self._look(ports, wanted, also, full=is_full, is_old=is_old)
+            self.world.checker.looked(process.name, seen)
+            observed = seen.observed
             if not applier.upkeep(commit.jobs, observed):
                 self.world.checker.saw(observed.runs)
+            if not is_old:
+                keep_summary(ports, seen, wanted, also)
             self._report(process, commit, observed, outcomes)
         except ReconcilerError as error:
             self.world.trace(process.name, f"stopped: {error.message}")
             return None
         return plan
+
+    def is_old(self, process: Process) -> bool:
+        """Whether a reconciler is of a version that knows nothing of summaries."""
+        return self.older and process.name.startswith("r") and int(process.name[1:]) % 2 == 0
+
+    def _look(self, ports: Ports, wanted: Wanted, also: frozenset[str], *, full: bool, is_old: bool) -> Look:
+        if is_old:
+            return Look(observe(ports), None, None, full=True)
+        return look(ports, wanted, also, full=full, oldest=OLDEST)
+
+    def both_plans(self, process: Process) -> tuple[Plan, Plan]:
+        """Return the plans of a short look and of a full one, while nothing changes."""
+        commit, ports = self.repository.head, self._ports(process)
+        wanted = wanted_of(commit.jobs)
+        looks = [look(ports, wanted, full=full).observed for full in (False, True)]
+        short, full = (self._plan_of(commit, ports, observed) for observed in looks)
+        return short, full
+
+    def _record_keys(self, process: Process) -> frozenset[str]:
+        records = RecordsPort(process, self.world, self.records).all().values()
+        return frozenset(key for found in records for job in found.record.jobs.values() for key in job.keys)
 
     def _command(self, process: Process, ports: Ports, observed: Observed) -> None:
         """Sometimes run `reconciler cancel` for a live run that a claim names, before the pass goes on."""
@@ -124,20 +171,30 @@ class Outside:
         record_cancel(ports, run, "cancelled by `reconciler cancel`")
         cancel(ports, run)
 
-    def _adopt(self, process: Process, ports: Ports, observed: Observed, commit: Commit) -> None:
-        """Sometimes run `reconciler import --adopt` for a job that a person made by hand."""
+    def _adopt(self, process: Process, ports: Ports, seen: Look, commit: Commit) -> None:
+        """Sometimes run `reconciler import --adopt` for a job that a person made by hand.
+
+        Sometimes it is a job that is adopted already, for content that differs in nothing but `rerun`.
+        """
         chance, rate = self.adopters
         by_hand = [job for job in self.world.jobs if job.origin == "person"]
         if self.draining or not by_hand or chance.random() > rate:
             return
         # Mostly the newest: others have ended, or are adopted already.
         job = by_hand[-1] if chance.random() < 0.8 else chance.choice(by_hand)
-        name = job.job_name.partition("__")[0]
-        wanted = next((one for one in commit.jobs if one.manifest.name == name), None)
+        taken = [job for job in by_hand if job.adopted_as and not job.state.ended]
+        is_again = bool(taken) and chance.random() < _AGAIN
+        if is_again:
+            job = chance.choice(taken)
+            self.repository.rerun(_base_of(job))
+            commit = self.repository.head
+        wanted = next((one for one in commit.jobs if one.manifest.name == _base_of(job)), None)
         if wanted is None or wanted.manifest.kind != job.kind:
             return
         self.world.trace(process.name, f"reconciler import --adopt {job.job_name}")
         self.world.checker.adopts(job, process.name)
+        # The command always reads everything.
+        observed = seen.observed if seen.full else observe(ports)
         adopted = Applier(ports, body_of).adopt(wanted, job.name, observed, "", lambda uri: False)
         said = f"as {adopted.claim.job_name}" if adopted.claim else f"not: {adopted.why}"
         self.world.trace(process.name, f"adopted {said}")
@@ -195,6 +252,7 @@ class Outside:
             owner=process.name,
             instance=self.place.instance,
             neighbours=self.place.neighbours,
+            least_history=self.least_history,
         )
 
 
@@ -216,6 +274,11 @@ def body_of(job: DesiredJob, job_name: str, labels: Mapping[str, str]) -> JsonOb
     """A create's body, as the engine writes it."""
     engine = engine_class(job.manifest.api_version)
     return engine.body(job.manifest.kind, job.spec, job_name, {**job.manifest.labels, **labels})
+
+
+def _base_of(job: Job) -> str:
+    """Return the name of the manifest that a job made by hand is meant for."""
+    return job.job_name.partition("__")[0]
 
 
 def _said(plan: Plan) -> str:

@@ -33,17 +33,28 @@ _MOST_STEPS = 100_000
 """Many times the steps of any run that comes to its end."""
 _QUIET_PASSES = 96
 """More than four attempts of the longest jobs take, and the tries of their set-ups."""
-_BETWEEN = 1800.0
+_BETWEEN = (200.0, 3400.0)
+"""Seconds between the last passes, in turn: some come soon after an end."""
 _SHARED = 1 / 3
 """The part of the runs in which two environments share a project and location."""
 _IN_THE_CLOUD = 1 / 2
 """The part of these in which an ended job counts as an attempt, whatever its cause."""
+_OLDER = 1 / 3
+"""The part of the runs in which an older version runs beside."""
+_BLINDS = (BEFORE_A_LOOK, BEFORE_A_LOOK, (": pending",), (" live runs",))
+"""The looks before which listings go blind in one run."""
+_AUDITS = 0.1
+"""The part of the passes that read the whole history."""
+_SMALL = 1 / 2
+"""The part of the runs in which the history is read as a whole, as that of a small repository is."""
+_ENOUGH = 500
 _RAISES = 3
 """How often `attempts` is raised after the trouble, where days pass."""
 _DAY = 90_000.0
 """Seconds after which the statuses still to be posted may be closed."""
 _SPANS = (0.2, 2.0, 20.0, 120.0, 600.0, 1800.0)
 _DELICATE = ("minted", "wrote claim", "send create", "sent create", "answer to create")
+_ANSWERED = "answer to create of "
 _PAUSES = (1.0, 60.0, 280.0, 700.0, 3600.0, 10800.0)
 
 
@@ -97,6 +108,10 @@ class Simulation:
                 bounds=unsettled if without == "settle" else bounds,
                 repairs=without != "audit",
                 people=random.Random(f"people of {seed}"),
+                older=random.Random(f"versions of {seed}").random() < _OLDER,
+                audits=(random.Random(f"audits of {seed}"), _AUDITS),
+                answers=_answers(seed),
+                least_history=_least_history(seed),
                 # Two environments would adopt the same job: none can know of the other's claims.
                 adopters=_adopters(seed) if place == places[0] else (random.Random(0), 0.0),
             )
@@ -110,9 +125,16 @@ class Simulation:
         }
         world.checker = self._checker = Checkers(self._checkers)
         self._nemesis = Nemesis(
-            world, self._outsides[0].claims, self._repository, self._statuses, _by_hand(seed)
+            world,
+            self._outsides[0].claims,
+            self._repository,
+            self._statuses,
+            _by_hand(seed),
+            _copycats(seed),
+            blinds=random.Random(f"blind looks of {seed}").choice(_BLINDS),
         )
         self._days = _days(seed)
+        self._pushes = _pushes(seed)
         self._haste = rng.choice((0.01, 0.05, 0.2))
         self._steps = 0
         self._started = 0
@@ -150,7 +172,7 @@ class Simulation:
                 self._nemesis.before_a_look(process.doing)
             # Where it hurts: between a claim and its request, and before what came of it is written.
             times = 20 if process.doing.startswith(_DELICATE) else 1
-            if faults.happens("crash", times):
+            if self._pushed(process.doing) or faults.happens("crash", times):
                 world.trace(process.name, f"killed at: {process.doing}")
                 process.kill()
                 self._processes[index] = self._start(self._outside_of[process.name])
@@ -160,6 +182,15 @@ class Simulation:
                 process.jump(rng.choice((-3600.0, -60.0, 60.0, 3600.0)))
             else:
                 self._resume(process)
+
+    def _pushed(self, doing: str) -> bool:
+        """Return True if somebody changes a job that was just submitted, and so ends the run that did it."""
+        chance, rate = self._pushes
+        if not (rate and doing.startswith(_ANSWERED) and chance.random() < rate):
+            return False
+        self._faults.tells("crash")
+        self._repository.rerun_of(doing.removeprefix(_ANSWERED))
+        return True
 
     def _quiet(self) -> None:
         """Faults stop. Who slept wakes and ends its pass; one more reconciler brings all in order."""
@@ -188,7 +219,7 @@ class Simulation:
         raises = _RAISES if self._days[1] > 0 and len(self._outsides) == 1 else 0
         plan, still, checker = None, 0, self._checkers[outside.place.instance]
         lasts = {f"last {other.place.instance}".strip() for other in self._outsides}
-        for _ in range(_QUIET_PASSES * (1 + raises)):
+        for number in range(_QUIET_PASSES * (1 + raises)):
             since = self._world.now
             plan = outside.one_pass(process)
             alone = all(other.ended or other.name in lasts for other in self._processes)
@@ -205,9 +236,12 @@ class Simulation:
                     self._world.trace("repository", "every job has one more attempt")
                     raises, still = raises - 1, 0
                     continue
+                checker.looks_alike(*outside.both_plans(process))
+                # Only the audit finds a second job that came late and ended between two looks.
+                plan = outside.one_pass(process, full=True) or plan
                 checker.at_the_end(plan)
                 return
-            process.sleep(_BETWEEN)
+            process.sleep(_BETWEEN[number % 2])
         checker.never_still(_QUIET_PASSES, plan)
 
     def _next(self) -> int:
@@ -257,10 +291,33 @@ def _by_hand(seed: int) -> tuple[random.Random, float]:
     return rng, rng.choice((0.0, 0.0, 0.0, 0.01, 0.03))
 
 
+def _copycats(seed: int) -> tuple[random.Random, float]:
+    """Return how often attempts that no manifest allows are copied in one run: in most never."""
+    rng = random.Random(f"copycats of {seed}")
+    return rng, rng.choice((0.0, 0.0, 0.0, 0.05))
+
+
 def _adopters(seed: int) -> tuple[random.Random, float]:
     """Return how often such a job is adopted before a pass."""
     rng = random.Random(f"adopters of {seed}")
     return rng, rng.choice((0.3, 0.7, 1.0))
+
+
+def _pushes(seed: int) -> tuple[random.Random, float]:
+    """Return how often a push ends the run that has just submitted a job: in most runs never."""
+    rng = random.Random(f"pushes of {seed}")
+    return rng, rng.choice((0.0, 0.0, 0.3))
+
+
+def _answers(seed: int) -> tuple[random.Random, float]:
+    """Return how often people wait before they confirm a plan: in half of the runs never."""
+    rng = random.Random(f"answers of {seed}")
+    return rng, rng.choice((0.0, 0.9))
+
+
+def _least_history(seed: int) -> int:
+    """Return the claims and runs from which a run has a summary: at once, or more than it ever makes."""
+    return _ENOUGH if random.Random(f"history of {seed}").random() < _SMALL else 0
 
 
 def _days(seed: int) -> tuple[random.Random, float]:

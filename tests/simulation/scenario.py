@@ -142,6 +142,19 @@ class Repository:
             self._put(name, content_of(job), replace(reconcile, attempts=reconcile.attempts + 1))
         self.head = self._commit()
 
+    def rerun(self, name: str) -> None:
+        """Commit that a job is to run again."""
+        if name in self._jobs:
+            job = self._jobs[name]
+            again = replace(job.manifest.reconcile, rerun=str(self._number))
+            self._put(name, content_of(job), again)
+            self.head = self._commit()
+
+    def rerun_of(self, job_name: str) -> None:
+        """Commit that the job of a run is to run again."""
+        for name in [name for name in self._jobs if job_name.startswith(name.replace("-", "_"))]:
+            self.rerun(name)
+
     def _with(self, change: Callable[[Reconcile], Reconcile], said: str) -> str:
         name = self._pick()
         if name is None:

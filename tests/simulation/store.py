@@ -9,8 +9,10 @@ from datetime import datetime
 from reconciler.base.errors import ServiceError
 from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
 from reconciler.model.commit_record import CommitRecord, record_json, record_of
-from reconciler.model.ports import ClaimRead, Versioned, VersionedRecord
+from reconciler.model.ports import ClaimRead, StoredSummary, Versioned, VersionedRecord
+from reconciler.submission.summary import summary_of
 
+from .model import short_id
 from .process import Process
 from .world import World
 
@@ -24,16 +26,21 @@ class Claims:
 
     Attributes:
         genesis: Whether the object that marks the store as this repository's is there.
+        marks: The generation of that object.
+        summary: The summary of ended runs, and its generation.
         watch: Told of each write that took effect: what was there, and what is.
     """
 
     def __init__(self, *, compares: bool = True, marked: bool = True) -> None:
         self.genesis = True
+        self.marks = 1
+        self.summary = b"", 0
         self.watch: Callable[[Claim | None, Claim], None] = lambda before, after: None
         self._compares = compares
         self._marked = marked
         self._objects: dict[ClaimId, tuple[str, Versioned]] = {}
         self._generation = 0
+        self._summaries = [b""]
 
     def get(self, id: ClaimId) -> Versioned | None:
         """The claim as it is."""
@@ -56,9 +63,19 @@ class Claims:
         self.watch(found.claim if found else None, written.claim)
         return written
 
+    def put_summary(self, content: bytes, generation: int) -> bool:
+        """Compare and set the summary."""
+        if self.summary[1] != generation:
+            return False
+        self._generation += 1
+        self.summary = content, self._generation
+        self._summaries.append(content)
+        return True
+
     def empty(self) -> dict[ClaimId, tuple[str, Versioned]]:
         """Lose everything, genesis too; what was there, for `restore`."""
         lost, self._objects = self._objects, {}
+        self.summary = b"", 0
         self.genesis = not self._marked
         return lost
 
@@ -66,6 +83,10 @@ class Claims:
         """Undelete everything: what was there before is there again."""
         self._objects = {**self._objects, **lost}
         self.genesis = True
+        self.marks += 1
+        self._generation += 1
+        # The newest summary may come from an older backup.
+        self.summary = self._summaries[len(self._summaries) // 2], self._generation
 
 
 class StorePort:
@@ -94,6 +115,44 @@ class StorePort:
         self._world.checker.listed_claims(found, self._process.name)
         self._process.turn(f"listed {len(found)} claims")
         return found
+
+    def of_key(self, key: str) -> Mapping[ClaimId, Versioned]:
+        """The claims of one content."""
+        self._reached(f"read claims {key[:6]}")
+        found = {id: one for id, one in self._claims.all().items() if id.key == key}
+        self._world.checker.listed_claims(found, self._process.name, part=True)
+        self._process.turn(f"read {len(found)} claims of {key[:6]}")
+        return found
+
+    def summary(self) -> StoredSummary | None:
+        """The summary of ended runs."""
+        self._reached("read the summary")
+        claims, now = self._claims, self._now()
+        content, generation = claims.summary
+        if content and not claims.genesis:
+            raise ServiceError("the claims bucket has no genesis")
+        stored = StoredSummary(content, generation, claims.marks, now)
+        if summary := summary_of(stored):
+            kept = {each.versioned.claim.id: each.versioned for each in summary.kept}
+            self._world.checker.remembers(kept, self._process.name)
+        self._process.turn("read the summary")
+        return stored
+
+    def genesis_generation(self) -> int:
+        """The number of the genesis."""
+        self._reached("read the genesis")
+        return self._claims.marks
+
+    def write_summary(self, content: bytes, generation: int) -> bool:
+        """One compare-and-set, whose answer may be lost."""
+        self._reached("write the summary")
+        if self._world.faults.happens("summary not written"):
+            raise ServiceError("the claim store doesn't answer")
+        written = self._claims.put_summary(content, generation)
+        self._process.turn("wrote the summary" if written else "did not write the summary")
+        if written and self._world.faults.happens("acknowledgement lost"):
+            raise ServiceError("the claim store doesn't answer")
+        return written
 
     def read(self, id: ClaimId) -> ClaimRead:
         """One claim, with the time of the answer in whole seconds, as a Date header has it."""
@@ -215,4 +274,4 @@ class RecordsPort:
 
 
 def _short(id: ClaimId) -> str:
-    return f"{id.key[:6]}/{id.attempt}"
+    return short_id(id.key, id.attempt)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 
 from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError, UsageError
@@ -16,14 +17,18 @@ from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.follow_up import FollowUp, follow_up, load_or_report
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import exported
-from reconciler.operations.report import post_statuses, unposted_sentences
+from reconciler.operations.plan import wanted_of
+from reconciler.operations.report import post_statuses, record_keys, unposted_sentences
 from reconciler.operations.watch.http import Health
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import Source
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, PassInputs, Result
 from reconciler.operations.watch.wakeups import LOOKS, Chance, Stopped, Wakes, due_after
 from reconciler.planning.outcome import Status
-from reconciler.submission.observe import observe
+from reconciler.submission.look import keep_summary, look
+
+OLDEST = timedelta(hours=1)
+"""Age of the last full look from which a pass makes a new one."""
 
 
 @dataclass(slots=True)
@@ -129,16 +134,16 @@ def _run(
     # A stopped embedded service can be read without starting it; it is started only if there is work.
     if previous and previous.rests_locally:
         with opened(start=False) as session:
-            inputs = PassInputs(config, checkout.commit, desired.jobs, observe(session.ports))
+            inputs = _inputs(session, checkout, desired, oldest=None)
         if previous.holds_for(inputs):
             return previous
     with opened(start=True) as session:
-        inputs = inputs or PassInputs(config, checkout.commit, desired.jobs, observe(session.ports))
+        inputs = inputs or _inputs(session, checkout, desired, oldest=OLDEST)
         if previous and previous.holds_for(inputs):
             return _repeat(session, desired, previous, inputs)
         origin = exported(checkout.commit, desired) if checkout.is_exported else None
         applied = apply(session, desired, inputs.observed, listener, origin=origin, go_on=go_on)
-        after = follow_up(session, desired, applied)
+        after = follow_up(session, desired, applied, oldest=OLDEST)
     failed = after.observed is None or any(outcome.status is Status.FAILED for outcome in applied.outcomes)
     return Pass(
         Result.REFUSED if applied.refused else Result.FAILED if failed else Result.SUCCEEDED,
@@ -153,6 +158,19 @@ def _run(
         steady=previous is not None and previous.inputs == inputs,
         warnings=desired.warnings,
     )
+
+
+def _inputs(
+    session: Session, checkout: Checkout, desired: Desired, *, oldest: timedelta | None
+) -> PassInputs:
+    """Look at the target; `oldest` is that of `look`, None for a service that may be stopped."""
+    # The keys of the records too: the look after a pass has them, and equal looks mean that nothing changed.
+    wanted, also = wanted_of(desired.jobs), record_keys(session)
+    seen = look(session.ports, wanted, also, oldest=oldest)
+    # Here too: a pass without changes has no look after it, and the next one would be full again.
+    if oldest and seen.full:
+        keep_summary(session.ports, seen, wanted, also)
+    return PassInputs(session.config, checkout.commit, desired.jobs, seen.observed)
 
 
 def _clean_commit(checkout: Checkout) -> str | None:

@@ -1,0 +1,216 @@
+"""Looks at a target: full ones, which read every claim and run, and short ones, which leave out the history.
+
+A short look reads the summary of ended runs, the live runs, and one by one each content that may still change
+or that the summary doesn't know: all its claims, and all its jobs by a search for its key. This search is the
+one that a submission rests on, and is checked in the same way as a full listing. The look is full without a
+usable summary, if so many contents would be read one by one that listings are cheaper, and if a job is new
+under a base name whose history the summary doesn't know.
+
+Only a full look finds what changed in ended runs, such as a deleted record, and claims that an older version
+or a person changed. Nothing is submitted for want of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import timedelta
+from functools import partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reconciler.model.claim import ClaimId, time_of
+from reconciler.model.job import SOURCE, ActualJob, is_of_other_instance
+from reconciler.model.ports import Ports, StoredSummary, Versioned
+from reconciler.submission.observe import (
+    Observed,
+    check_search,
+    doubtful_runs,
+    ended_claims,
+    missing_claims,
+    observe,
+    oldest_own,
+    split_by_instance,
+    unlisted,
+    with_reasons,
+)
+from reconciler.submission.summary import (
+    Kept,
+    Summary,
+    Wanted,
+    contradictions,
+    encoded,
+    keys_in,
+    may_go_on,
+    settled_by_key,
+    summarize,
+    summary_of,
+)
+
+OLDEST = timedelta(days=1)
+"""Age of the last full look from which an apply makes a new one."""
+
+_FEW = 8
+_READS_OF_ONE = 16
+"""Claims whose listing takes as long as one content that is read by itself."""
+_WITNESSES = 3
+
+
+class Look(Struct, frozen=True):
+    """Result of a look.
+
+    Attributes:
+        observed: Claims and runs.
+        stored: The summary as it was stored before the look; None if the store can't have one yet.
+        summary: Its content; None for none that may be used.
+        full: True if every claim and run was read.
+        notes: What the summary said otherwise than a full look found, a sentence for each.
+    """
+
+    observed: Observed
+    stored: StoredSummary | None
+    summary: Summary | None
+    full: bool
+    notes: tuple[str, ...] = ()
+
+
+def look(
+    ports: Ports,
+    wanted: Wanted,
+    also: Collection[str] = (),
+    *,
+    full: bool = False,
+    oldest: timedelta | None = None,
+) -> Look:
+    """Read the claims and runs that matter to the desired jobs.
+
+    Args:
+        ports: The target.
+        wanted: The desired jobs.
+        also: The keys of other contents to read.
+        full: True to read the whole history.
+        oldest: Age of the last full look from which this one is full; None for any age.
+
+    Raises:
+        ServiceError: As by `observe`.
+    """
+    stored = ports.claims.summary()
+    summary = summary_of(stored)
+    is_old = bool(stored and summary and oldest is not None and stored.now - summary.taken > oldest)
+    if summary is not None and not full and not is_old:
+        observed = _short(ports, summary, wanted, also)
+        if observed is not None:
+            return Look(observed, stored, summary, full=False)
+    observed = observe(ports)
+    notes = contradictions(summary, observed, wanted) if summary else []
+    if stored and stored.content and summary is None:
+        notes.append("the summary of ended runs isn't of this store, or can't be read: apply makes it anew")
+    return Look(observed, stored, summary, full=True, notes=tuple(notes))
+
+
+def keep_summary(ports: Ports, seen: Look, wanted: Wanted, also: Collection[str] = ()) -> None:
+    """Write the summary after a look; do nothing if another process has written it since, or there is little.
+
+    Args:
+        ports: The target.
+        seen: The look.
+        wanted: All desired jobs of the repository.
+        also: The keys of other contents that looks need.
+    """
+    observed, stored = seen.observed, seen.stored
+    is_worth = seen.summary or len(observed.versions) + len(observed.runs) >= ports.least_history
+    if stored is None or not is_worth:
+        return
+    oldest = oldest_own(ports, observed.versions, observed.runs)
+    if seen.full or seen.summary is None:
+        first = oldest.isoformat() if oldest else ""
+        genesis = stored.genesis or ports.claims.genesis_generation()
+        before = Summary(stored.now, genesis, len(observed.versions), first)
+    else:
+        before = seen.summary
+    summary = summarize(observed, before, wanted, also)
+    if summary != seen.summary:
+        ports.claims.write_summary(encoded(summary), stored.generation)
+
+
+def _short(ports: Ports, summary: Summary, wanted: Wanted, also: Collection[str]) -> Observed | None:
+    """Return the result of a short look; None if only a full one is right, or it is cheaper."""
+    live = ports.jobs.live()
+    kept = settled_by_key(summary, wanted)
+    own = [run for run in live if not is_of_other_instance(run, ports.source, ports.instance)]
+    reread = _to_read(summary, kept, keys_in(own), wanted, also)
+    if len(reread) > _FEW + summary.size // _READS_OF_ONE:
+        return None
+    versions: dict[ClaimId, Versioned] = {}
+    for of_key in ports.together([partial(ports.claims.of_key, key) for key in sorted(reread)]):
+        versions |= of_key
+    found = _search(ports, reread, versions, wanted, own)
+    listed = tuple({run.resource: run for run in (*live, *found)}.values())
+    if _has_unknown_base(summary, wanted, {id.key for id in versions} | kept.keys() | keys_in(listed)):
+        return None
+    missing = missing_claims(versions, listed)
+    rest = [each for key, attempts in kept.items() if key not in reread for each in attempts]
+    # As a full look is refused that lists nothing although ended jobs exist.
+    if not found and all(claim.is_adopted for claim in missing):
+        missing += ended_claims(ports, versions)
+        check_search(ports, _witnesses(ports, rest))
+    versions |= {each.versioned.claim.id: each.versioned for each in rest}
+    mine, others = split_by_instance(ports, versions, listed)
+    remembered = (each.run for each in rest if each.run is not None)
+    runs = with_reasons(versions, (*mine, *unlisted(ports, missing), *remembered))
+    return Observed(versions, runs, doubtful_runs(ports, versions, runs, others, time_of(summary.oldest)))
+
+
+def _to_read(
+    summary: Summary,
+    kept: Mapping[str, list[Kept]],
+    live: Collection[str],
+    wanted: Wanted,
+    also: Collection[str],
+) -> set[str]:
+    """Return the keys of the contents to read one by one."""
+    # A live run of a settled content is a duplicate, or a job that appeared late.
+    moving = {*summary.open, *live}
+    settled = {
+        job.job_name
+        for key, job in wanted.items()
+        if key in kept and key not in moving and not may_go_on(job, kept[key])
+    }
+    unsettled = {key for key, job in wanted.items() if job.job_name not in settled}
+    return moving | unsettled | (set(also) - kept.keys() - wanted.keys())
+
+
+def _search(
+    ports: Ports,
+    keys: Collection[str],
+    versions: Mapping[ClaimId, Versioned],
+    wanted: Wanted,
+    live: Iterable[ActualJob],
+) -> list[ActualJob]:
+    """Return all runs of contents, the ended ones among them."""
+    kinds = {(key, job.manifest.api_version, job.manifest.kind) for key, job in wanted.items()}
+    kinds |= {(id.key, found.claim.api_version, found.claim.kind) for id, found in versions.items()}
+    kinds |= {(key, run.api_version, run.kind) for run in live for key in keys_in([run])}
+    searches = [
+        partial(ports.jobs.with_key, api_version, kind, key)
+        for key, api_version, kind in sorted(kinds)
+        if key in keys and ports.jobs.lists(api_version)
+    ]
+    found = (run for runs in ports.together(searches) for run in runs)
+    return [run for run in found if run.labels.get(SOURCE) == ports.source]
+
+
+def _has_unknown_base(summary: Summary, wanted: Wanted, known: Collection[str]) -> bool:
+    """Return True if a job is new under a base name whose newest run the summary doesn't know."""
+    names = {job.job_name for key, job in wanted.items() if key in known}
+    new = (job.manifest.base_name for job in wanted.values() if job.job_name not in names)
+    return not set(new) <= set(summary.bases)
+
+
+def _witnesses(ports: Ports, kept: Iterable[Kept]) -> list[ActualJob]:
+    """Return a few ended runs that a search must find, as long as the service has them."""
+    runs = (each.run for each in kept if each.run is not None and not each.versioned.claim.is_adopted)
+    named = ports.jobs.named
+    found = [run for run in runs if named(run.api_version, run.kind, run.job_name) is None]
+    # A listing stops showing the oldest jobs first.
+    return [replace(run) for run in sorted(found, key=lambda run: run.create_time)[:_WITNESSES]]
