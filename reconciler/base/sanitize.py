@@ -77,11 +77,11 @@ def _escape(char: str) -> str:
 def _without_command(line: str) -> str:
     """Return a line with `::` at its start and each `##[` escaped, which begin the runner's commands."""
     # Commands are ASCII: without the other characters, a line still has each of its commands.
-    bare = line if line.isascii() else line.encode("ascii", "ignore").decode()
+    bare = line.encode("ascii", "ignore").decode()
     if "##[" not in bare and not bare.lstrip().startswith("::"):
         return line
     # The runner's comparison (.NET) skips combining characters: `:` with a variation selector counts as `:`.
-    compared = "".join(char for char in line if char < "\x80" or unicodedata.category(char)[0] != "M")
+    compared = "".join(char for char in line if unicodedata.category(char)[0] != "M")
     compared = compared.lstrip()
     if "##[" in compared:
         line = line.replace("#", r"\x23")

@@ -125,7 +125,7 @@ def _once(runs: Iterable[ActualJob]) -> Iterable[ActualJob]:
     once: dict[str, ActualJob] = {}
     for run in runs:
         other = once.setdefault(run.resource, run)
-        if other is not run and _PROGRESS[run.state] >= _PROGRESS[other.state]:
+        if _PROGRESS[run.state] >= _PROGRESS[other.state]:
             once[run.resource] = run
     return once.values()
 
@@ -136,8 +136,7 @@ def _id_of(run: ActualJob) -> ClaimId:
 
 
 def _attempt(id: ClaimId, claim: Claim | None, runs: Sequence[ActualJob]) -> Attempt:
-    if len(runs) > 1:
-        runs = sorted(runs, key=age)
+    runs = sorted(runs, key=age)
     run = kept(claim, runs)
     # Without a claim, no request is recorded that could tell a stranger from an own run.
     strangers = tuple(other for other in runs if claim and not made(claim, other))

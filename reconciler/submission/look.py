@@ -4,7 +4,7 @@ A short look reads the summary of ended runs, the live runs, and one by one each
 or that the summary doesn't know: all its claims, and all its jobs by a search for its key. This search is the
 one that a submission rests on, and is checked in the same way as a full listing. The look is full without a
 usable summary, if so many contents would be read one by one that listings are cheaper, and if a job is new
-under a base name whose history the summary doesn't know.
+under the base name of a manifest that was removed before.
 
 Only a full look finds what changed in ended runs, such as a deleted record, and claims that an older version
 or a person changed. Nothing is submitted for want of it.
@@ -17,7 +17,6 @@ from datetime import timedelta
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from reconciler.model.claim import ClaimId, time_of
 from reconciler.model.job import SOURCE, ActualJob, is_of_other_instance
@@ -122,12 +121,11 @@ def keep_summary(ports: Ports, seen: Look, wanted: Wanted, also: Collection[str]
     if stored is None or not is_worth:
         return
     oldest = oldest_own(ports, observed.versions, observed.runs)
-    if seen.full or seen.summary is None:
+    before = None if seen.full else seen.summary
+    if before is None:
         first = oldest.isoformat() if oldest else ""
         genesis = stored.genesis or ports.claims.genesis_generation()
         before = Summary(stored.now, genesis, len(observed.versions), first)
-    else:
-        before = seen.summary
     summary = summarize(observed, before, wanted, also)
     if summary != seen.summary:
         ports.claims.write_summary(encoded(summary), stored.generation)
@@ -146,7 +144,7 @@ def _short(ports: Ports, summary: Summary, wanted: Wanted, also: Collection[str]
         versions |= of_key
     found = _search(ports, reread, versions, wanted, own)
     listed = tuple({run.resource: run for run in (*live, *found)}.values())
-    if _has_unknown_base(summary, wanted, {id.key for id in versions} | kept.keys() | keys_in(listed)):
+    if _has_former_base(summary, wanted, {id.key for id in versions} | kept.keys() | keys_in(listed)):
         return None
     missing = missing_claims(versions, listed)
     rest = [each for key, attempts in kept.items() if key not in reread for each in attempts]
@@ -200,11 +198,11 @@ def _search(
     return [run for run in found if run.labels.get(SOURCE) == ports.source]
 
 
-def _has_unknown_base(summary: Summary, wanted: Wanted, known: Collection[str]) -> bool:
-    """Return True if a job is new under a base name whose newest run the summary doesn't know."""
+def _has_former_base(summary: Summary, wanted: Wanted, known: Collection[str]) -> bool:
+    """Return True if a job is new under a base name whose earlier runs the summary leaves out."""
     names = {job.job_name for key, job in wanted.items() if key in known}
     new = (job.manifest.base_name for job in wanted.values() if job.job_name not in names)
-    return not set(new) <= set(summary.bases)
+    return not set(summary.former).isdisjoint(new)
 
 
 def _witnesses(ports: Ports, kept: Iterable[Kept]) -> list[ActualJob]:
@@ -213,4 +211,4 @@ def _witnesses(ports: Ports, kept: Iterable[Kept]) -> list[ActualJob]:
     named = ports.jobs.named
     found = [run for run in runs if named(run.api_version, run.kind, run.job_name) is None]
     # A listing stops showing the oldest jobs first.
-    return [replace(run) for run in sorted(found, key=lambda run: run.create_time)[:_WITNESSES]]
+    return sorted(found, key=lambda run: run.create_time)[:_WITNESSES]

@@ -65,9 +65,7 @@ def observe(ports: Ports) -> Observed:
 
 def with_reasons(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> tuple[ActualJob, ...]:
     """Return the runs; the cancelled ones with the reason that their claim records."""
-    if all(run.state is not State.CANCELLED for run in runs):
-        return runs
-    reasons = {found.claim.resource: found.claim.error for found in claims.values() if found.claim.resource}
+    reasons = {found.claim.resource: found.claim.error for found in claims.values()}
     return tuple(
         replace(run, cancelled=reasons.get(run.resource)) if run.state is State.CANCELLED else run
         for run in runs

@@ -26,7 +26,7 @@ from reconciler.model.ports import StoredSummary, Versioned
 from reconciler.submission.claims_upkeep import refreshed, runs_by_claim
 from reconciler.submission.observe import Observed
 
-_FORMAT = 1
+_FORMAT = 2
 
 Wanted = Mapping[str, DesiredJob]
 """Desired jobs by each of their keys."""
@@ -36,7 +36,7 @@ class Kept(Struct, frozen=True):
     """Settled attempt: its claim, and its run, None if the service had dropped it."""
 
     versioned: Versioned
-    run: ActualJob | None = None
+    run: ActualJob | None
 
 
 class Summary(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,7 +47,8 @@ class Summary(Struct, frozen=True, forbid_unknown_fields=True):
         genesis: The generation of the store's genesis: a restored store has another.
         size: The number of claims at that look.
         oldest: The creation time (RFC 3339) of the oldest run that the environment submitted; "" for none.
-        bases: The base names whose newest runs are known.
+        bases: The base names of the desired jobs, whose newest runs are known.
+        former: The other base names that ever had a claim.
         open: The keys of all contents that may still change.
         kept: The settled attempts at contents that looks need.
     """
@@ -57,6 +58,7 @@ class Summary(Struct, frozen=True, forbid_unknown_fields=True):
     size: int
     oldest: str
     bases: tuple[str, ...] = ()
+    former: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
     kept: tuple[Kept, ...] = ()
     format: int = _FORMAT
@@ -64,7 +66,7 @@ class Summary(Struct, frozen=True, forbid_unknown_fields=True):
 
 def summary_of(stored: StoredSummary | None) -> Summary | None:
     """Return the stored summary; None without one that this store and this version may have written."""
-    if stored is None or not stored.content:
+    if stored is None:
         return None
     try:
         summary = msgspec.json.decode(stored.content, type=Summary)
@@ -116,15 +118,19 @@ def summarize(observed: Observed, before: Summary, wanted: Wanted, also: Collect
     for id, versioned in observed.versions.items():
         of_claim = [run for run in runs.pop(id, []) if run.kind == versioned.claim.kind]
         if _is_settled(versioned.claim, wanted.get(id.key), of_claim):
-            settled[id] = Kept(versioned, of_claim[0] if of_claim else None)
+            settled[id] = Kept(versioned, next(iter(of_claim), None))
         else:
             moving.add(id.key)
     # A run without its claim may get it back, and is no history while it has none.
     moving |= {id.key for id in runs if id.key}
     needed = {*wanted, *also, *_predecessors(settled.values(), wanted)} - moving
+    # A short look doesn't learn which run is the newest of a name that comes back.
+    bases = {job.manifest.base_name for job in wanted.values()} - set(before.former)
+    claimed = {_base_of(found.claim) for found in observed.versions.values()}
     return replace(
         before,
-        bases=tuple(sorted({job.manifest.base_name for job in wanted.values()})),
+        bases=tuple(sorted(bases)),
+        former=tuple(sorted({*before.bases, *before.former, *claimed} - bases)),
         open=tuple(sorted(moving)),
         kept=tuple(each for id, each in sorted(settled.items()) if id.key in needed),
     )
@@ -132,22 +138,24 @@ def summarize(observed: Observed, before: Summary, wanted: Wanted, also: Collect
 
 def _is_settled(claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]) -> bool:
     """Return True if nothing but a person's deletion can change an attempt's claim and runs."""
-    if claim.state is not ClaimState.BOUND or not (claim.ended or claim.gone) or len(runs) > 1:
+    if claim.state is not ClaimState.BOUND or len(runs) > 1:
         return False
     ended = all(run.state.ended and made(claim, run) for run in runs)
+    # A bound claim without an end needs an update, unless its run is live.
     return ended and refreshed(claim, job, runs) == claim
 
 
 def _predecessors(settled: Iterable[Kept], wanted: Wanted) -> Iterator[str]:
     """Yield for each desired base name the key of the newest run with other content."""
     bases = {job.manifest.base_name for job in wanted.values()}
-    newest: dict[str, tuple[tuple[str, str, int, str], str]] = {}
-    for each in settled:
-        claim = each.versioned.claim
-        base = claim.base_name.replace("-", "_")
-        if each.run is not None and base in bases and claim.id.key not in wanted:
-            newest[base] = max(newest.get(base, (age(each.run), "")), (age(each.run), claim.id.key))
-    yield from (key for _, key in newest.values() if key)
+    runs = ((age(each.run), each.versioned.claim) for each in settled if each.run is not None)
+    by_age = sorted((at, claim.id.key, _base_of(claim)) for at, claim in runs)
+    yield from {base: key for _, key, base in by_age if base in bases and key not in wanted}.values()
+
+
+def _base_of(claim: Claim) -> str:
+    """Return the claim's base name as manifests and names of jobs have it."""
+    return claim.base_name.replace("-", "_")
 
 
 def encoded(summary: Summary) -> bytes:

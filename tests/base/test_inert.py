@@ -197,3 +197,19 @@ def test_a_workflow_command_is_read_as_it_was_meant(message: str, path: str) -> 
 
 def test_a_workflow_command_without_properties() -> None:
     assert workflow_command("notice", "100% done") == "::notice::100%25 done"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("::error::x # y", r"\x3a:error::x # y"),
+        (" ::x", r" \x3a:x"),
+        ("##[group]x: y", r"\x23\x23[group]x: y"),
+        (":\ufe0f:x", "\\x3a\ufe0f:x"),
+        ("#\u0301#[x", "\\x23\u0301\\x23[x"),
+        ("é::x", "é::x"),
+        ("##é[x", "##é[x"),
+    ],
+)
+def test_only_the_characters_that_begin_a_command_of_the_runner_are_escaped(text: str, expected: str) -> None:
+    assert one_line(text) == expected

@@ -45,6 +45,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "google/test_unlisted_jobs",
         "operations/test_apply",
     ),
+    "submission.summary": ("submission/test_look", "submission/test_summary"),
+    "submission.look": ("submission/test_look", "submission/test_observation"),
     "submission.claims_upkeep": (
         "submission/test_claim_upkeep",
         "operations/test_apply",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from reconciler.model.job import State
 from reconciler.planning.attempts import attempts_by_base
 from tests.planning import bound_to, run_of, wanted
@@ -41,3 +43,9 @@ def test_further_runs_come_by_age_whatever_their_states() -> None:
     ((attempt,),) = attempts_by_base([JOB], reversed(runs), {claim.id: claim}).values()
     assert attempt.run == runs[0]
     assert attempt.others == tuple(runs[1:])
+
+
+def test_later_listing_of_a_run_counts_when_its_state_is_the_same() -> None:
+    run = run_of(wanted(), State.RUNNING)
+    (found,) = attempts_by_base([], [replace(run, url="first"), replace(run, url="second")], {})["census"]
+    assert found.run == replace(run, url="second")

@@ -112,7 +112,7 @@ GUARDS: Mapping[str, Guard] = {
         (
             Patch(
                 "model.claim",
-                "return elder(own) if len(own) > 1 else next(iter(own), None)",
+                "return elder(own) if own else None",
                 "return next((run for run in own if claim and run.resource == claim.resource), "
                 "elder(own) if own else None)",
             ),
@@ -238,7 +238,6 @@ GUARDS: Mapping[str, Guard] = {
                 "ended = all(run.state.ended and made(claim, run) for run in runs)",
                 "ended = True",
             ),
-            Patch("submission.summary", "not (claim.ended or claim.gone) or ", ""),
         ),
     ),
     "look-empty": Guard(

@@ -30,6 +30,7 @@ class Nemesis:
     Args:
         by_hand: Chance of its own and its rate: jobs that people make by hand, for adoption.
         copycats: Chance of its own and its rate: foreign copies that are gone when they are looked for.
+        losses: Chance of its own and its rate: losses of a bucket that has a summary.
         blinds: The looks before which listings may go blind, by the last step before them.
     """
 
@@ -41,6 +42,7 @@ class Nemesis:
         statuses: Statuses,
         by_hand: tuple[random.Random, float],
         copycats: tuple[random.Random, float],
+        losses: tuple[random.Random, float],
         *,
         blinds: tuple[str, ...],
     ) -> None:
@@ -50,6 +52,7 @@ class Nemesis:
         self._statuses = statuses
         self._by_hand = by_hand
         self._copycats = copycats
+        self._losses = losses
         self._blinds = blinds
         self._lost: Any = None
         self._calm = world.rng.choice((0.0, 0.01, 0.03))
@@ -65,6 +68,10 @@ class Nemesis:
         chance, copies = self._copycats
         if copies and chance.random() < copies:
             self._copy_the_next_attempt(chance)
+        chance, losses = self._losses
+        if losses and self._claims.summary[0] and chance.random() < losses:
+            faults.tells("bucket emptied")
+            self._empty()
         if rng.random() > 0.05:
             return
         if faults.happens("storm of 429"):
@@ -75,11 +82,15 @@ class Nemesis:
             self._world.store_away_until = self._until()
         if faults.happens("GitHub away"):
             self._statuses.away_until = self._until()
+        if faults.happens("bucket emptied"):
+            self._empty()
+        self._meddle()
+
+    def _empty(self) -> None:
         # An adoption that an emptied bucket forgets leaves the job to nobody, and the judge to no rule.
-        if faults.happens("bucket emptied") and not self.lost and not rate:
+        if not self.lost and not self._by_hand[1]:
             self._say("person", "emptied the claims bucket")
             self._lost = self._claims.empty()
-        self._meddle()
 
     def before_a_look(self, doing: str) -> None:
         """Do what hurts most when a reconciler is about to look for jobs; `doing` is its last step."""

@@ -131,6 +131,7 @@ class Simulation:
             self._statuses,
             _by_hand(seed),
             _copycats(seed),
+            _losses(seed),
             blinds=random.Random(f"blind looks of {seed}").choice(_BLINDS),
         )
         self._days = _days(seed)
@@ -295,6 +296,12 @@ def _copycats(seed: int) -> tuple[random.Random, float]:
     """Return how often attempts that no manifest allows are copied in one run: in most never."""
     rng = random.Random(f"copycats of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.0, 0.05))
+
+
+def _losses(seed: int) -> tuple[random.Random, float]:
+    """Return how often a bucket with a summary is emptied in one run: in most never."""
+    rng = random.Random(f"losses of {seed}")
+    return rng, rng.choice((0.0, 0.0, 0.0, 0.0, 0.003))
 
 
 def _adopters(seed: int) -> tuple[random.Random, float]:

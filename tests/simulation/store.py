@@ -85,7 +85,7 @@ class Claims:
         self.genesis = True
         self.marks += 1
         self._generation += 1
-        # The newest summary may come from an older backup.
+        # It may come from an older backup than the claims.
         self.summary = self._summaries[len(self._summaries) // 2], self._generation
 
 

@@ -263,6 +263,16 @@ def test_no_claim_is_read_for_a_run_that_was_not_cancelled() -> None:
     assert read == []
 
 
+def test_no_claim_is_read_for_a_run_without_a_key_that_no_claim_has_adopted() -> None:
+    outside, read = Outside(), []
+    outside.claims.write(bound_to(JOB, RUN, request_ids=()), 0)
+    outside.claims.read = read.append  # type: ignore[assignment]
+    stranger = run_of(wanted("other"), State.CANCELLED, number=7, labels={})
+    assert with_reason(outside.ports, stranger) == stranger
+    record_cancel(outside.ports, stranger, "because")
+    assert read == []
+
+
 def test_the_reason_of_a_cancel_goes_with_the_run_that_it_was_about() -> None:
     elder, younger = run_of(JOB, State.RUNNING), run_of(JOB, State.CANCELLED, number=2)
     claim = bound_to(JOB, younger, error="because")

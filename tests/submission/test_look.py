@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import timedelta
+import dataclasses
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from memory_ports import BOUNDS, Outside
 from msgspec.structs import replace
 
-from reconciler.base.errors import ServiceError
+from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.job import State
-from reconciler.model.manifest import Reconcile
+from reconciler.model.job import INSTANCE, SOURCE, ActualJob, State
+from reconciler.model.manifest import ML_V1, Reconcile
+from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, Plan, Target
-from reconciler.model.ports import Ports
+from reconciler.model.ports import Ports, Versioned
 from reconciler.operations.execute import Applier
 from reconciler.operations.plan import wanted_of
 from reconciler.planning.planner import make_plan
 from reconciler.submission.look import OLDEST, Look, keep_summary, look
-from reconciler.submission.summary import Summary, encoded, summary_of
+from reconciler.submission.summary import Kept, Summary, encoded, summary_of
+from tests.planning import bound_to, claim_on, run_of, wanted
 from tests.simulation.passes import body_of
 from tests.simulation.scenario import desired
 
@@ -30,8 +33,6 @@ TARGET = Target("prod", "google", "acme-ml", "us-central1")
 
 
 def ports_of(outside: Outside) -> Ports:
-    import dataclasses
-
     return dataclasses.replace(outside.ports, least_history=0)
 
 
@@ -113,7 +114,7 @@ def forged(outside: Outside, change: Callable[[Summary], Summary]) -> None:
     "change",
     [
         pytest.param(lambda summary: replace(summary, kept=()), id="without settled attempts"),
-        pytest.param(lambda summary: replace(summary, kept=(), open=(), bases=()), id="empty"),
+        pytest.param(lambda summary: replace(summary, kept=(), open=(), bases=(), former=()), id="empty"),
         pytest.param(lambda summary: replace(summary, taken=summary.taken + timedelta(days=9)), id="too new"),
         pytest.param(lambda summary: replace(summary, genesis=7), id="of another store"),
         pytest.param(lambda summary: replace(summary, format=2), id="of a newer version"),
@@ -186,10 +187,25 @@ def test_a_failed_attempt_is_read_again_before_the_next(outside: Outside) -> Non
     assert ClaimId(more.keys[0] if more.keys else next(iter(wanted_of([more]))), 2) in seen.observed.claims
 
 
-def test_a_look_is_full_for_a_new_base_name_and_after_a_day(outside: Outside) -> None:
+def test_a_look_is_full_for_a_base_name_that_comes_back_with_new_content(outside: Outside) -> None:
+    ports = ports_of(outside)
+    assert not look(ports, wanted_of([JOB, desired("topics", "0", Reconcile())])).full, "it has no history"
+    applied(outside, JOB)
+    summary = summary_of(outside.claims.summary())
+    assert summary
+    assert summary.former == (OTHER.manifest.base_name,)
+    assert not look(ports, wanted_of([JOB, OTHER])).full, "its claims are found by its key"
+    again = desired("churn-model", "1", Reconcile())
+    assert look(ports, wanted_of([JOB, again])).full
+    applied(outside, JOB, OTHER)
+    assert look(ports, wanted_of([JOB, again])).full, "a short look doesn't know its newest run"
+    applied(outside, JOB, OTHER, full=True)
+    assert not look(ports, wanted_of([JOB, again])).full
+
+
+def test_a_look_is_full_after_a_day(outside: Outside) -> None:
     ports = ports_of(outside)
     assert not look(ports, wanted_of([JOB]), oldest=OLDEST).full
-    assert look(ports, wanted_of([JOB, desired("topics", "0", Reconcile())])).full
     outside.time.now += OLDEST * 2
     assert look(ports, wanted_of([JOB]), oldest=OLDEST).full
     assert not look(ports, wanted_of([JOB])).full
@@ -216,3 +232,340 @@ def test_a_small_history_has_no_summary() -> None:
     seen = look(outside.ports, wanted_of([JOB]))
     keep_summary(outside.ports, seen, wanted_of([JOB]))
     assert outside.claims.stored == (b"", 0)
+
+
+CENSUS = wanted("census")
+ENDED = run_of(CENSUS, State.SUCCEEDED)
+LATER = datetime(2026, 3, 1, tzinfo=UTC)
+"""A time at which every listing must show the runs of `run_of`."""
+
+
+class World:
+    """A target with these claims and runs, and a summary with these copies."""
+
+    def __init__(
+        self,
+        claims: Iterable[Claim] = (),
+        runs: Iterable[ActualJob] = (),
+        copies: Iterable[tuple[Claim, ActualJob | None]] = (),
+        **summary: Any,
+    ) -> None:
+        self.outside = Outside()
+        self.outside.time.now = LATER
+        self.outside.jobs.jobs = [*runs]
+        for claim in claims:
+            self.outside.claims.write(claim, 0)
+        self.kept = tuple(Kept(Versioned(claim, 0), run) for claim, run in copies)
+        fields = {"taken": LATER, "genesis": 1, "size": 0, "oldest": "", "bases": ("census",), **summary}
+        self.outside.claims.stored = encoded(Summary(kept=self.kept, **fields)), 1
+        self.ports = self.outside.ports
+        self.read: list[str] = []
+        """Keys whose claims were read."""
+        self.searched: list[tuple[str, str, str]] = []
+        of_key, with_key = self.outside.claims.of_key, self.outside.jobs.with_key
+        self.outside.claims.of_key = lambda key: self.read.append(key) or of_key(key)  # type: ignore[method-assign, func-returns-value]
+        self.outside.jobs.with_key = lambda *by: self.searched.append(by) or with_key(*by)  # type: ignore[method-assign, func-returns-value]
+
+    def look(self, *jobs: DesiredJob, also: Iterable[str] = (), full: bool = False) -> Look:
+        return look(self.ports, by_key(*jobs), tuple(also), full=full)
+
+    def short(self, *jobs: DesiredJob, also: Iterable[str] = ()) -> Look:
+        seen = self.look(*jobs, also=also)
+        assert not seen.full
+        return seen
+
+
+def by_key(*jobs: DesiredJob) -> dict[str, DesiredJob]:
+    return wanted_of(jobs)
+
+
+def key_of(job: DesiredJob) -> str:
+    return label_of(job.identity)
+
+
+def resources(seen: Look) -> list[str]:
+    return sorted(run.resource for run in seen.observed.runs)
+
+
+def test_settled_content_is_neither_read_nor_searched_for() -> None:
+    world = World([bound_to(CENSUS, ENDED)], [ENDED], [(bound_to(CENSUS, ENDED), ENDED)])
+    seen = world.short(CENSUS, also=[key_of(CENSUS)])
+    assert (world.read, seen.observed.runs) == ([], (ENDED,))
+    # The one search is the check by an ended job.
+    assert world.searched == [(ENDED.api_version, ENDED.kind, key_of(CENSUS))]
+    assert seen.observed.claims == {bound_to(CENSUS, ENDED).id: bound_to(CENSUS, ENDED)}
+
+
+def test_settled_content_whose_run_the_service_dropped_has_no_run() -> None:
+    claim = bound_to(CENSUS, ENDED)
+    seen = World([claim], [], [(claim, None)]).short(CENSUS)
+    assert (seen.observed.runs, list(seen.observed.claims)) == ((), [claim.id])
+
+
+def test_contents_are_read_and_searched_for_in_a_fixed_order() -> None:
+    jobs = [wanted("census", str(n)) for n in range(8)]
+    world = World(size=0)
+    world.short(*jobs)
+    keys = sorted(key_of(job) for job in jobs)
+    assert world.read == keys
+    assert world.searched == [(jobs[0].manifest.api_version, "CustomJob", key) for key in keys]
+
+
+@pytest.mark.parametrize(("size", "few"), [(0, 8), (15, 8), (16, 9), (33, 10)])
+def test_look_is_full_when_more_contents_would_be_read_than_listings_are_worth(size: int, few: int) -> None:
+    keys = tuple(f"key-{n}" for n in range(few + 1))
+    assert not World(size=size, open=keys[:few]).look().full
+    assert World(size=size, open=keys).look().full
+
+
+def test_open_content_is_read_and_its_ended_run_is_found_although_no_manifest_desires_it() -> None:
+    old = wanted("old")
+    run = run_of(old, State.FAILED)
+    world = World([bound_to(old, run, ended=None)], [run], open=(key_of(old),))
+    seen = world.short()
+    assert (resources(seen), list(seen.observed.claims)) == ([run.resource], [ClaimId(key_of(old), 1)])
+
+
+def test_live_run_has_its_content_read_although_no_manifest_desires_it() -> None:
+    """Its claim, and by a search an ended run that has the same labels."""
+    old = wanted("old")
+    live, ended = run_of(old, State.RUNNING), run_of(old, State.FAILED, number=2)
+    assert resources(World([], [live, ended]).short()) == [live.resource, ended.resource]
+    assert list(World([bound_to(old, live)], [live]).short().observed.claims) == [ClaimId(key_of(old), 1)]
+
+
+def test_other_content_is_read_only_without_a_copy() -> None:
+    old = wanted("old")
+    run = run_of(old, State.FAILED)
+    claim = bound_to(old, run)
+    for copies, read in (([], [key_of(old)]), ([(claim, run)], [])):
+        world = World([claim], [run], copies)
+        seen = world.short(also=[key_of(old)])
+        assert (world.read, resources(seen)) == (read, [run.resource])
+
+
+def test_failed_attempt_that_another_one_may_follow_is_read_again_with_all_keys_of_its_job() -> None:
+    failed = run_of(CENSUS, State.FAILED)
+    claim = bound_to(CENSUS, failed)
+    for attempts, read in ((1, []), (2, sorted([key_of(CENSUS), "earlier"]))):
+        job = wanted("census", attempts=attempts)
+        job = replace(job, keys=(key_of(job), "earlier"))
+        world = World([claim], [failed], [(claim, failed)])
+        world.short(job)
+        assert world.read == read
+
+
+def test_settled_content_is_read_with_all_keys_of_its_job_when_a_run_of_it_is_live() -> None:
+    claim = bound_to(CENSUS, ENDED)
+    job = replace(CENSUS, keys=(key_of(CENSUS), "earlier"))
+    live = run_of(CENSUS, State.RUNNING, number=2)
+    world = World([claim], [ENDED, live], [(claim, ENDED)])
+    seen = world.short(job)
+    assert world.read == sorted([key_of(CENSUS), "earlier"])
+    assert resources(seen) == [ENDED.resource, live.resource]
+
+
+def test_copy_does_not_stand_in_for_a_content_that_was_read() -> None:
+    copy = bound_to(CENSUS, ENDED)
+    world = World([replace(copy, commit="c2")], [ENDED], [(copy, ENDED)], open=(key_of(CENSUS),))
+    seen = world.short(CENSUS)
+    assert [claim.commit for claim in seen.observed.claims.values()] == ["c2"]
+    assert seen.observed.versions == world.outside.claims.held
+
+
+def test_live_run_of_another_instance_has_no_content_read_and_is_doubtful_by_age() -> None:
+    other = run_of(CENSUS, State.RUNNING, number=5)
+    other = replace(other, labels={**other.labels, INSTANCE: "b"})
+    for oldest, is_doubtful in (
+        ("", True),
+        ("2026-01-04T00:00:00+00:00", False),
+        ("2026-01-06T00:00:00+00:00", True),
+    ):
+        world = World([], [other], oldest=oldest)
+        world.ports = dataclasses.replace(world.ports, neighbours=frozenset({"b"}))
+        seen = world.short()
+        doubtful = [run.resource for run in seen.observed.doubtful]
+        assert (world.read, seen.observed.runs, doubtful) == ([], (), [other.resource] * is_doubtful)
+
+
+def test_ended_own_run_of_a_desired_content_dates_the_environment() -> None:
+    other = run_of(wanted("other"), State.RUNNING, number=5)
+    other = replace(other, labels={**other.labels, INSTANCE: "b"})
+    claim = bound_to(CENSUS, ENDED)
+    world = World([claim], [ENDED, other], [(claim, ENDED)])
+    world.ports = dataclasses.replace(world.ports, neighbours=frozenset({"b"}))
+    assert world.short(CENSUS).observed.doubtful == ()
+
+
+def test_young_run_that_no_listing_shows_yet_is_read_by_the_name_in_its_claim() -> None:
+    young = run_of(CENSUS, State.RUNNING, create_time=LATER.isoformat())
+    world = World([bound_to(CENSUS, young)], [young])
+    world.outside.jobs.hidden = {young.resource}
+    assert resources(world.short(CENSUS)) == [young.resource]
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize("beside", [()], ids=["alone"])
+def test_short_look_that_finds_nothing_stops_everything_while_a_content_that_it_read_has_an_ended_job(
+    beside: tuple[DesiredJob, ...],
+) -> None:
+    young = [run_of(job, State.RUNNING, number=2, create_time=LATER.isoformat()) for job in beside]
+    claims = [bound_to(job, run) for job, run in zip(beside, young, strict=True)]
+    world = World([bound_to(CENSUS, ENDED), *claims], [ENDED, *young])
+    world.outside.jobs.hidden = {run.resource for run in (ENDED, *young)}
+    with pytest.raises(ServiceError, match="leaves out"):
+        world.look(CENSUS, *beside)
+    world.outside.jobs.jobs = young
+    assert len(world.short(CENSUS, *beside).observed.runs) == len(young)
+
+
+@pytest.mark.fault(15)
+def test_short_look_that_finds_any_run_reads_no_ended_job_by_name() -> None:
+    other = run_of(wanted("census", "b"), State.RUNNING, number=2)
+    world = World([bound_to(CENSUS, ENDED)], [ENDED, other])
+    world.outside.jobs.hidden = {ENDED.resource}
+    world.outside.jobs.read = lambda *of: pytest.fail("a needless read")  # type: ignore[method-assign]
+    assert resources(world.short(CENSUS)) == [other.resource]
+
+
+def test_run_of_another_repository_with_the_same_key_is_left_out() -> None:
+    foreign = replace(ENDED, labels={**ENDED.labels, SOURCE: "other"})
+    assert World([], [foreign]).short(CENSUS).observed.runs == ()
+
+
+def test_service_that_lists_no_jobs_is_not_searched() -> None:
+    world = World()
+    world.outside.jobs.lists = lambda api_version: api_version == ML_V1  # type: ignore[method-assign]
+    world.short(CENSUS)
+    assert (world.read, world.searched) == ([key_of(CENSUS)], [])
+
+
+@pytest.mark.parametrize(
+    ("claims", "runs", "copies", "full"),
+    [
+        pytest.param([], [], [], True, id="new"),
+        pytest.param([claim_on(CENSUS, ClaimState.REJECTED)], [], [], False, id="claim"),
+        pytest.param([], [run_of(CENSUS, State.RUNNING)], [], False, id="live run"),
+        pytest.param([], [ENDED], [], False, id="ended run"),
+        pytest.param([bound_to(CENSUS, ENDED)], [], [(bound_to(CENSUS, ENDED), ENDED)], False, id="copy"),
+    ],
+)
+def test_look_is_full_for_a_former_base_name_only_if_nothing_of_the_job_is_known(
+    claims: list[Claim], runs: list[ActualJob], copies: list[Any], full: bool
+) -> None:
+    assert World(claims, runs, copies, former=("census",)).look(CENSUS).full is full
+    assert World(claims, runs, copies, former=("census", "other")).look(CENSUS).full is full
+    assert not World(claims, runs, copies, former=("other",)).look(CENSUS).full
+
+
+def test_look_is_full_for_one_of_several_new_base_names_that_is_former() -> None:
+    assert World(former=("other",)).look(CENSUS, wanted("other")).full
+
+
+def witnesses(kept: list[tuple[Claim, ActualJob | None]]) -> list[str]:
+    """The ended jobs that are read by name after an empty search of a service that has dropped all jobs."""
+    world, read = World([], [], kept), []
+
+    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+        read.append(resource)
+        raise NotFoundError(resource)
+
+    world.outside.jobs.read = reading  # type: ignore[method-assign]
+    named = world.outside.jobs.named
+
+    def of_name(api_version: str, kind: str, job_name: str) -> str | None:
+        assert kind == "CustomJob"
+        assert job_name.startswith("census")
+        return named(api_version, kind, job_name)
+
+    world.outside.jobs.named = of_name  # type: ignore[method-assign]
+    seen = world.short(also=[claim.id.key for claim, _ in kept])
+    assert len(seen.observed.claims) == len(kept)
+    return read
+
+
+def test_search_that_finds_nothing_is_checked_by_the_three_oldest_ended_jobs_that_have_a_copy() -> None:
+    jobs = [wanted("census", str(n)) for n in range(5)]
+    runs = [run_of(job, State.FAILED, number=n) for job, n in zip(jobs, (4, 2, 5, 1, 3), strict=True)]
+    kept: list[Any] = [(bound_to(job, run), run) for job, run in zip(jobs, runs, strict=True)]
+    assert witnesses(kept) == [runs[3].resource, runs[1].resource, runs[4].resource]
+
+
+def test_dropped_adopted_and_caller_named_jobs_check_no_search() -> None:
+    adopted = bound_to(wanted("census", "adopted"), ENDED, request_ids=())
+    legacy = replace(ENDED, api_version=ML_V1)
+    named = replace(bound_to(wanted("census", "named"), ENDED), api_version=ML_V1)
+    assert witnesses([(adopted, ENDED), (bound_to(CENSUS, ENDED), None), (named, legacy)]) == []
+
+
+def test_look_of_an_apply_is_full_more_than_a_day_after_the_last_full_one() -> None:
+    world = World()
+    world.outside.time.now = LATER + timedelta(hours=24)
+    assert not look(world.ports, {}, oldest=OLDEST).full
+    world.outside.time.now += timedelta(microseconds=1)
+    assert look(world.ports, {}, oldest=OLDEST).full
+
+
+def test_look_without_a_summary_is_full_and_reports_only_an_unusable_one() -> None:
+    world = World()
+    world.ports = dataclasses.replace(world.ports, least_history=0)
+    for content, notes in ((b"", 0), (b"{", 1)):
+        world.outside.claims.stored = content, 1
+        seen = look(world.ports, {}, oldest=OLDEST)
+        assert (seen.full, seen.summary, len(seen.notes)) == (True, None, notes)
+    assert "can't be read" in seen.notes[0]
+    world.outside.claims.summary = lambda: None  # type: ignore[method-assign]
+    seen = look(world.ports, {}, oldest=OLDEST)
+    assert (seen.full, seen.stored, seen.notes) == (True, None, ())
+    keep_summary(world.ports, seen, {})
+    assert world.outside.claims.stored == (b"{", 1)
+
+
+@pytest.mark.parametrize(("least", "is_kept"), [(2, True), (3, False)])
+def test_summary_begins_at_the_least_number_of_claims_and_runs(least: int, is_kept: bool) -> None:
+    world = World([bound_to(CENSUS, ENDED)], [ENDED])
+    world.ports = dataclasses.replace(world.ports, least_history=least)
+    world.outside.claims.stored = b"", 0
+    keep_summary(world.ports, world.look(CENSUS), by_key(CENSUS))
+    assert bool(world.outside.claims.stored[0]) is is_kept
+
+
+def test_summary_of_a_small_history_is_kept_up_to_date() -> None:
+    world = World([bound_to(CENSUS, ENDED)], [ENDED])
+    keep_summary(world.ports, world.short(CENSUS), by_key(CENSUS))
+    assert len(kept(world.outside)) == 1
+
+
+def summary_after(world: World, *, full: bool) -> Summary:
+    world.outside.time.now = LATER + timedelta(hours=1)
+    keep_summary(world.ports, world.look(CENSUS, full=full), by_key(CENSUS))
+    summary = summary_of(world.outside.claims.summary())
+    assert summary
+    return summary
+
+
+def test_only_a_full_look_changes_the_time_and_the_size_in_the_summary() -> None:
+    claim = bound_to(CENSUS, ENDED)
+    short = summary_after(World([claim], [ENDED], size=7, oldest="2025"), full=False)
+    assert (short.taken, short.size, short.oldest) == (LATER, 7, "2025")
+    full = summary_after(World([claim], [ENDED], size=7, oldest="2025"), full=True)
+    assert (full.taken - LATER, full.size, full.oldest) == (
+        timedelta(hours=1),
+        1,
+        "2026-01-01T00:00:00+00:00",
+    )
+    assert summary_after(World([], [], oldest="2025"), full=True).oldest == ""
+
+
+@pytest.mark.parametrize(("stored", "expected"), [(0, 5), (3, 3)])
+def test_summary_has_the_generation_of_the_genesis_that_was_read_first(stored: int, expected: int) -> None:
+    """It is unknown to the read of a summary that isn't there; a store restored since then shows in it."""
+    world = World()
+    world.ports = dataclasses.replace(world.ports, least_history=0)
+    world.outside.claims.stored = b"", 0
+    world.outside.claims.marked = stored
+    seen = world.look(CENSUS)
+    world.outside.claims.marked = 5
+    keep_summary(world.ports, seen, by_key(CENSUS))
+    world.outside.claims.marked = expected
+    assert summary_of(world.outside.claims.summary())

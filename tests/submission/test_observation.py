@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -13,10 +14,11 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import ClaimId, ClaimState
-from reconciler.model.job import ATTEMPT, KEY, SOURCE, ActualJob, State
+from reconciler.model.job import ATTEMPT, INSTANCE, KEY, SOURCE, ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
-from reconciler.model.ports import ClaimRead
-from reconciler.submission.observe import check_search, observe
+from reconciler.model.ports import ClaimRead, Versioned
+from reconciler.submission.observe import check_search, doubtful_runs, observe, with_reasons
+from tests.planning import bound_to, run_of, wanted
 from tests.submission.test_submission import KEY_1, ORDER, body, settle
 
 
@@ -268,3 +270,33 @@ def test_witness_that_is_gone_decides_nothing(outside: Outside, witness: ActualJ
     check_search(outside.ports, [gone])
     with pytest.raises(ServiceError, match="leaves out"):
         check_search(outside.ports, [gone, witness])
+
+
+def test_only_cancelled_runs_get_the_reason_that_the_claim_of_their_resource_records() -> None:
+    jobs = [wanted(name) for name in ("replaced", "failed", "unclaimed")]
+    states = (State.CANCELLED, State.FAILED, State.CANCELLED)
+    replaced, failed, unclaimed = (
+        run_of(job, state, number=n) for n, (job, state) in enumerate(zip(jobs, states, strict=True), 1)
+    )
+    claims = [bound_to(jobs[0], replaced, error="because"), bound_to(jobs[1], failed, error="too late")]
+    known = {claim.id: Versioned(claim, 1) for claim in claims}
+    found = with_reasons(known, (replaced, failed, unclaimed))
+    assert found == (replace(replaced, cancelled="because"), failed, unclaimed)
+    assert with_reasons(known, (failed,)) == (failed,)
+
+
+@pytest.mark.parametrize(
+    ("given", "listed", "seen", "is_doubtful"),
+    [(3, 5, 4, False), (7, 5, 6, False), (None, 5, 4, True), (None, 5, 6, False), (3, 5, 2, True)],
+)
+def test_neighbours_run_is_younger_than_the_environment_if_it_is_younger_than_the_listed_or_the_given_own_run(
+    given: int | None, listed: int, seen: int, is_doubtful: bool
+) -> None:
+    job = wanted()
+    own, run = run_of(job, State.SUCCEEDED, number=listed), run_of(job, State.RUNNING, number=seen)
+    neighbours_run = replace(run, labels={**run.labels, INSTANCE: "b"})
+    ports = dataclasses.replace(Outside().ports, neighbours=frozenset({"b"}))
+    claim = bound_to(job, own)
+    oldest = datetime(2026, 1, given, tzinfo=UTC) if given else None
+    found = doubtful_runs(ports, {claim.id: Versioned(claim, 1)}, [own], [neighbours_run], oldest)
+    assert found == (neighbours_run,) * is_doubtful

@@ -1,0 +1,311 @@
+"""The summary of ended runs: its content, which copies count, and what a full look finds wrong with it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.job import KEY, ActualJob, ErrorInfo, State
+from reconciler.model.naming import label_of
+from reconciler.model.plan import DesiredJob
+from reconciler.model.ports import StoredSummary, Versioned
+from reconciler.submission.observe import Observed
+from reconciler.submission.summary import (
+    Kept,
+    Summary,
+    contradictions,
+    encoded,
+    keys_in,
+    may_go_on,
+    settled_by_key,
+    summarize,
+    summary_of,
+)
+from tests.planning import bound_to, claim_on, run_of, wanted
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+EMPTY = Summary(NOW, genesis=3, size=7, oldest="2025-12-01T00:00:00+00:00")
+JOB = wanted("census")
+KEY_OF_JOB = label_of(JOB.identity)
+RUN = run_of(JOB, State.SUCCEEDED)
+CLAIM = bound_to(JOB, RUN)
+
+
+def observed(*claims: Claim, runs: tuple[ActualJob, ...] = ()) -> Observed:
+    return Observed({claim.id: Versioned(claim, n) for n, claim in enumerate(claims, 1)}, runs)
+
+
+def by_key(*jobs: DesiredJob) -> dict[str, DesiredJob]:
+    return {label_of(job.identity): job for job in jobs}
+
+
+def summarized(
+    claims: list[Claim],
+    runs: list[ActualJob],
+    *jobs: DesiredJob,
+    also: tuple[str, ...] = (),
+    before: Summary = EMPTY,
+) -> Summary:
+    return summarize(observed(*claims, runs=tuple(runs)), before, by_key(*jobs), also)
+
+
+def kept_runs(summary: Summary) -> list[tuple[ClaimId, str]]:
+    return [(each.versioned.claim.id, each.run.resource if each.run else "") for each in summary.kept]
+
+
+def stored(content: bytes, **fields: Any) -> StoredSummary:
+    return StoredSummary(content, **{"generation": 1, "genesis": EMPTY.genesis, "now": NOW, **fields})
+
+
+def test_stored_summary_is_read_back_with_all_its_fields() -> None:
+    summary = summarized([CLAIM, claim_on(wanted("b"), ClaimState.PENDING)], [RUN], JOB)
+    assert summary_of(stored(encoded(summary))) == summary
+    content = msgspec.json.decode(encoded(summary))
+    assert (content["format"], content["bases"], len(content["open"]), len(content["kept"])) == (
+        2,
+        ["census"],
+        1,
+        1,
+    )
+
+
+def test_summary_is_unusable_when_it_is_missing_or_cannot_be_decoded() -> None:
+    nested = b'{"kept":[{"run":{"spec":' + b'{"a":' * 100_000
+    assert [summary_of(found) for found in (None, stored(b""), stored(b"{"), stored(nested))] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    "field", [{"format": 1}, {"format": 3}, {"genesis": 2}, {"taken": NOW.replace(tzinfo=None)}, {"added": 1}]
+)
+def test_summary_is_unusable_when_it_is_of_another_format_or_store_or_has_no_zone(
+    field: dict[str, Any],
+) -> None:
+    content = msgspec.json.decode(encoded(EMPTY))
+    assert summary_of(stored(msgspec.json.encode(content))) == EMPTY
+    assert summary_of(stored(msgspec.json.encode({**content, **field}))) is None
+
+
+def test_summary_is_unusable_when_it_is_newer_than_the_clock_of_the_store() -> None:
+    assert summary_of(stored(encoded(EMPTY), now=NOW)) == EMPTY
+    assert summary_of(stored(encoded(EMPTY), now=NOW - timedelta(microseconds=1))) is None
+
+
+def test_ended_run_of_a_desired_job_is_kept_beside_the_facts_of_the_last_full_look() -> None:
+    summary = summarized([CLAIM], [RUN], JOB)
+    expected = replace(EMPTY, bases=("census",), kept=(Kept(Versioned(CLAIM, 1), RUN),))
+    assert summary == expected
+
+
+def test_bases_open_contents_and_copies_are_in_a_fixed_order() -> None:
+    jobs = [wanted(name) for name in ("b-2", "c", "a")]
+    moving = [wanted(name) for name in ("m", "n", "o", "p")]
+    runs = [run_of(job, State.FAILED, number=n) for n, job in enumerate(jobs, 1)]
+    ended = [bound_to(job, run) for job, run in zip(jobs, runs, strict=True)]
+    second_run = run_of(jobs[0], State.SUCCEEDED, 2, number=9)
+    second = bound_to(jobs[0], second_run, attempt=2)
+    pending = [claim_on(job, ClaimState.PENDING) for job in moving]
+    summary = summarized([second, *ended, *pending], [*runs, second_run], *jobs)
+    assert summary.bases == ("a", "b_2", "c")
+    assert summary.open == tuple(sorted(label_of(job.identity) for job in moving))
+    ids = [each.versioned.claim.id for each in summary.kept]
+    assert ids == sorted(claim.id for claim in (second, *ended))
+
+
+def test_base_names_with_claims_that_no_manifest_has_are_former_until_a_full_look() -> None:
+    gone = claim_on(wanted("b-2"), ClaimState.REJECTED)
+    summary = summarized([CLAIM, gone], [RUN], JOB)
+    assert (summary.bases, summary.former) == (("census",), ("b_2",))
+    removed = summarized([], [], before=summary)
+    assert (removed.bases, removed.former) == ((), ("b_2", "census"))
+    back = summarized([CLAIM], [RUN], JOB, before=removed)
+    assert (back.bases, back.former) == ((), ("b_2", "census")), "its newest run may be another one"
+    full = summarized([CLAIM, gone], [RUN], JOB)
+    assert (full.bases, full.former) == (("census",), ("b_2",))
+
+
+def test_history_of_other_contents_is_left_out_unless_a_look_needs_it() -> None:
+    other = wanted("census-2")
+    ended = run_of(other, State.SUCCEEDED, number=2)
+    claims, runs = [CLAIM, bound_to(other, ended)], [RUN, ended]
+    assert kept_runs(summarized(claims, runs, JOB)) == [(CLAIM.id, RUN.resource)]
+    also = summarized(claims, runs, JOB, also=(label_of(other.identity),))
+    assert set(kept_runs(also)) == {(CLAIM.id, RUN.resource), (claims[1].id, ended.resource)}
+
+
+def test_newest_run_with_other_content_is_kept_for_each_desired_base_name() -> None:
+    """A changed job is compared with it. The base name in a claim is written as in the manifest."""
+    job, run = wanted("a-b"), run_of(wanted("a-b"), State.SUCCEEDED, number=9)
+    older = [wanted("a-b", content) for content in ("x", "y", "z")]
+    numbers = (2, 4, 3)
+    runs = [run_of(each, State.FAILED, number=n) for each, n in zip(older, numbers, strict=True)]
+    claims = [bound_to(each, old) for each, old in zip(older, runs, strict=True)]
+    gone = bound_to(wanted("a-b", "gone"), run_of(job, State.RUNNING, number=8), gone=True)
+    foreign = run_of(wanted("c"), State.FAILED, number=7)
+    beside = bound_to(wanted("c"), foreign)
+    for order in (claims, claims[::-1]):
+        own = [bound_to(job, run), *order, gone, beside]
+        summary = summarized(own, [run, *runs, foreign], job)
+        assert set(kept_runs(summary)) == {(own[0].id, run.resource), (claims[1].id, runs[1].resource)}
+
+
+def test_run_without_its_claim_is_open_if_it_has_a_key() -> None:
+    labelled = run_of(wanted("a"), State.FAILED, number=2)
+    bare = replace(run_of(wanted("b"), State.FAILED, number=3), labels={})
+    assert summarized([], [labelled, bare], JOB).open == (labelled.labels[KEY],)
+
+
+def test_content_is_open_and_no_copy_of_it_is_kept_while_one_attempt_may_change() -> None:
+    second = claim_on(JOB, ClaimState.PENDING, 2)
+    summary = summarized([bound_to(JOB, replace(RUN, state=State.FAILED)), second], [RUN], JOB)
+    assert (summary.open, summary.kept) == ((KEY_OF_JOB,), ())
+
+
+def test_trial_with_the_labels_of_its_tuning_job_leaves_the_attempt_settled() -> None:
+    trial = replace(RUN, kind="Trial", resource="trials/1", state=State.RUNNING)
+    summary = summarized([CLAIM], [trial, RUN], JOB)
+    assert kept_runs(summary) == [(CLAIM.id, RUN.resource)]
+
+
+def test_attempt_whose_run_the_service_dropped_is_settled_without_a_run() -> None:
+    for claim in (CLAIM, bound_to(JOB, RUN, ended=None, gone=True)):
+        assert summarized([claim], [], JOB).kept == (Kept(Versioned(claim, 1), None),)
+
+
+YOUNGER = run_of(JOB, State.SUCCEEDED, number=2)
+
+
+@pytest.mark.parametrize(
+    ("claim", "runs"),
+    [
+        pytest.param(claim_on(JOB, ClaimState.PENDING), [], id="pending"),
+        pytest.param(claim_on(JOB, ClaimState.HELD, ended=State.FAILED), [], id="not bound"),
+        pytest.param(replace(CLAIM, ended=None), [RUN], id="end not recorded"),
+        pytest.param(replace(CLAIM, ended=State.FAILED), [RUN], id="another end recorded"),
+        pytest.param(replace(CLAIM, gone=True), [RUN], id="gone and there"),
+        pytest.param(CLAIM, [replace(RUN, state=State.RUNNING)], id="live"),
+        pytest.param(CLAIM, [RUN, YOUNGER], id="a duplicate"),
+        pytest.param(CLAIM, [run_of(JOB, State.SUCCEEDED, number=5, mark="unknown")], id="not made by it"),
+        pytest.param(replace(CLAIM, path="old.yaml"), [RUN], id="moved"),
+    ],
+)
+def test_attempt_is_not_settled_while_its_claim_or_runs_may_change(
+    claim: Claim, runs: list[ActualJob]
+) -> None:
+    summary = summarized([claim], runs, JOB)
+    assert (summary.open, summary.kept) == ((KEY_OF_JOB,), ())
+
+
+def copies(*kept: Kept) -> Summary:
+    return replace(EMPTY, kept=kept)
+
+
+def copy_of(claim: Claim, run: ActualJob | None = None) -> Kept:
+    return Kept(Versioned(claim, 1), run)
+
+
+def test_copies_of_a_content_count_only_if_none_of_its_attempts_needs_an_update() -> None:
+    failed = run_of(JOB, State.FAILED)
+    first, second = copy_of(bound_to(JOB, failed), failed), run_of(JOB, State.SUCCEEDED, 2, number=2)
+    other = wanted("other")
+    beside = copy_of(bound_to(other, run_of(other, State.FAILED, number=3)))
+    right = copy_of(bound_to(JOB, second, attempt=2), second)
+    wrong = copy_of(bound_to(JOB, second, attempt=2, ended=None), second)
+    key, key_of_other = KEY_OF_JOB, label_of(other.identity)
+    found = settled_by_key(copies(first, right, beside), by_key(JOB))
+    assert found == {key: [first, right], key_of_other: [beside]}
+    assert settled_by_key(copies(first, wrong, beside), by_key(JOB)) == {key_of_other: [beside]}
+    moved = replace(JOB, manifest=replace(JOB.manifest, path="moved.yaml"))
+    assert settled_by_key(copies(first, right, beside), by_key(moved)) == {key_of_other: [beside]}
+
+
+@pytest.mark.parametrize(
+    "run", [replace(RUN, state=State.RUNNING), replace(RUN, resource="jobs/9", labels={})]
+)
+def test_copy_with_a_run_that_is_live_or_not_of_its_claim_does_not_count(run: ActualJob) -> None:
+    assert settled_by_key(copies(copy_of(CLAIM, run)), by_key(JOB)) == {}
+
+
+def test_further_attempt_may_be_due_only_after_a_failed_last_one() -> None:
+    job = wanted("census", attempts=3)
+    failed = [run_of(job, State.FAILED, n, number=n) for n in (1, 2, 3)]
+    attempts = [copy_of(bound_to(job, run, n), run) for n, run in enumerate(failed, 1)]
+    assert may_go_on(job, attempts[:2])
+    assert not may_go_on(job, attempts)
+    assert not may_go_on(job, attempts[::-1])
+    ended = run_of(job, State.SUCCEEDED, 2, number=2)
+    done = copy_of(bound_to(job, ended, 2), ended)
+    assert not may_go_on(job, [attempts[0], done])
+    assert not may_go_on(job, [done, attempts[0]])
+
+
+def test_failed_set_up_uses_up_no_attempt() -> None:
+    job = wanted("census", attempts=1)
+    failed = run_of(job, State.FAILED)
+    set_up = replace(failed, info=ErrorInfo("SET_UP", {"class": "set-up"}))
+    for run in (failed, None):
+        assert not may_go_on(job, [copy_of(bound_to(job, failed), run)])
+    assert may_go_on(job, [copy_of(bound_to(job, set_up), set_up)])
+    second = run_of(job, State.FAILED, 2, number=2)
+    assert may_go_on(job, [copy_of(bound_to(job, set_up), set_up), copy_of(bound_to(job, second, 2), second)])
+
+
+WRONG = "the summary of ended runs was wrong (`reconciler apply --full` corrects it): "
+
+
+def test_full_look_that_agrees_with_the_summary_reports_nothing() -> None:
+    unknown = bound_to(wanted("old"), run_of(wanted("old"), State.FAILED, number=4))
+    dropped = bound_to(wanted("gone"), run_of(wanted("gone"), State.RUNNING, number=5), gone=True)
+    open_ = claim_on(wanted("open"), ClaimState.PENDING)
+    desired = wanted("new")
+    summary = replace(copies(copy_of(CLAIM, RUN), copy_of(dropped)), open=(open_.id.key,))
+    seen = observed(CLAIM, unknown, dropped, open_, claim_on(desired, ClaimState.PENDING), runs=(RUN,))
+    assert contradictions(summary, seen, by_key(desired)) == []
+    # The service drops old runs: a missing one contradicts nothing.
+    assert contradictions(summary, replace(seen, runs=()), by_key(desired)) == []
+
+
+@pytest.mark.parametrize(
+    ("claim", "run", "said"),
+    [
+        (None, RUN, "has no claim any more"),
+        (replace(CLAIM, ended=State.FAILED), RUN, "is FAILED, not SUCCEEDED"),
+        (replace(CLAIM, ended=None), RUN, "is bound, not SUCCEEDED"),
+        (replace(CLAIM, gone=True), RUN, "is SUCCEEDED, not SUCCEEDED"),
+        (replace(CLAIM, resource="jobs/9"), RUN, "is SUCCEEDED, not SUCCEEDED"),
+        (CLAIM, replace(RUN, state=State.FAILED), "is FAILED, not SUCCEEDED"),
+    ],
+)
+def test_full_look_reports_a_copy_that_differs_from_the_claim_or_the_run(
+    claim: Claim | None, run: ActualJob, said: str
+) -> None:
+    seen = observed(*([claim] if claim else []), runs=(run,))
+    found = contradictions(copies(copy_of(CLAIM, RUN)), seen, {})
+    assert found == [f"{WRONG}{CLAIM.job_name} {said}"]
+
+
+def test_full_look_reports_open_claims_that_the_summary_left_out_in_the_order_of_their_names() -> None:
+    lost = [claim_on(wanted(name), ClaimState.HELD) for name in ("c", "a", "b")]
+    ended = bound_to(wanted("d"), run_of(wanted("d"), State.FAILED))
+    dropped = bound_to(wanted("e"), run_of(wanted("e"), State.RUNNING), gone=True)
+    found = contradictions(
+        copies(copy_of(replace(CLAIM, ended=None, gone=True))), observed(*lost, ended, dropped), {}
+    )
+    names = sorted(claim.job_name for claim in lost)
+    expected = [f"{WRONG}{name} is held and wasn't listed as open" for name in names]
+    assert found == sorted([*expected, f"{WRONG}{CLAIM.job_name} has no claim any more"])
+    assert len(found) == 4
+
+
+def test_copy_without_an_end_is_named_by_its_state() -> None:
+    summary = copies(copy_of(replace(CLAIM, ended=None, gone=True)))
+    (found,) = contradictions(summary, observed(CLAIM, runs=(RUN,)), {})
+    assert found == f"{WRONG}{CLAIM.job_name} is SUCCEEDED, not bound"
+
+
+def test_keys_are_those_of_labelled_runs() -> None:
+    assert keys_in([RUN, replace(RUN, labels={}), replace(RUN, labels={KEY: ""})]) == {KEY_OF_JOB}
