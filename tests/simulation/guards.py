@@ -12,6 +12,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,13 +46,11 @@ class Guard:
         breaks: How the violation begins that its absence causes.
         patches: What leaves it out of the product; none where the guard is the world's.
         beyond: Whether it matters only where the services break their bounds.
-        slow: Whether so many seeds are needed that only `make guards` tries it.
     """
 
     breaks: str
     patches: tuple[Patch, ...] = ()
     beyond: bool = False
-    slow: bool = False
 
 
 _SUBMITTER, _DECISION, _APPLY = "submission.protocol", "planning.decide", "operations.execute"
@@ -118,7 +117,6 @@ GUARDS: Mapping[str, Guard] = {
             ),
         ),
         beyond=True,
-        slow=True,
     ),
     "successor-first": Guard(
         "successor",
@@ -134,7 +132,6 @@ GUARDS: Mapping[str, Guard] = {
                 "return True",
             ),
         ),
-        slow=True,
     ),
     "blind-listing": Guard(
         "blind",
@@ -156,7 +153,6 @@ GUARDS: Mapping[str, Guard] = {
         "blind",
         (Patch(_SUBMITTER, "check_search(self._ports, order.witnesses)", "pass"),),
         beyond=True,
-        slow=True,
     ),
     "instance-search": Guard(
         "I2",
@@ -171,11 +167,8 @@ GUARDS: Mapping[str, Guard] = {
                 "if False]",
             ),
         ),
-        slow=True,
     ),
-    "before-instance": Guard(
-        "instance", (Patch(_DECISION, "if fresh and self._doubtful:", "if False:"),), slow=True
-    ),
+    "before-instance": Guard("instance", (Patch(_DECISION, "if fresh and self._doubtful:", "if False:"),)),
     "older-verdicts": Guard(
         "I3",
         (
@@ -281,7 +274,6 @@ GUARDS: Mapping[str, Guard] = {
                 "expiry + self._bounds.visible",
             ),
         ),
-        slow=True,
     ),
 }
 """By the name that `--without` takes."""
@@ -322,12 +314,16 @@ def first_seed(name: str) -> tuple[int, str] | None:
     return None
 
 
+def _run_alone(name: str) -> int:
+    return subprocess.run([sys.executable, "-m", __spec__.name, name]).returncode
+
+
 def main(names: list[str]) -> int:
     """Print the first seed for each guard; 1 if one has none."""
     if len(names) != 1:
-        # Each in a process of its own: the product is imported once.
-        runs = [subprocess.run([sys.executable, "-m", __spec__.name, name]) for name in names or GUARDS]
-        return max(run.returncode for run in runs)
+        # Each in a process of its own, because the product is imported once; two at a time.
+        with ThreadPoolExecutor(2) as pool:
+            return max(pool.map(_run_alone, names or GUARDS))
     (name,) = names
     leave_out(name)
     found = first_seed(name)
