@@ -3,8 +3,8 @@
 A short look reads the summary of ended runs, the live runs, and one by one each content that may still change
 or that the summary doesn't know: all its claims, and all its jobs by a search for its key. This search is the
 one that a submission rests on, and is checked in the same way as a full listing. The look is full without a
-usable summary, if so many contents would be read one by one that listings are cheaper, and if a job is new
-under the base name of a manifest that was removed before.
+usable summary, if so many contents would be read one by one that listings are cheaper, and for the base name
+of a manifest that was removed and comes back.
 
 Only a full look finds what changed in ended runs, such as a deleted record, and claims that an older version
 or a person changed. Nothing is submitted for want of it.
@@ -133,6 +133,9 @@ def keep_summary(ports: Ports, seen: Look, wanted: Wanted, also: Collection[str]
 
 def _short(ports: Ports, summary: Summary, wanted: Wanted, also: Collection[str]) -> Observed | None:
     """Return the result of a short look; None if only a full one is right, or it is cheaper."""
+    # The newest run of such a name isn't known.
+    if not set(summary.former).isdisjoint(job.manifest.base_name for job in wanted.values()):
+        return None
     live = ports.jobs.live()
     kept = settled_by_key(summary, wanted)
     own = [run for run in live if not is_of_other_instance(run, ports.source, ports.instance)]
@@ -144,8 +147,6 @@ def _short(ports: Ports, summary: Summary, wanted: Wanted, also: Collection[str]
         versions |= of_key
     found = _search(ports, reread, versions, wanted, own)
     listed = tuple({run.resource: run for run in (*live, *found)}.values())
-    if _has_former_base(summary, wanted, {id.key for id in versions} | kept.keys() | keys_in(listed)):
-        return None
     missing = missing_claims(versions, listed)
     rest = [each for key, attempts in kept.items() if key not in reread for each in attempts]
     # As a full look is refused that lists nothing although ended jobs exist.
@@ -196,13 +197,6 @@ def _search(
     ]
     found = (run for runs in ports.together(searches) for run in runs)
     return [run for run in found if run.labels.get(SOURCE) == ports.source]
-
-
-def _has_former_base(summary: Summary, wanted: Wanted, known: Collection[str]) -> bool:
-    """Return True if a job is new under a base name whose earlier runs the summary leaves out."""
-    names = {job.job_name for key, job in wanted.items() if key in known}
-    new = (job.manifest.base_name for job in wanted.values() if job.job_name not in names)
-    return not set(summary.former).isdisjoint(new)
 
 
 def _witnesses(ports: Ports, kept: Iterable[Kept]) -> list[ActualJob]:

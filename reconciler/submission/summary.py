@@ -124,8 +124,7 @@ def summarize(observed: Observed, before: Summary, wanted: Wanted, also: Collect
     # A run without its claim may get it back, and is no history while it has none.
     moving |= {id.key for id in runs if id.key}
     needed = {*wanted, *also, *_predecessors(settled.values(), wanted)} - moving
-    # A short look doesn't learn which run is the newest of a name that comes back.
-    bases = {job.manifest.base_name for job in wanted.values()} - set(before.former)
+    bases = {job.manifest.base_name for job in wanted.values()}
     claimed = {_base_of(found.claim) for found in observed.versions.values()}
     return replace(
         before,

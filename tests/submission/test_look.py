@@ -187,20 +187,18 @@ def test_a_failed_attempt_is_read_again_before_the_next(outside: Outside) -> Non
     assert ClaimId(more.keys[0] if more.keys else next(iter(wanted_of([more]))), 2) in seen.observed.claims
 
 
-def test_a_look_is_full_for_a_base_name_that_comes_back_with_new_content(outside: Outside) -> None:
+def test_a_look_is_full_for_a_base_name_that_comes_back(outside: Outside) -> None:
     ports = ports_of(outside)
     assert not look(ports, wanted_of([JOB, desired("topics", "0", Reconcile())])).full, "it has no history"
     applied(outside, JOB)
     summary = summary_of(outside.claims.summary())
     assert summary
     assert summary.former == (OTHER.manifest.base_name,)
-    assert not look(ports, wanted_of([JOB, OTHER])).full, "its claims are found by its key"
-    again = desired("churn-model", "1", Reconcile())
-    assert look(ports, wanted_of([JOB, again])).full
+    assert look(ports, wanted_of([JOB, OTHER])).full
+    assert look(ports, wanted_of([JOB, desired("churn-model", "1", Reconcile())])).full
     applied(outside, JOB, OTHER)
-    assert look(ports, wanted_of([JOB, again])).full, "a short look doesn't know its newest run"
-    applied(outside, JOB, OTHER, full=True)
-    assert not look(ports, wanted_of([JOB, again])).full
+    assert not look(ports, wanted_of([JOB, OTHER])).full
+    assert not look(ports, wanted_of([JOB, desired("churn-model", "1", Reconcile())])).full
 
 
 def test_a_look_is_full_after_a_day(outside: Outside) -> None:
@@ -441,24 +439,23 @@ def test_service_that_lists_no_jobs_is_not_searched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("claims", "runs", "copies", "full"),
+    ("claims", "runs", "copies"),
     [
-        pytest.param([], [], [], True, id="new"),
-        pytest.param([claim_on(CENSUS, ClaimState.REJECTED)], [], [], False, id="claim"),
-        pytest.param([], [run_of(CENSUS, State.RUNNING)], [], False, id="live run"),
-        pytest.param([], [ENDED], [], False, id="ended run"),
-        pytest.param([bound_to(CENSUS, ENDED)], [], [(bound_to(CENSUS, ENDED), ENDED)], False, id="copy"),
+        pytest.param([], [], [], id="new"),
+        pytest.param([claim_on(CENSUS, ClaimState.REJECTED)], [], [], id="claim"),
+        pytest.param([], [run_of(CENSUS, State.RUNNING)], [], id="live run"),
+        pytest.param([bound_to(CENSUS, ENDED)], [], [(bound_to(CENSUS, ENDED), ENDED)], id="copy"),
     ],
 )
-def test_look_is_full_for_a_former_base_name_only_if_nothing_of_the_job_is_known(
-    claims: list[Claim], runs: list[ActualJob], copies: list[Any], full: bool
+def test_look_is_full_for_a_former_base_name_whatever_is_known_of_the_job(
+    claims: list[Claim], runs: list[ActualJob], copies: list[Any]
 ) -> None:
-    assert World(claims, runs, copies, former=("census",)).look(CENSUS).full is full
-    assert World(claims, runs, copies, former=("census", "other")).look(CENSUS).full is full
+    assert World(claims, runs, copies, former=("census",)).look(CENSUS).full
+    assert World(claims, runs, copies, former=("census", "other")).look(CENSUS).full
     assert not World(claims, runs, copies, former=("other",)).look(CENSUS).full
 
 
-def test_look_is_full_for_one_of_several_new_base_names_that_is_former() -> None:
+def test_look_is_full_for_one_of_several_base_names_that_is_former() -> None:
     assert World(former=("other",)).look(CENSUS, wanted("other")).full
 
 
