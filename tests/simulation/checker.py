@@ -165,12 +165,16 @@ class Checker:
     def looks_alike(self, short: Plan, full: Plan) -> None:
         """Nothing changes any more: a short look gives the plan that a full one gives.
 
-        Only a full look finds an ended copy of a job that no manifest asks for, and, where the services break
-        their bounds, a job that shows after its claim says that it is gone.
+        Only a full look finds an ended copy of a job that no manifest asks for or that no claim names, and,
+        where the services break their bounds, a job that shows after its claim says that it is gone.
         """
         if self._beyond:
             return
-        said = [[(c.action, c.job_name, c.stuck) for c in plan.changes] for plan in (short, full)]
+        named = {found.claim.resource for found in self._claims.all().values()}
+        copies = (job for job in self._world.jobs if job.origin == "foreign" and job.state.ended)
+        copied = {self._base_of(job) for job in copies if job.name not in named}
+        both = [[c for c in plan.changes if c.base_name not in copied] for plan in (short, full)]
+        said = [[(c.action, c.job_name, c.stuck) for c in changes] for changes in both]
         drift = [{(d.kind, d.job_name) for d in plan.drift} for plan in (short, full)]
         more = {kind for kind, _ in drift[0] ^ drift[1]}
         if said[0] != said[1] or not drift[0] <= drift[1] or more - {DriftKind.DUPLICATE}:
