@@ -319,6 +319,7 @@ def _first(connection: sqlite3.Connection, condition: str, values: tuple[object,
 
 def _few_ids(label: str | None, *, unfinished: bool) -> tuple[str, list[str]]:
     """Return a query for the only ids that can be selected, with its values; "" if these may be any."""
+    # The texts are constants, and the values are bound.
     if label is not None:
         return f"SELECT id FROM jobs WHERE {LABEL_VALUE} = ?", [label]  # noqa: S608
     if unfinished:
