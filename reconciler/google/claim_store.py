@@ -13,7 +13,7 @@ Commit records are next to the claims, under the same permissions:
 
     reconciler/claims/SOURCE/_commits/PROJECT/LOCATION/ENVIRONMENT/SHA
 
-The summary of ended runs is beside them, gzip of JSON:
+The summary of ended runs is beside them:
 
     reconciler/claims/SOURCE/_summary/PROJECT/LOCATION
     reconciler/claims/SOURCE/_instances/INSTANCE/_summary/PROJECT/LOCATION
@@ -26,9 +26,7 @@ contains all claims. The object's content is the same JSON, for people and for c
 
 from __future__ import annotations
 
-import gzip
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -197,12 +195,10 @@ class ObjectClaims:
 
     def _content(self, found: StoredObject) -> bytes:
         try:
-            return gzip.decompress(self._store.read(found))
+            return self._store.read(found)
         except NotFoundAtServiceError:
             # Replaced or deleted since it was found: the look is a full one.
             return b""
-        except (OSError, EOFError, zlib.error):
-            return b"unreadable"
 
     def genesis_generation(self) -> int:
         """Return the generation of the genesis; 0 if it is missing."""
@@ -212,9 +208,8 @@ class ObjectClaims:
 
     def write_summary(self, content: bytes, generation: int) -> bool:
         """Replace the summary of this generation, 0 for none; return False if the store has another one."""
-        packed = gzip.compress(content, compresslevel=1, mtime=0)
         with self._explained():
-            return self._store.write(self._summary, packed, generation) is not None
+            return self._store.write(self._summary, content, generation) is not None
 
     def read(self, id: ClaimId) -> ClaimRead:
         """Return a claim, None if it is missing, with the store's time."""

@@ -534,7 +534,7 @@ def test_a_summary_is_read_as_it_was_written_and_is_no_claim(service: HeldServic
 
 
 @pytest.mark.fault(55)
-def test_a_forged_summary_is_unreadable_a_deleted_one_is_none_and_none_is_read_without_genesis(
+def test_a_forged_summary_is_replaced_a_deleted_one_is_none_and_none_is_read_without_genesis(
     service: HeldService, session: Session
 ) -> None:
     claims = session.claims
@@ -544,7 +544,7 @@ def test_a_forged_summary_is_unreadable_a_deleted_one_is_none_and_none_is_read_w
     path.write_bytes(b"forged by hand")
     forged = claims.summary()
     assert forged is not None
-    assert forged.content == b"unreadable"
+    assert forged.content == b"forged by hand"
     assert claims.write_summary(b"{}", forged.generation), "the next full look replaces it"
     path.unlink()
     deleted = claims.summary()

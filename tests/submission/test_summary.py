@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -65,29 +66,37 @@ def stored(content: bytes, **fields: Any) -> StoredSummary:
 def test_stored_summary_is_read_back_with_all_its_fields() -> None:
     summary = summarized([CLAIM, claim_on(wanted("b"), ClaimState.PENDING)], [RUN], JOB)
     assert summary_of(stored(encoded(summary))) == summary
-    content = msgspec.json.decode(encoded(summary))
-    assert (content["format"], content["bases"], len(content["open"]), len(content["kept"])) == (
-        2,
+    content, *kept = map(msgspec.json.decode, gzip.decompress(encoded(summary)).splitlines())
+    assert (content["format"], content["bases"], len(content["open"]), content["kept"]) == (
+        3,
         ["census"],
         1,
-        1,
+        [],
     )
+    assert [attempt["run"]["job_name"] for attempt in kept] == [RUN.job_name]
 
 
 def test_summary_is_unusable_when_it_is_missing_or_cannot_be_decoded() -> None:
-    nested = b'{"kept":[{"run":{"spec":' + b'{"a":' * 100_000
-    assert [summary_of(found) for found in (None, stored(b""), stored(b"{"), stored(nested))] == [None] * 4
+    whole = encoded(summarized([CLAIM], [RUN], JOB))
+    assert summary_of(stored(whole))
+    header = gzip.decompress(encoded(EMPTY))
+    nested = header + b'{"run":{"spec":' + b'{"a":' * 100_000
+    broken = whole.replace(whole[-8:], b"\0" * 8)
+    contents = [b"", b"{", b"forged by hand", whole[:-1], whole[: len(whole) // 2], broken]
+    contents += map(gzip.compress, [b"", b"{", header + b"{}", header + b"\n", nested])
+    assert [summary_of(stored(content)) for content in contents] == [None] * len(contents)
+    assert summary_of(None) is None
 
 
 @pytest.mark.parametrize(
-    "field", [{"format": 1}, {"format": 3}, {"genesis": 2}, {"taken": NOW.replace(tzinfo=None)}, {"added": 1}]
+    "field", [{"format": 2}, {"format": 4}, {"genesis": 2}, {"taken": NOW.replace(tzinfo=None)}, {"added": 1}]
 )
 def test_summary_is_unusable_when_it_is_of_another_format_or_store_or_has_no_zone(
     field: dict[str, Any],
 ) -> None:
-    content = msgspec.json.decode(encoded(EMPTY))
-    assert summary_of(stored(msgspec.json.encode(content))) == EMPTY
-    assert summary_of(stored(msgspec.json.encode({**content, **field}))) is None
+    content = msgspec.json.decode(gzip.decompress(encoded(EMPTY)))
+    assert summary_of(stored(gzip.compress(msgspec.json.encode(content)))) == EMPTY
+    assert summary_of(stored(gzip.compress(msgspec.json.encode({**content, **field})))) is None
 
 
 def test_summary_is_unusable_when_it_is_newer_than_the_clock_of_the_store() -> None:
