@@ -36,7 +36,7 @@ environments:
 # The product but for its pauses: what it waits for is the service's clock, which the tests put forward.
 HURRIED = """
 import sys
-from dataclasses import replace
+from msgspec.structs import replace
 from reconciler.google import session
 from reconciler.__main__ import main
 

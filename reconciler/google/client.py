@@ -12,7 +12,6 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 from urllib.parse import quote, urlencode
@@ -110,8 +109,7 @@ class ApiError(ServiceError):
         self.retry_after = retry_after
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """Addresses and authorization of an environment's services.
 
     Attributes:

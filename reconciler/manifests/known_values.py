@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -20,9 +19,9 @@ from reconciler.manifests.findings import same_word, similar_word
 from reconciler.manifests.schemas import folder
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
-_NAME = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard")
-_CPUS = re.compile(r"n1-(?:custom-([0-9]+)-[0-9]+|[a-z]+-([0-9]+))")
-_TPU_MACHINE = re.compile(r"cloud[-_]tpu|ct[0-9]+[a-z]*-.*|tpu[0-9].*")
+_NAME = r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard"
+_CPUS = r"n1-(?:custom-([0-9]+)-[0-9]+|[a-z]+-([0-9]+))"
+_TPU_MACHINE = r"cloud[-_]tpu|ct[0-9]+[a-z]*-.*|tpu[0-9].*"
 
 
 class _Regions(Struct, frozen=True):
@@ -62,7 +61,7 @@ _TABLES = json.decode((folder() / "known_values.json").read_bytes(), type=_Table
 _BUNDLED, _ATTACHABLE = _TABLES.bundled, _TABLES.attachable
 
 # Series of Compute Engine that accept no accelerator.
-_NO_ACCELERATORS = re.compile(r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+")
+_NO_ACCELERATORS = r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+"
 _COMPUTE_ENGINE = {
     *(f"{family}-{size}" for family, sizes in _TABLES.sizes.items() for size in sizes),
     *_TABLES.machines,
@@ -78,7 +77,7 @@ _MACHINES: Mapping[str, frozenset[str]] = {
     ),
 }
 _SERVICES = {AIPLATFORM_V1: "Vertex AI", ML_V1: "AI Platform"}
-_ZONE = re.compile(r".+[0-9]-[a-z]")
+_ZONE = r".+[0-9]-[a-z]"
 _LOCAL_SSD = "-lssd"  # ends the names of machines with disks of their own
 
 Part = Literal["machine", "type", "count"]
@@ -92,8 +91,7 @@ class Doubt(Struct, frozen=True):
     level: Level = ERROR
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """Fields that don't fit together.
 
     Attributes:
@@ -111,10 +109,10 @@ class Mismatch:
 
 def name_mismatch(machine: str) -> Mismatch | None:
     """Return the mistake in a name that no machine type can have, or None."""
-    if _NAME.fullmatch(machine):
+    if re.fullmatch(_NAME, machine):
         return None
     lower = machine.strip().lower().replace(" ", "-")
-    hint = f"write {lower}" if _NAME.fullmatch(lower) else "write one such as n1-standard-4"
+    hint = f"write {lower}" if re.fullmatch(_NAME, lower) else "write one such as n1-standard-4"
     return Mismatch("machine", f"{quote(machine)} can't be a machine type", hint)
 
 
@@ -138,7 +136,7 @@ def machine_doubt(api_version: str, machine: str) -> Doubt | None:
 def region_doubt(api_version: str, region: str) -> Doubt | None:
     """Return the doubt about a region: none of this service, or in no table; None if known, or a zone."""
     regions = _TABLES.regions[api_version]
-    if region in regions.known or _ZONE.fullmatch(region):  # the schema has a message for a zone
+    if region in regions.known or re.fullmatch(_ZONE, region):  # the schema has a message for a zone
         return None
     if region in regions.refused:
         message = f"{_SERVICES[api_version]} runs no training jobs in {region}"
@@ -181,9 +179,9 @@ def mismatch(machine: str, accelerator: str, number: int) -> Mismatch | None:
         return _bundled_mismatch(machine, accelerator, number)
     if not accelerator:
         return None
-    if accelerator.startswith("TPU_") or _TPU_MACHINE.fullmatch(machine):
+    if accelerator.startswith("TPU_") or re.fullmatch(_TPU_MACHINE, machine):
         return _tpu_mismatch(machine, accelerator)
-    if machine in _TABLES.own_names or _NO_ACCELERATORS.fullmatch(machine):
+    if machine in _TABLES.own_names or re.fullmatch(_NO_ACCELERATORS, machine):
         return Mismatch("type", f"{machine} takes no accelerators", _machines_for(accelerator, number))
     return _attached_mismatch(machine, accelerator, number) if machine.startswith("n1-") else None
 
@@ -207,10 +205,10 @@ def _bundled_mismatch(machine: str, accelerator: str, count: int) -> Mismatch | 
 
 def _tpu_mismatch(machine: str, accelerator: str) -> Mismatch | None:
     is_tpu = accelerator.startswith("TPU_")
-    is_tpu_machine = bool(_TPU_MACHINE.fullmatch(machine))
+    is_tpu_machine = bool(re.fullmatch(_TPU_MACHINE, machine))
     if is_tpu_machine and not is_tpu:
         return Mismatch("type", f"{machine} has TPUs, not {accelerator}", "name the TPU, or another machine")
-    if is_tpu and (_NO_ACCELERATORS.fullmatch(machine) or machine.startswith("n1-")):
+    if is_tpu and (re.fullmatch(_NO_ACCELERATORS, machine) or machine.startswith("n1-")):
         return Mismatch("machine", f"{accelerator} can't be attached to {machine}", "use a machine with TPUs")
     return None
 
@@ -225,7 +223,7 @@ def _attached_mismatch(machine: str, accelerator: str, count: int) -> Mismatch |
     if count not in most_cpus:
         message = f"a machine can have {_join_or(most_cpus)} {accelerator}, not {count}"
         return Mismatch("count", message, f"write {_join_or(most_cpus)}")
-    match = _CPUS.fullmatch(machine)
+    match = re.fullmatch(_CPUS, machine)
     # A new kind of name has no known number of CPUs: the service decides.
     cpus = int(match[1] or match[2]) if match else 0
     if cpus > most_cpus[count]:
@@ -250,7 +248,7 @@ def _join_or(values: Iterable[object]) -> str:
 
 
 # Names of the series A and of TPUs end with the number of accelerators: a2-highgpu-8g, ct5lp-hightpu-4t.
-_COUNTED = re.compile(r"(?:a[0-9]|ct[0-9]|tpu)[a-z0-9]*-[a-z]+-([0-9]{1,3})[gt]")
+_COUNTED = r"(?:a[0-9]|ct[0-9]|tpu)[a-z0-9]*-[a-z]+-([0-9]{1,3})[gt]"
 
 # Machines with a fraction of a GPU, which counts as 1.
 _FRACTIONS = ("g4-standard-6", "g4-standard-12", "g4-standard-24")
@@ -258,7 +256,7 @@ _FRACTIONS = ("g4-standard-6", "g4-standard-12", "g4-standard-24")
 
 def accelerators_of(machine: str) -> int:
     """Return the number of accelerators of a machine type; 0 for none or for an unknown name."""
-    counted = _COUNTED.fullmatch(machine)
+    counted = re.fullmatch(_COUNTED, machine)
     if counted:
         return int(counted[1])
     return 1 if machine in _FRACTIONS else _BUNDLED.get(machine, ("", 0))[1]

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from msgspec import ValidationError, convert
+from msgspec import Struct, ValidationError, convert
 
 from reconciler.model.claim import checked
 
 FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class WantedJob:
+class WantedJob(Struct, frozen=True):
     """One job of a commit.
 
     Attributes:
@@ -27,8 +25,7 @@ class WantedJob:
     settled: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRecord:
+class CommitRecord(Struct, frozen=True):
     """Statuses still to be posted on a commit.
 
     Attributes:
@@ -48,7 +45,7 @@ class CommitRecord:
     sha: str
     since: datetime
     number: int = 0
-    jobs: Mapping[str, WantedJob] = field(default_factory=dict)
+    jobs: Mapping[str, WantedJob] = {}
     whole: bool = True
     superseded_by: str = ""
     closed: bool = False
@@ -57,7 +54,7 @@ class CommitRecord:
     applied: tuple[str, ...] = ()
 
 
-_FIELDS = [each.name for each in fields(CommitRecord)]
+_FIELDS = CommitRecord.__struct_fields__
 _STORED = {"superseded_by": "supersededBy"}
 """Stored names of the fields that have another one."""
 

@@ -12,10 +12,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import is_not
 from typing import Any
+
+from msgspec import Struct
 
 from reconciler.model.manifest import JsonObject, Manifest
 
@@ -60,8 +61,7 @@ def canonical_spec(spec: JsonObject, schema: JsonObject) -> dict[str, Any]:
     return canonical
 
 
-@dataclass(slots=True)
-class _Form:
+class _Form(Struct):
     """Conversions at a place of a document and below; None or missing for none.
 
     Attributes:
@@ -73,7 +73,7 @@ class _Form:
     """
 
     convert: Callable[[Any], Any] | None = None
-    fields: dict[str, _Form] = field(default_factory=dict)
+    fields: dict[str, _Form] = {}
     named: frozenset[str] = frozenset()
     values: _Form | None = None
     items: _Form | None = None

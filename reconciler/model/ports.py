@@ -251,8 +251,7 @@ class Clock(Protocol):
         """Wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """Time bounds that at-most-once needs besides the credential's expiry.
 
     Attributes:
@@ -284,8 +283,7 @@ EMBEDDED_BOUNDS = Bounds(timedelta(seconds=2), timedelta(0), 0.1, timedelta(seco
 """The embedded service accepts, makes and lists in one transaction; two seconds for a busy machine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
+class Ports(Struct, frozen=True):
     """All ports of a target.
 
     Attributes:

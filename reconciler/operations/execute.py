@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+from msgspec.structs import replace
 
 from reconciler.base.concurrency import RunTasks, run_concurrently, run_in_order
 from reconciler.base.errors import ReconcilerError

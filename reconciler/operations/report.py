@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.session import Session

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler.base.sanitize import MAX_DESCRIPTION, status_description
 from reconciler.model.cause import cause_of
@@ -42,8 +44,7 @@ class Over(Enum):
     """Don't replace the status of the same run's end, which has more detail."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitStatus:
+class CommitStatus(Struct, frozen=True):
     """Commit status.
 
     Attributes:

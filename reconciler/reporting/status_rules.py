@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
@@ -80,8 +83,7 @@ class View:
         return change if desired and not set(keys_of(desired)).isdisjoint(keys) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(Struct, frozen=True):
     """State of one job of a commit.
 
     Attributes:
@@ -105,8 +107,7 @@ class Verdict:
     step: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DueStatuses:
+class DueStatuses(Struct, frozen=True):
     """Statuses to be posted for one commit's record.
 
     Attributes:

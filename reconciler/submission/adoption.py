@@ -7,9 +7,9 @@ and names that this tool gives. A person names any other job, and `adopt` binds 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
@@ -52,8 +52,7 @@ REQUESTED = frozenset(
 """Fields that a request may set, besides those in its own body; the service writes the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """A job with the attempt's name or labels that is not the attempt's own.
 
     Attributes:
@@ -170,8 +169,7 @@ def _is_alike(field: FieldChange) -> bool:
     return is_spelling(field) or is_filled(field) or is_default(field)
 
 
-@dataclass(frozen=True, slots=True)
-class Adopted:
+class Adopted(Struct, frozen=True):
     """Result of an adoption.
 
     Attributes:
@@ -185,8 +183,7 @@ class Adopted:
     fields: tuple[FieldChange, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Adoption:
+class Adoption(Struct, frozen=True):
     """Adoption of a live job that none of this tool's requests made, on a person's request.
 
     Attributes:

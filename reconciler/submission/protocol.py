@@ -31,9 +31,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
@@ -68,8 +68,7 @@ _WRITE_PAUSES = (1.0, 2.0)
 """Seconds before a claim is written again: Cloud Storage accepts 1 write per second and object."""
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """Submission of one attempt.
 
     Attributes:
@@ -90,8 +89,7 @@ class Order:
     not_before: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SubmissionResult:
+class SubmissionResult(Struct, frozen=True):
     """Result of a submission so far.
 
     Attributes:

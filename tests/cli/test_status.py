@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import os
 import pty
@@ -310,7 +309,7 @@ def test_status_and_plan_say_when_and_what_the_last_full_look_found(
     commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ports = Outside.ports.fget  # type: ignore[attr-defined]
-    at_once = property(lambda outside: dataclasses.replace(ports(outside), least_history=0))
+    at_once = property(lambda outside: replace(ports(outside), least_history=0))
     monkeypatch.setattr(Outside, "ports", at_once)
     commands.job("census")
     assert commands.run("apply", "--yes").code == 0

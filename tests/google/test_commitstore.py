@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from held_service import HeldService
+from msgspec.structs import replace
 from opened import LOCATION, PROJECT, connected, opened
 from raw_server import RawServer, answer
 

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from dataclasses import replace as replaced
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -418,7 +417,7 @@ def test_an_engine_of_another_package_lists_all_each_time() -> None:
 
 def test_a_run_may_appear_as_late_as_its_service_says() -> None:
     engine = Engine()
-    bounds = replaced(GOOGLE_BOUNDS, executes=timedelta(hours=1), visible=timedelta(hours=2))
+    bounds = replace(GOOGLE_BOUNDS, executes=timedelta(hours=1), visible=timedelta(hours=2))
     jobs = jobs_of(engine, AIPLATFORM_V1, bounds)
     jobs.runs()
     jobs.runs()

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from googleapiclient.discovery import Resource
 from held_service import HeldService
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from noted_locks import Meeting
 from waiting import PATIENCE
 

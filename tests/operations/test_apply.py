@@ -204,7 +204,7 @@ def test_how_far_they_have_come_is_told(outside: Outside) -> None:
     seen: list[Standing] = []
     outside.jobs.answers = ["", Refused(400, "INVALID_ARGUMENT", "no"), "lost"]
     outside.jobs.hidden.add("projects/acme/locations/here/customJobs/2")
-    ports = dataclasses.replace(outside.ports, bounds=dataclasses.replace(BOUNDS, pace=2.0))
+    ports = replace(outside.ports, bounds=replace(BOUNDS, pace=2.0))
     acts = dataclasses.replace(applier(outside, listener=seen.append), ports=ports)
     list(acts.run(plan_of(outside, [wanted(f"job-{number}") for number in range(3)])))
     assert [(one.done, one.failed, one.open) for one in seen] == [
@@ -221,7 +221,7 @@ def test_how_far_they_have_come_is_told(outside: Outside) -> None:
 
 def test_creates_keep_their_pace(outside: Outside) -> None:
     jobs = [wanted("a"), wanted("b"), wanted("c")]
-    ports = dataclasses.replace(outside.ports, bounds=dataclasses.replace(BOUNDS, pace=1.5))
+    ports = replace(outside.ports, bounds=replace(BOUNDS, pace=1.5))
     list(dataclasses.replace(applier(outside), ports=ports).run(plan_of(outside, jobs)))
     assert outside.time.slept == [1.5, 1.5]
 
@@ -740,7 +740,7 @@ def test_search_that_leaves_out_the_oldest_live_job_is_not_believed_for_finding_
 
 
 def test_run_has_the_label_of_its_environments_instance(outside: Outside) -> None:
-    acts = dataclasses.replace(applier(outside), ports=dataclasses.replace(outside.ports, instance="blue"))
+    acts = dataclasses.replace(applier(outside), ports=replace(outside.ports, instance="blue"))
     list(acts.run(plan_of(outside, [wanted()])))
     assert outside.jobs.jobs[0].labels[INSTANCE] == "blue"
 

@@ -117,7 +117,7 @@ def test_the_time_that_a_create_takes_counts_for_the_pace(
     outside: Outside, takes: float, waits: list[float]
 ) -> None:
     jobs = [wanted("a"), wanted("b"), wanted("c")]
-    ports = dataclasses.replace(outside.ports, bounds=dataclasses.replace(BOUNDS, pace=1.5))
+    ports = replace(outside.ports, bounds=replace(BOUNDS, pace=1.5))
 
     def stage(job: DesiredJob) -> None:
         outside.time.sleep(takes)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 from memory_ports import BOUNDS, Claims, Jobs, Outside
+from msgspec.structs import replace
 from planning import wanted
 from simulation.process import Process
 

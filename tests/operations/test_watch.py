@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 from fault_proxy import FaultProxy, Request
 from github_server import GitHubServer
 from held_service import HeldService
+from msgspec.structs import replace
 from repository import Repository
 from waiting import PATIENCE, until
 from watching import watching

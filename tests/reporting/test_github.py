@@ -23,6 +23,7 @@ from github_server import (
 )
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import structs
 from raw_server import RawServer, answer, reset, send_then_close
 from tls import Loopback, server_tls
 
@@ -272,8 +273,8 @@ def test_a_problem_replaces_and_is_replaced() -> None:
 @pytest.mark.parametrize("changed", [{"state": "failure"}, {"description": "x"}, {"target_url": "https://x"}])
 def test_each_part_of_a_status_is_news(changed: dict[str, Any]) -> None:
     there = CommitStatus("success", "reconciler/prod/census", "done", "https://y")
-    assert is_news(replace(there, **changed), there)
-    assert not is_news(replace(there, context="RECONCILER/prod/census"), there)
+    assert is_news(structs.replace(there, **changed), there)
+    assert not is_news(structs.replace(there, context="RECONCILER/prod/census"), there)
 
 
 # Posting.
@@ -589,7 +590,7 @@ def test_the_last_ten_of_a_thousand_statuses_are_kept_for_the_end(
     census, trees = TWO
     github.add(SHA, 989, context=census.context, description="old")
     assert reporter().report(SHA, [census]) == [Posted(census)]
-    newer = replace(census, description="running for long")
+    newer = structs.replace(census, description="running for long")
     assert reporter().report(SHA, [newer, trees]) == [Posted(trees)], "the other contexts have room"
     end = status(State.SUCCEEDED)
     assert reporter().report(SHA, [end]) == [Posted(end)]

@@ -386,7 +386,8 @@ class TestRollUp:
         failed = run_of(JOB, State.FAILED)
         seen = view_of([failed], [bound_to(JOB, failed, commit=OTHER)], [TREES], whole=False)
         assert not due_statuses(seen, record_of(JOB)).final
-        assert due_statuses(replace(seen, plan=structs.replace(seen.plan, whole=True)), record_of(JOB)).final
+        seen = replace(seen, plan=structs.replace(seen.plan, whole=True))
+        assert due_statuses(seen, record_of(JOB)).final
 
 
 class TestSuperseded:
@@ -439,7 +440,7 @@ class TestSuperseded:
 
     def test_a_job_that_was_suspended_since(self) -> None:
         suspended = wanted(suspend=True)
-        same = replace(self.RECORD, jobs={"census": WantedJob(keys_of(suspended))})
+        same = structs.replace(self.RECORD, jobs={"census": WantedJob(keys_of(suspended))})
         found = due_statuses(view_of([], [], [suspended]), same, record_of(number=2))
         assert found.by_commit[ASKED][0].description == "suspended before it was submitted"
 
@@ -466,7 +467,7 @@ class TestManyJobs:
         singles = [status for status in found if status.context != "reconciler"]
         assert len(singles) == count
         assert all((status.over is Over.ANYTHING) == expected for status in singles)
-        begun = replace(singles[0], description="begun")
+        begun = structs.replace(singles[0], description="begun")
         assert freshness(singles[0], None) is (Freshness.NEW if expected else Freshness.KNOWN)
         assert freshness(singles[0], begun) is Freshness.NEW
 
@@ -474,7 +475,7 @@ class TestManyJobs:
 def test_settled_jobs_of_earlier_commits_are_left_to_those() -> None:
     run = run_of(JOB, State.SUCCEEDED)
     claim = bound_to(JOB, run, commit=ASKED)
-    settled = replace(record_of(JOB), jobs={"census": WantedJob(keys_of(JOB), settled=True)})
+    settled = structs.replace(record_of(JOB), jobs={"census": WantedJob(keys_of(JOB), settled=True)})
     assert due_statuses(view_of([run], [claim]), record_of(JOB)).by_commit.keys() == {ASKED, OTHER}
     assert due_statuses(view_of([run], [claim]), settled).by_commit.keys() == {OTHER}
 
@@ -526,12 +527,12 @@ class TestRecord:
         ended = run_of(JOB, State.SUCCEEDED)
         again = plan([JOB], [ended], [bound_to(JOB, ended)])
         assert record_for(again, self.BLANK, first) == first
-        closed = replace(first, closed=True)
+        closed = structs.replace(first, closed=True)
         assert record_for(again, self.BLANK, closed) == closed, "nothing is owed any more"
         assert not record_for(plan([JOB]), self.BLANK, closed).closed, "it is submitted once more"
 
     def test_it_moves_to_the_front_when_it_is_applied_again(self) -> None:
-        older = record_for(plan([JOB]), replace(self.BLANK, number=2), None)
+        older = record_for(plan([JOB]), structs.replace(self.BLANK, number=2), None)
         assert record_for(plan([JOB]), self.BLANK, older).number == 5
         passed_over = CommitRecord(OTHER, NOW, superseded_by=ASKED, closed=True)
         applied = record_for(plan([JOB]), self.BLANK, passed_over)
@@ -608,15 +609,19 @@ class TestSubmittedTwice:
         claims = [bound_to(JOB, self.RUNS[0], commit=ASKED), bound_to(TREES, trees, commit=ASKED)]
         twice = view_of([*self.RUNS, trees], claims, [JOB, TREES])
         opened = {**jobs, "census": WantedJob(keys_of(JOB))}
-        assert reopened(twice, record, record) == replace(record, jobs=opened, closed=False)
+        assert reopened(twice, record, record) == structs.replace(record, jobs=opened, closed=False)
         once = view_of([self.RUNS[0], trees], claims, [JOB, TREES])
         assert reopened(once, record, record) == record
-        assert reopened(once, replace(record, closed=False), record) == replace(record, closed=False)
+        assert reopened(once, structs.replace(record, closed=False), record) == structs.replace(
+            record, closed=False
+        )
 
 
 def test_the_digest_of_what_is_told_changes_with_each_part_of_it() -> None:
     said = CommitStatus("pending", CONTEXT, "running", "https://x")
-    others = [replace(said, **{name: "error"}) for name in ("state", "context", "description", "target_url")]
+    others = [
+        structs.replace(said, **{name: "error"}) for name in ("state", "context", "description", "target_url")
+    ]
     due = [DueStatuses({ASKED: [status]}, final=False) for status in (said, *others)]
     due += [DueStatuses({OTHER: [said]}, final=False), DueStatuses({ASKED: [said, said]}, final=False)]
     assert len({each.digest for each in due}) == len(due)

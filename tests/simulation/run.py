@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import traceback
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+
+from msgspec.structs import replace
 
 from reconciler.model.ports import GOOGLE_BOUNDS
 

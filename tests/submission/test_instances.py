@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from held_service import HeldService
 from memory_ports import Outside
-from msgspec.structs import replace as replaced
+from msgspec.structs import replace
 from opened import opened
 from planning import GOOGLE, bound_to, claim_on, mark_of, only, run_of, wanted
 
@@ -57,7 +57,7 @@ def run(instance: str, age: timedelta = timedelta(0), state: State = State.RUNNI
     """Return a run of an instance, created this long after `FIRST`."""
     made = run_of(wanted(), state)
     labels = {**made.labels, **({INSTANCE: instance} if instance else {})}
-    return replaced(made, labels=labels, create_time=at(age))
+    return replace(made, labels=labels, create_time=at(age))
 
 
 OTHER = wanted(content="b")
@@ -66,7 +66,7 @@ OTHER = wanted(content="b")
 def other(instance: str, age: timedelta = timedelta(0), **labels: str) -> ActualJob:
     """Return a run of other content, `OTHER`."""
     made = run_of(OTHER, State.SUCCEEDED, number=2)
-    return replaced(made, labels={**run(instance).labels, **made.labels, **labels}, create_time=at(age))
+    return replace(made, labels={**run(instance).labels, **made.labels, **labels}, create_time=at(age))
 
 
 def at(age: timedelta) -> str:
@@ -117,9 +117,9 @@ def test_live_run_of_another_instance_is_doubtful_before_the_environments_first_
         ("", {"green"}, [other("")], run("blue", LATER), True),
         ("blue", {"green"}, [other("blue")], run("", LATER), True),
         # A time that can't be read, of the run or of the own one.
-        ("blue", {""}, [other("blue")], replaced(run(""), create_time="yesterday"), True),
-        ("blue", {""}, [other("blue")], replaced(run(""), create_time="2027-01-01T00:00:00"), True),
-        ("blue", {""}, [replaced(other("blue"), create_time="")], run("", LATER), True),
+        ("blue", {""}, [other("blue")], replace(run(""), create_time="yesterday"), True),
+        ("blue", {""}, [other("blue")], replace(run(""), create_time="2027-01-01T00:00:00"), True),
+        ("blue", {""}, [replace(other("blue"), create_time="")], run("", LATER), True),
         # A run with the label of another repository, without a claim or the mark of a request, is no own one.
         ("blue", {""}, [other("blue", **{KEY: "unclaimed"})], run("", LATER), True),
         ("blue", {""}, [other("blue", **{SOURCE: "other"})], run("", LATER), True),
@@ -143,8 +143,8 @@ def test_neighbours_run_is_doubtful_unless_it_is_younger_than_the_oldest_own_run
 def test_run_that_only_its_claim_binds_is_no_own_run_that_others_are_compared_with(outside: Outside) -> None:
     settle(outside)
     (bound,) = outside.jobs.jobs
-    mislabelled = replaced(bound, labels={**bound.labels, INSTANCE: "green"}, create_time=at(timedelta(0)))
-    neighbours = replaced(run("", LATER), resource=f"{bound.resource}9")
+    mislabelled = replace(bound, labels={**bound.labels, INSTANCE: "green"}, create_time=at(timedelta(0)))
+    neighbours = replace(run("", LATER), resource=f"{bound.resource}9")
     found = Environment("blue", frozenset({"", "green"}), outside).sees(mislabelled, neighbours)
     assert found == ([mislabelled.resource], [neighbours.resource])
 
@@ -152,7 +152,7 @@ def test_run_that_only_its_claim_binds_is_no_own_run_that_others_are_compared_wi
 def test_run_that_a_claim_names_stays_own_when_its_instance_label_is_changed(outside: Outside) -> None:
     settle(outside)
     (job,) = outside.jobs.jobs
-    labelled = replaced(job, labels={**job.labels, INSTANCE: "blue"})
+    labelled = replace(job, labels={**job.labels, INSTANCE: "blue"})
     assert Environment("", frozenset({"blue"}), outside).sees(labelled) == ([job.resource], [])
 
 
@@ -171,7 +171,7 @@ def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content()
 
 
 def test_submission_beside_several_doubtful_runs_names_the_first_and_its_instance() -> None:
-    first, second = run("blue"), replaced(run("green"), resource="projects/1/locations/l/customJobs/9")
+    first, second = run("blue"), replace(run("green"), resource="projects/1/locations/l/customJobs/9")
     change = only(plan_beside(first, second))
     assert change.actual is first
     assert change.reason.startswith(f"{first.resource} (running) has this content")
@@ -198,7 +198,7 @@ def test_attempt_that_made_no_job_is_blocked_beside_a_doubtful_run(state: ClaimS
 
 
 def test_first_submission_goes_on_beside_a_doubtful_run_of_other_content() -> None:
-    other = replaced(run("green"), labels={**run_of(wanted(content="b"), State.RUNNING).labels})
+    other = replace(run("green"), labels={**run_of(wanted(content="b"), State.RUNNING).labels})
     assert only(plan_beside(other)).action is Action.SUBMIT
 
 
@@ -239,7 +239,7 @@ def test_claims_of_an_instance_are_neither_listed_nor_read_by_another(service: H
             with pytest.raises(ServiceError, match=r"isn't prepared|has no claims"):
                 claims.check(0)
             claims.prepare()
-            claims.write(replaced(CLAIM, id=ClaimId(CLAIM.id.key, len(name) + 1)), 0)
+            claims.write(replace(CLAIM, id=ClaimId(CLAIM.id.key, len(name) + 1)), 0)
         elsewhere = ObjectClaims(connection, BUCKET, "acme-jobs", "p", "m", may_be_new=False, instance="blue")
         with pytest.raises(ServiceError, match="has no claims"):
             elsewhere.check(0)
@@ -267,5 +267,5 @@ def test_new_instance_names_the_command_that_prepares_its_claims(service: HeldSe
 
 
 def test_label_of_another_repository_is_not_one_of_another_instance(outside: Outside) -> None:
-    foreign = replaced(run(""), labels={**run("").labels, SOURCE: "other"})
+    foreign = replace(run(""), labels={**run("").labels, SOURCE: "other"})
     assert Environment("blue", frozenset(), outside).sees(foreign) == ([foreign.resource], [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,7 +32,7 @@ TARGET = Target("prod", "google", "acme-ml", "us-central1")
 
 
 def ports_of(outside: Outside) -> Ports:
-    return dataclasses.replace(outside.ports, least_history=0)
+    return replace(outside.ports, least_history=0)
 
 
 def plan_of(outside: Outside, seen: Look, *jobs: DesiredJob) -> Plan:
@@ -380,7 +379,7 @@ def test_live_run_of_another_instance_has_no_content_read_and_is_doubtful_by_age
         ("2026-01-06T00:00:00+00:00", True),
     ):
         world = World([], [other], oldest=oldest)
-        world.ports = dataclasses.replace(world.ports, neighbours=frozenset({"b"}))
+        world.ports = replace(world.ports, neighbours=frozenset({"b"}))
         seen = world.short()
         doubtful = [run.resource for run in seen.observed.doubtful]
         assert (world.read, seen.observed.runs, doubtful) == ([], (), [other.resource] * is_doubtful)
@@ -391,7 +390,7 @@ def test_ended_own_run_of_a_desired_content_dates_the_environment() -> None:
     other = replace(other, labels={**other.labels, INSTANCE: "b"})
     claim = bound_to(CENSUS, ENDED)
     world = World([claim], [ENDED, other], [(claim, ENDED)])
-    world.ports = dataclasses.replace(world.ports, neighbours=frozenset({"b"}))
+    world.ports = replace(world.ports, neighbours=frozenset({"b"}))
     assert world.short(CENSUS).observed.doubtful == ()
 
 
@@ -505,7 +504,7 @@ def test_look_of_an_apply_is_full_more_than_a_day_after_the_last_full_one() -> N
 
 def test_look_without_a_summary_is_full_and_reports_only_an_unusable_one() -> None:
     world = World()
-    world.ports = dataclasses.replace(world.ports, least_history=0)
+    world.ports = replace(world.ports, least_history=0)
     for content, notes in ((b"", 0), (b"{", 1)):
         world.outside.claims.stored = content, 1
         seen = look(world.ports, {}, oldest=OLDEST)
@@ -521,7 +520,7 @@ def test_look_without_a_summary_is_full_and_reports_only_an_unusable_one() -> No
 @pytest.mark.parametrize(("least", "is_kept"), [(2, True), (3, False)])
 def test_summary_begins_at_the_least_number_of_claims_and_runs(least: int, is_kept: bool) -> None:
     world = World([bound_to(CENSUS, ENDED)], [ENDED])
-    world.ports = dataclasses.replace(world.ports, least_history=least)
+    world.ports = replace(world.ports, least_history=least)
     world.outside.claims.stored = b"", 0
     keep_summary(world.ports, world.look(CENSUS), by_key(CENSUS))
     assert bool(world.outside.claims.stored[0]) is is_kept
@@ -558,7 +557,7 @@ def test_only_a_full_look_changes_the_time_and_the_size_in_the_summary() -> None
 def test_summary_has_the_generation_of_the_genesis_that_was_read_first(stored: int, expected: int) -> None:
     """It is unknown to the read of a summary that isn't there; a store restored since then shows in it."""
     world = World()
-    world.ports = dataclasses.replace(world.ports, least_history=0)
+    world.ports = replace(world.ports, least_history=0)
     world.outside.claims.stored = b"", 0
     world.outside.claims.marked = stored
     seen = world.look(CENSUS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -295,7 +294,7 @@ def test_neighbours_run_is_younger_than_the_environment_if_it_is_younger_than_th
     job = wanted()
     own, run = run_of(job, State.SUCCEEDED, number=listed), run_of(job, State.RUNNING, number=seen)
     neighbours_run = replace(run, labels={**run.labels, INSTANCE: "b"})
-    ports = dataclasses.replace(Outside().ports, neighbours=frozenset({"b"}))
+    ports = replace(Outside().ports, neighbours=frozenset({"b"}))
     claim = bound_to(job, own)
     oldest = datetime(2026, 1, given, tzinfo=UTC) if given else None
     found = doubtful_runs(ports, {claim.id: Versioned(claim, 1)}, [own], [neighbours_run], oldest)

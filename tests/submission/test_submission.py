@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -380,7 +379,7 @@ def test_vertex_saying_that_a_name_is_taken_says_nothing(outside: Outside, answe
 def test_what_an_older_version_of_the_hash_claimed_is_not_sent(outside: Outside) -> None:
     settle(outside, Order(replace(CLAIM, id=ClaimId("o" * 52)), body))
     outside.jobs.jobs.clear()
-    settled = settle(outside, dataclasses.replace(ORDER, earlier=(ClaimId("n" * 52), ClaimId("o" * 52))))
+    settled = settle(outside, replace(ORDER, earlier=(ClaimId("n" * 52), ClaimId("o" * 52))))
     assert settled.claim.id == ClaimId("o" * 52)
     assert len(outside.jobs.sent) == 1
 
@@ -419,7 +418,7 @@ def test_a_person_decides_that_what_its_request_made_is_the_job(outside: Outside
     """The settings that fill a body changed while the outcome was unknown."""
     outside.jobs.answers = ["lost"]
     settle(outside)
-    changed = dataclasses.replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
+    changed = replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
     held = settle(outside, changed).claim
     (job,) = outside.jobs.jobs
     assert (held.state, held.odd) == (ClaimState.HELD, job.resource)
@@ -455,7 +454,7 @@ class TestAdopt:
     def test_another_job_is_held_once(self, outside: Outside) -> None:
         outside.jobs.answers = ["lost"]
         settle(outside)
-        changed = dataclasses.replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
+        changed = replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
         for _ in range(2):
             Submitter(outside.ports).adopt(changed)
         assert [claim.state for claim in outside.claims.history] == [ClaimState.PENDING, ClaimState.HELD]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from datetime import timedelta
 from typing import Any
@@ -63,7 +62,7 @@ def strict(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Outside:
 
 def another(outside: Outside) -> Submitter:
     """The same repository's submitter in another process."""
-    return Submitter(dataclasses.replace(outside.ports, owner="another"))
+    return Submitter(replace(outside.ports, owner="another"))
 
 
 def meanwhile(outside: Outside, state: ClaimState, does: Any) -> None:
@@ -98,7 +97,7 @@ def test_a_mark_can_be_a_label(outside: Outside) -> None:
 
 
 def test_what_is_sent_is_pending_whatever_its_order_says(outside: Outside) -> None:
-    settle(outside, dataclasses.replace(ORDER, claim=replace(ORDER.claim, state=ClaimState.HELD)))
+    settle(outside, replace(ORDER, claim=replace(ORDER.claim, state=ClaimState.HELD)))
     assert outside.claims.history[0].state is ClaimState.PENDING
 
 
