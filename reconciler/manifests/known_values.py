@@ -19,6 +19,8 @@ from reconciler.manifests.findings import same_word, similar_word
 from reconciler.manifests.schemas import folder
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
+_CACHED = 1000  # results of each function: many manifests share their machines
+
 _NAME = r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard"
 _CPUS = r"n1-(?:custom-([0-9]+)-[0-9]+|[a-z]+-([0-9]+))"
 _TPU_MACHINE = r"cloud[-_]tpu|ct[0-9]+[a-z]*-.*|tpu[0-9].*"
@@ -107,6 +109,7 @@ class Mismatch(Struct, frozen=True):
     right: tuple[str, int] | None = None
 
 
+@lru_cache(_CACHED)
 def name_mismatch(machine: str) -> Mismatch | None:
     """Return the mistake in a name that no machine type can have, or None."""
     if re.fullmatch(_NAME, machine):
@@ -163,13 +166,14 @@ def python_doubt(runtime: str, python: str) -> Doubt | None:
     return Doubt(f"the runtime version {runtime} has no Python {python}", f"write {listed}")
 
 
-@lru_cache(maxsize=1000)  # many manifests share a value, and the search is slow
+@lru_cache(_CACHED)
 def _unknown(message: str, value: str, known: frozenset[str]) -> Doubt:
     names = sorted(known)
     nearest = same_word(value, names) or similar_word(value, names)
     return Doubt(message, f"did you mean {nearest}?" if nearest else "check its name", WARNING)
 
 
+@lru_cache(_CACHED)
 def mismatch(machine: str, accelerator: str, number: int) -> Mismatch | None:
     """Return the reason why a machine can't have `number` of an accelerator, or None.
 
@@ -254,6 +258,7 @@ _COUNTED = r"(?:a[0-9]|ct[0-9]|tpu)[a-z0-9]*-[a-z]+-([0-9]{1,3})[gt]"
 _FRACTIONS = ("g4-standard-6", "g4-standard-12", "g4-standard-24")
 
 
+@lru_cache(_CACHED)
 def accelerators_of(machine: str) -> int:
     """Return the number of accelerators of a machine type; 0 for none or for an unknown name."""
     counted = re.fullmatch(_COUNTED, machine)

@@ -28,8 +28,10 @@ _URI = re.compile(
 )
 _CONTAINER = "imageUri"
 _EXECUTOR = "executorImageUri"
-_NESTED = (dict, list)
-_WITHOUT_IMAGES = ("args", "env", "parameters", "params")
+_IMAGES = frozenset({_CONTAINER, _EXECUTOR})
+_WITHOUT_IMAGES = frozenset(
+    {"args", "env", "parameters", "params", "machineSpec", "diskSpec", "acceleratorConfig", "scheduling"}
+)
 _WRITTEN = re.compile(
     rf"\b(?P<field>{_CONTAINER}|{_EXECUTOR})[\"']?\s*:\s*(?P<quote>[\"']?)(?P<uri>[^\s\"',\[\]{{}}#]+)"
 )
@@ -87,10 +89,10 @@ def images_in(value: Any, keys: Keys = ()) -> list[tuple[Keys, str]]:
     """Return path and URI of each image of a spec."""
     found: list[tuple[Keys, str]] = []
     for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(part, str):
-            if key in (_CONTAINER, _EXECUTOR):
+        if part.__class__ is str:
+            if key in _IMAGES:
                 found.append(((*keys, key), part))
-        elif isinstance(part, _NESTED) and key not in _WITHOUT_IMAGES:
+        elif (part.__class__ is dict or part.__class__ is list) and key not in _WITHOUT_IMAGES:
             found += images_in(part, (*keys, key))
     return found
 

@@ -158,6 +158,6 @@ def is_of_other_instance(run: ActualJob, source: str, instance: str) -> bool:
 
 def labels_digest(labels: Mapping[str, str]) -> str:
     """Return 16 hex digits of a hash of a job's labels, without those that Google adds."""
-    own = sorted(label for label in labels.items() if not label[0].startswith(_SERVICES_OWN))
-    text = "".join(f"{name}={value}\n" for name, value in own)
+    lines = [f"{name}={labels[name]}\n" for name in sorted(labels) if not name.startswith(_SERVICES_OWN)]
+    text = "".join(lines)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

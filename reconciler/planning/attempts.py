@@ -136,7 +136,7 @@ def _id_of(run: ActualJob) -> ClaimId:
 
 
 def _attempt(id: ClaimId, claim: Claim | None, runs: Sequence[ActualJob]) -> Attempt:
-    runs = sorted(runs, key=age)
+    runs = sorted(runs, key=age) if len(runs) > 1 else runs
     run = kept(claim, runs)
     # Without a claim, no request is recorded that could tell a stranger from an own run.
     strangers = tuple(other for other in runs if claim and not made(claim, other))

@@ -28,7 +28,7 @@ from reconciler.operations.execute import labels_of
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.plan import request_body
 from reconciler.submission.protocol import bound
-from reconciler.training_service.application import Application
+from reconciler.training_service.application import IMAGES, Application
 from reconciler.training_service.http.message import Request
 from reconciler.training_service.state.database import Database, prepare
 from reconciler.training_service.state.records import JobState
@@ -60,6 +60,7 @@ def fill(root: Path, home: Path) -> int:
     # What is lost with the machine's power is made again: nobody waits here for the disk.
     database = Database(lambda: connected(home / "state.db"))
     store = Store(database)
+    store.set_setting(IMAGES, config.images)
     roots = dict.fromkeys(_APIS, _ROOT)
     transport = Handlers(Application(store, home))
     connection = Connection(

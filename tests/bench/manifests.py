@@ -2,11 +2,13 @@
 
 Half are custom jobs of Vertex AI with one to three worker pools, half are ml jobs, of which a fifth searches
 hyper-parameters. They lie in nested folders, have comments, and are quoted now one way and now the other.
+Their images are named by digests, so that `validate` has nothing to say of them.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,9 +32,12 @@ _ACCELERATORS = (
     ("g2-standard-12", "NVIDIA_L4", 1),
 )
 _ML_ACCELERATORS = ("NVIDIA_TESLA_T4", "NVIDIA_TESLA_P100")
-_EXECUTORS = ("tf-gpu.2-12.py310", "tf-cpu.2-12.py310", "pytorch-gpu.1-13.py310")
+_EXECUTORS = tuple(
+    f"us-docker.pkg.dev/example/training/{name}" for name in ("tensorflow", "pytorch", "xgboost")
+)
 _TIMEOUTS = ("7200s", "28800s", "86400s", "259200s")
 _IN_ONE_SET = 2000
+_PINNED = re.compile(r"@sha256:([0-9a-f]{12})[0-9a-f]{52}")
 
 Edit = Callable[[str], str]
 """A manifest's text in, another one out."""
@@ -41,7 +46,9 @@ Edit = Callable[[str], str]
 def write(root: Path, count: int, seed: int = 6) -> list[Path]:
     """Write a repository of `count` manifests with its settings; their files, sorted."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / "reconciler.yaml").write_text("source: benchmark\n")
+    # The embedded service refuses images that it doesn't know.
+    images = "".join(f'  {image}: {{python: "3.11", requirements: []}}\n' for image in _EXECUTORS)
+    (root / "reconciler.yaml").write_text(f"source: benchmark\nimages:\n{images}")
     files = []
     for number in range(count):
         # One generator a manifest: the first thousand of ten thousand are the thousand.
@@ -58,7 +65,7 @@ def write(root: Path, count: int, seed: int = 6) -> list[Path]:
 
 
 @contextmanager
-def edited(files: Iterable[Path], edit: Edit, every: int = 100) -> Iterator[None]:
+def edited(files: Iterable[Path], edit: Edit, every: int) -> Iterator[None]:
     """Every so manieth file rewritten, and at the end all as they were; the first one always is."""
     kept: Mapping[Path, str] = {file: file.read_text() for file in list(files)[::every]}
     try:
@@ -78,6 +85,11 @@ def touched(text: str) -> str:
 def broken(text: str) -> str:
     """The job with a field misspelt."""
     return text.replace("scheduling:", "sheduling:", 1)
+
+
+def by_tag(text: str) -> str:
+    """The job with its images named by tags, for each of which `validate` has a warning."""
+    return _PINNED.sub(r":\1", text)
 
 
 def _custom_job(chance: random.Random, name: str, team: str, stage: str, model: str) -> str:
@@ -120,7 +132,7 @@ def _pool(chance: random.Random, number: int, bucket: str, model: str) -> list[s
         lines += ["  containerSpec:", f"    imageUri: {_image(chance, bucket)}"]
         lines += ['    command: ["python", "-m", "trainer.task"]', *_arguments(chance, bucket, model, "    ")]
     else:
-        executor = f"us-docker.pkg.dev/vertex-ai/training/{chance.choice(_EXECUTORS)}:latest"
+        executor = chance.choice(_EXECUTORS) + _digest(chance)
         lines += [
             "  pythonPackageSpec:",
             f"    executorImageUri: {executor}",
@@ -240,7 +252,11 @@ def _tuning(chance: random.Random) -> list[str]:
 
 
 def _image(chance: random.Random, bucket: str) -> str:
-    return f"gcr.io/{bucket.removeprefix('gs://')}/trainer:{chance.randrange(16**12):012x}"
+    return f"gcr.io/{bucket.removeprefix('gs://')}/trainer{_digest(chance)}"
+
+
+def _digest(chance: random.Random) -> str:
+    return f"@sha256:{chance.randrange(16**64):064x}"
 
 
 def _either(chance: random.Random, number: int) -> str:

@@ -8,8 +8,9 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from . import manifests
 from .memory import peak_of
@@ -39,14 +40,19 @@ class Program:
     Attributes:
         arguments: Of `reconciler`.
         cold: Whether nothing is remembered from an earlier run.
-        edit: What is done before to every hundredth manifest.
+        edit: What is done before to manifests.
+        every: To each so manieth of them.
         code: What it has to end with: else it did something else.
     """
 
     arguments: Sequence[str]
     cold: bool = False
     edit: manifests.Edit | None = None
+    every: int = 100
     code: int = 0
+
+    def edited(self, files: Sequence[Path]) -> AbstractContextManager[None]:
+        return manifests.edited(files, self.edit, self.every) if self.edit else nullcontext()
 
 
 # In this order: a warm run comes after one that could remember.
@@ -59,6 +65,8 @@ PROGRAMS: Mapping[str, Program] = {
     "validate, 1 % invalid": Program(["validate"], edit=manifests.broken, code=_INVALID),
     # Pages of all jobs, and one for each of the newest 1,000 runs.
     "report --html": Program(["report", "--html", "../pages"]),
+    # The last one: afterwards all files have other times.
+    "validate, cold, images by tag": Program(["validate"], cold=True, edit=manifests.by_tag, every=1),
 }
 
 
@@ -107,14 +115,14 @@ def peaks(place: Place) -> Mapping[str, int]:
     found = {}
     for name, program in PROGRAMS.items():
         _prepare(place, program)
-        with manifests.edited(place.files, program.edit) if program.edit else nullcontext():
+        with program.edited(place.files):
             found[name] = peak_of([*RECONCILER, *program.arguments], place)
     return found
 
 
 def _run(place: Place, program: Program) -> Cost:
     _prepare(place, program)
-    with manifests.edited(place.files, program.edit) if program.edit else nullcontext():
+    with program.edited(place.files):
         return place.run([*RECONCILER, *program.arguments], codes=[program.code])
 
 

@@ -13,13 +13,14 @@ import os
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
+from msgspec.structs import replace
 
 from reconciler.base.http import HttpRequest, HttpResponse, Transport
 from reconciler.cli import json_text
