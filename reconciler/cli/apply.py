@@ -38,9 +38,10 @@ from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.look import OLDEST, look
 
 WAITING_PATIENCE = 7200.0
-"""Seconds that `--wait` waits for unknown outcomes: more than a request takes to be settled.
+"""Seconds that `--wait` waits for unknown outcomes: longer than most requests take to be settled.
 
-A request's token is valid for an hour at most. A job that isn't listed ten minutes later will never exist.
+A request's token is mostly valid for an hour, by an organization's policy for up to twelve. A job that isn't
+listed ten minutes after that will never exist.
 """
 
 _ASKED = (*SUBMISSIONS, Action.CANCEL)

@@ -100,7 +100,7 @@ def words(text: str) -> Sequence[str]:
 
 
 def count(text: str) -> int:
-    """Return a number from 1."""
+    """Return a whole number from 1 to 999,999,999; raise ArgumentTypeError for other texts."""
     return int(_matching("[1-9][0-9]{0,8}", "a whole number from 1", text))
 
 

@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, RetryingReads
@@ -74,18 +75,21 @@ def google_endpoint(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """Token with its expiry.
 
     Attributes:
+        headers: Omitted from `repr`, as they contain the token.
         left: The remaining lifetime, never too short.
         expiry: The expiry by the clock of its issuer or of this machine.
     """
 
-    headers: Mapping[str, str] = field(repr=False)
+    headers: Mapping[str, str]
     left: timedelta
     expiry: datetime
+
+    def __repr__(self) -> str:
+        return f"Token(expiry={self.expiry})"
 
 
 class DefaultCredentials:

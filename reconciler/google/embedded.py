@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler import __version__
 from reconciler.base.errors import InvalidError, ServiceError

@@ -231,7 +231,7 @@ def _bucket(text: str) -> str:
 
 
 def _limits(engine: EngineName, part: JsonObject) -> Limits:
-    base = GOOGLE_LIMITS if engine == "google" else Limits()
+    base = Limits() if engine == "local" else GOOGLE_LIMITS
     return Limits(
         submissions=part.get("submissions", base.submissions),
         cancels=part.get("cancels", base.cancels),

@@ -16,9 +16,10 @@ from reconciler.base.sanitize import one_line
 from reconciler.model.claim import Claim
 from reconciler.model.job import ActualJob, ErrorInfo, State
 
-RERUN = "run it again with `reconciler rerun`"
+_BARE = "`reconciler rerun`"
+RERUN = f"run it again with {_BARE}"
 """The way to run a content again: a changed `rerun` is other content, with claims and a name of its own."""
-OTHER_NAME = "get another name with `reconciler rerun`"
+OTHER_NAME = f"get another name with {_BARE}"
 MORE_ATTEMPTS = f'raise "attempts" or {RERUN}'
 GIVEN_UP = f"given up; {RERUN}"
 
@@ -60,8 +61,8 @@ class Blocked(StrEnum):
 
 
 def with_name(reason: str, base_name: str) -> str:
-    """Return a reason with the job's name in its `reconciler rerun` command."""
-    return reason.replace(RERUN, f"{RERUN[:-1]} {base_name}`") if base_name else reason
+    """Return a reason or a remedy with the job's name in its `reconciler rerun` command."""
+    return reason.replace(_BARE, f"{_BARE[:-1]} {base_name}`") if base_name else reason
 
 
 def held(claim: Claim) -> str:

@@ -252,7 +252,7 @@ def job_name(base_name: str, identity: str, attempt: int = 1) -> str:
 
     Args:
         base_name: At most 100 characters; '-' is written as '_'.
-        identity: From `identity`.
+        identity: 64 hex digits, as the function `identity` returns them.
         attempt: From 1.
     """
     name = f"{base_name.replace('-', '_')}_{identity[:_DIGITS_IN_NAME]}"

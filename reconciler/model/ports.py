@@ -7,7 +7,6 @@ loses, delays and forgets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
@@ -221,17 +220,19 @@ class JobApi(Protocol):
         """Request the job's cancel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Credential:
+class Credential(Struct, frozen=True):
     """Credential that expires at a known time and can't be renewed.
 
     Attributes:
-        headers: Headers of the request.
+        headers: Headers of the request; omitted from `repr`, as they contain the token.
         expires: Time from which the service refuses it, by the service's clock; never too early.
     """
 
-    headers: Mapping[str, str] = field(repr=False)  # a printed credential must not show its token
+    headers: Mapping[str, str]
     expires: datetime
+
+    def __repr__(self) -> str:
+        return f"Credential(expires={self.expires})"
 
 
 class CredentialSource(Protocol):

@@ -35,7 +35,7 @@ def target_of(config: Config, environment: Environment) -> Target:
 
 
 def wanted_of(desired: Iterable[DesiredJob]) -> dict[str, DesiredJob]:
-    """Return the desired jobs by each of their keys, for a look."""
+    """Return the desired jobs by key, as `look` takes them; a job is under each of its keys."""
     return {key: job for job in desired for key in keys_of(job)}
 
 

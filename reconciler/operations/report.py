@@ -29,11 +29,11 @@ from reconciler.reporting.status_rules import (
     View,
     drift_status,
     due_statuses,
+    duplicate_statuses,
     may_turn,
     newest_of,
     record_for,
     reopened,
-    submitted_twice,
 )
 from reconciler.submission.observe import Observed
 
@@ -85,8 +85,9 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -
     last = _applied_last(newest, records)
     applied = (*newest.applied, *last) if newest else ()
     known = {*records, *applied}
-    # The first search leaves out the ancestors of all known commits, and so those between two concurrent
-    # commits, or behind an older commit that was applied again; the others find them.
+    # A search from all known commits leaves out the ancestors of each: also skipped commits between two
+    # concurrent ones, or behind an older commit that was applied again. A search from each commit that was
+    # applied last finds those.
     passed_over = chain(skipped(known), *(skipped({sha}) for sha in last if known != {sha}))
     for sha in dict.fromkeys(passed_over):
         if sha not in known:
@@ -214,7 +215,7 @@ def _reopened(store: CommitStore, view: View) -> Mapping[str, VersionedRecord]:
 def _by_commit(view: View, due: Iterable[DueStatuses]) -> dict[str, list[CommitStatus]]:
     """Return the statuses by commit; a status that several records owe appears once."""
     found: dict[str, dict[str, CommitStatus]] = defaultdict(dict)
-    for sha, statuses in submitted_twice(view).items():
+    for sha, statuses in duplicate_statuses(view).items():
         found[sha] |= {status.context: status for status in statuses}
     # Keyed by context, so that GitHub gets each status once, however many records owe it.
     for each in due:

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import lines, one_line
-from reconciler.model.cause import GIVEN_UP, held
+from reconciler.model.cause import GIVEN_UP, held, with_name
 from reconciler.model.claim import Claim, ClaimState, time_of
 from reconciler.model.details import JobDetails, Output, OutputFile, Study, Trial, Value, Workers
 from reconciler.model.job import PREFIX, SERVICE, LogEntry, State
@@ -151,7 +151,7 @@ def _record(details: JobDetails, now: datetime) -> Iterator[Row]:
     """Yield the rows about the run: its cause, name, manifest, commit and times."""
     if details.cause is not None:
         yield "Cause", f"{details.cause.about}{details.cause.message}", False
-        yield "Next step", details.cause.remedy, False
+        yield "Next step", with_name(details.cause.remedy, details.base_name), False
     attempt = f", attempt {details.attempt}" if details.attempt > 1 else ""
     yield "Job", f"{details.job_name} ({details.kind}{attempt} in {details.environment})", False
     yield from _manifest(details)
@@ -354,7 +354,7 @@ def _columns(study: Study) -> list[str]:
 
 
 def parameters_of(study: Study) -> list[str]:
-    """Return the names of all trials' parameters."""
+    """Return each parameter that any trial has, once, in the order of first appearance."""
     return [*dict.fromkeys(name for trial in study.trials for name in trial.parameters)]
 
 

@@ -387,7 +387,7 @@ def _first(section: Section, room: int) -> Sequence[Piece]:
         if cost <= left:
             shown.append(piece)
             left -= cost
-        # A very large piece is skipped; after an ordinary one, the rest is less important and left out.
+        # A very large piece is skipped alone, as smaller ones may fit; else the rest is less important.
         elif cost <= room // 4:
             break
     return shown

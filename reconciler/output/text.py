@@ -190,6 +190,7 @@ def short_error(text: str) -> str:
 
 def outcomes_text(outcomes: Sequence[Outcome]) -> str:
     """Return a line for each outcome, and a last line that counts them."""
+    from reconciler.model.cause import with_name
     from reconciler.planning.outcome import Status
 
     lines, totals = [], dict.fromkeys(Status, 0)
@@ -199,7 +200,8 @@ def outcomes_text(outcomes: Sequence[Outcome]) -> str:
         line = f"{outcome.status:8} {outcome.change.action:7} {one_line(outcome.change.job_name)}{state}"
         # `apply --wait` says the whole cause and the next step in a sentence of its own.
         cause = outcome.cause
-        said = f"{cause.about}{cause.brief}" if cause else short_error(outcome.error or "")
+        error = with_name(short_error(outcome.error or ""), outcome.change.base_name)
+        said = f"{cause.about}{cause.brief}" if cause else error
         lines.append(f"{line}: {one_line(said)}" if said else line)
     counts = [f"{number} {status}" for status, number in totals.items() if number]
     for state in (State.FAILED, State.CANCELLED):
@@ -289,7 +291,7 @@ def matters(change: Change) -> bool:
     """Return True if a change is shown by default: it acts or edits, or its job is not in sync."""
     if change.edit:
         return change.edit is not Edit.UNCHANGED
-    return change.action is not Action.NONE or (change.stuck is not None and change.reason != "suspended")
+    return change.action is not Action.NONE or (change.stuck is not None and change.reason != Stuck.SUSPENDED)
 
 
 def _out_of_sync(plan: Plan) -> str:

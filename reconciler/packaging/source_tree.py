@@ -38,7 +38,8 @@ MAX_DEPTH = 64
 """The maximum depth of nested folders."""
 
 _DOMAIN = b"reconciler source tree 1\n"
-# Control characters, line ends, and characters that reverse text; a backslash is a separator on Windows.
+# Names with control characters, line ends or marks of direction could forge or reorder lines of output. A
+# backslash is a separator on Windows.
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\\]")
 
 

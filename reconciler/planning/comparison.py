@@ -196,6 +196,6 @@ def _settings(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
 
 def _owner_and_setting(pointer: str) -> tuple[str, str]:
     """Return the environment of a setting, "" for the whole repository, and the setting's name."""
-    # Of the other settings, nothing is before the first "/".
+    # Any other pointer still begins with "/", so that its owner is "".
     owner, _, rest = pointer.removeprefix("/environments/").partition("/")
     return owner, rest.partition("/")[0]

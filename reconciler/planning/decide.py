@@ -95,9 +95,9 @@ class _Decision:
         known = open_ or self._mine
         if not known:
             key = label_of(self._job.identity)
-            return self._about(Action.NONE, "suspended", key, 1, stuck=Stuck.SUSPENDED)
+            return self._about(Action.NONE, Stuck.SUSPENDED, key, 1, stuck=Stuck.SUSPENDED)
         counting = _counting(known)
-        return self._none(counting, f"suspended{_unsettled(counting)}", Stuck.SUSPENDED)
+        return self._none(counting, f"{Stuck.SUSPENDED}{_unsettled(counting)}", Stuck.SUSPENDED)
 
     def _first(self) -> Change:
         """Return the change of a content that this environment never submitted."""
@@ -189,7 +189,7 @@ class _Decision:
     def _why_pending(self, claim: Claim) -> str:
         when = ""
         if claim.credential_expiry:
-            bounds = GOOGLE_BOUNDS if self._target.engine == "google" else EMBEDDED_BOUNDS
+            bounds = EMBEDDED_BOUNDS if self._target.engine == "local" else GOOGLE_BOUNDS
             when = f" after {_time(claim.credential_expiry + bounds.executes + bounds.visible)}"
         unknown = "the outcome of its submission is unknown"
         return f"{unknown}: apply looks for its job, and submits it again{when} if none appears"

@@ -72,7 +72,10 @@ def orphaned(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[
 
 
 def duplicates(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[Finding]:
-    """Yield the surplus runs of an attempt; runs of its own requests are cancelled."""
+    """Yield a finding for each surplus run of an attempt, with a cancel if a recorded request made the run.
+
+    `any_wanted` is that of `orphaned`.
+    """
     for run in attempt.others:
         assert attempt.run is not None, "other runs exist only beside the run that stays"
         stays = attempt.run.resource

@@ -42,7 +42,11 @@ class Outcome:
 
 
 class Condition(StrEnum):
-    """Conditions of a job for readers, in the order of the attention that they need."""
+    """Conditions of a job for readers, in the order of the attention that they need.
+
+    A job whose next submission is blocked has the condition of its newest run: only a plan decides what is
+    blocked.
+    """
 
     FAILED = "failed"
     HELD = "held"

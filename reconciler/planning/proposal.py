@@ -59,7 +59,7 @@ def propose(
 
 
 def only_of(plan: Plan, jobs: Sequence[DesiredJob]) -> Plan:
-    """Return the plan with the changes of these jobs' base names."""
+    """Return the plan with only the changes of these jobs, found by their base names."""
     names = {job.manifest.base_name for job in jobs}
     changes = tuple(change for change in plan.changes if change.base_name.replace("-", "_") in names)
     return replace(plan, changes=changes, whole=False)

@@ -164,7 +164,7 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
     return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
 
 
-def submitted_twice(view: View) -> dict[str, list[CommitStatus]]:
+def duplicate_statuses(view: View) -> dict[str, list[CommitStatus]]:
     """Return an error status for each job with several runs of one attempt, by commit.
 
     This includes jobs of closed records.
@@ -175,7 +175,7 @@ def submitted_twice(view: View) -> dict[str, list[CommitStatus]]:
             first = next((a.claim for a in attempts if a.claim), None)
             if attempt.others and attempt.claim and first and first.commit:
                 context = view.contexts.of_job(first.base_name)
-                found[first.commit].append(plain_status("error", context, _twice(attempt)))
+                found[first.commit].append(plain_status("error", context, _runs_listed(attempt)))
     return dict(found)
 
 
@@ -290,7 +290,7 @@ def _judge(
     # No commit submitted an adopted job: each that contains it shows how it stands.
     first = claimed[0][0].commit or (sha if claimed[0][0].is_adopted else "") if claimed else sha
     context, change = view.contexts.of_job(name), view.change(name, job.keys)
-    twice = next((_twice(attempt) for _, attempt in claimed if attempt.others), "")
+    twice = next((_runs_listed(attempt) for _, attempt in claimed if attempt.others), "")
     if twice:
         return _problem(name, first, context, _SUBMITTED_TWICE, twice)
     # A job that the newest commit contains isn't suspended, even if an older checkout suspends it.
@@ -428,7 +428,7 @@ def _without_idle_refusal(claimed: Sequence[tuple[Claim, Attempt]]) -> Sequence[
     return claimed[:-1] if is_refused and not claimed[-2][1].failed else claimed
 
 
-def _twice(attempt: Attempt) -> str:
+def _runs_listed(attempt: Attempt) -> str:
     # Ended runs count too: the problem stays reported as long as the service lists several runs.
     runs = [run for run in (attempt.run, *attempt.others) if run]
     numbers = sorted(run.resource.rpartition("/")[2] for run in runs)

@@ -95,7 +95,8 @@ class SubmissionResult(Struct, frozen=True):
     Attributes:
         claim: The current claim: BOUND, REJECTED or HELD, or PENDING for an unknown outcome.
         job: The job that this call bound.
-        until: PENDING: latest time at which the outcome can be settled, by the service's clock.
+        until: PENDING, or HELD by a person's order while it was: the latest time at which the outcome can be
+            settled, by the service's clock.
         now: The service's time at that answer.
         cause: PENDING: the known cause of the unknown outcome.
     """
@@ -454,8 +455,9 @@ class Submitter:
             written, failed = None, error
         if written is not None:
             return written
-        # The store may have accepted the write and lost the answer, or refused its own repetition: the claim
-        # that it holds now decides, and a claim of ours has a request id that no other process can have.
+        # The write may have succeeded although its answer was lost, or although its repetition was refused:
+        # the stored claim decides. If it equals ours, nothing is lost: the id of a new request is ours alone,
+        # and an equal claim without a new request says the same.
         found = self._claims.read(claim.id).found
         if found is not None and found.claim == claim:
             return found

@@ -26,7 +26,8 @@ from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.execute import labels_of
 from reconciler.operations.load_desired import load_desired
-from reconciler.operations.plan import request_body
+from reconciler.operations.plan import request_body, wanted_of
+from reconciler.submission.look import keep_summary, look
 from reconciler.submission.protocol import bound
 from reconciler.training_service.application import IMAGES, Application
 from reconciler.training_service.http.message import Request
@@ -83,6 +84,9 @@ def fill(root: Path, home: Path) -> int:
             store.move(record.id, JobState.SUCCEEDED, only_from={JobState.RUNNING}, at=store.now())
         for run in session.runs():
             session.claims.write(bound(claims.pop(run.labels[KEY]), run), 0)
+        # As an apply leaves it.
+        wanted = wanted_of(desired.jobs)
+        keep_summary(session.ports, look(session.ports, wanted), wanted)
     database.close()
     assert not claims, "every job is listed"
     return len(desired.jobs)

@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace as with_fields
 from pathlib import Path
 from unittest import mock
 
@@ -84,7 +83,7 @@ class History:
         environment = self._environment
         roots = dict.fromkeys(_APIS, _ROOT)
         endpoint = Endpoint(transport, dict, environment.project, environment.location, roots)
-        connection = Connection(with_fields(endpoint, distant=distant))
+        connection = Connection(replace(endpoint, distant=distant))
         return Session(self._config, environment, connection)
 
     def grow(self, count: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -61,6 +62,7 @@ PROGRAMS: Mapping[str, Program] = {
     WARM_VALIDATE: Program(["validate"]),
     COLD_PLAN: Program(_PLAN, cold=True),
     WARM_PLAN: Program(_PLAN),
+    "plan, in full, warm": Program([*_PLAN, "--full"]),
     "plan, 1 % changed": Program(_PLAN, edit=manifests.touched, code=_CHANGES_PENDING),
     "validate, 1 % invalid": Program(["validate"], edit=manifests.broken, code=_INVALID),
     # Pages of all jobs, and one for each of the newest 1,000 runs.
@@ -101,6 +103,7 @@ def repeated(place: Place, repeats: int) -> tuple[Costs, Costs]:
     within: dict[str, list[Cost]] = defaultdict(list)
     for number in range(repeats):
         if number:
+            os.sync()
             time.sleep(_SETTLES)
         for name, cost in place.module("limits", str(place.root)).items():
             within[name].append(cost)

@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from held_service import HeldService
+from msgspec.structs import replace
 from noted_locks import Meeting
 from waiting import PATIENCE
 

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from held_service import HeldService
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from opened import LOCATION, PROJECT, connected, opened
 from raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
 from waiting import patience

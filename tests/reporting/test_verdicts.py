@@ -29,10 +29,10 @@ from reconciler.reporting.status_rules import (
     View,
     drift_status,
     due_statuses,
+    duplicate_statuses,
     newest_of,
     record_for,
     reopened,
-    submitted_twice,
 )
 from reconciler.submission.observe import Observed
 
@@ -597,10 +597,16 @@ class TestSubmittedTwice:
     def test_the_commit_that_asked_for_it_is_told(self) -> None:
         view = view_of(self.RUNS, [bound_to(JOB, self.RUNS[0], commit=ASKED)])
         said = CommitStatus("error", CONTEXT, "attempt 1 has 2 jobs: 1, 2")
-        assert submitted_twice(view) == {ASKED: [said]}
-        assert submitted_twice(view_of(self.RUNS, [bound_to(JOB, self.RUNS[0], commit="")])) == {}
-        assert submitted_twice(view_of(self.RUNS[:1], [bound_to(JOB, self.RUNS[0], commit=ASKED)])) == {}
-        assert submitted_twice(view_of(self.RUNS, [])) == {}, "nobody knows which requests were ours"
+        assert duplicate_statuses(view) == {ASKED: [said]}
+        assert duplicate_statuses(view_of(self.RUNS, [bound_to(JOB, self.RUNS[0], commit="")])) == {}
+        assert duplicate_statuses(view_of(self.RUNS[:1], [bound_to(JOB, self.RUNS[0], commit=ASKED)])) == {}
+        assert duplicate_statuses(view_of(self.RUNS, [])) == {}, "nobody knows which requests were ours"
+
+    def test_overall_status_names_the_job_that_was_submitted_twice(self) -> None:
+        view = view_of(self.RUNS, [bound_to(JOB, self.RUNS[0], commit=ASKED)], [JOB])
+        found = overall_status(view, record_of(JOB))
+        assert found.state == "error"
+        assert found.description.startswith("submitted twice: census")
 
     def test_the_newest_record_is_opened_again_for_it_alone(self) -> None:
         jobs = {"census": WantedJob(keys_of(JOB), True), "trees": WantedJob(keys_of(TREES), True)}

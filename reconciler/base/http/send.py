@@ -6,10 +6,10 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler import __version__
 from reconciler.base.http.recipients import Destination, TokenRule, destination_of

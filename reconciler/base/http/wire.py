@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct
 
 from reconciler.base.errors import ServiceError
 
@@ -227,8 +228,7 @@ class NoAnswerError(ServiceError):
     """Error for a request that may have arrived: timeout, broken connection, or incomplete response."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(Struct, frozen=True):
     """HTTP request.
 
     Attributes:
@@ -241,18 +241,23 @@ class HttpRequest:
 
     method: str
     url: str
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    body: bytes | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = {}
+    body: bytes | None = None
     timeout: float = 60.0
 
+    def __repr__(self) -> str:
+        return f"HttpRequest({self.method!r}, {self.url!r})"
 
-@dataclass(frozen=True, slots=True)
-class HttpResponse:
+
+class HttpResponse(Struct, frozen=True):
     """Complete response of any status; header names are in lower case."""
 
     status: int
-    headers: Mapping[str, str] = field(repr=False)
-    body: bytes = field(repr=False)
+    headers: Mapping[str, str]
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"HttpResponse({self.status})"
 
 
 class Transport(Protocol):

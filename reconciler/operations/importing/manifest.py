@@ -174,7 +174,7 @@ def document(job: Imported, folder: Path) -> Json:
 
 
 def full_name(job: Imported, root: Path) -> str:
-    """Return the job name that apply gives, with the hash of the content; the base name if it has none."""
+    """Return the job name that apply gives; the base name if the package can't be staged."""
     from reconciler.packaging.source_tree import SourceTreeError, read_source_tree  # few jobs have code
 
     schema = schemas.manifest_schema(job.api_version, job.kind)

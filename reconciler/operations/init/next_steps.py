@@ -210,7 +210,7 @@ def _google_steps(setup: Setup, environment: Environment) -> Iterator[Step]:
 
 
 def github(setup: Setup, *, is_filled_in: bool) -> Part:
-    """Return the steps on GitHub; `is_filled_in` if the workflows name the reconciler's repository."""
+    """Return the steps on GitHub; `is_filled_in`: True if the workflows name the reconciler's repository."""
     return Part(f"GitHub, repository {setup.repository}", _github_steps(setup, is_filled_in))
 
 
@@ -277,7 +277,7 @@ def _of_trainer(environment: Environment) -> Iterator[Step]:
 
 
 def _protection(setup: Setup) -> Step:
-    # Its `integration_id` is the id of GitHub Actions, from https://api.github.com/apps/github-actions.
+    # The rule set's `integration_id` is that of GitHub Actions: https://api.github.com/apps/github-actions.
     body = template("ruleset.json").rstrip()
     return Step(
         f'require the check "{CHECK}" for merging, which only GitHub Actions can post',

@@ -57,7 +57,9 @@ def flag(name: str) -> str:
 
 
 def read_setup(flags: Flags, root: Path) -> Setup:
-    """Return the parameters of the set-up at `root`.
+    """Return the set-up of the repository at `root`, from the flags, `reconciler.yaml` and git.
+
+    Without a source id in the settings, it gets a new random one.
 
     Raises:
         UsageError: A flag is wrong, or contradicts `reconciler.yaml`.

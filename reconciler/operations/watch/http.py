@@ -175,7 +175,7 @@ def _handler(pages: Pages, others: Answer | None) -> type[BaseHTTPRequestHandler
             return page.text
 
         def _page(self) -> Page:
-            # Browsers send Origin with cross-origin requests; programs do not.
+            # Browsers send Origin if a page of another origin could read the answer (CORS); programs do not.
             if not _LOOPBACK.fullmatch(self.headers.get("Host", "")) or "Origin" in self.headers:
                 return Page(403, b"only for programs of this machine\n")
             path, _, query = self.path.partition("?")

@@ -93,13 +93,14 @@ class Clock:
 
 
 def rendered(template: str, depth: int, values: Mapping[str, Any], script: str = "") -> str:
-    """Return a page.
+    """Return a page as HTML, from its template and the common style.
 
     Args:
         template: The name of its template.
         depth: The number of folders that it is below the site's root.
         values: The template's values.
-        script: The address of a script of ours; "" for none, as in every file.
+        script: The address of our script on a live page, whose policy then allows it; "" in written files,
+            which have none.
     """
     environment, style = _environment()
     made: str = environment.get_template(template).render(

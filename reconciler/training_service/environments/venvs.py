@@ -260,9 +260,9 @@ def _build_layer(path: Path, base: Base, packages: Sequence[Path], uv: Uv, lock:
     if added:
         uv.say(INFO, f"Installing {', '.join(added)}")
     made.make(base.python)
-    # Copies: a file that a trainer changes must not be one of the cache, nor of another job.
     # Many modules are compiled once here, not in each run; few aren't worth it, and uv can't with Python 3.6.
     compiling = ["--compile-bytecode"] if added and base.python.minor > (3, 6) else []
+    # Copies, not links: a trainer that changes a file must not change the cache or another job.
     made.install([*map(str, wheels.values()), *added], "copy", *compiling)
     site, below = (_site_packages(environment, base.python) for environment in (path, base.path))
     # A plain path would be enough for its modules, but Python would ignore its own .pth files.

@@ -104,7 +104,7 @@ EVERYTHING = Access(mints=True)
 def job_access(
     body: Mapping[str, Json], reserved: Iterable[str], project: str = "", job_id: str = ""
 ) -> Access:
-    """Return a job's access: to the buckets that its resource mentions, as gs://BUCKET or by name."""
+    """Return a job's access: the buckets that its resource names, with gs:// or not, but no `reserved`."""
     buckets = frozenset(_BUCKET_NAME.findall(json.dumps(body)))
     return Access(buckets, tuple(reserved), project=project, job_id=job_id)
 

@@ -165,7 +165,12 @@ def choice_field(get: Callable[[Item], str], choices: tuple[str, ...], *comparis
 
 
 def ordered_field(get: Callable[[Item], Any], read: Callable[[str], Any]) -> Field[Item]:
-    """Return an ordered field; `read` converts the filter's text, or raises ValueError."""
+    """Return a field whose values a filter can compare by order, such as numbers and times.
+
+    Args:
+        get: Returns an item's value.
+        read: Converts the filter's text to a value, or raises ValueError.
+    """
 
     def test(restriction: Restriction) -> Predicate[Item]:
         _allow(restriction, tuple(_OPERATORS))

@@ -176,7 +176,7 @@ class Proxy:
             **dict.fromkeys(environment_variables.TRUSTED, bundle or str(self.bundle)),
             # With a token TensorFlow asks nobody for credentials.
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": self._settings.token,
-            # Google's clients of Cloud Logging and others use REST then, which the proxy can answer.
+            # Makes Google's clients, such as Cloud Logging's, use REST, which the proxy can answer, not gRPC.
             "GOOGLE_CLOUD_DISABLE_GRPC": "true",
         }
 

@@ -111,7 +111,7 @@ class Replicas:
         explained = self._commands.explain(replica.spec, code, errors)
         if explained is None:
             return ending_of(replica.spec.name, code, errors, self._commands.hint(replica.spec, errors))
-        # Only a run of which no trainer ever started is free of charge.
+        # A failed set-up uses up no attempt, which is right only if no trainer of the run ever started.
         if is_set_up(explained.details) and not self._all_lack_set_up(replica):
             return replace(explained, details=details_of("MACHINE_FAILED"))
         return explained

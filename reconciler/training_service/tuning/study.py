@@ -218,7 +218,7 @@ def random_point(parameters: Sequence[Parameter], random: Random) -> Point:
 
 
 def contains_point(parameters: Sequence[Parameter], point: Mapping[str, Value]) -> bool:
-    """Return True if the point is in the space."""
+    """Return True if a point has exactly the parameters that its values make active, each allowed."""
     active = list(_active(parameters, point))
     return len(active) == len(point) and all(
         each.name in point and _allows(each, point[each.name]) for each in active
