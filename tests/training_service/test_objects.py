@@ -420,6 +420,30 @@ def test_a_walk_gives_the_wanted_names_in_the_order_of_their_bytes(
     assert folded == list(dict.fromkeys(first_part(name, prefix) for name in wanted))
 
 
+@pytest.mark.parametrize(
+    "prefix", ["../", "../secret/", "./", "a/../../secret/", "linked/", "a\0/", "\ud800/"]
+)
+def test_a_walk_below_a_prefix_never_leaves_the_bucket(tmp_path: Path, prefix: str) -> None:
+    for name in ("bucket/a/b", "secret/key"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "bucket" / "linked").symlink_to(tmp_path / "secret")
+    with files.opened(tmp_path / "bucket") as opened:
+        assert walked(opened, Wanted(prefix)) == []
+        assert walked(opened, Wanted("a/")) == ["a/b"]
+
+
+@pytest.mark.parametrize("prefix", ["a", "a/", "a/b", "a/b/", "a/b/c"])
+def test_a_walk_below_a_prefix_finds_what_is_there_and_no_missing_folder(tmp_path: Path, prefix: str) -> None:
+    for name in ("a/b/c", "a/b.c", "ab/c", "b"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    names = [name for name in ("a/b.c", "a/b/c", "ab/c") if name.startswith(prefix)]
+    with files.opened(tmp_path) as opened:
+        assert walked(opened, Wanted(prefix)) == names
+        assert walked(opened, Wanted("missing/")) == walked(opened, Wanted("b/")) == []
+
+
 def walked(folder: int, wanted: Wanted) -> list[str]:
     return [found.name for found in files.walk(folder, wanted)]
 
