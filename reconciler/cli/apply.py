@@ -40,7 +40,7 @@ from reconciler.submission.look import OLDEST, look
 WAITING_PATIENCE = 7200.0
 """Seconds that `--wait` waits for unknown outcomes: longer than most requests take to be settled.
 
-A request's token is mostly valid for an hour, by an organization's policy for up to twelve. A job that isn't
+A token is valid for an hour, or up to twelve where an organization's policy allows it. A job that isn't
 listed ten minutes after that will never exist.
 """
 

@@ -91,6 +91,9 @@ class Token(Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Token(expiry={self.expiry})"
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("expiry", self.expiry)]
+
 
 class DefaultCredentials:
     """Application Default Credentials, loaded at first use and refreshed after expiry.

@@ -78,8 +78,9 @@ def api_versions() -> list[str]:
 
 def _may_contain_engines(folder: Path) -> bool:
     """Return True if a distribution in the folder, other than ours, may name an engine."""
-    # `importlib.metadata` takes a tenth of a small plan's time, and other engines are rare. Use it only
-    # if an entry_points.txt in the folder has our group, or if the folder can't be searched (a zip file).
+    # `importlib.metadata` takes a tenth of a small plan's time, and other engines are rare. Use it
+    # only if an entry_points.txt in the folder has our group, or if something in it can't be searched, such
+    # as a zip file or an egg.
     if not folder.is_dir():
         return folder.exists()
     with suppress(OSError), os.scandir(folder) as entries:

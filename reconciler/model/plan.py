@@ -138,7 +138,7 @@ class Change(Struct, frozen=True):
 
     Attributes:
         action: The action of apply.
-        reason: A short phrase for readers: decisions never depend on it, only its layout does.
+        reason: A short phrase for readers: apply never decides by it, only the output does.
         base_name: The base name as written in the manifest.
         job_name: The run's name, with its attempt.
         attempt: From 1.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -233,6 +233,9 @@ class Credential(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"Credential(expires={self.expires})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("expires", self.expires)]
 
 
 class CredentialSource(Protocol):

@@ -151,7 +151,7 @@ def _record(details: JobDetails, now: datetime) -> Iterator[Row]:
     """Yield the rows about the run: its cause, name, manifest, commit and times."""
     if details.cause is not None:
         yield "Cause", f"{details.cause.about}{details.cause.message}", False
-        yield "Next step", with_name(details.cause.remedy, details.base_name), False
+        yield "Next step", details.cause.remedy, False
     attempt = f", attempt {details.attempt}" if details.attempt > 1 else ""
     yield "Job", f"{details.job_name} ({details.kind}{attempt} in {details.environment})", False
     yield from _manifest(details)
@@ -427,7 +427,7 @@ def claim_words(claim: Claim | None, details: JobDetails) -> str:
     if claim.state is ClaimState.REJECTED:
         later = f" after {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
         return f"rejected: {claim.error}; apply submits it again{later}"
-    return f"held: {GIVEN_UP if claim.given_up else held(claim)}"
+    return f"held: {with_name(GIVEN_UP, details.base_name) if claim.given_up else held(claim)}"
 
 
 def _links(details: JobDetails) -> Iterator[Row]:

@@ -74,7 +74,7 @@ def orphaned(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[
 def duplicates(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[Finding]:
     """Yield a finding for each surplus run of an attempt, with a cancel if a recorded request made the run.
 
-    `any_wanted` is that of `orphaned`.
+    `any_wanted`: as in `orphaned`.
     """
     for run in attempt.others:
         assert attempt.run is not None, "other runs exist only beside the run that stays"

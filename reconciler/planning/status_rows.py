@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from reconciler.model.cause import GIVEN_UP, cause_of, held
+from reconciler.model.cause import GIVEN_UP, cause_of, held, with_name
 from reconciler.model.claim import Claim, ClaimId, ClaimState, made
 from reconciler.model.job import COMMIT, ActualJob, attempt_of
 from reconciler.model.manifest import Manifest
@@ -129,7 +129,7 @@ def _of_claim(claim: Claim, base_name: str, manifest: Manifest | None, *, curren
 def missing_reason(claim: Claim) -> str:
     """Return the reason for an attempt's missing job, and the remedy."""
     if claim.given_up:
-        return GIVEN_UP
+        return with_name(GIVEN_UP, claim.base_name)
     if claim.state is ClaimState.HELD:
         return held(claim)
     if claim.state is ClaimState.PENDING:

@@ -95,8 +95,8 @@ class SubmissionResult(Struct, frozen=True):
     Attributes:
         claim: The current claim: BOUND, REJECTED or HELD, or PENDING for an unknown outcome.
         job: The job that this call bound.
-        until: PENDING, or HELD by a person's order while it was: the latest time at which the outcome can be
-            settled, by the service's clock.
+        until: PENDING, or HELD by a person's order while the outcome was unknown: the latest time at which it
+            can be settled, by the service's clock.
         now: The service's time at that answer.
         cause: PENDING: the known cause of the unknown outcome.
     """

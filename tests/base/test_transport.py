@@ -33,6 +33,7 @@ from raw_server import (
     send_then_close,
 )
 from raw_server import FAULTS as ALL_FAULTS
+from rich.pretty import pretty_repr
 from tls import Loopback
 from waiting import PATIENCE, patience
 
@@ -51,6 +52,8 @@ from reconciler.base.http import send as sending
 from reconciler.base.http.connection import Connection, time_since_boot, write_request
 from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_response
 from reconciler.google.client import ApiError, ClientHttp
+from reconciler.google.credentials import Token
+from reconciler.model.ports import Credential
 
 SECRET = "ya29.very-secret-token"
 AUTHORIZED = {"Authorization": f"Bearer {SECRET}"}
@@ -688,7 +691,10 @@ def test_a_header_that_http_cant_carry_is_not_sent_and_not_quoted(
 def test_the_text_forms_hold_no_secret() -> None:
     request = HttpRequest("POST", "https://localhost/", AUTHORIZED, SECRET.encode())
     response = HttpResponse(200, {"set-cookie": SECRET}, SECRET.encode())
-    assert SECRET not in repr(request) + repr(response)
+    credential = Credential(AUTHORIZED, datetime.datetime.now(datetime.UTC))
+    token = Token(AUTHORIZED, datetime.timedelta(hours=1), datetime.datetime.now(datetime.UTC))
+    for shown in (repr, pretty_repr):
+        assert not [each for each in (request, response, credential, token) if SECRET in shown(each)]
 
 
 def test_the_environments_proxy_is_not_used(

@@ -88,7 +88,7 @@ def broken(text: str) -> str:
 
 
 def by_tag(text: str) -> str:
-    """The job with its images named by tags, for each of which `validate` has a warning."""
+    """The job with its images named by tags; for each `imageUri`, `validate` has a warning then."""
     return _PINNED.sub(r":\1", text)
 
 

@@ -41,8 +41,8 @@ class Program:
     Attributes:
         arguments: Of `reconciler`.
         cold: Whether nothing is remembered from an earlier run.
-        edit: What is done before to manifests.
-        every: To each so manieth of them.
+        edit: The edit of manifests before the run, undone after it; None for none.
+        every: Edits every n-th manifest; 1 for all.
         code: What it has to end with: else it did something else.
     """
 
@@ -67,7 +67,7 @@ PROGRAMS: Mapping[str, Program] = {
     "validate, 1 % invalid": Program(["validate"], edit=manifests.broken, code=_INVALID),
     # Pages of all jobs, and one for each of the newest 1,000 runs.
     "report --html": Program(["report", "--html", "../pages"]),
-    # The last one: afterwards all files have other times.
+    # Last, because it rewrites all files: what an earlier run kept of them no longer holds.
     "validate, cold, images by tag": Program(["validate"], cold=True, edit=manifests.by_tag, every=1),
 }
 

@@ -91,7 +91,7 @@ def test_the_claim_is_told_whether_its_run_is_there_or_not(state: ClaimState, th
 
 def test_what_was_given_up_is_told_as_that() -> None:
     (row,) = statuses([], [], [claim_on(JOB, ClaimState.HELD, given_up=True, error="odd")])
-    assert row.error == "given up; run it again with `reconciler rerun`"
+    assert row.error == "given up; run it again with `reconciler rerun census`"
 
 
 @pytest.mark.parametrize("ended", [None, State.SUCCEEDED, State.FAILED, State.CANCELLED])

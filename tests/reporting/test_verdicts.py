@@ -142,7 +142,7 @@ UNSETTLED: list[tuple[ClaimState, dict[str, Any], str, str]] = [
         ClaimState.HELD,
         {"error": "old", "given_up": True},
         "error",
-        f"given up; run it again with `reconciler rerun` · run {HASH}",
+        f"given up; run it again with `reconciler rerun census` · run {HASH}",
     ),
 ]
 

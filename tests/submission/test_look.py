@@ -116,7 +116,7 @@ def forged(outside: Outside, change: Callable[[Summary], Summary]) -> None:
         pytest.param(lambda summary: replace(summary, kept=(), open=(), bases=(), former=()), id="empty"),
         pytest.param(lambda summary: replace(summary, taken=summary.taken + timedelta(days=9)), id="too new"),
         pytest.param(lambda summary: replace(summary, genesis=7), id="of another store"),
-        pytest.param(lambda summary: replace(summary, format=2), id="of a newer version"),
+        pytest.param(lambda summary: replace(summary, format=summary.format + 1), id="of a newer version"),
         pytest.param(as_claims(lambda claim: replace(claim, ended=State.FAILED)), id="failed"),
         pytest.param(as_claims(lambda claim: replace(claim, state=ClaimState.REJECTED)), id="rejected"),
         pytest.param(as_claims(lambda claim: replace(claim, ended=None)), id="not ended"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
@@ -248,6 +248,9 @@ class HttpRequest(Struct, frozen=True):
     def __repr__(self) -> str:
         return f"HttpRequest({self.method!r}, {self.url!r})"
 
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("method", self.method), ("url", self.url)]
+
 
 class HttpResponse(Struct, frozen=True):
     """Complete response of any status; header names are in lower case."""
@@ -258,6 +261,9 @@ class HttpResponse(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"HttpResponse({self.status})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("status", self.status)]
 
 
 class Transport(Protocol):

@@ -13,7 +13,6 @@ from markupsafe import Markup, escape
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import lines, one_line
 from reconciler.manifests.secrets import without_secrets
-from reconciler.model.cause import with_name
 from reconciler.model.claim import time_of
 from reconciler.model.details import JobDetails, Study, Workers
 from reconciler.model.job import PREFIX, SERVICE, LogEntry, State
@@ -50,7 +49,7 @@ def job_values(details: JobDetails, content: Content, clock: Clock, commit: Mark
     more = "" if output is None or output.is_complete else " and more"
     return {
         "facts": [(name, value) for name, value in _facts(details, content, clock, commit) if value],
-        "remedy": with_name(details.cause.remedy, details.base_name) if details.cause else "",
+        "remedy": details.cause.remedy if details.cause else "",
         "study": _study(details.study) if details.study else None,
         "metrics": [
             {

@@ -290,7 +290,7 @@ def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
 
 
 def hint_of(task: PythonTask, prepared: Prepared, errors: str) -> str:
-    """Return advice on the package at whose import a trainer failed: missing or replaced; else ""."""
+    """Return advice if a trainer failed to import a missing or replaced package; else ""."""
     return _hint_of_missing_module(task, errors) or (prepared.conflicts if _AT_IMPORT.search(errors) else "")
 
 

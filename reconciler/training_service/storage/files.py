@@ -35,7 +35,6 @@ another change may leave the time as it is."""
 _MAX_NAME = 1024
 _MAX_PART = 255
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
-_GONE = (FileNotFoundError, NotADirectoryError)  # another process may remove files during a walk
 _BESIDE = "\n"
 
 Keeps = Callable[[str], bool]
@@ -324,8 +323,10 @@ def _within(folder: int, name: str, wanted: Wanted, path: str) -> Iterator[Found
     # Without a context manager: a listing opens a folder for each of 10,000 claims.
     try:
         inner = os.open(name[:-1], FOLDER, dir_fd=folder)
-    except _GONE:
-        return
+    except OSError as error:
+        if is_missing(error):
+            return
+        raise
     try:
         yield from walk(inner, wanted, path + name)
     finally:
