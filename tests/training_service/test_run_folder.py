@@ -78,6 +78,14 @@ def test_the_temporary_folder_is_made_once_and_removed(folder: RunFolder) -> Non
     assert not made.exists()
 
 
+def test_the_temporary_folder_of_a_run_whose_id_begins_the_same_stays(folder: RunFolder) -> None:
+    other = RunFolder(folder.path.with_name("1-1"))
+    made = folder.temp()
+    assert other.temp() != made
+    other.clean()
+    assert made.exists()
+
+
 @pytest.mark.parametrize("what", ["a link", "a file", "a folder for all"])
 def test_what_lies_in_the_temporary_folder_s_place_is_not_taken_for_it(
     folder: RunFolder, tmp_path: Path, what: str

@@ -391,7 +391,7 @@ def test_a_trial_s_measurements_are_the_newest_however_often_it_was_run(bench: B
         "",
         measurements=tuple(Measurement(step, 0, {"merit": 0}) for step in range(MOST_MEASUREMENTS)),
     )
-    folder = run_folder(bench.home, "1")
+    folder = run_folder(bench.home, "1-1-a")
     folder.path.mkdir(parents=True)
     write_measurements(folder, [Measurement(MOST_MEASUREMENTS + 1, 0, {"merit": 1})])
     found = with_measurements(record, folder).measurements

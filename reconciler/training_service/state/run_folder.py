@@ -190,7 +190,7 @@ class RunFolder:
         for path in self._temps():
             if stat.S_IMODE(path.lstat().st_mode) & 0o777 == 0o700:
                 return path
-        return Path(tempfile.mkdtemp(prefix=f"reconciler-{self.run_id}-"))
+        return Path(tempfile.mkdtemp(prefix=self._temp_prefix))
 
     def clean(self) -> None:
         """Remove all files but the record (spec, log, final state); skip files that can't be removed."""
@@ -200,9 +200,16 @@ class RunFolder:
             for path in self._temps():
                 remove(path)
 
+    @property
+    def _temp_prefix(self) -> str:
+        return f"reconciler-{self.run_id}-"
+
     def _temps(self) -> Iterator[Path]:
-        # Any user may create a folder of such a name there: only this user's own count.
-        for path in Path(tempfile.gettempdir()).glob(f"reconciler-{self.run_id}-*"):
+        for path in Path(tempfile.gettempdir()).glob(f"{self._temp_prefix}*"):
+            # `mkdtemp` adds no dash: with one, it is of a run whose id only begins like this one's.
+            if "-" in path.name.removeprefix(self._temp_prefix):
+                continue
+            # Any user may create a folder of such a name there: only this user's own count.
             with suppress(OSError):
                 found = path.lstat()
                 if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
