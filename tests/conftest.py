@@ -81,11 +81,14 @@ def _own_surroundings(
     for name in [*os.environ]:
         if name.startswith(("RECONCILER_", "GITHUB_", "PIP_", "CLOUDSDK_", "GOOGLE_")) or name in (
             "CI",
+            "COLUMNS",
+            "FORCE_COLOR",
             "NO_COLOR",
             "PYTHONPATH",
             "STORAGE_EMULATOR_HOST",
         ):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("XDG_CACHE_HOME", str(user_cache))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
     monkeypatch.setenv("SSL_CERT_FILE", str(authority))
