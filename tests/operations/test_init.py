@@ -162,6 +162,8 @@ def test_a_new_user_gets_from_nothing_to_a_trained_model(empty: Empty) -> None:
 def test_the_printed_commands_commit_all_of_it_and_nothing_else(empty: Empty) -> None:
     empty.write("notes.txt", "mine")
     (command,) = re.findall("^  commit the set-up: +(.*)$", empty.init().out, re.MULTILINE)
+    empty.git("config", "user.name", "Ada")
+    empty.git("config", "user.email", "ada@example.com")
     subprocess.run(["sh", "-euc", command], cwd=empty.root, check=True, capture_output=True)
     assert empty.git("ls-tree", "-r", "--name-only", "HEAD").splitlines() == WRITTEN
     assert empty.git("status", "--porcelain") == "?? notes.txt"
