@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from simulation.faults import BEYOND, KINDS
+from simulation.guards import GUARDS, sources_without
 from simulation.run import Result, Simulation
 from simulation.trace import text_of
 from waiting import PATIENCE
@@ -48,6 +49,12 @@ def test_beyond_the_bounds_a_second_job_is_cancelled_within_one_pass() -> None:
         seen += result.seen
     assert [kind for kind in BEYOND if not faults[kind]] == []
     assert seen["repairs"] > 0
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_the_lines_of_each_guard_are_in_the_product(name: str) -> None:
+    # `make guards` needs minutes, and would else be the first to notice.
+    assert set(sources_without(name)) == {patch.module for patch in GUARDS[name].patches}
 
 
 def test_guard_whose_line_changed_is_reported() -> None:

@@ -257,7 +257,7 @@ def kept(claim: Claim | None, runs: Iterable[ActualJob]) -> ActualJob | None:
         runs: Runs with the attempt's key and number.
     """
     own = [run for run in runs if claim is None or made(claim, run)]
-    return elder(own) if len(own) > 1 else next(iter(own), None)
+    return elder(own) if own else None
 
 
 def made(claim: Claim, run: ActualJob) -> bool:

@@ -281,14 +281,19 @@ GUARDS: Mapping[str, Guard] = {
 
 def leave_out(name: str) -> None:
     """Import the product without a guard; to be called before any of it is imported."""
+    for module, source in sources_without(name).items():
+        replace_module(f"reconciler.{module}", _path(module), ast.parse(source))
+
+
+def sources_without(name: str) -> dict[str, str]:
+    """Return the changed sources by module; raise LookupError if a guard's lines aren't there."""
     changed: dict[str, str] = {}
     for patch in GUARDS[name].patches:
         source = changed.get(patch.module) or _source(patch.module)
         if source.count(patch.old) != 1:
             raise LookupError(f"guard {name}: reconciler.{patch.module} has to contain once: {patch.old}")
         changed[patch.module] = source.replace(patch.old, patch.new)
-    for module, source in changed.items():
-        replace_module(f"reconciler.{module}", _path(module), ast.parse(source))
+    return changed
 
 
 def _path(module: str) -> Path:
