@@ -82,7 +82,8 @@ def test_summary_is_unusable_when_it_is_missing_or_cannot_be_decoded() -> None:
     header = gzip.decompress(encoded(EMPTY))
     nested = header + b'{"run":{"spec":' + b'{"a":' * 100_000
     broken = whole.replace(whole[-8:], b"\0" * 8)
-    contents = [b"", b"{", b"forged by hand", whole[:-1], whole[: len(whole) // 2], broken]
+    undeflatable = whole[:10] + b"\xff" * 8 + whole[18:]
+    contents = [b"", b"{", b"forged by hand", whole[:-1], whole[: len(whole) // 2], broken, undeflatable]
     contents += map(gzip.compress, [b"", b"{", header + b"{}", header + b"\n", nested])
     assert [summary_of(stored(content)) for content in contents] == [None] * len(contents)
     assert summary_of(None) is None
