@@ -349,8 +349,8 @@ class _Stopped:
     """
 
     def __init__(self, home: Path, state: object) -> None:
+        from reconciler.training_service.application import open_copy
         from reconciler.training_service.state.database import DatabaseError
-        from reconciler.training_service.stopped import open_copy
 
         self._home = home
         self._state = state

@@ -29,6 +29,7 @@ _LOOPBACK = re.compile(rf"http://(?:127(?:\.{_OCTET}){{3}}|\[::1\]):{_PORT}")
 _TOKEN = re.compile(r"[!-~]{1,1024}")
 
 _READERS_TAKE = 10.0  # seconds, at most: a reader holds the lock while it copies the database
+_CHANGE_TAKES = 15.0  # seconds, at most: another service's start or end
 
 
 class Address(Struct, frozen=True):
@@ -73,6 +74,13 @@ def read_address(home: Path) -> Address | None:
     if not isinstance(address.token, str) or not _TOKEN.fullmatch(address.token):
         raise UntrustedAddressError("its token can't be sent")
     return address
+
+
+def usable_address(home: Path) -> Address | None:
+    """Return the address as `read_address` does, but None for one that must not be used."""
+    with suppress(UntrustedAddressError):
+        return read_address(home)
+    return None
 
 
 def _check_own(status: os.stat_result) -> None:
@@ -138,6 +146,17 @@ def lock_home(home: Path) -> HomeLock | None:
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         time.sleep(0.01)
     return HomeLock(home, descriptor)
+
+
+def await_lock(home: Path) -> HomeLock | None:
+    """Lock the home as `lock_home` does, but wait for the start or the end of another service."""
+    until = time.monotonic() + _CHANGE_TAKES
+    while (lock := lock_home(home)) is None:
+        # A service that holds the lock without an address is just starting or just ending.
+        if usable_address(home) is not None or time.monotonic() > until:
+            return None
+        time.sleep(0.02)
+    return lock
 
 
 def _locked(descriptor: int, kind: int) -> bool:

@@ -1,4 +1,7 @@
-"""Service without its HTTP server: admits a request, finds its method, and builds the response."""
+"""Service without its HTTP server: admits a request, finds its method, and builds the response.
+
+`open_copy` answers from the state of a stopped service, without a change of its home.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,11 @@ import errno
 import logging
 import os
 import re
-from collections.abc import Callable
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import format_datetime
@@ -15,14 +22,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from reconciler import __version__
+from reconciler.training_service.address import unserved
 from reconciler.training_service.apis.ai_platform import MlJobs
 from reconciler.training_service.apis.credentials import CredentialsApi, is_for_metadata, metadata
 from reconciler.training_service.apis.logging import LoggingApi
 from reconciler.training_service.apis.vertex_ai import CustomJobs, TuningJobs
-from reconciler.training_service.http import discovery, fields, json_mapping
+from reconciler.training_service.http import discovery, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens, expired, job_access, same
-from reconciler.training_service.http.call import Call, Handler, ListCache, Listing, Pages
-from reconciler.training_service.http.discovery import Form, Match
+from reconciler.training_service.http.discovery import Call, Form, Handler, ListCache, Listing, Match, Pages
 from reconciler.training_service.http.message import (
     STORAGE_PATHS,
     ApiError,
@@ -34,7 +41,8 @@ from reconciler.training_service.http.message import (
     json_response,
     not_found,
 )
-from reconciler.training_service.state.database import DatabaseError
+from reconciler.training_service.scheduler.recovery import recover_states
+from reconciler.training_service.state.database import Database, DatabaseError, prepare
 from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
 from reconciler.training_service.state.store import CLAIMS, Store
 from reconciler.training_service.storage.api import StorageApi
@@ -92,7 +100,7 @@ _INSTEAD = {
         "Create a customJob with the pipeline's workerPoolSpecs, or a hyperparameterTuningJob."
     ),
     "aiplatform.": "It serves customJobs and hyperparameterTuningJobs: use Google's for others.",
-    "ml.": "It serves projects.jobs: use the jobs' own fields.",
+    "ml.": "It serves projects.jobs: use the jobs' own json_mapping.",
     "storage.buckets.": "A bucket's fields are those that it was created with.",
     "storage.objects.update": "Use storage.objects.patch.",
     "storage.folders.": "Buckets are flat here: insert the object NAME/ to make a folder.",
@@ -218,7 +226,7 @@ def _message(request: Request, found: Match) -> JsonObject:
 
 def _json_answer(request: Request, message: JsonObject) -> Response:
     mask = request.parameter("fields")
-    value = fields.select(message, fields.parse_cached(mask)) if mask else message
+    value = json_mapping.selected(message, json_mapping.cached_mask(mask)) if mask else message
     return json_response(value, pretty=request.parameter("prettyPrint") != "false")
 
 
@@ -394,3 +402,48 @@ def _check_sender(request: Request) -> None:
         raise ApiError("PERMISSION_DENIED", "The Host header must be loopback's.")
     if "origin" in request.headers:
         raise ApiError("PERMISSION_DENIED", "Requests from web pages are refused.")
+
+
+@contextmanager
+def open_copy(home: Path) -> Iterator[Application]:
+    """Yield the application over a private copy of a home's state; objects and logs are read in place.
+
+    The application shows endings that runs have recorded since the service died. It refuses changes with
+    FAILED_PRECONDITION. A missing home counts as empty.
+
+    Raises:
+        ServiceRunningError: A service runs; send it the requests instead.
+        DatabaseError: The state can't be read.
+        OSError: The same.
+    """
+    with closing(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)) as memory:
+        with unserved(home):
+            _copy_database(home / "state.db", memory)
+        store = Store(Database(lambda: memory))
+        recover_states(store, home)
+        yield Application(store, home, read_only=True, wait_of=_wait_of)
+
+
+def _wait_of(job: JobRecord) -> Wait:
+    return Wait("Queued: the embedded training service isn't running.", job.create_time)
+
+
+def _copy_database(path: Path, memory: sqlite3.Connection) -> None:
+    """Fill `memory` with the state, and upgrade it to this version's format."""
+    try:
+        if path.exists():
+            _copy_file(path, memory)
+        prepare(memory)
+    except sqlite3.Error as error:
+        raise DatabaseError(str(error)) from error
+
+
+def _copy_file(path: Path, memory: sqlite3.Connection) -> None:
+    with tempfile.TemporaryDirectory(prefix="reconciler-") as folder:
+        copy = Path(folder) / path.name
+        for suffix in ("", "-wal"):
+            source = path.with_name(path.name + suffix)
+            if source.exists():
+                shutil.copyfile(source, copy.with_name(copy.name + suffix))
+        with closing(sqlite3.connect(copy)) as opened:
+            opened.backup(memory)

@@ -9,8 +9,6 @@ import secrets
 import signal
 import sys
 import threading
-import time
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -31,7 +29,6 @@ IDLE_SECONDS = 60.0
 _TICK = 0.1
 _IDLE_TICK = 1.0  # seconds between an idle service's checks of its home
 _GRACE = 5.0  # for requests under way at the end
-_CHANGE_TAKES = 15.0  # at most: another service's start or end
 _PORT = "port"
 _LOG_BYTES = 5 * 1024 * 1024
 
@@ -59,9 +56,9 @@ def serve(
         port is in use.
     """
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = _lock(home)
+    lock = address.await_lock(home)
     if lock is None:
-        _print_address(home, _read_address(home))
+        _print_address(home, address.usable_address(home))
         return 0
     _log_to(home / address.LOG)
     try:
@@ -75,23 +72,6 @@ def serve(
         sys.stderr.write(f"The embedded training service can't start in {home}: {error}\n")
         return 1
     return service.run(stay=stay, idle_seconds=idle_seconds)
-
-
-def _lock(home: Path) -> HomeLock | None:
-    """Lock the home; return None if another service holds it."""
-    until = time.monotonic() + _CHANGE_TAKES
-    while (lock := address.lock_home(home)) is None:
-        # A service that holds the lock without an address is just starting or just ending.
-        if _read_address(home) is not None or time.monotonic() > until:
-            return None
-        time.sleep(0.02)
-    return lock
-
-
-def _read_address(home: Path) -> Address | None:
-    with suppress(address.UntrustedAddressError):
-        return address.read_address(home)
-    return None
 
 
 class _Service:

@@ -27,7 +27,7 @@ from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, Not
 from reconciler.base.state_dir import Home, prepare_home
 from reconciler.google import embedded
 from reconciler.google.embedded import ROOT, EmbeddedService
-from reconciler.training_service import stopped
+from reconciler.training_service import application
 from reconciler.training_service.address import Address, lock_home, read_address, write_address
 from reconciler.training_service.application import Application
 from reconciler.training_service.http.message import Request, Response
@@ -113,8 +113,8 @@ class Copies:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made = 0
         self.now = 0.0
-        self._open = stopped.open_copy
-        monkeypatch.setattr(stopped, "open_copy", self._opened)
+        self._open = application.open_copy
+        monkeypatch.setattr(application, "open_copy", self._opened)
         told = SimpleNamespace(monotonic=lambda: self.now, sleep=lambda _: pytest.fail("waits"))
         monkeypatch.setattr(embedded, "time", told)
 
@@ -178,7 +178,7 @@ def test_a_copy_that_another_thread_reads_stays(home: Path, monkeypatch: pytest.
 
 def test_a_copy_ends_when_nobody_reads_it_any_more(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copies, ended = Copies(monkeypatch), list[int]()
-    opened = stopped.open_copy
+    opened = application.open_copy
 
     class Noted(ExitStack):
         def __init__(self, home: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_copy_ends_when_nobody_reads_it_any_more(home: Path, monkeypatch: pyte
         def __del__(self) -> None:
             ended.append(copies.made)
 
-    monkeypatch.setattr(stopped, "open_copy", Noted)
+    monkeypatch.setattr(application, "open_copy", Noted)
     with EmbeddedService(home, start=False, checkout=None) as service:
         service.send(LISTING)
         copies.now += 100

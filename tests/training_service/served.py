@@ -15,9 +15,8 @@ import urllib3
 from waiting import PATIENCE
 
 from reconciler.training_service.application import Admin, Application, Gate
-from reconciler.training_service.http.connections import Admit
 from reconciler.training_service.http.message import Request, Responder, Response
-from reconciler.training_service.http.server import Activity, Server
+from reconciler.training_service.http.server import Activity, Admit, Server
 from reconciler.training_service.state import database
 from reconciler.training_service.state.store import Store
 

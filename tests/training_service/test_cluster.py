@@ -7,8 +7,9 @@ import trainers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.training_service.jobs.cluster import pools_of, replicas_of
-from reconciler.training_service.jobs.machines import machine_of
+from reconciler.training_service.jobs.cluster import pools_of
+from reconciler.training_service.jobs.launch import replicas_of
+from reconciler.training_service.jobs.machines import has_tpu, machine_of
 from reconciler.training_service.state.records import JobRecord
 from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, Role
 
@@ -96,7 +97,7 @@ def test_a_scale_tier_names_its_machines(tier: str, wanted: dict[str, tuple[int,
 
 def test_basic_tpu_is_on_a_tpu() -> None:
     (pool,) = pools_of(trainers.ml_job(scaleTier="BASIC_TPU"))
-    assert pool.on_tpu
+    assert has_tpu(pool.machine_type, pool.accelerator)
 
 
 def test_a_custom_tier_has_what_its_fields_say() -> None:

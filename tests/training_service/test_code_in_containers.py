@@ -21,7 +21,7 @@ from served import Answer, Service
 from staged_code import BUCKET, PYTHON, a_job, command, contained, stage
 from supervised import Bench, supervised
 
-from reconciler.training_service.jobs.python_commands import python_of_image
+from reconciler.training_service.jobs.images import python_of_image
 from reconciler.training_service.runner.containers import Engine, end_containers
 from reconciler.training_service.state.records import JobRecord, JobState
 

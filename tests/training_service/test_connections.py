@@ -26,8 +26,8 @@ from test_process import Processes
 from waiting import PATIENCE, patience, until
 
 from reconciler.training_service.address import Address
-from reconciler.training_service.http import connections, server
-from reconciler.training_service.http.connections import Limits
+from reconciler.training_service.http import server
+from reconciler.training_service.http.server import Limits
 from reconciler.training_service.state.records import JobState
 
 FILES = 1024
@@ -149,7 +149,7 @@ def test_request_is_answered_while_thousands_of_silent_connections_are_held(
         began = time.monotonic()
         assert [answers(found) for _ in range(5)] == [200] * 5
         # Less than the silent ones' own deadline: nothing waits for that.
-        assert time.monotonic() - began < patience(connections.HEAD_SECONDS)
+        assert time.monotonic() - began < patience(server.HEAD_SECONDS)
         kept.request("GET", "/_service/health", headers=authorization)
         assert kept.getresponse().status == 200
         assert kept.sock is first
@@ -189,7 +189,7 @@ def test_requests_are_answered_during_flood_of_connections_that_come_back(
 def test_connection_without_whole_head_is_closed_in_time_whatever_it_sends(
     service: Service, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(server, "HEAD_SECONDS", 0.5)
     with connect(service.url) as opened:
         began = time.monotonic()
         while not is_closed(opened):
@@ -393,7 +393,7 @@ def test_head_is_judged_while_another_thread_writes(
     [
         b"GET http://[ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * connections.MAX_HEAD + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * server.MAX_HEAD + b"\r\n\r\n",
     ],
     ids=["no URL", "no length", "long"],
 )

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reconciler.training_service.http.filters import Glob
 from reconciler.training_service.http.message import ApiError
-from reconciler.training_service.storage.glob import Glob
 
 
 @pytest.mark.parametrize(

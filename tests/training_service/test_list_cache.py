@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from served import Clock
 
 from reconciler.training_service.application import Application
-from reconciler.training_service.http.call import ListCache, Listing
+from reconciler.training_service.http.discovery import ListCache, Listing
 from reconciler.training_service.http.message import Request, Response, json_response
 from reconciler.training_service.state import database
 from reconciler.training_service.state.records import UNFINISHED, JobState

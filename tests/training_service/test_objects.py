@@ -22,8 +22,7 @@ from reconciler.training_service.state.store import utc_now
 from reconciler.training_service.storage import files, index
 from reconciler.training_service.storage.files import Wanted
 from reconciler.training_service.storage.incoming import Uploads
-from reconciler.training_service.storage.index import ANY, Conditions
-from reconciler.training_service.storage.objects import Objects
+from reconciler.training_service.storage.objects import ANY, Conditions, Objects
 
 
 class Home:
@@ -191,8 +190,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from reconciler.training_service.state import database
 from reconciler.training_service.http.message import ApiError
-from reconciler.training_service.storage.index import Conditions
-from reconciler.training_service.storage.objects import Objects
+from reconciler.training_service.storage.objects import Conditions, Objects
 from reconciler.training_service.state.store import utc_now
 from reconciler.training_service.storage.incoming import Uploads
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from served import Clock, Service
 
 from reconciler.training_service.application import Application
-from reconciler.training_service.http import fields as field_masks
+from reconciler.training_service.http import json_mapping
 from reconciler.training_service.http.message import Request
 from reconciler.training_service.state.database import Database, prepare
 from reconciler.training_service.state.records import UNFINISHED, JobState
@@ -103,7 +103,7 @@ def test_parts_of_a_list_are_those_of_the_whole_list(
         fill(application, store, path, jobs)
         for _ in range(2):
             whole = asked(application, path, filter=filter, pageSize=3)
-            wanted = field_masks.select(whole, field_masks.parse(fields))
+            wanted = json_mapping.selected(whole, json_mapping.mask_of(fields))
             query: dict[str, str | int] = {"filter": filter, "pageSize": 3, "fields": fields}
             query["prettyPrint"] = str(pretty).lower()
             assert asked(application, path, **query) == wanted

@@ -21,12 +21,11 @@ from reconciler.base.http import HttpRequest
 from reconciler.google.embedded import ROOT, EmbeddedService
 from reconciler.training_service import address
 from reconciler.training_service.address import ServiceRunningError
-from reconciler.training_service.application import Application
+from reconciler.training_service.application import Application, open_copy
 from reconciler.training_service.http.message import Request
 from reconciler.training_service.state.database import DatabaseError
 from reconciler.training_service.state.records import JobState
 from reconciler.training_service.state.run_folder import FAILED, Ending, run_folder
-from reconciler.training_service.stopped import open_copy
 
 
 @pytest.fixture(autouse=True)

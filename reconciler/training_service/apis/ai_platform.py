@@ -11,8 +11,8 @@ from reconciler.training_service.apis.training import (
     place_of,
     times_of,
 )
-from reconciler.training_service.http import fields, filters
-from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http import filters, json_mapping
+from reconciler.training_service.http.discovery import Call, Handler
 from reconciler.training_service.http.message import ApiError, violations
 from reconciler.training_service.state.records import (
     ML_JOBS,
@@ -139,7 +139,7 @@ def _error_message(job: JobRecord) -> str:
 def _selects_output(call: Call) -> bool:
     # Trials are most of a tuning job's size: a list whose `fields` exclude the output saves reading them.
     text = call.request.parameter("fields")
-    mask = fields.parse_cached(text) if text else {}
+    mask = json_mapping.cached_mask(text) if text else {}
     for name in ("jobs", "trainingOutput"):
         if not mask:
             return True

@@ -17,7 +17,7 @@ import re
 from datetime import timedelta
 
 from reconciler.training_service.http.auth import Tokens, whole_seconds
-from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.discovery import Call, Handler
 from reconciler.training_service.http.message import Request, Response, invalid, not_found
 from reconciler.training_service.state.records import JsonObject
 

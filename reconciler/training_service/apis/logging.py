@@ -18,7 +18,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from reconciler.training_service.apis.log_lines import (
+from reconciler.training_service.http import filters
+from reconciler.training_service.http.discovery import Call, Handler, Pages, page_size
+from reconciler.training_service.http.filters import Filter
+from reconciler.training_service.http.message import ApiError, invalid
+from reconciler.training_service.state.records import JobRecord, JobState, JsonObject, Wait, number_of
+from reconciler.training_service.state.run_folder import run_folder
+from reconciler.training_service.state.run_log import (
     Line,
     LogFile,
     Place,
@@ -27,12 +33,6 @@ from reconciler.training_service.apis.log_lines import (
     forwards,
     last_line,
 )
-from reconciler.training_service.http import filters
-from reconciler.training_service.http.call import Call, Handler, Pages, page_size
-from reconciler.training_service.http.filters import Filter
-from reconciler.training_service.http.message import ApiError, invalid
-from reconciler.training_service.state.records import JobRecord, JobState, JsonObject, Wait, number_of
-from reconciler.training_service.state.run_folder import run_folder
 from reconciler.training_service.state.store import Store, rfc3339
 
 DEFAULT_PAGE = 50

@@ -12,13 +12,21 @@ from pathlib import Path
 
 from reconciler.training_service.http import filters
 from reconciler.training_service.http.auth import expired
-from reconciler.training_service.http.call import Call, Listing, Pages, page_size
+from reconciler.training_service.http.discovery import Call, Listing, Pages, page_size
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.http.message import ApiError, invalid, not_found
 from reconciler.training_service.jobs.cluster import PYTHON_FIELD, RUNTIME_FIELD, Pool, pools_of
-from reconciler.training_service.jobs.images import find_image, find_override, how_to_override, known_runtimes
+from reconciler.training_service.jobs.images import (
+    find_image,
+    find_override,
+    how_to_override,
+    how_to_run,
+    is_staged_code,
+    known_runtimes,
+    python_of_image,
+)
 from reconciler.training_service.jobs.launch import MOST_REPLICAS, seconds
-from reconciler.training_service.jobs.python_commands import how_to_run, is_staged_code, python_of_image
+from reconciler.training_service.jobs.machines import has_tpu
 from reconciler.training_service.state.database import LABEL
 from reconciler.training_service.state.records import (
     ENDED,
@@ -212,7 +220,7 @@ def unsupported(job: JobRecord) -> Iterator[Mistake]:
 
 
 def _unsupported(pool: Pool, job: JobRecord) -> Iterator[Mistake]:
-    if pool.on_tpu:
+    if has_tpu(pool.machine_type, pool.accelerator):
         yield pool.machine_field, _NO_TPUS
     task = pool.task
     if isinstance(task, ContainerTask):

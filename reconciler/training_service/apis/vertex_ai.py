@@ -11,8 +11,8 @@ from reconciler.training_service.apis.training import (
     times_of,
     tuning_job_mistakes,
 )
-from reconciler.training_service.http import fields, filters
-from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http import filters, json_mapping
+from reconciler.training_service.http.discovery import Call, Handler
 from reconciler.training_service.http.message import ApiError, violations
 from reconciler.training_service.state.records import (
     CUSTOM_JOBS,
@@ -68,11 +68,11 @@ class VertexJobs(JobHandlers):
 
     def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
         """Return the function that makes an item of a list, with the fields of the read mask."""
-        mask = fields.parse_paths(call.text("readMask")) if call.text("readMask") else {}
+        mask = json_mapping.mask_of_paths(call.text("readMask")) if call.text("readMask") else {}
         # Trials are most of a tuning job's size: a mask without them saves reading them.
         whole = not mask or "trials" in mask or "*" in mask
         resource = self._with_trials if whole else self._without_trials
-        return lambda job: fields.select(resource(job), mask)
+        return lambda job: json_mapping.selected(resource(job), mask)
 
     def _delete(self, call: Call) -> JsonObject:
         job = self._named(call)

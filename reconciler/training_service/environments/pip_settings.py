@@ -16,16 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Settings that change the choice of packages or their place, and that uv doesn't have.
-_UNTRANSLATABLE = frozenset(
-    {
-        *("abi", "editable", "force-reinstall", "group", "ignore-installed", "ignore-requires-python"),
-        *("implementation", "no-deps", "no-dependencies", "platform", "prefer-binary", "prefix"),
-        *("python-version", "require-hashes", "requirement", "root", "target", "upgrade", "use-deprecated"),
-    }
-)
+_UNTRANSLATABLE = {
+    *("abi", "editable", "force-reinstall", "group", "ignore-installed", "ignore-requires-python"),
+    *("implementation", "no-deps", "no-dependencies", "platform", "prefer-binary", "prefix"),
+    *("python-version", "require-hashes", "requirement", "root", "target", "upgrade", "use-deprecated"),
+}
 _MACHINE_FILE = Path("/etc/pip.conf")
 _OFF = {"n", "no", "f", "false", "off", "0"}
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 class SettingError(Exception):
@@ -49,8 +46,7 @@ class UvSettings:
 
     def applied_to(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return environment variables with those of the settings."""
-        wanted = {**environ, **self.variables}
-        return {name: value for name, value in wanted.items() if value is not None}
+        return {name: value for name, value in {**environ, **self.variables}.items() if value is not None}
 
 
 def uv_settings(environ: Mapping[str, str]) -> UvSettings:
@@ -66,14 +62,8 @@ def uv_settings(environ: Mapping[str, str]) -> UvSettings:
                 f"pip's setting {name} changes which packages are installed, and uv, the installer here, has"
                 " no such setting: remove it from pip's configuration (`pip config list` shows it)"
             )
-    variables: dict[str, str | None] = {
-        "UV_NO_CONFIG": "1",  # pip doesn't know uv's files: they must not add an index
-        "UV_NO_SOURCES": "1",  # neither does it know where a package's tool.uv wants its requirements from
-        **dict(_sources(found)),
-        **dict(_connection(found, environ)),
-    }
     return UvSettings(
-        variables,
+        variables={**dict(_sources(found)), **dict(_connection(found, environ))},
         options=("--no-index",) if _is_on(found, "no-index") else (),
         install_options=tuple(_install_options(found)),
     )
@@ -87,8 +77,10 @@ def as_file(environ: Mapping[str, str]) -> str:
     """
     found = _settings(environ)
     found.pop("user", None)  # pip refuses it beside the folder that it is to install into
+    for name in found.keys() & {"cert", "client-cert", "constraint", "find-links"}:
+        found[name] = " ".join(map(_expanded, found[name].split()))
     parser = configparser.RawConfigParser()
-    parser["install"] = {name: _expanded_all(name, value) for name, value in found.items()}
+    parser["install"] = found
     text = io.StringIO()
     parser.write(text)
     return text.getvalue()
@@ -106,11 +98,8 @@ def _settings(environ: Mapping[str, str]) -> dict[str, str]:
         for section in sections.keys() & {*parser.sections()}:
             sections[section].update((_long_name(name), value) for name, value in parser.items(section))
     variables = {_long_name(name[4:]): value for name, value in environ.items() if name.startswith("PIP_")}
-    found: dict[str, str] = {}
-    for settings in (*sections.values(), variables):
-        # As in pip, an empty value sets nothing.
-        found.update((name, value) for name, value in settings.items() if value)
-    return found
+    # As in pip, an empty value sets nothing.
+    return {name: value for each in (*sections.values(), variables) for name, value in each.items() if value}
 
 
 def _files(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -138,11 +127,13 @@ def _long_name(name: str) -> str:
     return "index-url" if plain == "pypi-url" else plain
 
 
-def _is_on(found: Mapping[str, str], name: str, *, default: bool = False) -> bool:
-    return found[name].lower() not in _OFF if name in found else default
+def _is_on(found: Mapping[str, str], name: str) -> bool:
+    return name in found and found[name].lower() not in _OFF
 
 
 def _sources(found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    yield "UV_NO_CONFIG", "1"  # pip doesn't know uv's files: they must not add an index
+    yield "UV_NO_SOURCES", "1"  # neither does it know where a package's tool.uv wants its requirements from
     # pip takes the best version of all indexes, uv by default the best of the first that has any.
     yield "UV_INDEX_STRATEGY", "unsafe-best-match"
     indexes = (("index-url", "UV_DEFAULT_INDEX"), ("extra-index-url", "UV_INDEX"))
@@ -161,16 +152,15 @@ def _sources(found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if found.get("keyring-provider") == "subprocess":
         yield "UV_KEYRING_PROVIDER", "subprocess"
     # As pip has it: a false value of "no-build-isolation" turns the isolation off.
-    if not _is_on(found, "no-build-isolation", default=True):
+    if found.get("no-build-isolation", "on").lower() in _OFF:
         yield "UV_NO_BUILD_ISOLATION", "1"
 
 
 def _install_options(found: Mapping[str, str]) -> Iterator[str]:
-    for path in found.get("constraint", "").split():
-        yield f"--constraint={path}"
+    yield from (f"--constraint={path}" for path in found.get("constraint", "").split())
     for name in ("no-binary", "only-binary"):
-        for distribution in found.get(name, "").replace(",", " ").split():
-            yield f"--{name}={distribution}"
+        distributions = found.get(name, "").replace(",", " ").split()
+        yield from (f"--{name}={distribution}" for distribution in distributions)
 
 
 def _connection(found: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
@@ -185,36 +175,26 @@ def _connection(found: Mapping[str, str], environ: Mapping[str, str]) -> Iterato
     if "client-cert" in found:
         yield "SSL_CLIENT_CERT", _expanded(found["client-cert"])
     if "proxy" in found:
-        for name in _PROXIES:
-            yield name, found["proxy"]
-            yield name.lower(), found["proxy"]
-        # As in pip: its own proxy is for every host.
-        yield from (("NO_PROXY", None), ("no_proxy", None))
-
-
-def _expanded_all(name: str, value: str) -> str:
-    is_path = name in ("cert", "client-cert", "constraint", "find-links")
-    return " ".join(map(_expanded, value.split())) if is_path else value
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+            value = None if name == "NO_PROXY" else found["proxy"]  # as in pip, its proxy is for every host
+            yield from ((name, value), (name.lower(), value))
 
 
 def _expanded(place: str) -> str:
     return str(Path(place).expanduser()) if place.startswith("~") else place
 
 
-def main() -> int:
+def main() -> None:
     """Print pip's settings as lines for a shell, which sets UV_OPTIONS for `uv pip install` besides."""
     try:
         settings = uv_settings(os.environ)
     except SettingError as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
+        sys.exit(str(error))
     for name, value in settings.variables.items():
-        line = f"unset {name};" if value is None else f"export {name}={shlex.quote(value)};"
-        sys.stdout.write(f"{line}\n")
+        sys.stdout.write(f"unset {name};\n" if value is None else f"export {name}={shlex.quote(value)};\n")
     options = shlex.join((*settings.options, *settings.install_options))
     sys.stdout.write(f"UV_OPTIONS={shlex.quote(options)};\n")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

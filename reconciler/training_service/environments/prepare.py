@@ -31,8 +31,7 @@ from reconciler.training_service.environments.venvs import (
 from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.jobs import archives, environment_variables, images
 from reconciler.training_service.jobs.archives import Needs
-from reconciler.training_service.jobs.images import NEWEST, OLDEST, Image, Minor, Override
-from reconciler.training_service.jobs.python_commands import python_of_image
+from reconciler.training_service.jobs.images import NEWEST, OLDEST, Image, Minor, Override, python_of_image
 from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.records import MOST_OF_VALUE, Code
 from reconciler.training_service.state.run_folder import PythonTask, RunError, RunFolder

@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from reconciler.training_service.http.json_mapping import snake
-from reconciler.training_service.jobs.machines import Machine, has_tpu, machine_of
+from reconciler.training_service.jobs.machines import SCALE_TIERS, Machine, machine_of
 from reconciler.training_service.state.records import ML_JOBS, TUNING_JOBS, JobRecord, JsonObject
 from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, Role
 
-Variables = tuple[tuple[str, str], ...]
-
 RUNTIME_FIELD = "training_input.runtime_version"
 PYTHON_FIELD = "training_input.python_version"
+_SCALE_FIELD = "training_input.scale_tier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Pool:
     accelerator: str
     accelerators: int
     task: PythonTask | ContainerTask
-    env: Variables = ()
+    env: tuple[tuple[str, str], ...] = ()
     size_field: str = ""
     machine_field: str = ""
     image_field: str = ""
@@ -58,11 +57,6 @@ class Pool:
     def gpus(self) -> int:
         """Number of GPUs of each machine."""
         return self.machine.gpus if self.machine else self.accelerators
-
-    @property
-    def on_tpu(self) -> bool:
-        """True if the machines are TPUs or have any."""
-        return has_tpu(self.machine_type, self.accelerator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +93,6 @@ def job_spec_of(job: JobRecord) -> JsonObject:
     return spec
 
 
-def replicas_of(pools: tuple[Pool, ...], ports: tuple[int, ...]) -> tuple[Replica, ...]:
-    """Return all replicas in the order of the pools, each with one of the ports."""
-    members = [(pool, index) for pool in pools for index in range(pool.size)]
-    return tuple(Replica(pool, index, port) for (pool, index), port in zip(members, ports, strict=True))
-
-
 def _vertex_pools(spec: JsonObject, path: str) -> Iterator[Pool]:
     # The roles are in the order of Vertex AI's pools.
     for place, (role, pool) in enumerate(zip(Role, spec.get("workerPoolSpecs", []), strict=False)):
@@ -115,6 +103,9 @@ def _vertex_pools(spec: JsonObject, path: str) -> Iterator[Pool]:
         machine = pool.get("machineSpec", {})
         accelerator = _accelerator(machine.get("acceleratorType", ""))
         given = pool.get("containerSpec") or pool.get("pythonPackageSpec") or {}
+        in_container = "containerSpec" in pool
+        executor = given.get("executorImageUri", "")
+        image = "container_spec.image_uri" if in_container else "python_package_spec.executor_image_uri"
         yield Pool(
             role=role,
             label=f"workerpool{place}",
@@ -122,15 +113,12 @@ def _vertex_pools(spec: JsonObject, path: str) -> Iterator[Pool]:
             machine_type=machine.get("machineType", ""),
             accelerator=accelerator,
             accelerators=int(machine.get("acceleratorCount", 1)) if accelerator else 0,
-            task=_container(given) if "containerSpec" in pool else _python_package(given),
+            task=_container(given) if in_container else _python_task(given, executor),
             env=tuple((entry["name"], entry.get("value", "")) for entry in given.get("env", ())),
             size_field=f"{path}[{place}].replica_count",
             machine_field=f"{path}[{place}].machine_spec",
-            image_field=f"{path}[{place}].{_IMAGE_FIELDS['containerSpec' in pool]}",
+            image_field=f"{path}[{place}].{image}",
         )
-
-
-_IMAGE_FIELDS = ("python_package_spec.executor_image_uri", "container_spec.image_uri")
 
 
 def _accelerator(name: str) -> str:
@@ -143,11 +131,12 @@ def _container(spec: JsonObject) -> ContainerTask:
     )
 
 
-def _python_package(spec: JsonObject) -> PythonTask:
+def _python_task(spec: JsonObject, image: str, python: str = "") -> PythonTask:
+    """Return the task of a pythonPackageSpec or a trainingInput, which share these fields."""
     return PythonTask(
-        image=spec.get("executorImageUri", ""),
+        image=image,
         override=None,
-        python="",
+        python=python,
         packages=tuple(spec.get("packageUris", ())),
         module=spec.get("pythonModule", ""),
         args=tuple(spec.get("args", ())),
@@ -162,28 +151,9 @@ _ML_ROLES = {
     Role.EVALUATOR: ("evaluator", "evaluator"),
 }
 
-_ML_SCALE = "training_input.scale_tier"
-
-# The predefined scale tiers: number of machines, machine type, accelerator.
-_TIERS: dict[str, dict[Role, tuple[int, str, str]]] = {
-    "BASIC": {Role.PRIMARY: (1, "n1-standard-4", "")},
-    "BASIC_GPU": {Role.PRIMARY: (1, "n1-standard-8", "NVIDIA_TESLA_K80")},
-    "BASIC_TPU": {Role.PRIMARY: (1, "n1-standard-4", "TPU_V2")},
-    "STANDARD_1": {
-        Role.PRIMARY: (1, "n1-highcpu-8", ""),
-        Role.WORKER: (4, "n1-highcpu-8", ""),
-        Role.PARAMETER_SERVER: (3, "n1-standard-4", ""),
-    },
-    "PREMIUM_1": {
-        Role.PRIMARY: (1, "n1-highcpu-16", ""),
-        Role.WORKER: (19, "n1-highcpu-16", ""),
-        Role.PARAMETER_SERVER: (11, "n1-highmem-8", ""),
-    },
-}
-
 
 def _ml_pools(given: JsonObject) -> Iterator[Pool]:
-    tier = _TIERS.get(given.get("scaleTier", "BASIC"))
+    tier = SCALE_TIERS.get(given.get("scaleTier", "BASIC"))
     for role, (label, field) in _ML_ROLES.items():
         if tier is None:
             size = 1 if role is Role.PRIMARY else int(given.get(f"{field}Count", 0))
@@ -202,8 +172,8 @@ def _ml_pools(given: JsonObject) -> Iterator[Pool]:
                 accelerator=accelerator,
                 accelerators=count if accelerator else 0,
                 task=_ml_task(given, given.get(f"{field}Config", {})),
-                size_field=_ML_SCALE if tier else f"training_input.{snake(field)}_count",
-                machine_field=_ML_SCALE if tier else f"training_input.{snake(field)}_type",
+                size_field=_SCALE_FIELD if tier else f"training_input.{snake(field)}_count",
+                machine_field=_SCALE_FIELD if tier else f"training_input.{snake(field)}_type",
                 image_field=_ml_image_field(given, field),
             )
 
@@ -217,18 +187,11 @@ def _ml_image_field(given: JsonObject, field: str) -> str:
 
 def _ml_task(given: JsonObject, config: JsonObject) -> PythonTask | ContainerTask:
     image = config.get("imageUri") or given.get("masterConfig", {}).get("imageUri", "")
-    args = tuple(given.get("args", ()))
     if image and not given.get("pythonModule"):
         # The API lets a job have arguments only in one of the two places.
-        return ContainerTask(
-            image, tuple(config.get("containerCommand", ())), tuple(config.get("containerArgs", ())) or args
-        )
+        args = tuple(config.get("containerArgs", ())) or tuple(given.get("args", ()))
+        return ContainerTask(image, tuple(config.get("containerCommand", ())), args)
     # AI Platform runs PyTorch trainers as Python packages in its prebuilt images.
-    return PythonTask(
-        image=image or given.get("runtimeVersion", ""),
-        override=None,
-        python="" if image else given.get("pythonVersion", ""),
-        packages=tuple(given.get("packageUris", ())),
-        module=given.get("pythonModule", ""),
-        args=args,
-    )
+    if image:
+        return _python_task(given, image)
+    return _python_task(given, given.get("runtimeVersion", ""), given.get("pythonVersion", ""))

@@ -1,5 +1,7 @@
 """Environment variables of trainers, installers and runners: the cloud's, and an allow-list of the user's.
 
+Also the authorities that the user trusts, which some of these variables name.
+
 Sources: the pages "Code requirements" and "Distributed training" (Vertex AI), "TF_CONFIG and distributed
 training", "Using containers for distributed training" and "Distributed PyTorch training" (AI Platform
 Training), and the discovery documents (`baseOutputDirectory`, `EnvVar`).
@@ -10,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +169,17 @@ def _compact_json(value: JsonObject) -> str:
 TRUSTED = ("CURL_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 """Variables that name the file of trusted authorities: curl's, httplib2's, requests' and OpenSSL's."""
 
+CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+"""Beginning of each certificate in such a file."""
+
+# Of most systems, macOS last: https://go.dev/src/crypto/x509/root_linux.go, root_bsd.go
+_SYSTEM_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 _TRAINERS = frozenset(
     {
@@ -261,6 +275,23 @@ def through_proxy(environ: Mapping[str, str], url: str) -> dict[str, str]:
     return {**chosen, "HTTPS_PROXY": url}
 
 
+def obstacle_to_proxy(environ: Mapping[str, str]) -> str:
+    """Return the reason why no proxy can stand before the user's own; "" if one can."""
+    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        if environ.get(name):
+            scheme, mark, _ = environ[name].partition("://")
+            return f"{name} names a proxy of the kind {scheme}" if mark and scheme.lower() != "http" else ""
+    return ""
+
+
+def trusted_certificates(environ: Mapping[str, str]) -> bytes:
+    """Return the authorities that the user trusts, or else the system's; empty if there are none."""
+    chosen = dict.fromkeys(environ[name] for name in TRUSTED if environ.get(name))
+    if found := b"".join(_certificates(Path(place)) for place in chosen):
+        return found
+    return next(filter(None, map(_certificates, _bundles())), b"")
+
+
 def _hosts(exceptions: str) -> list[str]:
     return [host.strip() for host in exceptions.split(",") if host.strip()]
 
@@ -272,3 +303,24 @@ def _is_served(exception: str) -> bool:
 
 def _chosen(environ: Mapping[str, str], names: frozenset[str], prefixes: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name in names or name.startswith(prefixes)}
+
+
+def _bundles() -> Iterator[Path]:
+    yield from map(Path, _SYSTEM_BUNDLES)
+    import ssl  # here, as most systems have one of the above
+
+    yield from map(Path, filter(None, [ssl.get_default_verify_paths().cafile]))
+    with suppress(ImportError):  # it comes with Google's clients
+        import certifi
+
+        yield Path(certifi.where())
+
+
+def _certificates(place: Path) -> bytes:
+    """Return the certificates in a file, or in all files of a folder."""
+    found = []
+    with suppress(OSError):
+        for path in sorted(place.iterdir()) if place.is_dir() else [place]:
+            content = path.read_bytes() if path.is_file() else b""
+            found.append(content.rstrip() + b"\n" if CERTIFICATE in content else b"")
+    return b"".join(found)

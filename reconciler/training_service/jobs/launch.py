@@ -13,7 +13,7 @@ from typing import Any
 
 from reconciler.training_service.http import auth
 from reconciler.training_service.jobs import environment_variables
-from reconciler.training_service.jobs.cluster import Pool, Replica, job_spec_of, pools_of, replicas_of
+from reconciler.training_service.jobs.cluster import Pool, Replica, job_spec_of, pools_of
 from reconciler.training_service.jobs.images import find_image, find_override
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.state.records import (
@@ -98,6 +98,12 @@ def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunS
         storage=host.storage_url,
     )
     return _refuse_null(spec) or spec
+
+
+def replicas_of(pools: tuple[Pool, ...], ports: tuple[int, ...]) -> tuple[Replica, ...]:
+    """Return all replicas in the order of the pools, each with one of the ports."""
+    members = [(pool, index) for pool in pools for index in range(pool.size)]
+    return tuple(Replica(pool, index, port) for (pool, index), port in zip(members, ports, strict=True))
 
 
 def ports_wanted(job: JobRecord) -> int:

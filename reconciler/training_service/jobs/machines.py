@@ -10,12 +10,16 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+
+from reconciler.training_service.state.records import Code, details_of
+from reconciler.training_service.state.run_folder import FAILED, Ending, PythonTask, Role, RunSpec
 
 _GIB = 2**30
 
@@ -45,6 +49,23 @@ _OWN_NAMES = {
     "large_model_v100": ("n1-highmem-8", 1),
     "complex_model_m_v100": ("n1-standard-16", 4),
     "complex_model_l_v100": ("n1-standard-32", 8),
+}
+
+# AI Platform's predefined scale tiers: number of machines, machine type and accelerator of each role.
+SCALE_TIERS: dict[str, dict[Role, tuple[int, str, str]]] = {
+    "BASIC": {Role.PRIMARY: (1, "n1-standard-4", "")},
+    "BASIC_GPU": {Role.PRIMARY: (1, "n1-standard-8", "NVIDIA_TESLA_K80")},
+    "BASIC_TPU": {Role.PRIMARY: (1, "n1-standard-4", "TPU_V2")},
+    "STANDARD_1": {
+        Role.PRIMARY: (1, "n1-highcpu-8", ""),
+        Role.WORKER: (4, "n1-highcpu-8", ""),
+        Role.PARAMETER_SERVER: (3, "n1-standard-4", ""),
+    },
+    "PREMIUM_1": {
+        Role.PRIMARY: (1, "n1-highcpu-16", ""),
+        Role.WORKER: (19, "n1-highcpu-16", ""),
+        Role.PARAMETER_SERVER: (11, "n1-highmem-8", ""),
+    },
 }
 
 # GiB per CPU, for standard, highmem and highcpu; other series have the values in `_OTHER_SERIES`.
@@ -148,6 +169,8 @@ _IS_LINUX = sys.platform == "linux"
 _GROUPS = Path("/sys/fs/cgroup")
 _ANSWER = 10.0
 _DRIVER = Path("/proc/driver/nvidia")
+_CHECK_MEMORY = 0.5  # seconds between two checks
+_MOST_RESERVED = 2**30
 
 
 def this_machine() -> Machine:
@@ -183,6 +206,57 @@ def spare_memory() -> int:
             files = counts.get("total_inactive_file") or counts.get("inactive_file", "0")
             left.append(int(limits[0]) - int(used[0]) + int(files))
     return min(left)
+
+
+class MemoryLimits:
+    """Limits of the memory of a run's packages: those of their machines, and what this machine can spare.
+
+    Containers aren't measured: their engine limits them.
+
+    Attributes:
+        measure: Returns the memory in bytes by replica, with "" for all else; rough while it is below the
+            given limit.
+    """
+
+    def __init__(self, spec: RunSpec, measure: Callable[[int], Mapping[str, int]]) -> None:
+        self._measure = measure
+        self._packages = [replica for replica in spec.replicas if isinstance(replica.task, PythonTask)]
+        self._limit = sum(replica.memory for replica in self._packages)
+        self._has_containers = len(self._packages) < len(spec.replicas)
+        # The rest of the system needs some memory to go on, and to end the run.
+        self._reserve = min(whole_memory() // 20, _MOST_RESERVED)
+        self._check_at = 0.0
+        self._exceeded: Ending | None = None
+
+    def exceeded(self) -> Ending | None:
+        """Return the run's ending once it has exceeded a limit, else None; checks twice a second."""
+        if self._packages and self._exceeded is None and time.monotonic() >= self._check_at:
+            excess = self._excess()
+            if excess:
+                message = f"The job was ended: {excess}."
+                details = details_of("OUT_OF_MEMORY")
+                self._exceeded = Ending(FAILED, Code.RESOURCE_EXHAUSTED, message, details=details)
+            self._check_at = time.monotonic() + _CHECK_MEMORY
+        return self._exceeded
+
+    def _excess(self) -> str:
+        spare = spare_memory() - self._reserve
+        smallest = min(replica.memory for replica in self._packages)
+        used = self._measure(0 if spare < 0 else smallest)
+        for replica in self._packages:
+            own = used.get(replica.task_name, 0)
+            if own > replica.memory:
+                return (
+                    f"the replica {replica.name} took {own >> 20} MiB of memory,"
+                    f" and its machine has {replica.memory >> 20} MiB here"
+                )
+        total = sum(used.values())
+        took = f"it took {total >> 20} MiB of memory"
+        if total > self._limit and not self._has_containers:
+            return f"{took}, and its machines have {self._limit >> 20} MiB here"
+        if spare < 0 and total > self._reserve:
+            return f"{took}, and this computer can spare {total + spare >> 20} MiB"
+        return ""
 
 
 def _own_groups() -> str:

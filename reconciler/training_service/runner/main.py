@@ -19,7 +19,7 @@ from pathlib import Path
 
 from reconciler.base.state_dir import Home, HomeError
 from reconciler.base.state_dir_trust import check
-from reconciler.training_service.jobs.machines import spare_memory, whole_memory
+from reconciler.training_service.jobs.machines import MemoryLimits
 from reconciler.training_service.processes.programs import Interrupted, Interruption, Programs
 from reconciler.training_service.runner.containers import end_containers
 from reconciler.training_service.state.records import Code, details_of, reason_of
@@ -30,7 +30,6 @@ from reconciler.training_service.state.run_folder import (
     RUNNING,
     STOPPED,
     Ending,
-    PythonTask,
     RunError,
     RunFolder,
     RunSpec,
@@ -42,8 +41,6 @@ from reconciler.training_service.state.run_folder import (
 from reconciler.training_service.state.run_log import ERROR, WARNING, RunLog
 
 _STOP_GRACE = 2.0
-_CHECK_MEMORY = 0.5  # seconds between two checks
-_MOST_RESERVED = 2**30
 
 
 def main(arguments: list[str]) -> int:
@@ -71,7 +68,7 @@ class _Run:
         self._spec = RunSpec.from_json(read_json(folder.spec) or {})
         self._log = RunLog(folder.log, self._spec.log_limit)
         self._programs = Programs(folder.run_id, folder.sessions, lock, self._interruption)
-        self._memory = _MemoryLimits(self._spec, self._programs)
+        self._memory = MemoryLimits(self._spec, self._programs.memory)
         self._stop = False
         self._deadline: float | None = None
         self._cancel_logged = False
@@ -105,9 +102,7 @@ class _Run:
 
     def _work(self) -> Ending:
         # Imported late, because the imports are slow and the runner must claim the run at once.
-        from reconciler.training_service.runner.commands import Commands
-        from reconciler.training_service.runner.placement import placed
-        from reconciler.training_service.runner.replicas import Replicas
+        from reconciler.training_service.runner.replicas import Commands, Replicas, placed
 
         self._folder.set_phase(PREPARING)
         for warning in self._spec.warnings:
@@ -115,7 +110,7 @@ class _Run:
         try:
             self._check_home()
             self._spec, engine = placed(self._spec, self._folder, self._programs, self._say)
-            self._memory = _MemoryLimits(self._spec, self._programs)
+            self._memory = MemoryLimits(self._spec, self._programs.memory)
             commands = Commands(self._folder, self._spec, engine, self._programs, self._say, self._check_home)
             commands.prepare()
             self._folder.set_phase(RUNNING)
@@ -188,55 +183,6 @@ class _Run:
         # The first line alone: the others repeat the trainer's output, which the log already contains.
         with suppress(OSError):
             self._log.write(ERROR, ending.message.splitlines()[:1])
-
-
-class _MemoryLimits:
-    """Limits of the memory of a run's packages: those of their machines, and what this computer can spare.
-
-    Containers aren't measured: their engine limits them.
-    """
-
-    def __init__(self, spec: RunSpec, programs: Programs) -> None:
-        self._programs = programs
-        self._packages = [replica for replica in spec.replicas if isinstance(replica.task, PythonTask)]
-        self._limit = sum(replica.memory for replica in self._packages)
-        self._has_containers = len(self._packages) < len(spec.replicas)
-        # The rest of the system needs some memory to go on, and to end the run.
-        self._reserve = min(whole_memory() // 20, _MOST_RESERVED)
-        self._check_at = 0.0
-        self._exceeded: Ending | None = None
-
-    def exceeded(self) -> Ending | None:
-        """Return the run's ending once it has exceeded a limit, else None; checks twice a second."""
-        if self._packages and self._exceeded is None and time.monotonic() >= self._check_at:
-            excess = self._excess()
-            if excess:
-                message = f"The job was ended: {excess}."
-                details = details_of("OUT_OF_MEMORY")
-                self._exceeded = Ending(FAILED, Code.RESOURCE_EXHAUSTED, message, details=details)
-            self._check_at = time.monotonic() + _CHECK_MEMORY
-        return self._exceeded
-
-    def _excess(self) -> str:
-        spare = spare_memory() - self._reserve
-        smallest = min(replica.memory for replica in self._packages)
-        used = self._programs.memory(enough=0 if spare < 0 else smallest)
-        for replica in self._packages:
-            own = used.get(replica.task_name, 0)
-            if own > replica.memory:
-                return (
-                    f"the replica {replica.name} took {own >> 20} MiB of memory,"
-                    f" and its machine has {replica.memory >> 20} MiB here"
-                )
-        total = sum(used.values())
-        took = f"it took {total >> 20} MiB of memory"
-        if total > self._limit and not self._has_containers:
-            return f"{took}, and its machines have {self._limit >> 20} MiB here"
-        if spare < 0 and total > self._reserve:
-            return (
-                f"it took {total >> 20} MiB of memory, and this computer can spare {total + spare >> 20} MiB"
-            )
-        return ""
 
 
 if __name__ == "__main__":

@@ -12,15 +12,18 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reconciler.training_service.jobs import environment_variables
-from reconciler.training_service.jobs.environment_variables import HOST, SERVED_HOSTS, STORAGE_HOSTS
+from reconciler.training_service.jobs.environment_variables import (
+    CERTIFICATE,
+    HOST,
+    SERVED_HOSTS,
+    STORAGE_HOSTS,
+)
 from reconciler.training_service.state.run_folder import RunFolder
 from reconciler.training_service.state.run_log import WARNING
 
@@ -36,16 +39,6 @@ USER = "run"
 _VALID = timedelta(days=90)  # longer than any run
 _SKEW = timedelta(days=1)
 _BACKLOG = 128
-_BEGIN = b"-----BEGIN CERTIFICATE-----"
-
-# Of most systems, macOS last: https://go.dev/src/crypto/x509/root_linux.go, root_bsd.go
-_SYSTEM_BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +143,8 @@ class Proxy:
         self._say = say
         self._listener = socket.create_server((HOST, 0), backlog=_BACKLOG)
         self.bundle = folder.temp() / "certificates.pem"
-        own = _BEGIN + folder.certificates.read_bytes().rpartition(_BEGIN)[2]
-        self.bundle.write_bytes(_trusted(os.environ) + own)
+        own = CERTIFICATE + folder.certificates.read_bytes().rpartition(CERTIFICATE)[2]
+        self.bundle.write_bytes(environment_variables.trusted_certificates(os.environ) + own)
         self.bundle.chmod(0o644)  # for the users of containers; the folder above keeps other users out
         self._settings = Settings(
             listener=self._listener.fileno(),
@@ -197,45 +190,7 @@ def open_proxy(folder: RunFolder, storage: str, programs: Programs, say: Say) ->
     Args:
         storage: The URL of the job's storage, "" for none.
     """
-    obstacle = _obstacle(os.environ)
+    obstacle = environment_variables.obstacle_to_proxy(os.environ)
     if storage and obstacle:
         say(WARNING, f"TensorFlow and others can't reach gs:// here: {obstacle}. Name an http proxy instead.")
     return Proxy(folder, storage, programs, say) if storage and not obstacle else None
-
-
-def _obstacle(environ: Mapping[str, str]) -> str:
-    """Return the reason why no proxy can stand before the user's own; "" if one can."""
-    for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
-        if environ.get(name):
-            scheme, mark, _ = environ[name].partition("://")
-            return f"{name} names a proxy of the kind {scheme}" if mark and scheme.lower() != "http" else ""
-    return ""
-
-
-def _trusted(environ: Mapping[str, str]) -> bytes:
-    """Return the authorities that the user trusts, or else the system's; empty if there are none."""
-    chosen = dict.fromkeys(environ[name] for name in environment_variables.TRUSTED if environ.get(name))
-    if found := b"".join(_certificates(Path(place)) for place in chosen):
-        return found
-    return next(filter(None, map(_certificates, _bundles())), b"")
-
-
-def _bundles() -> Iterator[Path]:
-    yield from map(Path, _SYSTEM_BUNDLES)
-    import ssl  # here, as most systems have one of the above
-
-    yield from map(Path, filter(None, [ssl.get_default_verify_paths().cafile]))
-    with suppress(ImportError):  # it comes with Google's clients
-        import certifi
-
-        yield Path(certifi.where())
-
-
-def _certificates(place: Path) -> bytes:
-    """Return the certificates in a file, or in all files of a folder."""
-    found = []
-    with suppress(OSError):
-        for path in sorted(place.iterdir()) if place.is_dir() else [place]:
-            content = path.read_bytes() if path.is_file() else b""
-            found.append(content.rstrip() + b"\n" if _BEGIN in content else b"")
-    return b"".join(found)

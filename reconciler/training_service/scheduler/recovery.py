@@ -65,10 +65,8 @@ def _recover_trials(
         take_over_phase(store, job, folder)
         updated = with_measurements(with_phase(trial, folder), folder)
         if ending is not None and ending.state != STOPPED:
-            # No user request cancelled this run, so its time limit did.
-            if ending.state == CANCELLED and updated.state is not TrialState.STOPPING:
-                ending = took_too_long(store, job, ending)
-            updated = ended_trial(study, updated, ending)
+            asked = updated.state is TrialState.STOPPING
+            updated = ended_trial(store, job, study, updated, ending, asked=asked)
         if updated != trial:
             store.save_trial(updated)
     trials = store.trials(job.id)
@@ -121,33 +119,39 @@ def with_measurements(trial: TrialRecord, folder: RunFolder) -> TrialRecord:
     return replace(trial, measurements=(before + new)[-MOST_MEASUREMENTS:])
 
 
-def took_too_long(store: Store, job: JobRecord, ending: Ending) -> Ending:
+def ended_trial(
+    store: Store, job: JobRecord, study: Study, trial: TrialRecord, ending: Ending, *, asked: bool
+) -> TrialRecord:
+    """Return the trial after the end of its run, unless that is STOPPED.
+
+    Args:
+        asked: True if the service or a user asked the run to end; if not, its time limit cancelled it.
+    """
+    if ending.state == CANCELLED and not asked:
+        ending = _took_too_long(store, job, ending)
+    final = final_of(study, trial.measurements)
+    trial = replace(trial, end_time=ending.time or store.now(), message=ending.message, final=final)
+    if ending.state == FAILED:
+        details = ending.details
+        return replace(trial, state=TrialState.FAILED, error_details=details, stopped_early=False)
+    if ending.state == CANCELLED and not trial.stopped_early:
+        return replace(trial, state=TrialState.CANCELLED)
+    return replace(trial, state=TrialState.SUCCEEDED, stopped_early=ending.state == CANCELLED)
+
+
+def _took_too_long(store: Store, job: JobRecord, ending: Ending) -> Ending:
     """Return the ending of a trial whose run reached its time limit.
 
     On AI Platform the limit is the whole job's: this cancels the job. On Vertex AI it is the trial's.
     """
     if job.collection != ML_JOBS:
         return replace(ending, state=FAILED, message=_TOO_LONG, details=details_of("TRIAL_TIME_LIMIT"))
-    unfinished = UNFINISHED - {JobState.CANCELLING}
-    at = store.now()
     store.move(
         job.id,
         JobState.CANCELLING,
-        only_from=unfinished,
-        at=at,
+        only_from=UNFINISHED - {JobState.CANCELLING},
+        at=store.now(),
         error_message=ending.message,
         error_details=ending.details,
     )
     return ending
-
-
-def ended_trial(study: Study, trial: TrialRecord, ending: Ending) -> TrialRecord:
-    """Return the trial after the end of its run, unless that is STOPPED."""
-    trial = replace(trial, end_time=ending.time, final=final_of(study, trial.measurements))
-    if ending.state == FAILED:
-        trial = replace(trial, error_details=ending.details)
-        return replace(trial, state=TrialState.FAILED, message=ending.message, stopped_early=False)
-    if ending.state == CANCELLED and not trial.stopped_early:
-        return replace(trial, state=TrialState.CANCELLED, message=ending.message)
-    early = ending.state == CANCELLED
-    return replace(trial, state=TrialState.SUCCEEDED, message=ending.message, stopped_early=early)

@@ -6,7 +6,6 @@ place. A trial whose run was lost is run again; a trial that has ended is never 
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 
 from reconciler.training_service.jobs.launch import parallel_trials
@@ -15,7 +14,6 @@ from reconciler.training_service.scheduler.jobs import RunStarter, Work
 from reconciler.training_service.scheduler.recovery import (
     ended_trial,
     take_over_phase,
-    took_too_long,
     with_measurements,
     with_phase,
 )
@@ -27,7 +25,7 @@ from reconciler.training_service.state.records import (
     TrialState,
     details_of,
 )
-from reconciler.training_service.state.run_folder import CANCELLED, FAILED, Ending, RunFolder
+from reconciler.training_service.state.run_folder import FAILED, Ending
 from reconciler.training_service.state.store import Store
 from reconciler.training_service.tuning.resources import ending_of_job
 from reconciler.training_service.tuning.search import suggest, to_stop
@@ -114,14 +112,12 @@ class TuningJobs:
         self._progress.pop(job.id, None)
 
     def _progress_of(self, job: JobRecord) -> _Progress:
-        progress = self._progress.get(job.id)
-        if progress is None:
+        if job.id not in self._progress:
             study = study_of(job)
             assert study is not None, "only a job with a study has trials"
             trials = {trial.number: trial for trial in self._store.trials(job.id)}
-            progress = _Progress(study, self._earlier(job, study), trials)
-            self._progress[job.id] = progress
-        return progress
+            self._progress[job.id] = _Progress(study, self._earlier(job, study), trials)
+        return self._progress[job.id]
 
     def _earlier(self, job: JobRecord, study: Study) -> list[TrialRecord]:
         """Return the trials of the resumed job and of the jobs that it resumed itself."""
@@ -155,15 +151,13 @@ class TuningJobs:
         if folder is not None:
             take_over_phase(self._store, job, folder)
             updated = with_phase(updated, folder)
-            version = _file_version(folder)
+            version = folder.measurements_version()
             if version != progress.file_versions.get(trial.number):
                 updated = with_measurements(updated, folder)
                 progress.file_versions[trial.number] = version
         if ending is not None:
-            if cancelled is None and ending.state == CANCELLED:
-                ending = took_too_long(self._store, job, ending)
-            ending = ending if ending.time else replace(ending, time=self._store.now())
-            updated = ended_trial(progress.study, updated, ending)
+            asked = cancelled is not None
+            updated = ended_trial(self._store, job, progress.study, updated, ending, asked=asked)
         if updated != trial:
             self._save(progress, updated)
 
@@ -204,12 +198,3 @@ def _verdict(job: JobRecord, progress: _Progress) -> Ending | None:
     if ending is not None and ending.state == FAILED:
         progress.failure = ending
     return ending or progress.failure
-
-
-def _file_version(folder: RunFolder) -> tuple[str, int, int] | None:
-    """Return the version of the measurements file; None if it is missing."""
-    try:
-        status: os.stat_result = folder.measurements.stat()
-    except FileNotFoundError:
-        return None
-    return folder.run_id, status.st_ino, status.st_mtime_ns

@@ -8,88 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from reconciler.training_service.state.records import TABLES
+
 SCHEMA_VERSION = 6
 LABEL = "reconciler-key"
 """The label by which the reconciler looks for the jobs of one content: this search has an index."""
 LABEL_VALUE = f"CASE WHEN json_valid(body) THEN json_extract(body, '$.labels.\"{LABEL}\"') END"
 
-_TABLES = """
-CREATE TABLE IF NOT EXISTS jobs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    collection TEXT NOT NULL,
-    project TEXT NOT NULL,
-    project_number TEXT NOT NULL,
-    location TEXT NOT NULL,
-    job_id TEXT NOT NULL,
-    body TEXT NOT NULL,
-    images TEXT NOT NULL,
-    state TEXT NOT NULL,
-    create_time TEXT NOT NULL,
-    start_time TEXT NOT NULL,
-    end_time TEXT NOT NULL,
-    update_time TEXT NOT NULL,
-    error_code INTEGER NOT NULL,
-    error_message TEXT NOT NULL,
-    error_details TEXT NOT NULL DEFAULT '{}',
-    etag TEXT NOT NULL,
-    gcs_secret TEXT NOT NULL UNIQUE,
-    revision INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (collection, project_number, location, job_id)
-);
-CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state);
-CREATE TABLE IF NOT EXISTS runs (
-    run_id TEXT PRIMARY KEY,
-    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
-    number INTEGER NOT NULL,
-    trial INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (job, number)
-);
-CREATE TABLE IF NOT EXISTS trials (
-    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
-    number INTEGER NOT NULL,
-    parameters TEXT NOT NULL,
-    state TEXT NOT NULL,
-    create_time TEXT NOT NULL,
-    start_time TEXT NOT NULL,
-    end_time TEXT NOT NULL,
-    measurements TEXT NOT NULL,
-    final TEXT NOT NULL,
-    stopped_early INTEGER NOT NULL,
-    message TEXT NOT NULL,
-    error_details TEXT NOT NULL DEFAULT '{}',
-    PRIMARY KEY (job, number)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS buckets (
-    name TEXT PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    created TEXT NOT NULL,
-    body TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS objects (
-    bucket TEXT NOT NULL,
-    name TEXT NOT NULL,
-    generation INTEGER NOT NULL,
-    metageneration INTEGER NOT NULL,
-    created TEXT NOT NULL,
-    updated TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    md5 TEXT NOT NULL,
-    crc32c TEXT NOT NULL,
-    inode INTEGER NOT NULL,
-    mtime_ns INTEGER NOT NULL,
-    body TEXT NOT NULL,
-    PRIMARY KEY (bucket, name)
-);
-CREATE TABLE IF NOT EXISTS announced (
-    bucket TEXT NOT NULL,
-    name TEXT NOT NULL,
-    inode INTEGER NOT NULL,
-    md5 TEXT NOT NULL,
-    body TEXT NOT NULL,
-    PRIMARY KEY (bucket, name, inode)
-) WITHOUT ROWID;
-"""
 _INDEXES = (
     f"CREATE INDEX IF NOT EXISTS jobs_by_label ON jobs ({LABEL_VALUE})",
     # A list continues in this index from the end of its last page.
@@ -238,7 +163,7 @@ def _statements(connection: sqlite3.Connection) -> list[str]:
         *(_ADD_REVISIONS if jobs and "revision" not in jobs else ()),
         *(_ADD_CAUSES.format(name) for name, has in ending.items() if has and "error_details" not in has),
         *(_RENAME_OLD_OBJECTS if objects else ()),
-        *filter(str.strip, _TABLES.split(";")),
+        *filter(str.strip, TABLES.split(";")),
         *(_COPY_OLD_OBJECTS if objects else ()),
         *_INDEXES,
         f"PRAGMA user_version = {SCHEMA_VERSION}",

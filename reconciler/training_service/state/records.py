@@ -1,4 +1,4 @@
-"""Records of jobs, runs and trials as frozen values."""
+"""Records of jobs, runs and trials as frozen values, and the tables of the database."""
 
 from __future__ import annotations
 
@@ -169,6 +169,86 @@ class TrialRecord:
     stopped_early: bool = False
     message: str = ""
     error_details: Mapping[str, str] = field(default_factory=dict)
+
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS jobs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    collection TEXT NOT NULL,
+    project TEXT NOT NULL,
+    project_number TEXT NOT NULL,
+    location TEXT NOT NULL,
+    job_id TEXT NOT NULL,
+    body TEXT NOT NULL,
+    images TEXT NOT NULL,
+    state TEXT NOT NULL,
+    create_time TEXT NOT NULL,
+    start_time TEXT NOT NULL,
+    end_time TEXT NOT NULL,
+    update_time TEXT NOT NULL,
+    error_code INTEGER NOT NULL,
+    error_message TEXT NOT NULL,
+    error_details TEXT NOT NULL DEFAULT '{}',
+    etag TEXT NOT NULL,
+    gcs_secret TEXT NOT NULL UNIQUE,
+    revision INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (collection, project_number, location, job_id)
+);
+CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state);
+CREATE TABLE IF NOT EXISTS runs (
+    run_id TEXT PRIMARY KEY,
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    trial INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (job, number)
+);
+CREATE TABLE IF NOT EXISTS trials (
+    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    parameters TEXT NOT NULL,
+    state TEXT NOT NULL,
+    create_time TEXT NOT NULL,
+    start_time TEXT NOT NULL,
+    end_time TEXT NOT NULL,
+    measurements TEXT NOT NULL,
+    final TEXT NOT NULL,
+    stopped_early INTEGER NOT NULL,
+    message TEXT NOT NULL,
+    error_details TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (job, number)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS buckets (
+    name TEXT PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    created TEXT NOT NULL,
+    body TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS objects (
+    bucket TEXT NOT NULL,
+    name TEXT NOT NULL,
+    generation INTEGER NOT NULL,
+    metageneration INTEGER NOT NULL,
+    created TEXT NOT NULL,
+    updated TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    md5 TEXT NOT NULL,
+    crc32c TEXT NOT NULL,
+    inode INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (bucket, name)
+);
+CREATE TABLE IF NOT EXISTS announced (
+    bucket TEXT NOT NULL,
+    name TEXT NOT NULL,
+    inode INTEGER NOT NULL,
+    md5 TEXT NOT NULL,
+    body TEXT NOT NULL,
+    PRIMARY KEY (bucket, name, inode)
+) WITHOUT ROWID;
+"""
+"""Tables of the database; those of jobs, runs and trials have the fields of the records above."""
 
 
 @lru_cache(maxsize=100)

@@ -181,6 +181,14 @@ class RunFolder:
         found = read_json(self._exit)
         return None if found is None else Ending(**found)
 
+    def measurements_version(self) -> tuple[str, int, int] | None:
+        """Return a value that differs after each change of the measurements; None before the first."""
+        try:
+            status = self.measurements.stat()
+        except FileNotFoundError:
+            return None
+        return self.run_id, status.st_ino, status.st_mtime_ns
+
     def temp(self) -> Path:
         """Return the run's folder for temporary files, created if missing.
 

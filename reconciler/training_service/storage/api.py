@@ -8,15 +8,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from reconciler.training_service.http.call import Call, Handler, Listing, Pages
-from reconciler.training_service.http.discovery import Form
+from reconciler.training_service.http.discovery import Call, Form, Handler, Listing, Pages
+from reconciler.training_service.http.filters import Glob
 from reconciler.training_service.http.message import ApiError, Response, invalid
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import Found, Wanted
-from reconciler.training_service.storage.glob import Glob
 from reconciler.training_service.storage.incoming import Uploads
-from reconciler.training_service.storage.index import ANY, Conditions, StoredObject, not_met
-from reconciler.training_service.storage.objects import Bucket, Content, Objects
+from reconciler.training_service.storage.index import StoredObject
+from reconciler.training_service.storage.objects import (
+    ANY,
+    Bucket,
+    Conditions,
+    Content,
+    Objects,
+    not_met,
+)
 from reconciler.training_service.storage.resources import (
     BUCKET_FIELDS,
     bucket_resource,

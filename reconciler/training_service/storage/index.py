@@ -7,14 +7,12 @@ import os
 import sqlite3
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.state.store import rfc3339
 from reconciler.training_service.storage.files import TICK_NS
@@ -59,39 +57,6 @@ class StoredObject(Struct, frozen=True, gc=False):
     def has(self, checksums: Checksums) -> bool:
         """Return whether the content has these checksums."""
         return Checksums(self.size, self.md5, self.crc32c) == checksums
-
-
-@dataclass(frozen=True, slots=True)
-class Conditions:
-    """Preconditions of a request, None if not given; generation 0 means that the object is missing."""
-
-    generation: int | None = None
-    generation_not: int | None = None
-    metageneration: int | None = None
-    metageneration_not: int | None = None
-
-    def check(self, current: StoredObject | None, *, reading: bool = False) -> None:
-        """Check the preconditions against the object, None if it is missing.
-
-        Raises:
-            ApiError: 412, or 304 for a read of unchanged content.
-        """
-        generation = current.generation if current else 0
-        if self.generation not in (None, generation):
-            raise not_met(412)
-        if self.metageneration is not None and (
-            current is None or self.metageneration != current.metageneration
-        ):
-            raise not_met(412)
-        if self.generation_not is not None and generation in (0, self.generation_not):
-            raise not_met(304 if reading else 412)
-        if self.metageneration_not is not None and (
-            current is None or self.metageneration_not == current.metageneration
-        ):
-            raise not_met(304 if reading else 412)
-
-
-ANY = Conditions()
 
 
 def find(connection: sqlite3.Connection, bucket: str, name: str) -> StoredObject | None:
@@ -217,9 +182,3 @@ def _announced(connection: sqlite3.Connection, bucket: str, name: str, inode: in
     ).fetchone()
     found: JsonObject = {} if row is None else json.loads(row["body"])
     return found
-
-
-def not_met(http: int) -> ApiError:
-    """Return the error for a request whose preconditions don't hold."""
-    message = "At least one of the pre-conditions you specified did not hold."
-    return ApiError("FAILED_PRECONDITION", message, http=http, reason="conditionNotMet")

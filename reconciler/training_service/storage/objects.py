@@ -30,7 +30,7 @@ from reconciler.training_service.state.store import rfc3339
 from reconciler.training_service.storage import files, index
 from reconciler.training_service.storage.files import Found, Wanted
 from reconciler.training_service.storage.incoming import Staged, checksums_of
-from reconciler.training_service.storage.index import ANY, Conditions, StoredObject
+from reconciler.training_service.storage.index import StoredObject
 
 _TRIES = 100
 
@@ -53,6 +53,39 @@ class Content:
 
     object: StoredObject
     file: BinaryIO
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Preconditions of a request, None if not given; generation 0 means that the object is missing."""
+
+    generation: int | None = None
+    generation_not: int | None = None
+    metageneration: int | None = None
+    metageneration_not: int | None = None
+
+    def check(self, current: StoredObject | None, *, reading: bool = False) -> None:
+        """Check the preconditions against the object, None if it is missing.
+
+        Raises:
+            ApiError: 412, or 304 for a read of unchanged content.
+        """
+        generation = current.generation if current else 0
+        if self.generation not in (None, generation):
+            raise not_met(412)
+        if self.metageneration is not None and (
+            current is None or self.metageneration != current.metageneration
+        ):
+            raise not_met(412)
+        if self.generation_not is not None and generation in (0, self.generation_not):
+            raise not_met(304 if reading else 412)
+        if self.metageneration_not is not None and (
+            current is None or self.metageneration_not == current.metageneration
+        ):
+            raise not_met(304 if reading else 412)
+
+
+ANY = Conditions()
 
 
 class Objects:
@@ -365,6 +398,12 @@ class Objects:
             if recorded is not None and recorded.is_of(status):
                 return recorded
             return index.note_outside(connection, bucket, name, status, checksums, self._clock())
+
+
+def not_met(http: int) -> ApiError:
+    """Return the error for a request whose preconditions don't hold."""
+    message = "At least one of the pre-conditions you specified did not hold."
+    return ApiError("FAILED_PRECONDITION", message, http=http, reason="conditionNotMet")
 
 
 def _note_bucket(connection: sqlite3.Connection, bucket: Bucket) -> None:

@@ -10,8 +10,8 @@ from urllib.parse import quote
 from reconciler.training_service.http.message import ApiError, invalid
 from reconciler.training_service.state.records import Json, JsonObject
 from reconciler.training_service.storage.incoming import Checksums
-from reconciler.training_service.storage.index import StoredObject, not_met
-from reconciler.training_service.storage.objects import Bucket
+from reconciler.training_service.storage.index import StoredObject
+from reconciler.training_service.storage.objects import Bucket, not_met
 
 DEFAULT_TYPE = "application/octet-stream"
 

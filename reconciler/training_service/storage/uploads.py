@@ -11,12 +11,11 @@ from typing import BinaryIO
 from urllib.parse import quote
 
 from reconciler.training_service.http import json_mapping
-from reconciler.training_service.http.call import Call
+from reconciler.training_service.http.discovery import Call
 from reconciler.training_service.http.message import ApiError, Response, invalid
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.incoming import Session, Staged, Uploads
-from reconciler.training_service.storage.index import Conditions
-from reconciler.training_service.storage.objects import Content, Objects
+from reconciler.training_service.storage.objects import Conditions, Content, Objects
 from reconciler.training_service.storage.resources import (
     DEFAULT_TYPE,
     check_sums,

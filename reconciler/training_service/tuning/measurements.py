@@ -13,11 +13,11 @@ import math
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reconciler.training_service.state.records import Measurement
-from reconciler.training_service.tuning.study import Study
+from reconciler.training_service.state.records import Measurement, TrialRecord
+from reconciler.training_service.tuning.study import Metric, Study
 
 MOST_MEASUREMENTS = 1000
 """The number of measurements kept of a trial, the newest."""
@@ -120,6 +120,34 @@ def final_of(study: Study, measurements: Sequence[Measurement]) -> Measurement |
     if not measurements or not all(name in values for name in names):
         return None
     return replace(measurements[-1], metrics={name: values[name] for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One metric of one trial, larger is better: `merits` at `places` in ascending order, at least one."""
+
+    places: tuple[float, ...]
+    merits: tuple[float, ...]
+
+    @property
+    def last(self) -> float:
+        """Last place."""
+        return self.places[-1]
+
+    def until(self, place: float) -> tuple[float, ...]:
+        """Return the merits up to a place."""
+        return tuple(merit for at, merit in zip(self.places, self.merits, strict=True) if at <= place)
+
+
+def curve_of(trial: TrialRecord, metric: Metric, *, by_elapsed: bool) -> Curve | None:
+    """Return a trial's curve by its steps, or by the seconds since it began; None without measurements."""
+    merits: dict[float, float] = {}
+    for each in trial.measurements:
+        place = each.elapsed if by_elapsed else float(each.step)
+        if place > 0 and metric.name in each.metrics:
+            merits[place] = metric.merit(each.metrics[metric.name])
+    places = tuple(sorted(merits))
+    return Curve(places, tuple(merits[place] for place in places)) if places else None
 
 
 def _step(number: float | None) -> int:

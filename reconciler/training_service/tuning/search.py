@@ -12,12 +12,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, median
 
 from reconciler.training_service.state.records import TrialRecord, TrialState
+from reconciler.training_service.tuning.measurements import Curve, curve_of
 from reconciler.training_service.tuning.study import (
     Algorithm,
     Convex,
@@ -111,21 +111,6 @@ _UNLIKELY = 3.0  # errors of the fit: the trial hardly ends so far above its ext
 _AS_WELL = 2.0  # times the least error: fits up to this limit count as good
 
 
-@dataclass(frozen=True, slots=True)
-class _Curve:
-    """One metric of one trial, larger is better: `merits` at `places` in ascending order."""
-
-    places: tuple[float, ...]
-    merits: tuple[float, ...]
-
-    @property
-    def last(self) -> float:
-        return self.places[-1]
-
-    def until(self, place: float) -> tuple[float, ...]:
-        return tuple(merit for at, merit in zip(self.places, self.merits, strict=True) if at <= place)
-
-
 def to_stop(study: Study, trials: Sequence[TrialRecord]) -> set[int]:
     """Return the numbers of the running trials to stop now."""
     running = [trial for trial in trials if trial.state is TrialState.RUNNING]
@@ -145,8 +130,9 @@ def to_stop(study: Study, trials: Sequence[TrialRecord]) -> set[int]:
 def _is_hopeless(
     rule: Median | DecayCurve | Convex, metric: Metric, trial: TrialRecord, ended: Sequence[TrialRecord]
 ) -> bool:
-    own = _curve(trial, metric, rule.by_elapsed)
-    others = [curve for each in ended if (curve := _curve(each, metric, rule.by_elapsed))]
+    own = curve_of(trial, metric, by_elapsed=rule.by_elapsed)
+    found = (curve_of(each, metric, by_elapsed=rule.by_elapsed) for each in ended)
+    others = [curve for curve in found if curve]
     if own is None or len(others) < _ENDED:
         return False
     best = max(metric.merit(each.final.metrics[metric.name]) for each in ended if each.final)
@@ -159,50 +145,35 @@ def _is_hopeless(
             return _too_flat(rule, own, others, best)
 
 
-def _below_median(own: _Curve, others: Sequence[_Curve]) -> bool:
+def _below_median(own: Curve, others: Sequence[Curve]) -> bool:
     means = [fmean(merits) for curve in others if (merits := curve.until(own.last))]
     return len(means) >= _ENDED and max(own.merits) < median(means)
 
 
-def _decays_below(own: _Curve, end: float, best: float) -> bool:
+def _decays_below(own: Curve, end: float, best: float) -> bool:
     """Return True if the curve a - b / place^c that fits the trial best stays far below `best` at `end`."""
     # Vertex AI uses a Gaussian process. Learning curves mostly follow a power law, which needs few points.
     if len(own.places) < _POINTS or own.last >= end:
         return False
-    fits = [(_error(fit, own), fit.at(end)) for fit in (_fit(own, decay) for decay in _DECAYS)]
+    fits = [_fit(own, decay, end) for decay in _DECAYS]
     least = min(error for error, _ in fits)
     # Give the trial the benefit of the doubt: of all good fits take the one with the highest end.
     highest = max(at_end + _UNLIKELY * error for error, at_end in fits if error <= _AS_WELL * least)
     return max(highest, *own.merits) < best
 
 
-@dataclass(frozen=True, slots=True)
-class _Fit:
-    a: float
-    b: float
-    decay: float
-
-    def at(self, place: float) -> float:
-        return self.a + self.b * math.pow(place, -self.decay)
-
-
-def _fit(own: _Curve, decay: float) -> _Fit:
-    """Return the least-squares fit for one decay."""
-    places = [math.pow(place, -decay) for place in own.places]
+def _fit(own: Curve, decay: float, end: float) -> tuple[float, float]:
+    """Return the least-squares fit for one decay: the root of its mean square error, its value at `end`."""
+    powers = [math.pow(place, -decay) for place in own.places]
     try:
-        slope, intercept = linear_regression(places, own.merits)
+        slope, intercept = linear_regression(powers, own.merits)
     except StatisticsError:  # the places are so large that their powers are equal
-        return _Fit(fmean(own.merits), 0.0, decay)
-    return _Fit(intercept, slope, decay)
+        slope, intercept = 0.0, fmean(own.merits)
+    errors = [intercept + slope * power - merit for power, merit in zip(powers, own.merits, strict=True)]
+    return math.sqrt(fmean(error**2 for error in errors)), intercept + slope * math.pow(end, -decay)
 
 
-def _error(fit: _Fit, own: _Curve) -> float:
-    """Return the root of the fit's mean square error."""
-    squares = [(fit.at(p) - m) ** 2 for p, m in zip(own.places, own.merits, strict=True)]
-    return math.sqrt(fmean(squares))
-
-
-def _too_flat(rule: Convex, own: _Curve, others: Sequence[_Curve], best: float) -> bool:
+def _too_flat(rule: Convex, own: Curve, others: Sequence[Curve], best: float) -> bool:
     last = rule.last or max(curve.last for curve in others)
     first = last / 10 if rule.first is None else rule.first
     enough = len(own.places) >= max(2, rule.measurements) and len(others) > rule.measurements
@@ -213,13 +184,3 @@ def _too_flat(rule: Convex, own: _Curve, others: Sequence[_Curve], best: float) 
     # A learning curve flattens: it stays below the straight line through its latest half.
     slope = (highest[-1] - highest[-1 - back]) / (own.last - own.places[-1 - back])
     return slope > 0 and highest[-1] + slope * (last - own.last) < best
-
-
-def _curve(trial: TrialRecord, metric: Metric, by_elapsed: bool) -> _Curve | None:
-    merits: dict[float, float] = {}
-    for each in trial.measurements:
-        place = each.elapsed if by_elapsed else float(each.step)
-        if place > 0 and metric.name in each.metrics:
-            merits[place] = metric.merit(each.metrics[metric.name])
-    places = tuple(sorted(merits))
-    return _Curve(places, tuple(merits[place] for place in places)) if places else None

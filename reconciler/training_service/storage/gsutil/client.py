@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from urllib.parse import quote, urlencode, urlsplit
 
 _CHUNK = 1024 * 1024
+_WILD = re.compile(r"[*?\[]")
 
 
 class StorageError(Exception):
@@ -112,9 +113,6 @@ def _message(answer: bytes) -> str:
         return answer.decode("utf-8", "replace")
 
 
-_WILD = re.compile(r"[*?\[]")
-
-
 class UsageError(Exception):
     """Refusal of a command line."""
 
@@ -129,23 +127,15 @@ class Place:
     def __str__(self) -> str:
         return f"gs://{self.bucket}/{self.name}" if self.bucket else self.name
 
+    @property
+    def base(self) -> str:
+        """Return the last part of the name."""
+        return self.name.rstrip("/").rpartition("/")[2]
+
     def below(self, name: str) -> Place:
         """Return a place below this one."""
         joined = f"{self.name.rstrip('/')}/{name}" if self.name.rstrip("/") else name
         return Place(f"/{name}" if not self.bucket and self.name == "/" else joined, self.bucket)
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file or object to copy; `path` is relative to the named container, "" if named itself."""
-
-    place: Place
-    path: str = ""
-
-    @property
-    def base(self) -> str:
-        """Return the last part of the name."""
-        return self.place.name.rstrip("/").rpartition("/")[2]
 
 
 def parse(word: str) -> Place:
@@ -175,36 +165,7 @@ def matches(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
         yield place, True
     elif _WILD.search(place.name):
         yield from _by_wildcard(storage, place)
-    else:
-        yield from _by_name(storage, place)
-
-
-def files(storage: Storage, container: Place) -> Iterator[Source]:
-    """Yield all files or objects below a container."""
-    if container.bucket:
-        prefix = f"{container.name.rstrip('/')}/" if container.name else ""
-        for found in storage.names(container.bucket, prefix):
-            yield Source(Place(found["name"], container.bucket), found["name"][len(prefix) :])
-        return
-    for folder, folders, names in os.walk(container.name):
-        folders.sort()
-        for name in sorted(names):
-            path = Path(folder) / name
-            yield Source(Place(str(path)), str(path.relative_to(container.name)))
-
-
-def is_container(storage: Storage, place: Place) -> bool:
-    """Return whether a copy to this place goes below it."""
-    # As in gsutil: a bucket, a folder, a prefix of existing names, or any name with a final "/".
-    if place.name.endswith("/") or (place.bucket and not place.name):
-        return True
-    if not place.bucket:
-        return Path(place.name).is_dir()
-    return any(True for _ in storage.names(place.bucket, f"{place.name}/", "/"))
-
-
-def _by_name(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
-    if not place.name.endswith("/") and storage.find(place.bucket, place.name):
+    elif not place.name.endswith("/") and storage.find(place.bucket, place.name):
         yield place, False
     elif any(True for _ in storage.names(place.bucket, f"{place.name.rstrip('/')}/", "/")):
         yield Place(place.name.rstrip("/"), place.bucket), True
@@ -212,19 +173,13 @@ def _by_name(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
 
 def _by_wildcard(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
     pattern = _pattern(place.name.rstrip("/"))
-    only_containers = place.name.endswith("/")
-    start = _WILD.split(place.name)[0]
+    across = "**" in place.name  # matches across "/", so it names objects, never containers
+    only_containers = place.name.endswith("/") and not across
     seen = set()
-    for found in storage.names(place.bucket, start):
-        name = found["name"]
-        parts = name.split("/")
-        if "**" in place.name:  # matches across "/", so it names objects, never containers
-            if pattern.fullmatch(name):
-                yield Place(name, place.bucket), False
-            continue
-        depth = place.name.rstrip("/").count("/") + 1
-        head = "/".join(parts[:depth])
-        container = len(parts) > depth
+    for found in storage.names(place.bucket, _WILD.split(place.name)[0]):
+        parts = found["name"].split("/")
+        depth = len(parts) if across else place.name.rstrip("/").count("/") + 1
+        head, container = "/".join(parts[:depth]), len(parts) > depth
         if pattern.fullmatch(head) and (container or not only_containers) and (head, container) not in seen:
             seen.add((head, container))
             yield Place(head, place.bucket), container

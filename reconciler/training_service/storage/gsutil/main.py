@@ -10,19 +10,16 @@ import shlex
 import shutil
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import md5
 from pathlib import Path
 
 from reconciler.training_service.storage.gsutil.client import (
     Place,
-    Source,
     Storage,
     StorageError,
     UsageError,
-    files,
-    is_container,
     matches,
     parse,
 )
@@ -54,6 +51,14 @@ class Flags:
     quiet: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file or object to copy; `path` is relative to the named container, "" if named itself."""
+
+    place: Place
+    path: str = ""
+
+
 @dataclass
 class Command:
     """One call of one of the tools; `failed` collects messages of failures that don't stop it."""
@@ -74,7 +79,7 @@ class Command:
             self.cat(sources)
             return
         target = parse(last)
-        into = is_container(self.storage, target)
+        into = self._is_container(target)
         if sources == ["-"]:
             if into:
                 raise UsageError("Destination object name needed when source is a stream")
@@ -91,9 +96,9 @@ class Command:
         for source, top in found:
             below = into or several
             if source.place.bucket and source.place.name.endswith("/") and not source.path:
-                self._copy(source.place, target.below(f"{source.base}/" if below else ""), move=move)
+                self._copy(source.place, target.below(f"{source.place.base}/" if below else ""), move=move)
             elif not source.path:
-                self._copy(source.place, target.below(source.base) if below else target, move=move)
+                self._copy(source.place, target.below(source.place.base) if below else target, move=move)
             elif below and top not in (".", ".."):
                 self._copy(source.place, target.below(f"{top}/{source.path}"), move=move)
             else:
@@ -183,7 +188,7 @@ class Command:
         return [found for found, container in matches(self.storage, place) if not container]
 
     def _held(self, container: Place) -> dict[str, Place]:
-        found = {source.path: source.place for source in files(self.storage, container)}
+        found = {source.path: source.place for source in self._files(container)}
         return {path: place for path, place in found.items() if self.flags.recursive or "/" not in path}
 
     def _digest(self, place: Place) -> str:
@@ -199,16 +204,38 @@ class Command:
         """Return the files and objects of a word, each with the name of the container that matched."""
         found: list[tuple[Source, str]] = []
         for place, container in matches(self.storage, parse(word)):
-            top = place.name.rstrip("/").rpartition("/")[2] or place.bucket
+            top = place.base or place.bucket
             if not container:
                 found.append((Source(place), str(place)))
             elif recursive:
-                found += [(source, top) for source in files(self.storage, place)]
+                found += [(source, top) for source in self._files(place)]
             else:
                 self.failed.append(f'Omitting directory "{place}". (Did you mean to do cp -r?)')
         if not found and not quiet:
             raise UsageError("\n".join([*self.failed, f"No URLs matched: {word}"]))
         return found
+
+    def _files(self, container: Place) -> Iterator[Source]:
+        """Yield all files or objects below a container."""
+        if container.bucket:
+            prefix = f"{container.name.rstrip('/')}/" if container.name else ""
+            for found in self.storage.names(container.bucket, prefix):
+                yield Source(Place(found["name"], container.bucket), found["name"][len(prefix) :])
+            return
+        for folder, folders, names in os.walk(container.name):
+            folders.sort()
+            for name in sorted(names):
+                path = Path(folder) / name
+                yield Source(Place(str(path)), str(path.relative_to(container.name)))
+
+    def _is_container(self, place: Place) -> bool:
+        """Return whether a copy to this place goes below it."""
+        # As in gsutil: a bucket, a folder, a prefix of existing names, or any name with a final "/".
+        if place.name.endswith("/") or (place.bucket and not place.name):
+            return True
+        if not place.bucket:
+            return Path(place.name).is_dir()
+        return any(True for _ in self.storage.names(place.bucket, f"{place.name}/", "/"))
 
     def _copy(self, source: Place, target: Place, *, move: bool) -> None:
         if self.flags.no_clobber and self._is_there(target):
