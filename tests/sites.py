@@ -16,7 +16,6 @@ from reconciler.model.details import (
     Goal,
     JobDetails,
     Links,
-    ManifestPlace,
     Measurement,
     MetricsFile,
     Output,
@@ -26,6 +25,7 @@ from reconciler.model.details import (
     Workers,
 )
 from reconciler.model.job import LogEntry, State
+from reconciler.model.manifest import ManifestPlace
 from reconciler.model.plan import Target
 from reconciler.output.pages.values import CommitInfo, Content, Site, row_key
 from reconciler.planning.outcome import JobStatus

@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from waiting import PATIENCE
 
-from reconciler.reporting.github.settings import OVERALL
+from reconciler.reporting.github.api import OVERALL
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "reconciler" / "operations" / "init" / "templates"

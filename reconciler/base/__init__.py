@@ -1,1 +1,1 @@
-"""Foundations of every package: errors, HTTP, sanitizing, logging, the state directory."""
+"""Foundations of every package: errors, HTTP, sanitizing, concurrency, the state directory."""

@@ -187,7 +187,7 @@ def print_error(error: ReconcilerError, log_format: str) -> None:
 def print_message(message: str, log_format: str, hint: str = "") -> None:
     """Print a sentence and a hint on stderr."""
     if log_format == "json":
-        from reconciler.base.logging import events
+        from reconciler.cli.context import events
 
         events(log_format).error("error", message=message, **({"hint": hint} if hint else {}))
         return
@@ -206,7 +206,7 @@ def print_problems(problems: Sequence[Problem], log_format: str) -> None:
     """Print the problems and warnings of manifests on stderr, each with its place."""
     if log_format == "json":
         from reconciler.base.diagnostics import ERROR
-        from reconciler.base.logging import events
+        from reconciler.cli.context import events
         from reconciler.output.json import problem_json
 
         for problem in problems:

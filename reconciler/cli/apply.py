@@ -84,19 +84,19 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if ended:
             print_lines(follow_up(session, desired, applied).problems, log_format)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
-    unsuccessful = [
-        *_failure_lines(applied.plan, jobs, ended),
-        *_ended_before(applied.plan, applied.outcomes),
-    ]
-    if not arguments.wait:
-        unsuccessful = []
+    unsuccessful = list[str]()
+    if arguments.wait:
+        unsuccessful += _failure_lines(applied.plan, jobs, ended)
+        unsuccessful += _ended_before(applied.plan, applied.outcomes)
     print_lines(unsuccessful, log_format)
     if arguments.format == "json":
         plan = with_changed_files(applied.plan, desired, config.root, os.environ)
         print_json(apply_json(plan, outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
-    return ExitCode.FAILED if unsuccessful or not _is_done(outcomes) else ExitCode.DONE
+    # A duplicate job of an attempt is a failure, even if it was cancelled in time.
+    is_done = all(outcome.status is Status.APPLIED and not outcome.change.repair for outcome in outcomes)
+    return ExitCode.DONE if is_done and not unsuccessful else ExitCode.FAILED
 
 
 class _Listener(ApplyListener):
@@ -105,7 +105,6 @@ class _Listener(ApplyListener):
     def __init__(self, arguments: argparse.Namespace, context: Context, desired: Desired) -> None:
         self._arguments = arguments
         self._context = context
-        self._config = context.config
         self._desired = desired
 
     def waiting(self, line: str) -> None:
@@ -115,15 +114,16 @@ class _Listener(ApplyListener):
 
     def planned(self, plan: Plan, origin: Origin) -> None:
         """Print the plan and notes about commits; ask before it is carried out in Google Cloud."""
-        if self._arguments.format == "text" and not self._arguments.quiet:
-            plan = with_changed_files(plan, self._desired, self._config.root, os.environ)
-            verbose, colour = self._arguments.verbose, has_colours(sys.stdout)
+        arguments, config = self._arguments, self._context.config
+        if arguments.format == "text" and not arguments.quiet:
+            plan = with_changed_files(plan, self._desired, config.root, os.environ)
+            verbose, colour = arguments.verbose, has_colours(sys.stdout)
             shown = plan_text(plan, verbose=verbose, colour=colour, width=terminal_columns())
             print(shown, end="\n\n", flush=True)
-        notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(self._config, origin)]
-        print_lines(notes, self._arguments.log_format)
+        notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(config, origin)]
+        print_lines(notes, arguments.log_format)
         if any(change.action in _ASKED for change in plan.changes):
-            confirm(self._context, self._arguments, "Apply this plan?")
+            confirm(self._context, arguments, "Apply this plan?")
 
     def submitting(self) -> AbstractContextManager[SubmissionListener]:
         """Show the progress of submissions."""
@@ -165,21 +165,17 @@ def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
     return outcome
 
 
-def _failure_lines(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> list[str]:
-    """Return a line for each awaited job that didn't succeed or didn't end during the wait."""
+def _failure_lines(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> Iterator[str]:
+    """Yield a line for each awaited job that didn't succeed or didn't end during the wait."""
     changes = [(change, change.desired) for change in plan.changes if change.desired]
     wanted = {key: job.manifest for _, job in changes for key in keys_of(job)}
     # An adopted run has no label with a key.
     wanted |= {change.actual.resource: job.manifest for change, job in changes if change.actual}
-    not_ended = {job.resource for job in jobs} - {job.resource for job in ended}
-    return [
-        *(
-            _failure(job, wanted.get(job.labels.get(KEY) or job.resource))
-            for job in ended
-            if job.state != State.SUCCEEDED
-        ),
-        *(f"the wait ended before {resource} did" for resource in sorted(not_ended)),
-    ]
+    for job in ended:
+        if job.state != State.SUCCEEDED:
+            yield _failure(job, wanted.get(job.labels.get(KEY) or job.resource))
+    for resource in sorted({job.resource for job in jobs} - {job.resource for job in ended}):
+        yield f"the wait ended before {resource} did"
 
 
 def _failure(job: ActualJob, manifest: Manifest | None) -> str:
@@ -202,10 +198,3 @@ def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[str]:
             yield _failure(change.actual, change.desired.manifest)
         else:
             yield f"{change.job_name}: {with_name(change.reason, change.desired.manifest.name)}"
-
-
-def _is_done(outcomes: Sequence[Outcome]) -> bool:
-    """Return False if a change wasn't applied."""
-    # A duplicate job of an attempt is a failure, even if it was cancelled in time.
-    duplicated = any(outcome.change.repair for outcome in outcomes)
-    return not (duplicated or any(outcome.status is not Status.APPLIED for outcome in outcomes))

@@ -15,8 +15,7 @@ from reconciler.base.errors import ExitCode, NotFoundError
 from reconciler.base.sanitize import lines, one_line
 from reconciler.cli import print_message
 from reconciler.cli.context import context_of, found_run, run_of
-from reconciler.google.logs import JobLog
-from reconciler.google.session import Session
+from reconciler.google.session import JobLog, Session
 from reconciler.manifests.findings import same_word, similar_word
 from reconciler.model.cause import Cause, cause_of
 from reconciler.model.job import SERVICE, ActualJob, LogEntry, State, Trials

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, TextIO
 
 from reconciler.base.errors import ReconcilerError
-from reconciler.base.logging import events
 from reconciler.base.sanitize import one_line
 from reconciler.cli import has_colours
-from reconciler.google.logs import JobLog
-from reconciler.google.session import Session
+from reconciler.cli.context import events, is_by_hand
+from reconciler.google.session import JobLog, Session
 from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob, State
 from reconciler.operations.follow_up import JobsListener
 from reconciler.operations.submissions import Listener as SubmissionListener
-from reconciler.operations.submissions import Standing
-from reconciler.output.terminal import SIGNS
+from reconciler.output.terminal import SIGNS, elapsed
 from reconciler.output.text import short_error
 from reconciler.planning.attempts import base_of
+from reconciler.planning.outcome import Standing
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -38,7 +35,7 @@ _EVERY_SECONDS = 30.0
 _BAR = 30  # the bar's width in characters
 _MOST_NOTED = 10  # jobs whose logs are read between two lines
 _READ_SECONDS = 1.0
-_BEFORE_START = (State.QUEUED, State.PREPARING)
+_BEFORE_START = (State.PREPARING, State.QUEUED)
 
 
 @contextmanager
@@ -47,7 +44,7 @@ def submitting(arguments: argparse.Namespace, stream: TextIO) -> Iterator[Submis
     if arguments.quiet:
         yield lambda standing: None
     elif _is_live(arguments, stream):
-        with _Bar() as bar:
+        with closing(_Bar()) as bar:
             yield bar
     else:
         yield _CountedLines(lambda line: print(line, file=stream, flush=True))
@@ -61,10 +58,8 @@ class _Bar:
         self._live: Live | None = None
         self._standing, self._at = Standing(0), 0.0
 
-    def __enter__(self) -> _Bar:
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Remove the bar."""
         if self._live is not None:
             self._live.stop()
 
@@ -75,8 +70,7 @@ class _Bar:
             from rich.console import Console
             from rich.live import Live
 
-            console = Console(stderr=True)
-            self._live = Live(console=console, get_renderable=self.shown, transient=True)
+            self._live = Live(console=Console(stderr=True), get_renderable=self.shown, transient=True)
             self._live.start()
 
     def shown(self) -> Group:
@@ -93,7 +87,7 @@ class _Bar:
         bar = Table.grid(padding=(0, 2))
         counts = Text(f"submitted {now.done} of {now.total}")
         bar.add_row(ProgressBar(total=now.total, completed=now.done, width=_BAR), counts)
-        return Group(bar, Text(_details(now)))
+        return Group(bar, Text(now.details))
 
 
 class _CountedLines:
@@ -112,18 +106,7 @@ class _CountedLines:
         if new >= _EVERY or now - self._written_at >= _EVERY_SECONDS:
             self._written, self._written_at = standing.done, now
             counts = f"submitted {standing.done} of {standing.total}"
-            self._write(", ".join(filter(None, (counts, _details(standing)))))
-
-
-def _details(standing: Standing) -> str:
-    parts = [f"{standing.failed} failed"] if standing.failed else []
-    if standing.open:
-        parts.append(f"{standing.open} unknown so far")
-    if standing.held:
-        parts.append(f"quota used up, continuing in {standing.held:.0f} s")
-    if standing.left:
-        parts.append(f"at least {timedelta(seconds=round(standing.left))} left")
-    return ", ".join(parts)
+            self._write(", ".join(filter(None, (counts, standing.details))))
 
 
 @contextmanager
@@ -143,8 +126,7 @@ def progress(session: Session, arguments: argparse.Namespace, stream: TextIO) ->
 
 
 def _is_live(arguments: argparse.Namespace, stream: TextIO) -> bool:
-    in_ci = bool(os.environ.get("CI"))
-    return stream.isatty() and not in_ci and has_colours(stream) and arguments.log_format == "text"
+    return stream.isatty() and is_by_hand() and has_colours(stream) and arguments.log_format == "text"
 
 
 class _Lines:
@@ -153,14 +135,8 @@ class _Lines:
     Only the embedded service writes that into their logs.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        arguments: argparse.Namespace,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, session: Session, arguments: argparse.Namespace) -> None:
         self._session = session
-        self._monotonic = monotonic
         self._events = events(arguments.log_format)
         self._states: dict[str, State] = {}
         self._notes: dict[str, tuple[str, float]] = {}
@@ -168,19 +144,17 @@ class _Lines:
 
     def __call__(self, jobs: tuple[ActualJob, ...]) -> None:
         for job in jobs:
-            if self._states.get(job.resource) is job.state:
-                continue
-            self._states[job.resource] = job.state
-            error = {"error": short_error(job.error)} if job.error else {}
-            self._events.info(str(job.state), job=job.job_name, **error)
-        now = self._monotonic()
+            if self._states.get(job.resource) is not job.state:
+                self._states[job.resource] = job.state
+                error = {"error": short_error(job.error)} if job.error else {}
+                self._events.info(str(job.state), job=job.job_name, **error)
+        now = time.monotonic()
         if self._session.is_local and now >= self._read_at:
-            waiting = [job for job in jobs if job.state in _BEFORE_START]
             # Those that are prepared first: each queued job waits for them.
-            waiting.sort(key=lambda job: job.state is State.QUEUED)
+            waiting = [job for state in _BEFORE_START for job in jobs if job.state is state]
             for job in waiting[:_MOST_NOTED]:
                 self._note(job, now)
-            self._read_at = self._monotonic() + _READ_SECONDS
+            self._read_at = time.monotonic() + _READ_SECONDS
 
     def _note(self, job: ActualJob, now: float) -> None:
         """Print a job's last line of log if it is new; its place in the queue seldom, as it often changes."""
@@ -205,26 +179,8 @@ def _table(session: Session, jobs: tuple[ActualJob, ...]) -> Table:
         state = Text(f"{SIGNS[job.state]} {job.state}", style=_STYLES.get(job.state, ""))
         # The state's column has the line's first word already.
         line = _last_line(session, job).removeprefix("Queued: ")
-        table.add_row(Text(one_line(name)), state, _elapsed(job), Text(line, no_wrap=True))
+        table.add_row(Text(one_line(name)), state, elapsed(job), Text(line, no_wrap=True))
     return table
-
-
-def _elapsed(job: ActualJob) -> str:
-    start = _time(job.create_time)
-    if start is None:
-        return ""
-    end = _time(job.end_time) or datetime.now(UTC)
-    seconds = max(0, int((end - start).total_seconds()))
-    return f"{seconds // 3600}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
-
-
-def _time(text: str) -> datetime | None:
-    # A time that is invalid or has no zone must not end the wait.
-    try:
-        time = datetime.fromisoformat(text)
-        return time.astimezone(UTC) if time.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def _last_line(session: Session, job: ActualJob) -> str:

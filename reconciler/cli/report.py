@@ -32,9 +32,8 @@ from reconciler.operations.report import (
     unposted_sentences,
 )
 from reconciler.output.details import size_text
-from reconciler.reporting.github.api import GitHubApi, RefusedError
+from reconciler.reporting.github.api import GitHubApi, RefusedError, github_settings
 from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
-from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.look import look
 
 _MAX_EVENT = 32 * 1024 * 1024

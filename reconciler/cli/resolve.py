@@ -10,6 +10,7 @@ from reconciler.base.errors import ExitCode, NotFoundError, RefusedError, UsageE
 from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of
 from reconciler.google.session import Session
+from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import KEY
 from reconciler.model.plan import DesiredJob
@@ -17,7 +18,6 @@ from reconciler.operations.execute import applier_of
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import origin_of, uncarried
 from reconciler.operations.plan import hours_of
-from reconciler.operations.submissions import unsettled_reason
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.planner import check_limit
 from reconciler.submission.observe import Observed, observe
@@ -81,7 +81,8 @@ def _resubmit(session: Session, desired: Desired, claim: Claim, observed: Observ
     if settled.claim.state is ClaimState.BOUND:
         print(one_line(f"{claim.job_name} is {settled.claim.resource}"))
         return ExitCode.DONE
-    print(one_line(f"{claim.job_name}: {unsettled_reason(settled)}"))
+    reason = unsettled_reason(settled.claim, settled.until, settled.cause)
+    print(one_line(f"{claim.job_name}: {reason}"))
     return ExitCode.FAILED
 
 

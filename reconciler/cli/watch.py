@@ -11,19 +11,25 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from reconciler.base.errors import ExitCode, InvalidError, ServiceError, UsageError
-from reconciler.base.logging import events
 from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
-from reconciler.git.remote import Clone, checked_branch, checked_url
+from reconciler.cli.context import events
 from reconciler.google.embedded import check_installed
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.operations.live_pages import LivePages
 from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
 from reconciler.operations.watch.loop import Loop
 from reconciler.operations.watch.report import PassReporter
-from reconciler.operations.watch.source import Files, RemoteBranch, WorkTree
+from reconciler.operations.watch.source import (
+    Clone,
+    Files,
+    RemoteBranch,
+    WorkTree,
+    checked_branch,
+    checked_url,
+)
 from reconciler.operations.watch.wakeups import LONGEST_BACKOFF, Wakes
-from reconciler.reporting.github.settings import DEFAULT_API_URL
+from reconciler.reporting.github.api import DEFAULT_API_URL
 
 DEFAULT_BRANCH = "main"
 DEFAULT_INTERVAL = 60.0

@@ -1,1 +1,1 @@
-"""Readers of a git repository: commits, blobs, remotes."""
+"""Readers of a git repository: commits and their files."""

@@ -1,7 +1,8 @@
-"""Session of an environment: its engines, jobs, claims and staging bucket."""
+"""Session of an environment: its engines, jobs, claims, staging bucket and logs."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -9,17 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.google.claim_store import PREFIX, ObjectClaims
-from reconciler.google.client import Connection
+from reconciler.google.client import Connection, part_of, parts_of, text_of
 from reconciler.google.engines import BUILT_IN, Engine, EngineJobs, api_versions, engine_class
 from reconciler.google.listing import TargetMemory
 from reconciler.google.object_store import Staging, ensure_bucket
 from reconciler.manifests.settings import Config, Environment
-from reconciler.model.job import ActualJob, is_of_other_instance
-from reconciler.model.manifest import ML_V1
+from reconciler.model.job import ActualJob, LogEntry, is_of_other_instance
+from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.ports import (
     EMBEDDED_BOUNDS,
     GOOGLE_BOUNDS,
@@ -29,9 +30,9 @@ from reconciler.model.ports import (
     Ports,
 )
 
-# Modules that only some commands need are imported at first use.
 if TYPE_CHECKING:
     from reconciler.google.credentials import DefaultCredentials
+
 
 _LOCAL_PAUSE = 0.2
 _GOOGLE_PAUSE = 15.0
@@ -214,6 +215,8 @@ def open_session(
         memory = memory and memory.of((config.source, environment))
         yield Session(config, environment, connection, credentials, memory)
         return
+    if environment.engine != "local":
+        assert_never(environment.engine)
     from reconciler.base.state_dir_trust import home_of
     from reconciler.google.embedded import EmbeddedService
 
@@ -228,3 +231,84 @@ def open_session(
             for bucket in {environment.staging_bucket, environment.claims_bucket}:
                 ensure_bucket(connection, bucket)
         yield session
+
+
+_PAGE_SIZE = 1000
+_LIST = "logging.entries.list"
+_TRIAL = "ml.googleapis.com/trial_id"
+
+
+class JobLog:
+    """Log of a job, a replica or a trial.
+
+    Both training services write the output of replicas to the resource type `ml_job`. Its label `job_id` is
+    the last part of the job's resource name, and `task_name` is the replica. The trial is a label of entries.
+
+    Args:
+        replica: The task name of a replica; "" for all.
+        trial: The id of a trial; "" for all.
+    """
+
+    def __init__(self, connection: Connection, job: ActualJob, replica: str = "", trial: str = "") -> None:
+        self._connection = connection
+        terms = [
+            'resource.type="ml_job"',
+            f"resource.labels.job_id={_quoted(job.resource.rpartition('/')[2])}",
+            f"resource.labels.task_name={_quoted(replica)}" if replica else "",
+            f"labels.{_quoted(_TRIAL)}={_quoted(trial)}" if trial else "",
+        ]
+        self._filter = " AND ".join(filter(None, terms))
+
+    def entries(self, since: str = "") -> Iterator[LogEntry]:
+        """Yield all entries from `since` (RFC 3339) on, oldest first."""
+        body = self._query("timestamp asc", _PAGE_SIZE, since)
+        while True:
+            answer = self._connection.post(_LIST, body)
+            yield from map(_entry, parts_of(answer, "entries"))
+            if not answer.get("nextPageToken"):
+                return
+            body = {**body, "pageToken": answer["nextPageToken"]}
+
+    def last(self, most: int = 1) -> list[LogEntry]:
+        """Return the newest entries, oldest first."""
+        return self._page("timestamp desc", most)[::-1]
+
+    def first(self) -> LogEntry | None:
+        """Return the oldest entry; None for an empty log."""
+        return next(iter(self._page("timestamp asc", 1)), None)
+
+    def _page(self, order: str, size: int) -> list[LogEntry]:
+        answer = self._connection.post(_LIST, self._query(order, size, ""))
+        return [_entry(entry) for entry in parts_of(answer, "entries")]
+
+    def _query(self, order: str, size: int, since: str) -> JsonObject:
+        return {
+            "resourceNames": [f"projects/{self._connection.endpoint.project}"],
+            "filter": f"{self._filter} AND timestamp>={_quoted(since)}" if since else self._filter,
+            "orderBy": order,
+            "pageSize": size,
+        }
+
+
+def _quoted(text: str) -> str:
+    """Return the text as a string literal of the filter language."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _text_of(payload: JsonObject) -> str:
+    if not payload:
+        return ""
+    return str(payload["message"]) if "message" in payload else json.dumps(payload, ensure_ascii=False)
+
+
+def _entry(entry: JsonObject) -> LogEntry:
+    payload = part_of(entry, "jsonPayload")
+    return LogEntry(
+        timestamp=text_of(entry, "timestamp"),
+        severity=text_of(entry, "severity") or "DEFAULT",
+        text=text_of(entry, "textPayload") or _text_of(payload),
+        insert_id=text_of(entry, "insertId"),
+        replica=text_of(part_of(part_of(entry, "resource"), "labels"), "task_name"),
+        trial=text_of(part_of(entry, "labels"), _TRIAL),
+    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from math import prod
+from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -30,7 +31,6 @@ from reconciler.google.client import (
     values_of,
     with_headers,
 )
-from reconciler.google.container_command import shown_command, staged_module
 from reconciler.google.listing import Pages, ResourcePages, listing
 from reconciler.google.object_store import without_staged
 from reconciler.manifests import schemas
@@ -460,3 +460,40 @@ def _pool_with_command(pool: JsonObject, command: Sequence[str]) -> JsonObject:
     if "containerSpec" not in pool:
         return pool
     return {**pool, "containerSpec": {**pool["containerSpec"], "command": [*command]}}
+
+
+_PYTHON = "python3"
+_PROGRAM = "run_staged.py"
+_PARTS = 7
+
+
+def container_command(uri: str, sha256: str, module: str, requirements: str) -> list[str]:
+    """Return the command; the container's `args` follow it and reach the module.
+
+    Args:
+        uri: The archive's gs:// URI.
+        sha256: The archive's digest in hex.
+        module: The module to run.
+        requirements: The path of a lock file in the archive; "" for none.
+    """
+    return [_PYTHON, "-c", _program(), uri, sha256, module, requirements]
+
+
+def shown_command(module: str, requirements: str) -> list[str]:
+    """Return the command for readers, without program and archive: the same for every version of the tool."""
+    install = [_PYTHON, "-m", "pip", "install", "-r", requirements, "&&"] if requirements else []
+    return [*install, _PYTHON, "-m", module]
+
+
+def staged_module(command: Sequence[str]) -> tuple[str, str] | None:
+    """Return module and requirements of a command that `container_command` made; None for other commands."""
+    # The program of another version begins with the same line.
+    first = _program().partition("\n")[0]
+    if len(command) != _PARTS or list(command[:2]) != [_PYTHON, "-c"] or not command[2].startswith(first):
+        return None
+    return command[5], command[6]
+
+
+@cache
+def _program() -> str:
+    return Path(__file__).with_name(_PROGRAM).read_text("utf-8")

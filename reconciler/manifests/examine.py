@@ -12,24 +12,23 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, WARNING, Problem, pointer_of, quote
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, WARNING, Problem, quote
 from reconciler.manifests.cache import KnownDocument, KnownFile, digest_of
-from reconciler.manifests.explain import boolean_hints, findings
+from reconciler.manifests.explain import findings, with_boolean_hints
 from reconciler.manifests.fast_validate import known_document
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.findings import Finding, Keys, Rules
-from reconciler.manifests.packages import PackageFolder
+from reconciler.manifests.packages import PACKAGE_PATH, PackageFolder
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import is_shipped, plain_form, schema_of
 from reconciler.manifests.secrets import secrets
-from reconciler.manifests.yaml_document import Document, Position
+from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
 
 FolderOf = Callable[[ManifestFile, str], PackageFolder]
 """Finds the folder of `package.path` for the manifest in a file."""
 
 _NAME: Keys = ("metadata", "name")
-_PACKAGE: Keys = ("package", "path")
 
 
 @dataclass(slots=True)
@@ -52,8 +51,7 @@ class ExaminedJob:
     @property
     def base_name(self) -> str:
         """The name with '-' as '_', which must be unique; "" if it is missing or unreadable."""
-        name = _text_at(self.document, _NAME)
-        return name.replace("-", "_")
+        return self.document.text_at(_NAME).replace("-", "_")
 
     @property
     def is_built_in(self) -> bool:
@@ -128,10 +126,13 @@ class ExaminedFile:
                 # Reading the document has reported the unreadable values already.
                 found = [job.schema] if job.schema.keys not in job.document.unreadable else []
             else:
-                self.problems = _hinted(self.problems, job.document, job.schema)
+                self.problems = with_boolean_hints(self.problems, job.document, job.schema)
                 found = findings(job.document, job.schema, domain_findings)
-                found += _package_findings(job, root, {finding.keys for finding in found})
-            self.problems += (_problem(self.path, job.document, finding) for finding in found)
+                reported = job.document.unreadable | {finding.keys for finding in found}
+                if job.package is not None and PACKAGE_PATH not in reported:
+                    modules = python_modules(job.document.value)
+                    found += job.package.findings(root, (each for each in modules if each[0] not in reported))
+            self.problems += (job.document.problem(self.path, finding) for finding in found)
             is_sound = all(finding.level == WARNING for finding in found)
             job.is_valid = is_sound and not job.document.is_flawed
 
@@ -162,12 +163,12 @@ def repeated_names(jobs: Iterable[ExaminedJob]) -> Iterator[Problem]:
         if other is job:
             continue
         job.is_valid = False
-        name, other_name = _text_at(job.document, _NAME), _text_at(other.document, _NAME)
+        name, other_name = job.document.text_at(_NAME), other.document.text_at(_NAME)
         line = other.document.position(_NAME).line
         place = f"line {line}" if other.path == job.path else f"{other.path}, line {line}"
         alike = "" if name == other_name else f" as {quote(other_name)} ('-' and '_' count as equal)"
         message = f"the name {quote(name)} is already used{alike} in {place}"
-        yield _problem(job.path, job.document, Finding(_NAME, message, "choose another name"))
+        yield job.document.problem(job.path, Finding(_NAME, message, "choose another name"))
 
 
 def document_problems(
@@ -184,53 +185,14 @@ def document_problems(
         message = "the file contains a second document"
         problems.append(Problem(path, document.line, 1, "", message, "remove it, and the line --- above it"))
     for document in documents[:1]:
-        problems = _hinted(problems, document, schema)
-        problems += (_problem(path, document, finding) for finding in findings(document, schema, rules))
+        problems = with_boolean_hints(problems, document, schema)
+        problems += (document.problem(path, finding) for finding in findings(document, schema, rules))
     is_valid = all(problem.level == WARNING for problem in problems)
     return (documents[0].value if documents and is_valid else None), problems
 
 
 def _job(file: ManifestFile, document: Document, filled: frozenset[str], folder_of: FolderOf) -> ExaminedJob:
     schema = schema_of(document.value, filled)
-    written = _text_at(document, _PACKAGE) if not isinstance(schema, Finding) else ""
+    written = document.text_at(PACKAGE_PATH) if not isinstance(schema, Finding) else ""
     package = folder_of(file, written) if written else None
     return ExaminedJob(file.path, document, schema, package)
-
-
-def _package_findings(job: ExaminedJob, root: Path, reported: set[Keys]) -> Iterator[Finding]:
-    if job.package is None or _PACKAGE in reported:
-        return
-    # A folder with a mistake can't be searched for modules.
-    if mistake := job.package.mistake(root):
-        yield Finding(_PACKAGE, *mistake)
-        return
-    for keys, module in python_modules(job.document.value):
-        if keys not in reported and keys not in job.document.unreadable and job.package.lacks(module):
-            message = f"the package {quote(job.package.written)} has no module {quote(module)}"
-            similar = job.package.similar_module(module)
-            hint = f"did you mean {quote(similar)}?" if similar else "name a module that is in it"
-            yield Finding(keys, message, hint)
-
-
-def _hinted(problems: list[Problem], document: Document, schema: Mapping[str, Any]) -> list[Problem]:
-    """Return the problems of a document; where the schema takes true or false, no hint offers quotes."""
-    hints = boolean_hints(document, schema)
-    places = [(problem, Position(problem.line, problem.column)) for problem in problems] if hints else []
-    return [replace(problem, hint=hints.get(at, problem.hint)) for problem, at in places] or problems
-
-
-def _problem(path: str, document: Document, finding: Finding) -> Problem:
-    place = document.position(finding.keys, of_key=finding.of_key)
-    pointer = pointer_of(finding.keys)
-    return Problem(
-        path, place.line, place.column, pointer, finding.message, finding.hint, level=finding.level
-    )
-
-
-def _text_at(document: Document, keys: Keys) -> str:
-    value: Any = document.value
-    for depth, key in enumerate(keys):
-        if not isinstance(value, dict) or keys[: depth + 1] in document.unreadable:
-            return ""
-        value = value.get(key)
-    return value if isinstance(value, str) else ""

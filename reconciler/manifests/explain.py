@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, quote
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, quote
 from reconciler.manifests.findings import Finding, Keys, Rules, same_word, similar_word
 from reconciler.manifests.messages import (
     boolean_of,
@@ -48,7 +48,16 @@ def findings(document: Document, schema: Mapping[str, Any], rules: Rules = lambd
     return list(_Explanation(document, schema, rules).of(errors))
 
 
-def boolean_hints(document: Document, schema: Mapping[str, Any]) -> dict[Position, str]:
+def with_boolean_hints(
+    problems: list[Problem], document: Document, schema: Mapping[str, Any]
+) -> list[Problem]:
+    """Return the problems of a document; where the schema takes true or false, no hint offers quotes."""
+    hints = _boolean_hints(document, schema)
+    places = [(problem, Position(problem.line, problem.column)) for problem in problems] if hints else []
+    return [replace(problem, hint=hints.get(at, problem.hint)) for problem, at in places] or problems
+
+
+def _boolean_hints(document: Document, schema: Mapping[str, Any]) -> dict[Position, str]:
     """Return the correction of each unclear scalar that stands where the schema takes true or false."""
     errors = _errors(document.value, schema) if document.unreadable else []
     wrong = (error for error in errors if error.validator == "type" and "boolean" in error.validator_value)

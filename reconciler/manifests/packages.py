@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import islice
 from pathlib import Path
 
@@ -12,7 +12,10 @@ from msgspec import Struct
 
 from reconciler.base.diagnostics import quote
 from reconciler.manifests.files import ManifestFile, file_mode, real_path
-from reconciler.manifests.findings import similar_word
+from reconciler.manifests.findings import Finding, Keys, similar_word
+
+PACKAGE_PATH: Keys = ("package", "path")
+"""The path to the package's folder in a manifest."""
 
 _MOST = 1000  # entries of a folder that a missing folder's name is compared with
 _BUILDS_ITSELF = ("setup.py", "setup.cfg", "pyproject.toml")
@@ -76,7 +79,25 @@ class PackageFolder(Struct, frozen=True):
             return False
         return not _has_module(self.real, module.split("."))
 
-    def similar_module(self, module: str) -> str:
+    def findings(self, root: Path, modules: Iterable[tuple[Keys, str]]) -> Iterator[Finding]:
+        """Yield the mistake of the folder; if it has none, those of the named modules that it lacks.
+
+        Args:
+            root: The repository's root.
+            modules: The path in the manifest and the name of each module.
+        """
+        # A folder with a mistake can't be searched for modules.
+        if mistake := self.mistake(root):
+            yield Finding(PACKAGE_PATH, *mistake)
+            return
+        for keys, module in modules:
+            if self.lacks(module):
+                message = f"the package {quote(self.written)} has no module {quote(module)}"
+                similar = self._similar_module(module)
+                hint = f"did you mean {quote(similar)}?" if similar else "name a module that is in it"
+                yield Finding(keys, message, hint)
+
+    def _similar_module(self, module: str) -> str:
         """Return the module most similar to `module`, at the top or beside the place of `module`; or ""."""
         above = module.split(".")[:-1]
         places = [([], self.real), (above, self.real.joinpath(*above))]

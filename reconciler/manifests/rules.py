@@ -7,14 +7,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, quote
-from reconciler.manifests import known_values
 from reconciler.manifests.findings import Finding, Keys
+from reconciler.manifests.known_values import (
+    CACHED,
+    TABLES,
+    Doubt,
+    join_or,
+    machine_doubt,
+    python_doubt,
+    region_doubt,
+    runtime_doubt,
+)
 from reconciler.manifests.secrets import exemption_findings
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
@@ -27,6 +38,29 @@ _BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
 _VERSION = re.compile(r"[0-9]+\.[0-9]+")  # the schema refuses others
 _LEAST_APART = 0.999e-10  # 1e-10, less the rounding of doubles
 _GPU_FIELDS = ("acceleratorType", "acceleratorCount")
+_NAME = r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard"
+_CPUS = r"n1-(?:custom-([0-9]+)-[0-9]+|[a-z]+-([0-9]+))"
+_TPU_MACHINE = r"cloud[-_]tpu|ct[0-9]+[a-z]*-.*|tpu[0-9].*"
+# Series of Compute Engine that accept no accelerator.
+_NO_ACCELERATORS = r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+"
+
+Part = Literal["machine", "type", "count"]
+
+
+class Mismatch(Struct, frozen=True):
+    """Fields that don't fit together.
+
+    Attributes:
+        part: The field to change.
+        message: The mistake.
+        hint: Advice; "" if `right` gives it or if it is unknown.
+        right: The accelerator and count that the machine requires.
+    """
+
+    part: Part
+    message: str
+    hint: str = ""
+    right: tuple[str, int] | None = None
 
 
 def domain_findings(manifest: Any) -> Iterator[Finding]:
@@ -139,10 +173,10 @@ def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
     accelerator, count = spec.get("acceleratorType", ""), spec.get("acceleratorCount", 0)
     if not isinstance(machine, str) or not isinstance(accelerator, str) or not isinstance(count, int | float):
         return None
-    found = known_values.name_mismatch(machine) if machine else None
+    found = name_mismatch(machine) if machine else None
     if not found and bool(accelerator) != bool(count):
         return _incomplete_accelerator((), accelerator, _GPU_FIELDS)
-    found = found or known_values.mismatch(machine, accelerator, int(count))
+    found = found or mismatch(machine, accelerator, int(count))
     if not found:
         return None
     place = {"machine": "machineType", "type": "acceleratorType", "count": "acceleratorCount"}[found.part]
@@ -154,11 +188,11 @@ def _doubtful_machine(
 ) -> Finding | None:
     """Return the doubt about the name of a machine type under `field`, or None."""
     machine = spec.get(field)
-    doubt = known_values.machine_doubt(api_version, machine) if machine and isinstance(machine, str) else None
+    doubt = machine_doubt(api_version, machine) if machine and isinstance(machine, str) else None
     return _finding((field,), doubt) if doubt else None
 
 
-def _finding(keys: Keys, doubt: known_values.Doubt) -> Finding:
+def _finding(keys: Keys, doubt: Doubt) -> Finding:
     return Finding(keys, doubt.message, doubt.hint, level=doubt.level)
 
 
@@ -169,7 +203,7 @@ def _incomplete_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str
     return Finding((*keys, there), message, f"add {quote(other)}, or remove {quote(there)}", of_key=True)
 
 
-def _hint(found: known_values.Mismatch, fields: tuple[str, str]) -> str:
+def _hint(found: Mismatch, fields: tuple[str, str]) -> str:
     if found.right is None:
         return found.hint
     accelerator, count = found.right
@@ -233,13 +267,13 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
 def _region_and_runtime(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[Finding]:
     region, runtime = training_input.get("region"), training_input.get("runtimeVersion")
     python = training_input.get("pythonVersion")
-    if isinstance(region, str) and (doubt := known_values.region_doubt(ML_V1, region)):
+    if isinstance(region, str) and (doubt := region_doubt(ML_V1, region)):
         yield _finding((*keys, "region"), doubt)
     if not isinstance(runtime, str) or not _VERSION.fullmatch(runtime):
         return
-    if doubt := known_values.runtime_doubt(runtime):
+    if doubt := runtime_doubt(runtime):
         yield _finding((*keys, "runtimeVersion"), doubt)
-    elif isinstance(python, str) and (doubt := known_values.python_doubt(runtime, python)):
+    elif isinstance(python, str) and (doubt := python_doubt(runtime, python)):
         yield _finding((*keys, "pythonVersion"), doubt)
 
 
@@ -250,8 +284,8 @@ def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> It
         return
     machine_keys = (*keys, f"{role}Type")
     gpu_keys = (*keys, f"{role}Config", "acceleratorConfig")
-    bundled = known_values.bundled_accelerator(machine)
-    found = known_values.name_mismatch(machine) if machine else None
+    bundled = bundled_accelerator(machine)
+    found = name_mismatch(machine) if machine else None
     if not found and bundled and bundled not in _BUNDLED_ON_ML:
         message = f"AI Platform has no {bundled}, which {machine} comes with"
         yield Finding(machine_keys, message, "use a machine of the N1 or A2 series, or Vertex AI's CustomJob")
@@ -261,16 +295,102 @@ def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> It
         # masterConfig and its like: "You should only set … if … is set to a Compute Engine machine type."
         message = f"an accelerator needs a machine to be attached to: {quote(f'{role}Type')}"
         yield Finding(gpu_keys, message, f'add "{role}Type: n1-standard-8"', of_key=True)
-    elif found := found or known_values.mismatch(machine, accelerator, count):
+    elif found := found or mismatch(machine, accelerator, count):
         place = machine_keys if found.part == "machine" else (*gpu_keys, found.part)
         yield Finding(place, found.message, _replica_hint(role, found))
 
 
-def _replica_hint(role: str, found: known_values.Mismatch) -> str:
+def _replica_hint(role: str, found: Mismatch) -> str:
     if found.part != "machine" or found.right is None:
         return _hint(found, ("type", "count"))
     accelerator, count = found.right
     return f'write\n{role}Config:\n  acceleratorConfig: {{type: {accelerator}, count: "{count}"}}'
+
+
+# --- Machines and their accelerators --------------------------------------------------------------------
+
+
+@lru_cache(CACHED)
+def name_mismatch(machine: str) -> Mismatch | None:
+    """Return the mistake in a name that no machine type can have, or None."""
+    if re.fullmatch(_NAME, machine):
+        return None
+    lower = machine.strip().lower().replace(" ", "-")
+    hint = f"write {lower}" if re.fullmatch(_NAME, lower) else "write one such as n1-standard-4"
+    return Mismatch("machine", f"{quote(machine)} can't be a machine type", hint)
+
+
+@lru_cache(CACHED)
+def mismatch(machine: str, accelerator: str, number: int) -> Mismatch | None:
+    """Return the reason why a machine can't have `number` of an accelerator, or None.
+
+    `accelerator` is the API's name of it, "" for none.
+    """
+    if machine in TABLES.bundled:
+        return _bundled_mismatch(machine, accelerator, number)
+    if not accelerator:
+        return None
+    if accelerator.startswith("TPU_") or re.fullmatch(_TPU_MACHINE, machine):
+        return _tpu_mismatch(machine, accelerator)
+    if machine in TABLES.own_names or re.fullmatch(_NO_ACCELERATORS, machine):
+        return Mismatch("type", f"{machine} takes no accelerators", _machines_for(accelerator, number))
+    return _attached_mismatch(machine, accelerator, number) if machine.startswith("n1-") else None
+
+
+def _bundled_mismatch(machine: str, accelerator: str, count: int) -> Mismatch | None:
+    right = own, own_count = TABLES.bundled[machine]
+    if (accelerator, count) == right:
+        return None
+    if not accelerator:
+        return Mismatch(
+            "machine", f"{machine} comes with {own_count} {own}, which must be stated", right=right
+        )
+    part: Part = "count" if accelerator == own else "type"
+    return Mismatch(part, f"{machine} has {own_count} {own}, not {count} {accelerator}", right=right)
+
+
+def _tpu_mismatch(machine: str, accelerator: str) -> Mismatch | None:
+    is_tpu = accelerator.startswith("TPU_")
+    is_tpu_machine = bool(re.fullmatch(_TPU_MACHINE, machine))
+    if is_tpu_machine and not is_tpu:
+        return Mismatch("type", f"{machine} has TPUs, not {accelerator}", "name the TPU, or another machine")
+    if is_tpu and (re.fullmatch(_NO_ACCELERATORS, machine) or machine.startswith("n1-")):
+        return Mismatch("machine", f"{accelerator} can't be attached to {machine}", "use a machine with TPUs")
+    return None
+
+
+def _attached_mismatch(machine: str, accelerator: str, count: int) -> Mismatch | None:
+    most_cpus = TABLES.attachable.get(accelerator)
+    if most_cpus is None:
+        if not _machines_for(accelerator, count):
+            return None  # an unknown accelerator may be new
+        message = f"{accelerator} can't be attached to {machine}"
+        return Mismatch("type", message, _machines_for(accelerator, count))
+    if count not in most_cpus:
+        message = f"a machine can have {join_or(most_cpus)} {accelerator}, not {count}"
+        return Mismatch("count", message, f"write {join_or(most_cpus)}")
+    match = re.fullmatch(_CPUS, machine)
+    # A new kind of name has no known number of CPUs: the service decides.
+    cpus = int(match[1] or match[2]) if match else 0
+    if cpus > most_cpus[count]:
+        enough = [number for number, most in most_cpus.items() if most >= cpus]
+        hint = f"write {join_or(enough)}, or use a smaller machine" if enough else "use a smaller machine"
+        return Mismatch("count", f"{machine} has {cpus} CPUs, too many for {count} {accelerator}", hint)
+    return None
+
+
+def _machines_for(accelerator: str, count: int) -> str:
+    """Return a hint that names the machines with the accelerator; "" if the tables have none."""
+    if accelerator in TABLES.attachable:
+        return f"{accelerator} needs a machine of the N1 series"
+    having = {machine: number for machine, (own, number) in TABLES.bundled.items() if own == accelerator}
+    fitting = [machine for machine, number in having.items() if number == count] or list(having)
+    return f"{accelerator} comes with {join_or(fitting)}" if fitting else ""
+
+
+def bundled_accelerator(machine: str) -> str:
+    """Return the accelerator that is part of a machine type, or ""."""
+    return TABLES.bundled.get(machine, ("", 0))[0]
 
 
 # --- Both services --------------------------------------------------------------------------------------

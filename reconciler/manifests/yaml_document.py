@@ -10,7 +10,8 @@ from typing import Any
 import yaml
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
-from reconciler.manifests.findings import Keys
+from reconciler.base.diagnostics import Problem, pointer_of
+from reconciler.manifests.findings import Finding, Keys
 from reconciler.manifests.yaml_reader import Content
 from reconciler.manifests.yaml_text import Chunk
 
@@ -65,6 +66,23 @@ class Document:
                 return self._at(entry.key or entry.value)
             entry = child
         return self._at(entry.key if of_key and entry.key else entry.value)
+
+    def problem(self, path: str, finding: Finding) -> Problem:
+        """Return a finding as a problem of the file at `path`, with its place."""
+        place = self.position(finding.keys, of_key=finding.of_key)
+        pointer = pointer_of(finding.keys)
+        return Problem(
+            path, place.line, place.column, pointer, finding.message, finding.hint, level=finding.level
+        )
+
+    def text_at(self, keys: Keys) -> str:
+        """Return the text at `keys`; "" for other values, and if it is missing or unreadable."""
+        value: Any = self.value
+        for depth, key in enumerate(keys):
+            if not isinstance(value, dict) or keys[: depth + 1] in self.unreadable:
+                return ""
+            value = value.get(key)
+        return value if isinstance(value, str) else ""
 
     def source_text(self, keys: Sequence[str | int]) -> str:
         """Return the scalar at `keys` as written in the file, without quotes; "" for other values."""

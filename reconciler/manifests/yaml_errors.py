@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from yaml import MarkedYAMLError, YAMLError
 
 from reconciler.manifests.yaml_text import COMMENT_TOO_CLOSE, TAB_AT_START, TAB_INSIDE, Chunk, Flaw
 
-_SEPARATE = "begin a document with a line ---"
 _NO_BLANK = re.compile(r"\s*(?:- +)*(?P<key>[A-Za-z_][A-Za-z0-9_]*):(?P<value>[^\s/].*)")
+_HAS_CONTENT = re.compile(r"\s*[^\s#]")  # neither blank nor a comment
 _CONFLICT = ("<<<<<<< ", ">>>>>>> ")  # git's marks around both sides
 _MAX_SHOWN = 60
 
@@ -47,20 +48,11 @@ class _Place:
     @property
     def is_last(self) -> bool:
         """True if only blanks follow it in the document."""
-        rest = [self.lines[self.line][self.column :], *self.lines[self.line + 1 :]]
-        return not any(line.strip() for line in rest)
+        return not "".join([self.lines[self.line][self.column :], *self.lines[self.line + 1 :]]).strip()
 
     @property
     def start(self) -> str:
         return f"line {self.first_line + self.start_line}, column {self.start_column + 1}"
-
-    def line_above(self) -> int | None:
-        """Return the nearest line above that is neither blank nor a comment."""
-        for number in range(self.line - 1, -1, -1):
-            text = self.lines[number].strip()
-            if text and not text.startswith("#"):
-                return number
-        return None
 
     def flaw(self, message: str, hint: str = "") -> Flaw:
         return self.at(self.line, self.column, message, hint)
@@ -79,7 +71,7 @@ def explain(error: YAMLError, chunk: Chunk) -> Flaw:
         return Flaw(chunk.line, 1, "this is not YAML")
     context: Any = error.context_mark or noticed
     lines = chunk.data.decode("utf-8").split("\n")
-    here, start = (_from_0(chunk, mark) for mark in (noticed, context))
+    here, start = ((line - chunk.line, column - 1) for line, column in map(chunk.place, (noticed, context)))
     place = _Place(lines, *here, *start, chunk.line)
     # A merge conflict causes all kinds of syntax errors, so it comes first.
     conflict = next((number for number, line in enumerate(lines) if line.startswith(_CONFLICT)), None)
@@ -95,38 +87,36 @@ def explain(error: YAMLError, chunk: Chunk) -> Flaw:
 def _colon(place: _Place) -> Flaw:
     """Explain a misplaced ":"; often the line above lacks a blank, or text contains ": "."""
     line = place.lines[place.line]
-    before = line[: place.column]
-    line_above = place.line_above()
-    if match := re.match(r"\s*(?:- +)*[^\s:][^:]*: +(?=\S)", before):
+    if match := re.match(r"\s*(?:- +)*[^\s:][^:]*: +(?=\S)", line[: place.column]):
         key, text = match[0].strip(), line[match.end() :].rstrip()
         is_short = _is_showable(key) and _is_showable(text)
         hint = f"write {key} '{text}'" if is_short else "write the text in quotes"
         return place.at(place.line, match.end(), 'text that contains ": " needs quotes', hint)
-    if line_above is not None:
-        if match := _NO_BLANK.fullmatch(place.lines[line_above]):
-            return place.at(line_above, match.start("value"), *_blank_missing(match))
-        if _indentation(line) > _indentation(place.lines[line_above]):
-            return place.at(
-                place.line,
-                _indentation(line),
-                "this line is indented deeper than the one above, which already has its value",
-                "give it the indentation of the keys it belongs to",
-            )
+    above = next((n for n in range(place.line - 1, -1, -1) if _HAS_CONTENT.match(place.lines[n])), None)
+    if above is not None:
+        if flaw := _missing_blank(place, above):
+            return flaw
+        depth, depth_above = (len(text) - len(text.lstrip(" ")) for text in (line, place.lines[above]))
+        if depth > depth_above:
+            message = "this line is indented deeper than the one above, which already has its value"
+            return place.at(place.line, depth, message, "give it the indentation of the keys it belongs to")
     return place.flaw('there can\'t be a ":" here', 'write one "key: value" a line; other text needs quotes')
 
 
 def _missing_key(place: _Place) -> Flaw:
     """Explain a line in a mapping that is no "key: value"."""
-    line = place.lines[place.start_line]
-    if match := _NO_BLANK.fullmatch(line):
-        return place.at(place.start_line, match.start("value"), *_blank_missing(match))
-    return place.flaw_at_start("this line is not a key with a value", 'write "key: value"')
+    flaw = _missing_blank(place, place.start_line)
+    return flaw or place.flaw_at_start("this line is not a key with a value", 'write "key: value"')
 
 
-def _blank_missing(match: re.Match[str]) -> tuple[str, str]:
-    key, value = match["key"], match["value"].rstrip()
-    hint = f"write {key}: {value}" if _is_showable(value) else ""
-    return "a space is missing after the colon", hint
+def _missing_blank(place: _Place, number: int) -> Flaw | None:
+    """Explain a line whose colon has no blank behind it; return None for any other line."""
+    match = _NO_BLANK.fullmatch(place.lines[number])
+    if match is None:
+        return None
+    value = match["value"].rstrip()
+    hint = f"write {match['key']}: {value}" if _is_showable(value) else ""
+    return place.at(number, match.start("value"), "a space is missing after the colon", hint)
 
 
 def _misfit(place: _Place) -> Flaw:
@@ -136,33 +126,24 @@ def _misfit(place: _Place) -> Flaw:
     if not place.is_first:
         return place.flaw("nothing can follow here", "put the whole text in quotes")
     if place.lines[place.line][place.column :].startswith(("- ", "-\n")):
-        return place.flaw(
-            "there can't be a list item here",
-            "give all items of a list the same indentation, below the key that the list belongs to",
-        )
-    return place.flaw(
-        "this line's indentation fits none of the lines above",
-        f"give it the indentation of the keys it belongs to; the outer ones begin at {place.start}",
-    )
+        hint = "give all items of a list the same indentation, below the key that the list belongs to"
+        return place.flaw("there can't be a list item here", hint)
+    hint = f"give it the indentation of the keys it belongs to; the outer ones begin at {place.start}"
+    return place.flaw("this line's indentation fits none of the lines above", hint)
 
 
 def _missing_item(place: _Place) -> Flaw:
     """Explain a line that can't continue the open list."""
-    return place.flaw(
-        f"this is not an item of the list that begins at {place.start}",
-        'begin each item with "- ", and give what belongs to an item a deeper indentation',
-    )
+    message = f"this is not an item of the list that begins at {place.start}"
+    hint = 'begin each item with "- ", and give what belongs to an item a deeper indentation'
+    return place.flaw(message, hint)
 
 
-def _unclosed(opening: str, closing: str) -> Callable[[_Place], Flaw]:
-    """Return the explanation of an unfinished list or mapping in brackets."""
-
-    def explainer(place: _Place) -> Flaw:
-        hint = f'close the "{opening}" of {place.start}, and separate its items with ","'
-        message = f'a "," or a "{closing}" is missing'
-        return place.flaw_at_start(message, hint) if place.is_last else place.flaw(message, hint)
-
-    return explainer
+def _unclosed(opening: str, closing: str, place: _Place) -> Flaw:
+    """Explain an unfinished list or mapping in brackets."""
+    hint = f'close the "{opening}" of {place.start}, and separate its items with ","'
+    message = f'a "," or a "{closing}" is missing'
+    return place.flaw_at_start(message, hint) if place.is_last else place.flaw(message, hint)
 
 
 def _missing_value(place: _Place) -> Flaw:
@@ -192,8 +173,8 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[_Place], Flaw] | tuple[str, str]], ...
         "escape code|escape sequence|hexadecimal",
         ("this escape stands for no character", "write the character itself"),
     ),
-    ("flow sequence.*expected ',' or '\\]'", _unclosed("[", "]")),
-    ("flow mapping.*expected ',' or '}'", _unclosed("{", "}")),
+    ("flow sequence.*expected ',' or '\\]'", partial(_unclosed, "[", "]")),
+    ("flow mapping.*expected ',' or '}'", partial(_unclosed, "{", "}")),
     ("mapping values are not allowed", _colon),
     ("could not find expected ':'", _missing_key),
     ("block mapping.*(did not find expected key|expected <block end>)", _misfit),
@@ -202,27 +183,17 @@ _EXPLANATIONS: tuple[tuple[str, Callable[[_Place], Flaw] | tuple[str, str]], ...
         "sequence entries are not allowed",
         ('there can\'t be a "-" here', "begin the list on the line below its key, or quote the text"),
     ),
-    ("mapping keys are not allowed", _indicator),
-    ("scanning an? (alias|anchor)|cannot start any token", _indicator),
-    ("(scanning|parsing) a tag|tag handle", _indicator),
+    ("mapping keys are not allowed|cannot start any token", _indicator),
+    ("scanning an? (alias|anchor|tag)|parsing a tag|tag handle", _indicator),
     (
         "block scalar",
         ("the text can't begin on the line of its | or >", "begin it on the next line, indented"),
     ),
     ("node content", _missing_value),
-    ("expected '?<document start>", ("this belongs to nothing above it", _SEPARATE)),
+    ("expected '?<document start>", ("this belongs to nothing above it", "begin a document with a line ---")),
     ("directive|incompatible YAML", ("this is not a YAML directive", "remove the line")),
     ("", ("this is not YAML", "")),
 )
-
-
-def _from_0(chunk: Chunk, mark: Any) -> tuple[int, int]:
-    line, column = chunk.place(mark)
-    return line - chunk.line, column - 1
-
-
-def _indentation(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
 
 
 def _is_showable(text: str) -> bool:

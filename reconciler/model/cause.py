@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
+from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from reconciler.base.sanitize import one_line
-from reconciler.model.claim import Claim
+from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import ActualJob, ErrorInfo, State
 
 _BARE = "`reconciler rerun`"
@@ -74,6 +75,25 @@ def held(claim: Claim) -> str:
 def held_short(claim: Claim) -> str:
     """Return remedy and reason for a held submission; the remedy comes first, as the end may be cut off."""
     return f"held, see `reconciler resolve {claim.base_name}`: {claim.error or 'no reason given'}"
+
+
+def unsettled_reason(claim: Claim, until: datetime | None = None, cause: str = "") -> str:
+    """Return the reason for a submission without a run, with the next step.
+
+    Args:
+        until: The latest time at which an unknown outcome can be settled; None if unknown.
+        cause: The known cause of the unknown outcome.
+    """
+    after = f" after {until:%H:%M:%S} UTC" if until else ""
+    if claim.state is ClaimState.PENDING:
+        why = f" ({cause})" if cause else ""
+        return f"it is not known whether a job was created{why}: the next apply{after} finds out"
+    if claim.state is ClaimState.HELD and until:
+        return f"an earlier request may still create a job: it can be submitted again{after}"
+    if claim.state is ClaimState.REJECTED:
+        later = f"; not submitted again before {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
+        return f"{claim.error}{later}"
+    return held(claim)
 
 
 DOMAIN = "training-service.reconciler"

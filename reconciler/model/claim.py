@@ -6,6 +6,8 @@ again, even if the service no longer has the job.
 Its request ids also decide which of an attempt's duplicate jobs to keep: a job without a recorded request is
 never cancelled, even with the right labels. The one exception is a job that a person had adopted: its claim
 names it and has no request id.
+
+A commit's record stands beside the claims until all of the commit's statuses have been posted and seen.
 """
 
 from __future__ import annotations
@@ -284,3 +286,78 @@ def has_recorded_request(claim: Claim, run: ActualJob) -> bool:
     """Return True if the run's labels name this claim and the id of a recorded request."""
     labelled = (run.labels.get(KEY), attempt_of(run)) == (claim.id.key, claim.id.attempt)
     return labelled and run.labels.get(REQUEST_ID) in claim.request_ids
+
+
+_RECORD_FORMAT = 1
+
+
+class WantedJob(Struct, frozen=True):
+    """One job of a commit.
+
+    Attributes:
+        keys: Keys of its claims: the label of its identity, then those of older hash versions.
+        settled: True if it had ended before the commit was applied: then another commit has its result.
+    """
+
+    keys: tuple[str, ...]
+    settled: bool = False
+
+
+class CommitRecord(Struct, frozen=True):
+    """Statuses still to be posted on a commit.
+
+    Attributes:
+        sha: The commit, 40 hex digits.
+        since: Time of its first apply, by the store's clock.
+        number: Sequence number of applied commits; 0 if it was not applied.
+        jobs: Its desired jobs, by the base name as written in the manifest.
+        whole: True if these are all of its jobs: only then an overall status is possible.
+        superseded_by: The commit that was applied in its place; "" if it was applied itself.
+        closed: True if no status remains to be posted.
+        told: A digest of the last posted statuses until they are final; "" for none.
+        seen: Time at which all of its final statuses were first seen on it; None before. With `told`: time of
+            the last post, until a later look has confirmed it.
+        applied: The commits that were applied before it, the last ones, oldest first.
+    """
+
+    sha: str
+    since: datetime
+    number: int = 0
+    jobs: Mapping[str, WantedJob] = {}
+    whole: bool = True
+    superseded_by: str = ""
+    closed: bool = False
+    told: str = ""
+    seen: datetime | None = None
+    applied: tuple[str, ...] = ()
+
+
+_FIELDS = CommitRecord.__struct_fields__
+_STORED = {"superseded_by": "supersededBy"}
+"""Stored names of the fields that have another one."""
+
+
+def record_json(record: CommitRecord) -> dict[str, Any]:
+    """Return the record as JSON."""
+    said = {_STORED.get(name, name): getattr(record, name) for name in _FIELDS}
+    jobs = {name: {"keys": [*job.keys], "settled": job.settled} for name, job in sorted(record.jobs.items())}
+    times = {"since": record.since.isoformat(), "seen": record.seen.isoformat() if record.seen else None}
+    return {"formatVersion": _RECORD_FORMAT, **said, "jobs": jobs, **times, "applied": [*record.applied]}
+
+
+def record_of(said: Any) -> CommitRecord:
+    """Return the record that `record_json` wrote.
+
+    Raises:
+        ValueError: The JSON is no record, or needs a newer version.
+    """
+    try:
+        if said["formatVersion"] != _RECORD_FORMAT:
+            raise ValueError(f"it has format version {said['formatVersion']!r}, not {_RECORD_FORMAT}")
+        # Every field is written, so a missing field is an error, although most have a default.
+        found = {name: said[_STORED.get(name, name)] for name in _FIELDS}
+        for name in ("since", "seen"):
+            found[name] = checked(datetime.fromisoformat(found[name])) if found[name] else None
+        return convert(found, CommitRecord)
+    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+        raise ValueError(f"a field is missing or wrong: {error}") from None

@@ -10,6 +10,7 @@ from msgspec import Struct
 from reconciler.model.cause import Cause
 from reconciler.model.claim import Claim
 from reconciler.model.job import LogEntry, State
+from reconciler.model.manifest import ManifestPlace
 
 Value = float | str
 """A hyper-parameter's value."""
@@ -75,8 +76,7 @@ class Trial(Struct, frozen=True):
 class Study(Struct, frozen=True):
     """Trials of a tuning job by number, the goals that rank them, and the largest number of trials.
 
-    Attributes:
-        logarithmic: The parameters that are searched on a logarithmic scale.
+    The parameters in `logarithmic` are searched on a logarithmic scale.
     """
 
     goals: tuple[Goal, ...]
@@ -132,19 +132,6 @@ class MetricsFile(Struct, frozen=True):
     values: Mapping[str, float]
 
 
-class ManifestPlace(Struct, frozen=True):
-    """Manifest of a job: its file, relative to the repository's root, and line; "" and 0 if unknown.
-
-    Attributes:
-        relation: "current" if the manifest gives this run, "changed" if it gives another one, "missing" if
-            the file no longer has it, "" if unknown.
-    """
-
-    path: str = ""
-    line: int = 0
-    relation: str = ""
-
-
 class Links(Struct, frozen=True):
     """Pages and commands about a job; "" for none.
 
@@ -169,8 +156,7 @@ class JobDetails(Struct, frozen=True):
         cause: That of an end other than SUCCEEDED.
         create_time, prepare_time, start_time, end_time: RFC 3339 in UTC, "" until known.
         commit, author, subject: The commit that asked for the job; "" if unknown.
-        claim: Its record; None if it has none.
-        unsettled: The claims of other attempts at the job without a run.
+        claim, unsettled: Its record if it has one, and those of other attempts at the job without a run.
         spec: The effective spec without secrets; empty if unknown.
         labels: The labels on the run, else those of the manifest.
         log: The last entries, oldest first.

@@ -1,17 +1,61 @@
-"""Differences of two JSON values, field by field, in a fixed order."""
+"""Differences: their types, and those of two JSON values, field by field, in a fixed order."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import zip_longest
 from typing import Any
 
-from reconciler.base.diagnostics import pointer_of
-from reconciler.model.plan import FieldChange
+from msgspec import Struct
+
+from reconciler.base.diagnostics import Problem, pointer_of
 
 Keys = tuple[str | int, ...]
 _MOST_ALIGNED = 1000  # items of two lists; an alignment can take quadratic time
+
+
+class FieldChange(Struct, frozen=True):
+    """Changed field: JSON pointer below `spec`, and both values; None for a missing value."""
+
+    pointer: str
+    before: Any
+    after: Any
+
+
+class FileChange(Struct, frozen=True):
+    """Changed file of a job's code.
+
+    Attributes:
+        path: The file, relative to the repository's root.
+        added: Number of added lines; None for a binary file.
+        removed: Number of removed lines; None for a binary file.
+    """
+
+    path: str
+    added: int | None
+    removed: int | None
+
+
+class Comparison(Struct, frozen=True):
+    """The base commit of a plan, and the differences that belong to no single job.
+
+    Attributes:
+        base: The commit's id, 40 hex digits.
+        problems: Problems of the work tree's manifests and settings; their jobs are not among the changes.
+        base_problems: Number of problems of the base's manifests; the jobs of its invalid ones count as new.
+        settings: The fields of `reconciler.yaml` that differ, the most important ones first.
+        notes: The meaning of these differences, one sentence each.
+        warnings: What is probably a mistake in the work tree's valid manifests and settings.
+    """
+
+    base: str
+    problems: tuple[Problem, ...] = ()
+    base_problems: int = 0
+    settings: tuple[FieldChange, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[Problem, ...] = ()
 
 
 def diff(before: Any, after: Any) -> tuple[FieldChange, ...]:
@@ -27,9 +71,10 @@ def _walk(keys: Keys, before: Any, after: Any) -> Iterator[tuple[Keys, Any, Any]
         for name in sorted({*before, *after}):
             yield from _walk((*keys, name), before.get(name), after.get(name))
     elif isinstance(before, list) and isinstance(after, list):
-        for index in range(max(len(before), len(after))):
-            yield from _walk((*keys, index), _item(before, index), _item(after, index))
-    elif not _same(before, after):
+        for index, pair in enumerate(zip_longest(before, after)):
+            yield from _walk((*keys, index), *pair)
+    # As in JSON, true is not 1, but 1 is 1.0.
+    elif before != after or isinstance(before, bool) != isinstance(after, bool):
         yield keys, before, after
 
 
@@ -54,15 +99,6 @@ def _shifted(keys: Keys, before: Any, after: Any, pointers: Sequence[str]) -> It
         aligned = sum(max(b - a, d - c) for tag, a, b, c, d in edits if tag != "equal")
         counted = sum(pointer.startswith(f"{pointer_of(keys)}/") for pointer in pointers)
         yield max(0, counted - aligned)
-
-
-def _item(items: list[Any], index: int) -> Any:
-    return items[index] if index < len(items) else None
-
-
-def _same(before: Any, after: Any) -> bool:
-    """Return JSON equality: true is not 1, but 1 is 1.0."""
-    return before == after and isinstance(before, bool) == isinstance(after, bool)
 
 
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {

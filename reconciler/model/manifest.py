@@ -86,6 +86,19 @@ class Manifest(Struct, frozen=True):
         return self.name.replace("-", "_")
 
 
+class ManifestPlace(Struct, frozen=True):
+    """Manifest of a job: its file, relative to the repository's root, and line; "" and 0 if unknown.
+
+    Attributes:
+        relation: "current" if the manifest gives this run, "changed" if it gives another one, "missing" if
+            the file no longer has it, "" if unknown.
+    """
+
+    path: str = ""
+    line: int = 0
+    relation: str = ""
+
+
 class LabelTerm(Struct, frozen=True):
     """Condition on one label, as kubectl writes it: `key=value`, `key!=value`, `key` or `!key`.
 

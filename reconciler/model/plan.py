@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from reconciler.base.diagnostics import Problem
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject, Manifest, Packed, unpacked
+
+# Imported for types only, because `validate` compares nothing.
+if TYPE_CHECKING:
+    from reconciler.model.diff import Comparison, FieldChange, FileChange
 
 FORMAT_VERSION = 1
 
@@ -111,28 +114,6 @@ class DesiredJob(Struct, frozen=True):
         return unpacked(self.packed)
 
 
-class FieldChange(Struct, frozen=True):
-    """Changed field: JSON pointer below `spec`, and both values; None for a missing value."""
-
-    pointer: str
-    before: Any
-    after: Any
-
-
-class FileChange(Struct, frozen=True):
-    """Changed file of a job's code.
-
-    Attributes:
-        path: The file, relative to the repository's root.
-        added: Number of added lines; None for a binary file.
-        removed: Number of removed lines; None for a binary file.
-    """
-
-    path: str
-    added: int | None
-    removed: int | None
-
-
 class Change(Struct, frozen=True):
     """Action on a job, and its reason.
 
@@ -197,26 +178,6 @@ class Drift(Struct, frozen=True, order=True):
     job_name: str
     base_name: str
     detail: str
-
-
-class Comparison(Struct, frozen=True):
-    """The base commit of a plan, and the differences that belong to no single job.
-
-    Attributes:
-        base: The commit's id, 40 hex digits.
-        problems: Problems of the work tree's manifests and settings; their jobs are not among the changes.
-        base_problems: Number of problems of the base's manifests; the jobs of its invalid ones count as new.
-        settings: The fields of `reconciler.yaml` that differ, the most important ones first.
-        notes: The meaning of these differences, one sentence each.
-        warnings: What is probably a mistake in the work tree's valid manifests and settings.
-    """
-
-    base: str
-    problems: tuple[Problem, ...] = ()
-    base_problems: int = 0
-    settings: tuple[FieldChange, ...] = ()
-    notes: tuple[str, ...] = ()
-    warnings: tuple[Problem, ...] = ()
 
 
 class Plan(Struct, frozen=True):

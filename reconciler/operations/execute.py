@@ -27,12 +27,11 @@ from reconciler.operations.submissions import (
     Submission,
     Submissions,
     delay_of,
-    failed,
     waiting_line,
 )
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.outcome import Outcome, Status
+from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.adoption import Adopted, Adoption, adopt
 from reconciler.submission.claims_upkeep import (

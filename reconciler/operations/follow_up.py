@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -17,6 +17,7 @@ from reconciler.operations.apply import Applied
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import (
+    post_invalid,
     post_reason,
     post_statuses,
     posts_statuses,
@@ -73,7 +74,7 @@ def load_or_report(
             # Files that could not be read completely can't be compared: the commit before and after loading
             # reveals a switch of branches.
             commit = before if before and commit_of_files() == before else ""
-            problems = _report_invalid(session, commit, error)
+            problems = post_invalid(session, commit, error)
         reported(FollowUp(None, tuple(problems), len(problems)))
         raise
 
@@ -114,31 +115,13 @@ def _update(
         seen = look(session.ports, wanted, also, full=full, oldest=oldest)
         observed = seen.observed
         not_updated = applied.applier.upkeep(desired.jobs, observed)
-        commit, whole = applied.origin.exact, applied.plan.whole
         # With only some of the jobs, the others' runs would be left out of the summary.
-        if whole:
+        if applied.plan.whole:
             keep_summary(session.ports, seen, wanted, also)
-        failed = post_statuses(session, desired, observed, commit, whole, errors)
+        failed = post_statuses(session, desired, observed, applied.origin.exact, applied.plan.whole, errors)
     except ReconcilerError as error:
         return FollowUp(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
     return FollowUp(observed, (*not_updated, *unposted_sentences(failed)), len(failed))
-
-
-def _report_invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
-    """Update earlier commits' statuses, and post to this commit that its manifests are invalid.
-
-    Returns:
-        Statuses that could not be posted, a sentence for each.
-    """
-    files = len({problem.path for problem in error.problems})
-    count = f"{len(error.problems)} in {files} files" if files > 1 else f"{len(error.problems)}"
-    reason = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
-    try:
-        seen = look(session.ports, {}, record_keys(session))
-        failed = post_statuses(session, Desired((), {}), seen.observed, "", whole=False)
-        return unposted_sentences([*failed, *post_reason(session, commit, reason)])
-    except ReconcilerError as other:
-        return [other.message]
 
 
 _READ_ALONE = 10
@@ -191,18 +174,16 @@ def wait(
     Raises:
         ServiceError: The service can't be read.
     """
-    ended: dict[Awaited, ActualJob] = {}
+    found: dict[Awaited, ActualJob] = {}
     while True:
-        live = []
         # An ended job is not read again: its state is final.
-        for key, job in _poll(ports, set(jobs) - ended.keys()):
-            if job.state.ended:
-                ended[key] = with_reason(ports, job)
-            else:
-                live.append(job)
-        listener(_sorted([*ended.values(), *live]))
-        if not live:
-            return _sorted(ended.values())
+        ended = {key: job for key, job in found.items() if job.state.ended}
+        polled = _poll(ports, set(jobs) - ended.keys())
+        found = ended | {key: with_reason(ports, job) if job.state.ended else job for key, job in polled}
+        existing = tuple(sorted(found.values(), key=lambda job: (job.job_name, job.resource)))
+        listener(existing)
+        if all(job.state.ended for job in existing):
+            return existing
         ports.clock.sleep(pause)
 
 
@@ -212,13 +193,7 @@ def _poll(ports: Ports, jobs: Collection[Awaited]) -> Iterator[tuple[Awaited, Ac
     listed = {job.resource: job for job in ports.jobs.live()} if len(jobs) > _READ_ALONE else {}
     for key in sorted(jobs):
         job = listed.get(key.resource)
-        try:
+        # A deleted job's end can't be known.
+        with suppress(NotFoundError):
             # A listing may lack a job that was created a moment ago.
             yield key, job or ports.jobs.read(key.api_version, key.kind, key.resource)
-        except NotFoundError:
-            # A deleted job's end can't be known.
-            continue
-
-
-def _sorted(jobs: Collection[ActualJob]) -> tuple[ActualJob, ...]:
-    return tuple(sorted(jobs, key=lambda job: (job.job_name, job.resource)))

@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError, UsageError
@@ -58,37 +59,35 @@ class Access:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._links: dict[str, float] = {}
-        self._cookies: dict[str, float] = {}
+        self._links: dict[bytes, float] = {}
+        self._cookies: dict[bytes, float] = {}
 
     def link(self) -> str:
         """Return the word of a new link."""
         word = secrets.token_urlsafe(32)
         with self._lock:
-            self._links[word] = self._monotonic() + LINK_LASTS
+            self._links[word.encode()] = self._monotonic() + LINK_LASTS
         return word
 
     def redeemed(self, word: str) -> str | None:
         """Return a new cookie for a link's word; None if the link was used or is too old."""
+        given = word.encode("utf-8", "surrogateescape")
         with self._lock:
-            found = next((each for each in self._links if _is_same(each, word)), None)
+            found = next((each for each in self._links if hmac.compare_digest(each, given)), None)
             if found is None or self._links.pop(found) < self._monotonic():
                 return None
             cookie = secrets.token_urlsafe(32)
-            self._cookies[cookie] = self._monotonic() + COOKIE_LASTS
+            self._cookies[cookie.encode()] = self._monotonic() + COOKIE_LASTS
             while len(self._cookies) > _MOST_BROWSERS:
                 del self._cookies[next(iter(self._cookies))]
             return cookie
 
     def is_open(self, cookie: str) -> bool:
         """Return True for a cookie that was given and still lasts."""
+        given = cookie.encode("utf-8", "surrogateescape")
         with self._lock:
-            found = next((each for each in self._cookies if _is_same(each, cookie)), None)
+            found = next((each for each in self._cookies if hmac.compare_digest(each, given)), None)
             return found is not None and self._cookies[found] >= self._monotonic()
-
-
-def _is_same(first: str, second: str) -> bool:
-    return hmac.compare_digest(first.encode(), second.encode("utf-8", "surrogateescape"))
 
 
 class LivePages:
@@ -148,17 +147,20 @@ class LivePages:
         config = load_config(self._root())
         environment = config.environment(self._environment)
         desired = self._desired(config, environment)
-        content = Content(logs=True, env_values=True)
-        opened = open_session(config, environment, self._environ, start=False, memory=self._memory)
-        with opened as session:
-            taken = snapshot(session, desired, content, self._environ)
+        opened = partial(open_session, config, environment, self._environ, start=False)
+        with opened(memory=self._memory) as session:
+            taken = snapshot(session, desired, Content(logs=True, env_values=True), self._environ)
+
+        def details(key: Key) -> JobDetails | None:
+            with opened() as session:
+                return details_of(session, taken, key, self._environ)
+
+        def prepared(rows: Sequence[JobStatus]) -> list[str]:
+            with opened() as session:
+                return [self._prepare_time(session, taken, row) for row in rows]
+
         linked = [row for row in taken.site.rows if row_key(row) in taken.found]
-        pages = Pages(
-            taken.site,
-            lambda key: self._details(config, environment, taken, key),
-            linked,
-            lambda rows: self._prepared(config, environment, taken, rows),
-        )
+        pages = Pages(taken.site, details, linked, prepared)
         ended = time.monotonic()
         self._shown = ended + max(_FRESH, _SHARE * (ended - began)), pages
         return pages
@@ -172,20 +174,8 @@ class LivePages:
         except (InvalidError, UsageError):
             return None
 
-    def _details(
-        self, config: Config, environment: Environment, taken: Snapshot, key: Key
-    ) -> JobDetails | None:
-        with open_session(config, environment, self._environ, start=False) as session:
-            return details_of(session, taken, key, self._environ)
-
-    def _prepared(
-        self, config: Config, environment: Environment, taken: Snapshot, rows: Sequence[JobStatus]
-    ) -> list[str]:
-        """Return the beginning of each run's set-up; "" if unknown."""
-        with open_session(config, environment, self._environ, start=False) as session:
-            return [self._prepare_time(session, taken, row) for row in rows]
-
     def _prepare_time(self, session: Session, taken: Snapshot, row: JobStatus) -> str:
+        """Return the beginning of a run's set-up; "" if unknown."""
         job = taken.found.get(row_key(row))
         if job is None or job.run is None:
             return ""

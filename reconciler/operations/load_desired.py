@@ -80,13 +80,12 @@ def stageable_jobs(
     trees: dict[str, SourceTree] = {}
     for manifest, found in zip(manifests, known or repeat(()), strict=False):
         if manifest.package is None:
-            jobs.append(_job(manifest, found, "", environment))
+            jobs.append(_job(manifest, found, None, environment))
             continue
         reader = reader or _code_reader(root)
         # The name contains the code's digest, so a job with unreadable code has none.
         if tree := reader.read(manifest, manifest.package):
-            command = reader.shown_command(manifest, tree)
-            job = _job(manifest, found, tree.digest, environment, command)
+            job = _job(manifest, found, tree, environment)
             reader.add_archive(job.job_name, manifest, tree)
             trees[job.job_name] = tree
             jobs.append(job)
@@ -103,9 +102,10 @@ def _code_reader(root: Path) -> CodeReader:
 
 
 def _job(
-    manifest: Manifest, known: Identities, code: str, environment: Environment, command: Sequence[str] = ()
+    manifest: Manifest, known: Identities, tree: SourceTree | None, environment: Environment
 ) -> DesiredJob:
     packed = manifest.packed
+    code = tree.digest if tree else ""
     if not known:
         # The cache has no identities of a manifest that changed, or whose package's code is part of them.
         schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
@@ -119,9 +119,12 @@ def _job(
     if environment.defaults:
         engine = engine_class(manifest.api_version)
         packed = engine.with_defaults(manifest.kind, unpacked(packed), environment.defaults, name)
-    if command:
-        from reconciler.google.vertex_ai import with_command  # only its jobs run staged code in containers
+    if tree and manifest.module:
+        # Only Vertex AI's jobs run staged code in containers.
+        from reconciler.google.vertex_ai import shown_command, with_command
+        from reconciler.operations.staged_code import lock_file
 
+        command = shown_command(manifest.module, lock_file(manifest, tree))
         packed = with_command(manifest.kind, unpacked(packed), command)
     keys = tuple([key for _, key in known])
     return DesiredJob(manifest, identity, name, code, packed, tuple(earlier), keys)

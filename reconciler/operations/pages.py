@@ -33,7 +33,7 @@ from reconciler.output.pages.values import CommitInfo, Content, Site, row_key
 from reconciler.output.terminal import number_text
 from reconciler.planning.attempts import Attempt, attempts_by_base
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
-from reconciler.reporting.github.settings import REPOSITORY, repository_url, run_url
+from reconciler.reporting.github.api import REPOSITORY, repository_url, run_url
 from reconciler.submission.observe import observe
 
 LIMIT = 1000

@@ -27,8 +27,9 @@ from reconciler.manifests.settings import (
     read_document,
 )
 from reconciler.manifests.validate import Validation, validate
+from reconciler.model.diff import Comparison
 from reconciler.model.manifest import EVERYTHING, Selection
-from reconciler.model.plan import Change, Comparison, Plan, Target
+from reconciler.model.plan import Change, Plan, Target
 from reconciler.operations.load_desired import Desired, selected_jobs, stageable_jobs
 from reconciler.operations.origin import laying_out
 from reconciler.operations.plan import hours_of, target_of, with_refusals

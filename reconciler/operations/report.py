@@ -11,17 +11,17 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from reconciler.base.errors import ServiceError
+from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
-from reconciler.model.commit_record import CommitRecord
+from reconciler.model.claim import CommitRecord
 from reconciler.model.plan import Plan
 from reconciler.model.ports import CommitStore, VersionedRecord
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
 from reconciler.operations.plan import plan_of
 from reconciler.planning.planner import SUBMISSIONS
-from reconciler.reporting.github.settings import GitHubSettings, contexts_of, github_settings
+from reconciler.reporting.github.api import GitHubSettings, contexts_of, github_settings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import CommitStatus, plain_status
 from reconciler.reporting.status_rules import (
@@ -35,6 +35,7 @@ from reconciler.reporting.status_rules import (
     record_for,
     reopened,
 )
+from reconciler.submission.look import look
 from reconciler.submission.observe import Observed
 
 Skipped = Callable[[Collection[str]], Sequence[str]]
@@ -337,6 +338,23 @@ def post_statuses(
         each=settings.each,
     )
     return report(session.commits, GitHubReporter(settings.transport(), settings), view)
+
+
+def post_invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
+    """Update earlier commits' statuses, and post to this commit that its manifests are invalid.
+
+    Returns:
+        Statuses that could not be posted, a sentence for each.
+    """
+    files = len({problem.path for problem in error.problems})
+    count = f"{len(error.problems)} in {files} files" if files > 1 else f"{len(error.problems)}"
+    reason = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
+    try:
+        seen = look(session.ports, {}, record_keys(session))
+        failed = post_statuses(session, Desired((), {}), seen.observed, "", whole=False)
+        return unposted_sentences([*failed, *post_reason(session, commit, reason)])
+    except ReconcilerError as other:
+        return [other.message]
 
 
 def unposted_sentences(failed: Sequence[Failed]) -> list[str]:

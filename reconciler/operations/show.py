@@ -24,27 +24,20 @@ from msgspec.structs import replace
 from reconciler.base.errors import InvalidError, NotFoundError, ServiceError, UsageError
 from reconciler.base.git_command import SHA, Git
 from reconciler.google.client import numbers_of
-from reconciler.google.logs import JobLog
 from reconciler.google.object_store import ObjectStore, StoredObject
-from reconciler.google.session import Session
+from reconciler.google.session import JobLog, Session
 from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.findings import same_word, similar_word
 from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import Claim, ClaimId, ClaimState, age, made, time_of
-from reconciler.model.details import (
-    JobDetails,
-    Links,
-    ManifestPlace,
-    MetricsFile,
-    Output,
-    OutputFile,
-)
+from reconciler.model.details import JobDetails, Links, MetricsFile, Output, OutputFile
 from reconciler.model.job import COMMIT, KEY, ActualJob, State
+from reconciler.model.manifest import ManifestPlace
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.load_desired import load_desired
 from reconciler.planning.attempts import Attempt, attempts_by_base, base_of, keys_of
-from reconciler.reporting.github.settings import run_url
+from reconciler.reporting.github.api import run_url
 from reconciler.submission.observe import observe
 
 LAST_ENTRIES = 10

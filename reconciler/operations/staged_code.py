@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
@@ -12,13 +12,13 @@ from reconciler.base.diagnostics import Problem, pointer_of
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.git_command import SHA
 from reconciler.git.revision import revision
-from reconciler.google.container_command import shown_command
 from reconciler.google.engines import engine_class
 from reconciler.manifests.files import real_path
 from reconciler.manifests.yaml_load import position_in
+from reconciler.model.diff import FileChange
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import label_of
-from reconciler.model.plan import Change, FileChange
+from reconciler.model.plan import Change
 from reconciler.packaging.sdist import Sdist, build_code, build_sdist, check_code, check_sdist, place_in_code
 from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError, read_source_tree
 from reconciler.planning.comparison import CODE_POINTER
@@ -41,15 +41,17 @@ class CodeReader:
         self.problems: list[Problem] = []
         self.archives: dict[str, Callable[[], Sdist]] = {}
         self._root = root
-        self._trees: dict[Path, SourceTree | SourceTreeError] = {}
+        self._tree = cache(partial(_tree_or_error, root=root))
         self._checked: set[tuple[Path, str, str, str]] = set()
 
     def read(self, manifest: Manifest, folder: Path) -> SourceTree | None:
         """Return the code of a job in its package folder; None, and `problems`, if it can't be staged."""
         module = _module(manifest)
         key = (folder, manifest.module, manifest.requirements, module)
+        tree = self._tree(folder)
         try:
-            tree = self._tree(folder)
+            if isinstance(tree, SourceTreeError):
+                raise tree
             if key not in self._checked:
                 if manifest.module:
                     check_code(tree, manifest.module, manifest.requirements)
@@ -69,23 +71,6 @@ class CodeReader:
         """Add a job's archive, to be built from the source tree that its name was computed from."""
         build = partial(build_code, tree, manifest.module) if manifest.module else None
         self.archives[job_name] = cache(build or partial(build_sdist, tree, _module(manifest)))
-
-    @staticmethod
-    def shown_command(manifest: Manifest, tree: SourceTree) -> list[str]:
-        """Return the command of a job's containers for readers; empty if they run no staged code."""
-        return shown_command(manifest.module, lock_file(manifest, tree)) if manifest.module else []
-
-    def _tree(self, folder: Path) -> SourceTree:
-        if folder not in self._trees:
-            try:
-                self._trees[folder] = read_source_tree(folder, self._root)
-            except SourceTreeError as error:
-                # Kept, so that each job of the package reports the problem without another read.
-                self._trees[folder] = error
-        found = self._trees[folder]
-        if isinstance(found, SourceTreeError):
-            raise found
-        return found
 
 
 class EarlierCode:
@@ -150,17 +135,14 @@ class LineCounter:
         # Several jobs share a package.
         key = (folder, before.digest if before else "", after.digest if after else "")
         if key not in self._files:
-            self._files[key] = tuple(self._compared(folder, before, after))
+            old, new = ({file.path: file for file in tree.files} if tree else {} for tree in (before, after))
+            pairs = {path: (old.get(path), new.get(path)) for path in sorted({*old, *new})}
+            self._files[key] = tuple(
+                FileChange((PurePosixPath(folder) / path).as_posix(), *self._counts(*pair))
+                for path, pair in pairs.items()
+                if pair[0] != pair[1]
+            )
         return self._files[key]
-
-    def _compared(
-        self, folder: str, before: SourceTree | None, after: SourceTree | None
-    ) -> Iterator[FileChange]:
-        old, new = ({file.path: file for file in tree.files} if tree else {} for tree in (before, after))
-        for path in sorted({*old, *new}):
-            if old.get(path) != new.get(path):
-                shown = (PurePosixPath(folder) / path).as_posix()
-                yield FileChange(shown, *self._counts(old.get(path), new.get(path)))
 
     def _counts(self, old: SourceFile | None, new: SourceFile | None) -> tuple[int | None, int | None]:
         before, after = (file.content if file else b"" for file in (old, new))
@@ -199,6 +181,14 @@ def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
         if manifest.package is not None:
             reader.read(manifest, manifest.package)
     return reader.problems
+
+
+def _tree_or_error(folder: Path, root: Path) -> SourceTree | SourceTreeError:
+    # Returned, so that it can be cached: each job of the package reports it without another read.
+    try:
+        return read_source_tree(folder, root)
+    except SourceTreeError as error:
+        return error
 
 
 def lock_file(manifest: Manifest, tree: SourceTree) -> str:

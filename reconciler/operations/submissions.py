@@ -10,67 +10,35 @@ from math import ceil
 
 from reconciler.base.concurrency import RunTasks
 from reconciler.base.errors import NotFoundError, ReconcilerError, ServiceError
-from reconciler.model.cause import held
+from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import Change
 from reconciler.model.ports import Ports
-from reconciler.planning.outcome import Outcome, Status
+from reconciler.planning.outcome import Outcome, Standing, Status, failed
 from reconciler.submission.protocol import Order, SubmissionResult, Submitter
 from reconciler.submission.quota import NotBegunError, Quota
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """Change that submits a job, with its order.
-
-    Attributes:
-        stage: Uploads the job's package; raises ServiceError.
-    """
-
-    change: Change
-    order: Order
-    stage: Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """Progress of the submissions of one plan.
-
-    Attributes:
-        total: The number of submissions.
-        done: The number with an outcome.
-        failed: The number of those that were not submitted.
-        open: The number that were sent and have no outcome yet, or wait to be sent again.
-        held: Seconds until the service's quota allows the next request; 0 if it does now.
-        left: Minimum number of seconds until all are sent; None without a limit on the rate.
-    """
-
-    total: int
-    done: int = 0
-    failed: int = 0
-    open: int = 0
-    held: float = 0.0
-    left: float | None = None
-
 
 Listener = Callable[[Standing], None]
 """Called with the progress after each change, from one thread at a time."""
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
-    """Submission without an outcome.
+class Submission:
+    """Change that submits a job, with its order.
 
     Attributes:
-        settled: Its last known state.
+        stage: Uploads the job's package; raises ServiceError.
+        settled: Its last known state; None until it was sent.
         due: Time of the next attempt, by the monotonic clock.
         is_reported: True once the wait was reported.
     """
 
-    submission: Submission
-    settled: SubmissionResult
-    due: float
+    change: Change
+    order: Order
+    stage: Callable[[], None]
+    settled: SubmissionResult | None = None
+    due: float = 0.0
     is_reported: bool = False
 
 
@@ -97,7 +65,7 @@ class Submissions:
     listener: Listener
     # Submissions report from several threads; listeners are called from one at a time.
     _reporting: threading.Lock = field(default_factory=threading.Lock, init=False)
-    _open: list[_Open] = field(default_factory=list, init=False)
+    _open: list[Submission] = field(default_factory=list, init=False)
     _total: int = field(default=0, init=False)
     _done: int = field(default=0, init=False)
     _failed: int = field(default=0, init=False)
@@ -110,7 +78,7 @@ class Submissions:
     @property
     def waiting(self) -> set[str]:
         """Return the base names of the submissions without an outcome."""
-        return {one.submission.change.base_name for one in self._open}
+        return {one.change.base_name for one in self._open}
 
     def begin(self, submissions: Sequence[Submission]) -> Iterator[Outcome]:
         """Send each submission; yield the outcomes that are known at once.
@@ -119,13 +87,14 @@ class Submissions:
         """
         self._total = len(submissions)
         self._report_progress()
-        for submission, result in self.together([partial(self._send, one) for one in submissions]):
+        for one, result in self.together([partial(self._attempt, one) for one in submissions]):
             if isinstance(result, Outcome):
                 yield self._counted(result)
             else:
                 # Other submissions took time since: an unknown outcome may be known already.
                 delay = 0.0 if result.until else delay_of(result, self.pause) or 0.0
-                self._open.append(_Open(submission, result, self.ports.clock.monotonic() + delay))
+                one.due = self.ports.clock.monotonic() + delay
+                self._open.append(one)
                 self._report_progress()
 
     def end(self) -> Iterator[Outcome]:
@@ -134,7 +103,7 @@ class Submissions:
         while self._open:
             now = self.ports.clock.monotonic()
             due = [one for one in self._open if one.due <= now]
-            for one, result in self.together([partial(self._retry, one) for one in due]):
+            for one, result in self.together([partial(self._attempt, one) for one in due]):
                 if isinstance(result, Outcome):
                     self._open.remove(one)
                     yield self._counted(result)
@@ -143,52 +112,44 @@ class Submissions:
             # A submission that is due only after the time limit is left to the next apply.
             for one in [one for one in self._open if one.due > end or not self.go_on()]:
                 self._open.remove(one)
-                yield self._counted(self._outcome(one.submission, one.settled))
+                yield self._counted(self._outcome(one))
             if self._open:
                 left = min(one.due for one in self._open) - self.ports.clock.monotonic()
                 # No sleep is longer than the pause, so that a stop is noticed soon.
                 self.ports.clock.sleep(min(max(0.0, left), self.pause))
 
-    def _send(self, submission: Submission) -> tuple[Submission, Outcome | SubmissionResult]:
-        change = submission.change
-        if not self.go_on():
-            return submission, Outcome(change, Status.SKIPPED)
+    def _attempt(self, one: Submission) -> tuple[Submission, Outcome | SubmissionResult]:
+        """Send a submission; return its outcome, or its state if another attempt can change that."""
         try:
-            submission.stage()
-            return submission, self._result(submission)
+            if one.settled is None:
+                if not self.go_on():
+                    raise NotBegunError("")
+                one.stage()
+            one.settled = Submitter(self.ports, self._quota).submit(one.order)
+            waits = delay_of(one.settled, self.pause) is not None
+            return one, one.settled if waits else self._outcome(one)
         except NotBegunError as error:
+            if one.settled:
+                return one, self._outcome(one)
             # No request was sent, so the job certainly does not exist: skipped, not failed.
-            return submission, Outcome(change, Status.SKIPPED, error=error.message or None)
+            return one, Outcome(one.change, Status.SKIPPED, error=error.message or None)
         except ReconcilerError as error:
-            return submission, failed(change, error)
+            return one, failed(one.change, error)
 
-    def _retry(self, one: _Open) -> tuple[_Open, Outcome | SubmissionResult]:
-        try:
-            return one, self._result(one.submission)
-        except NotBegunError:
-            return one, self._outcome(one.submission, one.settled)
-        except ReconcilerError as error:
-            return one, failed(one.submission.change, error)
-
-    def _result(self, submission: Submission) -> Outcome | SubmissionResult:
-        """Return the outcome of a submission, or its state if another attempt can change that."""
-        settled = Submitter(self.ports, self._quota).submit(submission.order)
-        waits = delay_of(settled, self.pause) is not None
-        return settled if waits else self._outcome(submission, settled)
-
-    def _postpone(self, one: _Open, settled: SubmissionResult) -> None:
-        one.settled = settled
+    def _postpone(self, one: Submission, settled: SubmissionResult) -> None:
         one.due = self.ports.clock.monotonic() + (delay_of(settled, self.pause) or 0.0)
         if settled.until and not one.is_reported:
             one.is_reported = True
             self._report_wait(waiting_line(settled))
 
-    def _outcome(self, submission: Submission, settled: SubmissionResult) -> Outcome:
-        change, claim = submission.change, settled.claim
+    def _outcome(self, one: Submission) -> Outcome:
+        settled = one.settled
+        assert settled is not None, "only a submission that was sent has an outcome of the service"
+        claim = settled.claim
         if claim.state is ClaimState.BOUND:
             state = self._state(claim, settled.job)
-            return Outcome(change, Status.APPLIED, state=state, resource=claim.resource)
-        return Outcome(change, Status.FAILED, error=unsettled_reason(settled))
+            return Outcome(one.change, Status.APPLIED, state=state, resource=claim.resource)
+        return Outcome(one.change, Status.FAILED, error=unsettled_reason(claim, settled.until, settled.cause))
 
     def _state(self, claim: Claim, job: ActualJob | None) -> State | None:
         if job is not None:
@@ -235,25 +196,3 @@ def waiting_line(settled: SubmissionResult) -> str:
     """Return a line about the wait for a submission's outcome and its time limit."""
     name, until = settled.claim.job_name, f"{settled.until:%H:%M:%S}"
     return f"{name}: its request may have created a job; looking for it until {until} UTC at the latest"
-
-
-def unsettled_reason(settled: SubmissionResult) -> str:
-    """Return the reason for a submission without a run, with the next step."""
-    claim = settled.claim
-    after = f" after {settled.until:%H:%M:%S} UTC" if settled.until else ""
-    if claim.state is ClaimState.PENDING:
-        why = f" ({settled.cause})" if settled.cause else ""
-        return f"it is not known whether a job was created{why}: the next apply{after} finds out"
-    if claim.state is ClaimState.HELD and settled.until:
-        return f"an earlier request may still create a job: it can be submitted again{after}"
-    if claim.state is ClaimState.REJECTED:
-        later = f"; not submitted again before {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
-        return f"{claim.error}{later}"
-    return held(claim)
-
-
-def failed(change: Change, error: ReconcilerError) -> Outcome:
-    """Return the outcome of a failed change."""
-    # An outcome, not an exception: one failure must not stop the other changes.
-    reason = f"{error.message.removesuffix('.')} ({error.hint})" if error.hint else error.message
-    return Outcome(change, Status.FAILED, error=reason)

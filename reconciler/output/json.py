@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
@@ -15,7 +16,6 @@ from reconciler.model.plan import FORMAT_VERSION, Action, Change, Plan
 if TYPE_CHECKING:
     from reconciler.model.cause import Cause
     from reconciler.model.details import JobDetails, Output, Study, Workers
-    from reconciler.model.job import LogEntry
     from reconciler.planning.outcome import JobStatus, Outcome
 
 Json = dict[str, Any]
@@ -38,29 +38,15 @@ def problem_json(problem: Problem) -> Json:
 
 def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
     """Return the output of `plan --format json`; `problems` are those of the manifests, warnings included."""
-    target = plan.target
     if plan.comparison:
         problems = (*plan.comparison.problems, *plan.comparison.warnings)
     return {
         "formatVersion": FORMAT_VERSION,
-        "target": {
-            "environment": target.environment,
-            "engine": target.engine,
-            "project": target.project,
-            "location": target.location,
-        },
+        "target": _values(plan.target, "environment", "engine", "project", "location"),
         "digest": plan.digest,
         "summary": summary(plan),
         "changes": [_change_json(change) for change in plan.changes],
-        "drift": [
-            {
-                "kind": str(drift.kind),
-                "jobName": drift.job_name,
-                "baseName": drift.base_name,
-                "detail": drift.detail,
-            }
-            for drift in plan.drift
-        ],
+        "drift": [_values(drift, "kind", "job_name", "base_name", "detail") for drift in plan.drift],
         "problems": [problem_json(problem) for problem in problems],
     }
 
@@ -71,11 +57,8 @@ def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
         **plan_json(plan),
         "outcomes": [
             {
-                "jobName": outcome.change.job_name,
-                "action": str(outcome.change.action),
-                "status": str(outcome.status),
-                "state": str(outcome.state) if outcome.state else None,
-                "error": outcome.error,
+                **_values(outcome.change, "job_name", "action"),
+                **_values(outcome, "status", "state", "error"),
                 "cause": _cause_json(outcome.cause) if outcome.cause else None,
             }
             for outcome in outcomes
@@ -86,18 +69,8 @@ def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
 def job_json(job: JobStatus) -> Json:
     """Return one of the `jobs` of `status --format json`."""
     return {
-        "jobName": job.job_name,
-        "baseName": job.base_name,
-        "kind": job.kind,
-        "state": str(job.state) if job.state else None,
-        "claim": job.claim,
-        "createTime": job.create_time or None,
-        "startTime": job.start_time or None,
-        "endTime": job.end_time or None,
-        "error": job.error or None,
-        "resource": job.resource or None,
-        "url": job.url or None,
-        "commit": job.commit or None,
+        **_values(job, "job_name", "base_name", "kind", "state", "claim"),
+        **_known(job, "create_time", "start_time", "end_time", "error", "resource", "url", "commit"),
         "attempt": job.attempt,
         "cause": _cause_json(job.cause) if job.cause else None,
     }
@@ -105,56 +78,38 @@ def job_json(job: JobStatus) -> Json:
 
 def details_json(details: JobDetails) -> Json:
     """Return the output of `show --format json`."""
-    study, links = details.study, details.links
-    return {
-        "formatVersion": FORMAT_VERSION,
-        "jobName": details.job_name,
-        "baseName": details.base_name,
-        "apiVersion": details.api_version,
-        "kind": details.kind,
-        "environment": details.environment,
-        **_record_json(details),
-        "spec": details.spec,
-        "workers": [_workers_json(each) for each in details.workers],
-        "serviceAccount": details.service_account or None,
-        "network": details.network or None,
-        "timeout": details.timeout or None,
-        "labels": details.labels,
-        "output": _output_json(details.output) if details.output else None,
-        "metrics": [{"file": each.name, "values": _numbers_json(each.values)} for each in details.metrics],
-        "study": _study_json(study) if study else None,
-        "links": {
-            "console": links.console or None,
-            "workflowRun": links.workflow_run or None,
-            "tensorboardDirectory": links.tensorboard or None,
-        },
-        "log": [_entry_json(entry) for entry in details.log],
-        "unread": [{"part": part, "reason": reason} for part, reason in sorted(details.unread.items())],
-    }
-
-
-def _record_json(details: JobDetails) -> Json:
-    """Return the state, times, origin and claim of a job."""
-    claim, place = details.claim, details.manifest
-    commit = {"sha": details.commit, "author": details.author or None, "subject": details.subject or None}
-    manifest = {"path": place.path, "line": place.line or None, "relation": place.relation or None}
+    claim, place, links = details.claim, details.manifest, details.links
+    commit = {"sha": details.commit, **_known(details, "author", "subject")}
     requests = len(claim.request_ids) if claim else 0
     return {
-        "state": str(details.state) if details.state else None,
+        "formatVersion": FORMAT_VERSION,
+        **_values(details, "job_name", "base_name", "api_version", "kind", "environment", "state"),
         "deletedOutside": details.is_gone,
         "suspended": details.is_suspended,
         "cause": _cause_json(details.cause) if details.cause else None,
-        "error": details.error or None,
-        "resource": details.resource or None,
+        **_known(details, "error", "resource"),
         "attempt": details.attempt,
-        "createTime": details.create_time or None,
-        "prepareTime": details.prepare_time or None,
-        "startTime": details.start_time or None,
-        "endTime": details.end_time or None,
+        **_known(details, "create_time", "prepare_time", "start_time", "end_time"),
         "commit": commit if details.commit else None,
-        "manifest": manifest if place.path else None,
-        "claim": {"state": str(claim.state) if claim else "none", "requests": requests},
-        "unsettled": [{"jobName": each.job_name, "state": str(each.state)} for each in details.unsettled],
+        "manifest": _known(place, "path", "line", "relation") if place.path else None,
+        "claim": {"state": claim.state if claim else "none", "requests": requests},
+        "unsettled": [_values(each, "job_name", "state") for each in details.unsettled],
+        "spec": details.spec,
+        "workers": [_workers_json(each) for each in details.workers],
+        **_known(details, "service_account", "network", "timeout"),
+        "labels": details.labels,
+        "output": _output_json(details.output) if details.output else None,
+        "metrics": [{"file": each.name, "values": _numbers_json(each.values)} for each in details.metrics],
+        "study": _study_json(details.study) if details.study else None,
+        "links": {
+            **_known(links, "console", "workflow_run"),
+            "tensorboardDirectory": links.tensorboard or None,
+        },
+        "log": [
+            {**_values(entry, "timestamp", "severity", "text"), **_known(entry, "replica", "trial")}
+            for entry in details.log
+        ],
+        "unread": [{"part": part, "reason": reason} for part, reason in sorted(details.unread.items())],
     }
 
 
@@ -164,19 +119,9 @@ def _output_json(output: Output) -> Json:
         "folder": output.folder or None,
         "complete": output.is_complete,
         "files": [
-            {"name": file.name, "size": file.size, "updated": file.updated or None, "older": file.is_older}
+            {**_values(file, "name", "size"), **_known(file, "updated"), "older": file.is_older}
             for file in output.files
         ],
-    }
-
-
-def _entry_json(entry: LogEntry) -> Json:
-    return {
-        "timestamp": entry.timestamp,
-        "severity": entry.severity,
-        "text": entry.text,
-        "replica": entry.replica or None,
-        "trial": entry.trial or None,
     }
 
 
@@ -187,8 +132,7 @@ def _workers_json(workers: Workers) -> Json:
         "machineType": workers.machine or None,
         "acceleratorType": workers.accelerator or None,
         "acceleratorCount": workers.accelerator_count,
-        "image": workers.image or None,
-        "module": workers.module or None,
+        **_known(workers, "image", "module"),
         "command": [*workers.command],
         "args": [*workers.args],
         "env": [{"name": name, "value": value} for name, value in workers.env],
@@ -205,13 +149,9 @@ def _study_json(study: Study) -> Json:
         "best": study.best.id if study.best else None,
         "trials": [
             {
-                "id": trial.id,
-                "state": trial.state,
-                "parameters": trial.parameters,
+                **_values(trial, "id", "state", "parameters"),
                 "metrics": _numbers_json(trial.metrics),
-                "startTime": trial.start_time or None,
-                "endTime": trial.end_time or None,
-                "reason": trial.reason or None,
+                **_known(trial, "start_time", "end_time", "reason"),
             }
             for trial in study.trials
         ],
@@ -224,7 +164,7 @@ def _numbers_json(values: Mapping[str, float]) -> Json:
 
 
 def _cause_json(cause: Cause) -> Json:
-    return {"class": str(cause.class_), "message": cause.message, "remedy": cause.remedy}
+    return {"class": cause.class_, "message": cause.message, "remedy": cause.remedy}
 
 
 def summary(plan: Plan) -> dict[str, int]:
@@ -236,17 +176,25 @@ def summary(plan: Plan) -> dict[str, int]:
 
 def _change_json(change: Change) -> Json:
     return {
-        "action": str(change.action),
-        "reason": change.reason,
-        "baseName": change.base_name,
-        "jobName": change.job_name,
-        "kind": change.kind,
-        "path": change.path or None,
-        "line": change.line or None,
-        "fields": [
-            {"pointer": field.pointer, "before": field.before, "after": field.after}
-            for field in change.fields
-        ],
+        **_values(change, "action", "reason", "base_name", "job_name", "kind"),
+        **_known(change, "path", "line"),
+        "fields": [_values(field, "pointer", "before", "after") for field in change.fields],
         "spec": change.spec,
-        "files": [{"path": file.path, "added": file.added, "removed": file.removed} for file in change.files],
+        "files": [_values(file, "path", "added", "removed") for file in change.files],
     }
+
+
+def _values(value: object, *names: str) -> Json:
+    """Return attributes under their names in JSON, which are in camel case."""
+    return {_camel_case(name): getattr(value, name) for name in names}
+
+
+def _known(value: object, *names: str) -> Json:
+    """Return the same with null for "" and 0, which stand for unknown or none."""
+    return {name: known or None for name, known in _values(value, *names).items()}
+
+
+@cache
+def _camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))

@@ -16,21 +16,18 @@ from urllib.parse import quote
 from reconciler.base.diagnostics import WARNING, Problem, counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.cause import with_name
-from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan
-from reconciler.output.review import (
-    diff_lines,
-    field_values,
-    file_lines,
-    notes_below,
-    own_notes,
-    shared_notes,
-    spec_lines,
-)
+from reconciler.model.diff import Comparison, FieldChange
+from reconciler.model.plan import Action, Change, Edit, Plan
+from reconciler.output.review import diff_lines, field_values, spec_lines
 from reconciler.output.text import (
     SHOWN_OF_SHA,
+    file_lines,
     matters,
+    notes_below,
+    own_notes,
     place,
     problem_count,
+    shared_notes,
     summary_line,
     target_text,
 )

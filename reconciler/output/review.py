@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from reconciler.base.diagnostics import MAX_QUOTED, counted
 from reconciler.base.sanitize import one_line
+from reconciler.model.diff import FieldChange
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Change, Edit, FieldChange, FileChange
+from reconciler.model.plan import Change
 from reconciler.planning.comparison import CODE_POINTER
 
 if TYPE_CHECKING:
@@ -26,14 +27,10 @@ if TYPE_CHECKING:
 MAX_LINES = 300
 """Shown lines of a spec or a diff."""
 
-MAX_FILES = 20
-"""Shown files of a job's code."""
-
 _CONTEXT = 2
 # A comparison of more lines could take quadratic time; such specs show all lines as changed.
 _MOST_COMPARED = 1000
 _WIDTH = 10**9  # a text is never folded
-_NOTHING = "nothing"
 _RANGE = "integerValueSpec"  # its fields are int64
 _WHOLE = re.compile("-?[0-9]{1,19}")
 
@@ -69,50 +66,13 @@ def diff_lines(change: Change) -> list[str]:
     return _limited([one_line(line) for line in _shortened(rows)])
 
 
-def file_lines(files: Sequence[FileChange]) -> list[tuple[str, str]]:
-    """Return the path of each changed file with its added and removed lines, and a row for omitted files."""
-    shown = [(file.path, _counts(file)) for file in files[:MAX_FILES]]
-    left = len(files) - MAX_FILES
-    return [*shown, (f"… and {counted(left, 'more file')}", "")] if left > 0 else shown
-
-
-def shared_notes(changes: Iterable[Change]) -> Mapping[Edit, Sequence[str]]:
-    """Return the notes that all changes of an edit have, by edit; none for an edit of a single change."""
-    noted: dict[Edit, list[tuple[str, ...]]] = {}
-    for change in changes:
-        if change.edit:
-            noted.setdefault(change.edit, []).append(change.notes)
-    return {
-        edit: [note for note in all_notes[0] if all(note in notes for notes in all_notes)]
-        for edit, all_notes in noted.items()
-        if len(all_notes) > 1
-    }
-
-
-def own_notes(change: Change, shared: Mapping[Edit, Sequence[str]]) -> list[str]:
-    """Return the notes of a change without the shared ones."""
-    said = shared.get(change.edit, ()) if change.edit else ()
-    return [note for note in change.notes if note not in said]
-
-
-def notes_below(shared: Mapping[Edit, Sequence[str]]) -> list[str]:
-    """Return the shared notes as sentences."""
-    return [f"For each {edit} job: {note}." for edit, notes in shared.items() for note in notes]
-
-
 def field_values(field: FieldChange) -> tuple[str, str]:
     """Return both values as JSON, cut and not sanitized."""
-    return _cut_pair(*(_value(value) for value in (field.before, field.after)))
-
-
-def _counts(file: FileChange) -> str:
-    if file.added is None or file.removed is None:
-        return "binary"
-    return f"+{file.added} -{file.removed}" if file.added or file.removed else "mode"
-
-
-def _value(value: Any) -> str:
-    return _NOTHING if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True)
+    before, after = (
+        "nothing" if value is None else json.dumps(value, ensure_ascii=False, sort_keys=True)
+        for value in (field.before, field.after)
+    )
+    return _cut_pair(before, after)
 
 
 def yaml_lines(spec: JsonObject) -> list[str]:
@@ -143,33 +103,26 @@ def _text(text: str) -> str:
 
 def earlier_spec(spec: JsonObject, fields: Sequence[FieldChange]) -> JsonObject:
     """Return a copy of the spec with the earlier value of each field."""
-    earlier: Any = deepcopy(spec)
+    earlier = deepcopy(spec)
     # Added list items go from the last to the first, and removed ones come back in their order.
-    for field in reversed(fields):
+    added = [field for field in reversed(fields) if field.before is None]
+    for field in [*added, *(field for field in fields if field.before is not None)]:
+        parent, key = _place(earlier, field.pointer)
         if field.before is None:
-            _edit(earlier, field.pointer, lambda parent, key: parent.pop(key))
-    for field in fields:
-        if field.before is not None:
-            _edit(earlier, field.pointer, _setter(field.before))
-    found: JsonObject = earlier
-    return found
-
-
-def _setter(value: Any) -> Callable[[Any, Any], None]:
-    def put(parent: Any, key: Any) -> None:
-        if isinstance(parent, list) and key >= len(parent):
-            parent.append(value)
+            del parent[key]
+        elif isinstance(parent, list) and key >= len(parent):
+            parent.append(field.before)
         else:
-            parent[key] = value
+            parent[key] = field.before
+    return earlier
 
-    return put
 
-
-def _edit(node: Any, pointer: str, edit: Callable[[Any, Any], object]) -> None:
+def _place(node: Any, pointer: str) -> tuple[Any, Any]:
+    """Return the mapping or list that a pointer leads to, and the last key."""
     *names, last = [name.replace("~1", "/").replace("~0", "~") for name in pointer.split("/")[1:]]
     for name in names:
         node = node[_key(node, name)]
-    edit(node, _key(node, last))
+    return node, _key(node, last)
 
 
 def _key(node: Any, name: str) -> str | int:
@@ -210,14 +163,12 @@ def _shortened(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
             kept.update(range(number - _CONTEXT, number + _CONTEXT + 1))
             kept.update(place for _, place in above)
         above.append((depth, number))
-    before = -1
     for number, (sign, line) in enumerate(rows):
         if number in kept:
-            if number > before + 1:
+            if number and number - 1 not in kept:
                 yield f"  {' ' * (len(line) - len(line.lstrip()))}…"
             yield f"{sign} {line}"
-            before = number
-    if before < len(rows) - 1:
+    if rows and len(rows) - 1 not in kept:
         yield "  …"
 
 

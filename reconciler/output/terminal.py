@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 
-from reconciler.model.job import State
+from reconciler.model.job import ActualJob, State
 
 Paint = Callable[[str, str], str]
 """Returns a text in the colour of a style: a state, a sign of the plan, or "head"; unchanged for others."""
@@ -84,6 +84,25 @@ def age(time: timedelta) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def elapsed(job: ActualJob) -> str:
+    """Return the time from a job's creation to its end or to now: "1:05:09"; "" if the former is unknown."""
+    start = _time(job.create_time)
+    if start is None:
+        return ""
+    end = _time(job.end_time) or datetime.now(UTC)
+    seconds = max(0, int((end - start).total_seconds()))
+    return f"{seconds // 3600}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
+
+
+def _time(text: str) -> datetime | None:
+    # A time that is invalid or has no zone must not end the wait that shows it.
+    try:
+        time = datetime.fromisoformat(text)
+        return time.astimezone(UTC) if time.tzinfo else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def number_text(value: float) -> str:

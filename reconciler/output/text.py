@@ -7,22 +7,25 @@ workflow's log.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
 from reconciler.base.sanitize import one_line, workflow_command
 from reconciler.model.job import State
-from reconciler.model.plan import Action, Change, Comparison, Edit, FieldChange, Plan, Stuck, Target
+from reconciler.model.plan import Action, Change, Edit, Plan, Stuck, Target
 from reconciler.output.json import summary
 from reconciler.output.terminal import Paint, painter, width_of
 
 # Imported late, because `validate` prints with this module and needs no planning.
 if TYPE_CHECKING:
+    from reconciler.model.diff import Comparison, FieldChange, FileChange
     from reconciler.planning.outcome import Outcome
 
 MAX_FIELDS = 50
+MAX_FILES = 20
+"""Shown files of a job's code."""
 MAX_DETAILED = 100
 """Jobs of a plan whose specs or differences the terminal shows."""
 SHOWN_OF_SHA = 12
@@ -119,8 +122,6 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False, width:
 
 def _changes_lines(shown: Sequence[Change], paint: Paint, width: int | None) -> Iterator[str]:
     """Yield the lines of all changes, the notes of all of them, and the number of those cut short."""
-    from reconciler.output.review import notes_below, own_notes, shared_notes
-
     shared = shared_notes(shown)
     was_long = False
     for number, change in enumerate(shown):
@@ -139,6 +140,30 @@ def _changes_lines(shown: Sequence[Change], paint: Paint, width: int | None) -> 
             f"Details of the last {left} are left out: `reconciler plan PATH` shows them for fewer jobs."
         )
     yield from [*below, ""] if below else ()
+
+
+def shared_notes(changes: Iterable[Change]) -> Mapping[Edit, Sequence[str]]:
+    """Return the notes that all changes of an edit have, by edit; none for an edit of a single change."""
+    noted: dict[Edit, list[tuple[str, ...]]] = {}
+    for change in changes:
+        if change.edit:
+            noted.setdefault(change.edit, []).append(change.notes)
+    return {
+        edit: [note for note in all_notes[0] if all(note in notes for notes in all_notes)]
+        for edit, all_notes in noted.items()
+        if len(all_notes) > 1
+    }
+
+
+def own_notes(change: Change, shared: Mapping[Edit, Sequence[str]]) -> list[str]:
+    """Return the notes of a change without the shared ones."""
+    said = shared.get(change.edit, ()) if change.edit else ()
+    return [note for note in change.notes if note not in said]
+
+
+def notes_below(shared: Mapping[Edit, Sequence[str]]) -> list[str]:
+    """Return the shared notes as sentences."""
+    return [f"For each {edit} job: {note}." for edit, notes in shared.items() for note in notes]
 
 
 def _settings_lines(compared: Comparison) -> Iterator[str]:
@@ -252,13 +277,26 @@ def _detail_lines(change: Change, paint: Paint, notes: Sequence[str], *, detaile
         notes: The notes to show.
         detailed: True to include the spec or the differences.
     """
-    from reconciler.output.review import diff_lines, file_lines, spec_lines
+    from reconciler.output.review import diff_lines, spec_lines
 
     if detailed:
         yield from (paint("+", f"      + {line}") for line in spec_lines(change))
         yield from (paint(line[0], f"      {line}") for line in diff_lines(change))
     yield from (f"      {one_line(path)}  {counts}".rstrip() for path, counts in file_lines(change.files))
     yield from (f"      {one_line(note)}" for note in notes)
+
+
+def file_lines(files: Sequence[FileChange]) -> list[tuple[str, str]]:
+    """Return the path of each changed file with its added and removed lines, and a row for omitted files."""
+    shown = [(file.path, _counts(file)) for file in files[:MAX_FILES]]
+    left = len(files) - MAX_FILES
+    return [*shown, (f"… and {counted(left, 'more file')}", "")] if left > 0 else shown
+
+
+def _counts(file: FileChange) -> str:
+    if file.added is None or file.removed is None:
+        return "binary"
+    return f"+{file.added} -{file.removed}" if file.added or file.removed else "mode"
 
 
 def place(change: Change) -> str:

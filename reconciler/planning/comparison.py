@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import pointer_of
 from reconciler.model.claim import Claim, ClaimId, age, rerun_digest
-from reconciler.model.diff import diff, is_filled, is_left_out, is_spelling, shifted
+from reconciler.model.diff import FieldChange, diff, is_filled, is_left_out, is_spelling, shifted
 from reconciler.model.job import CODE, COMMIT, KEY, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
-from reconciler.model.plan import Change, DesiredJob, FieldChange
+from reconciler.model.plan import Change, DesiredJob
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 
 CODE_POINTER = "/package"
@@ -168,11 +168,10 @@ def changed_settings(before: JsonObject, after: JsonObject, environment: str) ->
     Each field of a setting that one side lacks counts. A written null is "no limit". The settings of
     `environment` come before those of other environments.
     """
-    order = [*_DECIDES]
 
     def rank(change: FieldChange) -> tuple[bool, bool, int, str]:
         owner, setting = _owner_and_setting(change.pointer)
-        importance = [*order, setting].index(setting)
+        importance = [*_DECIDES, setting].index(setting)
         return setting not in _DECIDES, owner not in ("", environment), importance, change.pointer
 
     old, new = dict(_settings((), before)), dict(_settings((), after))

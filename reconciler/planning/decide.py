@@ -19,10 +19,11 @@ from reconciler.model.cause import (
     held,
 )
 from reconciler.model.claim import Claim, ClaimState, age, time_of
+from reconciler.model.diff import FieldChange
 from reconciler.model.job import INSTANCE, KEY, ActualJob, State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
-from reconciler.model.plan import Action, Change, DesiredJob, FieldChange, Occasion, Stuck, Target
+from reconciler.model.plan import Action, Change, DesiredJob, Occasion, Stuck, Target
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared

@@ -1,13 +1,15 @@
-"""Results of applied changes, and the status of a job."""
+"""Results of applied changes, progress of submissions, and the status of a job."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 
 from msgspec import Struct
 
+from reconciler.base.errors import ReconcilerError
 from reconciler.model.cause import Cause
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
@@ -39,6 +41,46 @@ class Outcome:
     error: str | None = None
     resource: str = ""
     cause: Cause | None = None
+
+
+def failed(change: Change, error: ReconcilerError) -> Outcome:
+    """Return the outcome of a failed change."""
+    # An outcome, not an exception: one failure must not stop the other changes.
+    reason = f"{error.message.removesuffix('.')} ({error.hint})" if error.hint else error.message
+    return Outcome(change, Status.FAILED, error=reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Progress of the submissions of one plan.
+
+    Attributes:
+        total: The number of submissions.
+        done: The number with an outcome.
+        failed: The number of those that were not submitted.
+        open: The number that were sent and have no outcome yet, or wait to be sent again.
+        held: Seconds until the service's quota allows the next request; 0 if it does now.
+        left: Minimum number of seconds until all are sent; None without a limit on the rate.
+    """
+
+    total: int
+    done: int = 0
+    failed: int = 0
+    open: int = 0
+    held: float = 0.0
+    left: float | None = None
+
+    @property
+    def details(self) -> str:
+        """The failures, the unknown outcomes and the waits, in one line; "" for none."""
+        parts = [f"{self.failed} failed"] if self.failed else []
+        if self.open:
+            parts.append(f"{self.open} unknown so far")
+        if self.held:
+            parts.append(f"quota used up, continuing in {self.held:.0f} s")
+        if self.left:
+            parts.append(f"at least {timedelta(seconds=round(self.left))} left")
+        return ", ".join(parts)
 
 
 class Condition(StrEnum):

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from reconciler.model.diff import diff, shifted
+from reconciler.model.diff import Comparison, FieldChange, diff, shifted
 from reconciler.model.manifest import Manifest
-from reconciler.model.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Target
+from reconciler.model.plan import Action, Change, DesiredJob, Edit, Plan, Target
 from reconciler.planning.comparison import is_only_named, why_changed
 from reconciler.planning.decide import decide
 

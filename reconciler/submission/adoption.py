@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import Claim, ClaimState, elder
-from reconciler.model.diff import diff, is_default, is_filled, is_spelling
+from reconciler.model.diff import FieldChange, diff, is_default, is_filled, is_spelling
 from reconciler.model.job import (
     ATTEMPT,
     CODE,
@@ -28,7 +28,6 @@ from reconciler.model.job import (
     labels_digest,
 )
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import FieldChange
 from reconciler.model.ports import Ports
 from reconciler.submission.observe import Observed
 

@@ -79,10 +79,8 @@ def split_by_instance(
 
     A run that a claim names stays the environment's own when its labels have been changed.
     """
-    others = [run for run in runs if is_of_other_instance(run, ports.source, ports.instance)]
-    if not others:
-        return runs, others
     bound = {found.claim.resource for found in claims.values()}
+    others = [run for run in runs if is_of_other_instance(run, ports.source, ports.instance)]
     others = [run for run in others if run.resource not in bound]
     left_out = {run.resource for run in others}
     return tuple(run for run in runs if run.resource not in left_out), others
@@ -112,13 +110,11 @@ def doubtful_runs(
     # Without the oldest own run (deleted, or its time unreadable), `first` is later and more runs are
     # doubtful: the safe side.
     first = min(filter(None, (oldest, oldest_own(ports, claims, runs))), default=None)
-
-    def is_later(run: ActualJob) -> bool:
-        time = time_of(run.create_time)
-        return first is not None and time is not None and time > first
-
+    created = ((run, time_of(run.create_time)) for run in live)
     return tuple(
-        run for run in live if run.labels.get(INSTANCE, "") not in ports.neighbours or not is_later(run)
+        run
+        for run, time in created
+        if run.labels.get(INSTANCE, "") not in ports.neighbours or not (first and time and time > first)
     )
 
 
@@ -151,11 +147,8 @@ def missing_claims(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, .
 
 def ended_claims(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:
     """Return a few claims of ended jobs that have names chosen by the service."""
-    ended = (
-        found.claim
-        for found in claims.values()
-        if found.claim.state is ClaimState.BOUND and found.claim.ended and not found.claim.is_adopted
-    )
+    bound = (found.claim for found in claims.values() if found.claim.state is ClaimState.BOUND)
+    ended = (claim for claim in bound if claim.ended and not claim.is_adopted)
     unnamed = (one for one in ended if ports.jobs.named(one.api_version, one.kind, one.job_name) is None)
     return list(islice(unnamed, _ASKED))
 
@@ -176,11 +169,8 @@ def unlisted(ports: Ports, missing: Iterable[Claim]) -> Iterator[ActualJob]:
 def check_search(ports: Ports, witnesses: Iterable[ActualJob]) -> None:
     """Raise ServiceError if a search by key leaves out a job that it must find.
 
-    The first witness decides that the service still has and that is older than `Bounds.visible`.
-
-    Args:
-        ports: The target.
-        witnesses: Jobs of the same kind, with the labels of their submission.
+    The witnesses are jobs of the same kind, with the labels of their submission. The first one decides that
+    the service still has and that is older than `Bounds.visible`.
     """
     for witness in witnesses:
         key = witness.labels.get(KEY, "")

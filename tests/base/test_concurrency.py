@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from waiting import PATIENCE
 
-from reconciler.base.concurrency import MOST, RunTasks, run_concurrently, run_in_order
+from reconciler.base.concurrency import MOST_THREADS, RunTasks, run_concurrently, run_in_order
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_so_many_are_under_way_and_no_more() -> None:
     # The first is alone: what all others use is made by it.
     assert len([*run_concurrently([lambda: None, *[task] * 12], most=4)]) == 13
     assert most == 4
-    assert MOST > 4
+    assert MOST_THREADS > 4
 
 
 def test_the_first_is_run_here_and_before_all_others() -> None:

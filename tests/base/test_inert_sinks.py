@@ -18,7 +18,6 @@ from rich.console import Console
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ServiceError
-from reconciler.base.logging import events
 from reconciler.cli import (
     init,
     logs,
@@ -29,8 +28,10 @@ from reconciler.cli import (
     print_problems,
     progress,
 )
+from reconciler.cli.context import events
+from reconciler.model.diff import FieldChange
 from reconciler.model.job import ActualJob, LogEntry, State
-from reconciler.model.plan import Action, Change, Drift, DriftKind, FieldChange, Plan, Target
+from reconciler.model.plan import Action, Change, Drift, DriftKind, Plan, Target
 from reconciler.operations.claims_bucket import Prepared
 from reconciler.output.json import job_json, plan_json, validation_json
 from reconciler.output.status_text import status_text

@@ -56,13 +56,13 @@ READING = {"dataclasses", "jsonschema_rs", "msgspec", "yaml"}
 # What reads every distribution that is installed: only for an apiVersion that isn't ours.
 DISTRIBUTIONS = {"importlib.metadata"}
 # What asks a service.
-ASKING = {"reconciler.google.session", "reconciler.google.embedded", "reconciler.base.http.connection"}
+ASKING = {"reconciler.google.session", "reconciler.google.embedded", "reconciler.base.http.send"}
 # What decides and tells of a plan.
 PLANNING = {"reconciler.planning.planner", "reconciler.submission.observe"}
 # What stages a package, where a manifest has one.
 STAGING = {"reconciler.packaging.sdist"}
 # What is only for some form of the output.
-TELLING_MORE = {"reconciler.base.logging", "reconciler.output.markdown", "difflib"}
+TELLING_MORE = {"structlog", "reconciler.output.markdown", "difflib"}
 
 
 @pytest.fixture

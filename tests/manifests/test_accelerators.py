@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reconciler.google.engines import engine_class
-from reconciler.manifests import known_values
+from reconciler.manifests import known_values, rules
 from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
@@ -48,9 +48,9 @@ def test_a_machine_has_the_accelerators_that_it_comes_with(machine: str, count: 
 
 
 def test_it_agrees_with_what_validation_knows() -> None:
-    for machine in known_values._BUNDLED:
+    for machine in known_values.TABLES.bundled:
         for count in range(1, 17):
-            fits = known_values.mismatch(machine, known_values.bundled_accelerator(machine), count) is None
+            fits = rules.mismatch(machine, rules.bundled_accelerator(machine), count) is None
             assert fits == (accelerators_of(machine) == count), machine
 
 

@@ -22,11 +22,12 @@ import pytest
 from msgspec.structs import replace
 
 import reconciler
+from reconciler.base import concurrency
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
 from reconciler.base.state_dir import Home, HomeError, locate, prepare_home
 from reconciler.base.state_dir_trust import accept
-from reconciler.manifests import cache, fast_validate, files, process_pool, schemas
+from reconciler.manifests import cache, fast_validate, files, schemas
 from reconciler.manifests import validate as reading
 from reconciler.manifests.cache import CacheFile, KnownFile, KnownFiles, cached_manifests
 from reconciler.manifests.settings import load_config
@@ -543,7 +544,7 @@ from pathlib import Path
 from msgspec.structs import asdict, replace
 from reconciler.manifests import fast_validate as known
 from reconciler.manifests import validate as reading
-from reconciler.manifests import process_pool as workers
+from reconciler.base import concurrency as workers
 from reconciler.manifests.validate import validate
 
 root, mode = Path(sys.argv[1]), sys.argv[2]
@@ -649,12 +650,12 @@ def test_a_cache_changes_neither_what_is_found_nor_its_order(
 
 def test_there_are_no_other_processes_beside_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "active_count", lambda: 1)
-    assert process_pool.can_fork() is (sys.platform != "darwin")
+    assert concurrency.can_fork() is (sys.platform != "darwin")
     monkeypatch.setattr(threading, "active_count", lambda: 2)
-    assert not process_pool.can_fork()
+    assert not concurrency.can_fork()
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert not process_pool.can_fork()
+    assert not concurrency.can_fork()
 
 
 # --- The jobs of a repository ----------------------------------------------------------------------------

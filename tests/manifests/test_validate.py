@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem, capped
 from reconciler.base.errors import UsageError
-from reconciler.manifests import files, known_values, rules, schemas
+from reconciler.manifests import files, rules, schemas
 from reconciler.manifests import validate as validation
 from reconciler.manifests.files import read_one
 from reconciler.manifests.settings import manifest_paths
@@ -477,8 +477,8 @@ def test_what_could_not_be_read_is_told_once(root: Path) -> None:
     ],
 )
 def test_what_goes_together(machine: str, accelerator: str, count: int) -> None:
-    assert known_values.name_mismatch(machine) is None
-    assert known_values.mismatch(machine, accelerator, count) is None
+    assert rules.name_mismatch(machine) is None
+    assert rules.mismatch(machine, accelerator, count) is None
 
 
 @pytest.mark.parametrize(
@@ -501,7 +501,7 @@ def test_what_goes_together(machine: str, accelerator: str, count: int) -> None:
     ],
 )
 def test_what_does_not(machine: str, accelerator: str, count: int, part: str) -> None:
-    found = known_values.mismatch(machine, accelerator, count)
+    found = rules.mismatch(machine, accelerator, count)
     assert found is not None
     assert found.part == part
     assert found.hint or found.right
@@ -520,7 +520,7 @@ def test_what_does_not(machine: str, accelerator: str, count: int, part: str) ->
 def test_how_many_cpus_go_with_how_many_accelerators(accelerator: str, most_cpus: dict[int, int]) -> None:
     for count in range(1, 17):
         for cpus in (2, most_cpus.get(count, 2), most_cpus.get(count, 2) + 2):
-            found = known_values.mismatch(f"n1-custom-{cpus}-8192", accelerator, count)
+            found = rules.mismatch(f"n1-custom-{cpus}-8192", accelerator, count)
             assert (found is None) == (cpus <= most_cpus.get(count, 0))
 
 
@@ -543,15 +543,15 @@ COME_WITH = {
 def test_machines_that_come_with_accelerators(accelerator: str) -> None:
     for machine, count in COME_WITH[accelerator].items():
         for number in range(1, 18):
-            assert (known_values.mismatch(machine, accelerator, number) is None) == (number == count)
-        assert known_values.mismatch(machine, "", 0) is not None
+            assert (rules.mismatch(machine, accelerator, number) is None) == (number == count)
+        assert rules.mismatch(machine, "", 0) is not None
 
 
 @pytest.mark.parametrize(
     "machine", ["", " ", "n1", "N1-standard-4", "n1 standard 4", "n1-standard-4\n", "n1-", "-4", "é-1"]
 )
 def test_what_no_machine_is_called(machine: str) -> None:
-    assert known_values.name_mismatch(machine) is not None
+    assert rules.name_mismatch(machine) is not None
 
 
 FIELDS = sorted(

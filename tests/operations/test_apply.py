@@ -16,6 +16,7 @@ from planning import LOCAL, wanted
 
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import ServiceError
+from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.model.job import ATTEMPT, INSTANCE, REQUEST_ID, ActualJob, State, labels_digest
 from reconciler.model.manifest import Reconcile
@@ -23,8 +24,7 @@ from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, DriftKind, Plan
 from reconciler.model.ports import NotSent, Refused, Unknown
 from reconciler.operations.execute import Applier
-from reconciler.operations.submissions import Standing, unsettled_reason
-from reconciler.planning.outcome import Outcome, Status
+from reconciler.planning.outcome import Outcome, Standing, Status
 from reconciler.planning.planner import make_plan
 from reconciler.submission.observe import observe
 
@@ -758,7 +758,7 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
     assert lines == [
         f"{job.job_name}: its request may have created a job; looking for it until 00:03:00 UTC at the latest"
     ]
-    assert unsettled_reason(waiting) == (
+    assert unsettled_reason(waiting.claim, waiting.until, waiting.cause) == (
         "an earlier request may still create a job: it can be submitted again after 00:03:00 UTC"
     )
     assert sum(outside.time.slept) == 60.0
@@ -804,7 +804,7 @@ def test_resubmitting_says_how_it_went(outside: Outside) -> None:
     apply(outside, job)
     waiting = applier(outside).resubmit(job, claim_of_job(outside, job), ())
     assert (
-        unsettled_reason(waiting)
+        unsettled_reason(waiting.claim, waiting.until, waiting.cause)
         == "it is not known whether a job was created: the next apply after 00:03:00 UTC finds out"
     )
     settled = applier(outside, patience=3600.0).resubmit(job, claim_of_job(outside, job), ())

@@ -20,7 +20,7 @@ from fault_proxy import Fault, FaultProxy, Request, Rule
 from held_service import HeldService
 from waiting import PATIENCE
 
-from reconciler.base.concurrency import MOST
+from reconciler.base.concurrency import MOST_THREADS
 from reconciler.base.errors import ServiceError
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import load_config
@@ -217,10 +217,10 @@ def test_an_interrupted_apply_of_many_ends_soon_and_sends_nothing_more(
         assert process.returncode == 128 + number, out + err
         assert "reconciler apply" in err
         assert "Traceback" not in err
-        assert held.creates == sent <= 1 + MOST
+        assert held.creates == sent <= 1 + MOST_THREADS
         states = Counter(claim["state"] for claim in there.service.claims())
         assert states["bound"] == 1
-        assert 3 <= states["pending"] <= MOST
+        assert 3 <= states["pending"] <= MOST_THREADS
 
         there.service.ahead += timedelta(hours=2)
         assert there.is_once(there.apply())

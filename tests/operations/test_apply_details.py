@@ -18,6 +18,7 @@ from reconciler.base.http import DirectTransport
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
+from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import COMMIT, REQUEST_ID, ActualJob, State
 from reconciler.model.naming import label_of
@@ -26,11 +27,9 @@ from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.follow_up import awaited, wait
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN
-from reconciler.operations.submissions import unsettled_reason
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning.outcome import Outcome
 from reconciler.submission.observe import observe
-from reconciler.submission.protocol import SubmissionResult
 from tests.operations.test_apply import applier, apply, body_of, claim_of_job, plan_of, told
 
 HIDDEN = "projects/acme/locations/here/customJobs/1"
@@ -237,15 +236,13 @@ class TestSaid:
     CLAIM = Claim(ClaimId("k" * 52), ClaimState.PENDING, "census_1", "census", "v1", "CustomJob", error="odd")
 
     def test_what_is_known_of_an_unknown_outcome(self) -> None:
-        assert unsettled_reason(SubmissionResult(self.CLAIM, cause="no answer came")) == (
+        assert unsettled_reason(self.CLAIM, cause="no answer came") == (
             "it is not known whether a job was created (no answer came): the next apply finds out"
         )
 
     def test_what_is_held_and_waits_for_nothing(self) -> None:
         held = replace(self.CLAIM, state=ClaimState.HELD)
-        assert unsettled_reason(SubmissionResult(held)) == (
-            "odd; run `reconciler resolve census_1 --resubmit` or `--give-up`"
-        )
+        assert unsettled_reason(held) == "odd; run `reconciler resolve census_1 --resubmit` or `--give-up`"
 
 
 class Uploads:

@@ -16,7 +16,7 @@ from reconciler.cli import progress
 from reconciler.cli.progress import submitting
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1
-from reconciler.operations.submissions import Standing
+from reconciler.planning.outcome import Standing
 
 
 class Terminal(io.StringIO):
@@ -119,7 +119,7 @@ def test_the_bar_says_what_is_done_and_what_is_waited_for() -> None:
 def test_rich_is_only_loaded_for_a_bar() -> None:
     code = (
         "import io, sys; from argparse import Namespace; from reconciler.cli.progress import submitting\n"
-        "from reconciler.operations.submissions import Standing\n"
+        "from reconciler.planning.outcome import Standing\n"
         "with submitting(Namespace(quiet=False, log_format='text'), io.StringIO()) as listener:\n"
         "    listener(Standing(200, 100))\n"
         "assert 'rich' not in sys.modules"

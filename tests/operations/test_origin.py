@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from repository import Repository, switching_git
 
 from reconciler.base.git_command import Git
-from reconciler.git.remote import Clone
 from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, load_config
 from reconciler.operations.apply import ApplyListener
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import MAX_LINES, Origin, exported, origin_of, uncarried
 from reconciler.operations.watch.loop import run_pass
+from reconciler.operations.watch.source import Clone
 from reconciler.operations.watch.state import Checkout, LoopCache
 from reconciler.planning.outcome import Outcome
 

@@ -27,7 +27,8 @@ from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import GitError
 from reconciler.git import revision as revisions
 from reconciler.manifests import schemas
-from reconciler.model.plan import Action, Comparison, Edit, Plan
+from reconciler.model.diff import Comparison
+from reconciler.model.plan import Action, Edit, Plan
 from reconciler.operations.pull_request import proposal_of
 from reconciler.operations.staged_code import LineCounter
 from reconciler.packaging.source_tree import SourceFile, SourceTree

@@ -9,8 +9,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from reconciler.manifests.validate import validate
+from reconciler.model.diff import FieldChange, FileChange
 from reconciler.model.naming import label_of
-from reconciler.model.plan import Action, Change, FieldChange, FileChange
+from reconciler.model.plan import Action, Change
 from reconciler.operations.staged_code import EarlierCode, code_problems
 from reconciler.packaging.source_tree import read_source_tree
 from tests.manifests.test_validate import write

@@ -30,8 +30,7 @@ from watchdog.observers import Observer
 
 from reconciler.base.errors import InvalidError, ServiceError, UsageError
 from reconciler.base.git_command import Git, GitError
-from reconciler.base.logging import events
-from reconciler.git.remote import Clone, checked_branch, checked_url
+from reconciler.cli.context import events
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import DriftKind
@@ -39,7 +38,17 @@ from reconciler.operations.watch import loop as watch_loop
 from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
 from reconciler.operations.watch.loop import Loop, run_pass
 from reconciler.operations.watch.report import PassReporter
-from reconciler.operations.watch.source import Files, KeptSettings, Place, RemoteBranch, WorkTree, places
+from reconciler.operations.watch.source import (
+    Clone,
+    Files,
+    KeptSettings,
+    Place,
+    RemoteBranch,
+    WorkTree,
+    checked_branch,
+    checked_url,
+    places,
+)
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
 from reconciler.operations.watch.wakeups import (
     LONGEST_BACKOFF,

@@ -19,7 +19,6 @@ from reconciler.model.details import (
     Goal,
     JobDetails,
     Links,
-    ManifestPlace,
     MetricsFile,
     Output,
     OutputFile,
@@ -28,6 +27,7 @@ from reconciler.model.details import (
     Workers,
 )
 from reconciler.model.job import LogEntry, State
+from reconciler.model.manifest import ManifestPlace
 from reconciler.output.details import claim_words, details_text, resource_yaml
 from reconciler.output.json import details_json
 from reconciler.output.terminal import width_of

@@ -17,19 +17,8 @@ from msgspec import structs
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.sanitize import one_line
-from reconciler.model.diff import diff
-from reconciler.model.plan import (
-    Action,
-    Change,
-    Comparison,
-    Drift,
-    DriftKind,
-    Edit,
-    FieldChange,
-    FileChange,
-    Plan,
-    Target,
-)
+from reconciler.model.diff import Comparison, FieldChange, FileChange, diff
+from reconciler.model.plan import Action, Change, Drift, DriftKind, Edit, Plan, Target
 from reconciler.output.markdown import (
     COMMENT_LIMIT,
     SUMMARY_LIMIT,

@@ -14,20 +14,14 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
 from reconciler.model.cause import RERUN, Cause, CauseClass
-from reconciler.model.diff import diff
+from reconciler.model.diff import FileChange, diff
 from reconciler.model.job import State
-from reconciler.model.plan import Action, Change, Drift, DriftKind, FileChange, Plan, Stuck, Target
+from reconciler.model.plan import Action, Change, Drift, DriftKind, Plan, Stuck, Target
 from reconciler.output.json import validation_json
 from reconciler.output.markdown import plan_markdown
 from reconciler.output.review import earlier_spec
 from reconciler.output.status_text import status_text
-from reconciler.output.text import (
-    outcomes_text,
-    plan_text,
-    problems_text,
-    validation_github,
-    validation_text,
-)
+from reconciler.output.text import outcomes_text, plan_text, problems_text, validation_github, validation_text
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from tests.base.test_inert import runner_finds_command
 from tests.planning import wanted

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from reconciler.base.errors import ServiceError
 from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import COMMIT, KEY, State
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import job_name
-from reconciler.model.plan import DesiredJob
-from reconciler.planning.outcome import JobStatus
+from reconciler.model.plan import Action, Change, DesiredJob
+from reconciler.planning.outcome import JobStatus, Outcome, Standing, Status, failed
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
 
@@ -289,3 +290,15 @@ def test_labels_are_those_of_the_run_and_of_the_manifest_which_wins() -> None:
     run = replace(run, labels={**run.labels, "team": "fraud", "stage": "dev"})
     (row,) = statuses([job], [run], [])
     assert (row.labels["team"], row.labels["stage"]) == ("risk", "dev")
+
+
+def test_failed_change_has_the_error_without_its_full_stop_before_the_hint() -> None:
+    change = Change(Action.SUBMIT, "new", "census", JOB.job_name, "CustomJob")
+    outcome = failed(change, ServiceError("The bucket is missing.", hint="make it"))
+    assert outcome == Outcome(change, Status.FAILED, error="The bucket is missing (make it)")
+    assert failed(change, ServiceError("The bucket is missing.")).error == "The bucket is missing."
+
+
+def test_progress_begins_with_no_submission_done() -> None:
+    begun = Standing(2)
+    assert (begun.done, begun.failed, begun.open, begun.details) == (0, 0, 0, "")

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
+from reconciler.model.diff import Comparison, FieldChange
 from reconciler.model.manifest import ML_V1
-from reconciler.model.plan import Action, Change, Comparison, DesiredJob, Edit, FieldChange, Plan, Stuck
+from reconciler.model.plan import Action, Change, DesiredJob, Edit, Plan, Stuck
 from reconciler.planning.comparison import changed_settings, decides
 from reconciler.planning.proposal import only_of, propose
 from tests.planning import GOOGLE, LOCAL, wanted

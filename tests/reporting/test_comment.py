@@ -15,9 +15,8 @@ from tls import Loopback, server_tls
 
 from reconciler.base.http import DirectTransport
 from reconciler.cli import run
-from reconciler.reporting.github.api import GitHubApi, RefusedError
+from reconciler.reporting.github.api import GitHubApi, GitHubSettings, RefusedError
 from reconciler.reporting.github.comment import COMMENTS, Kept, comment_body, fits, keep_comment
-from reconciler.reporting.github.settings import GitHubSettings
 
 TOKEN = "ghs_very-secret-token"
 NUMBER = 7

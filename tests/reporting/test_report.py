@@ -21,7 +21,7 @@ from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Versioned
 from reconciler.operations.report import LINGERING, PATIENCE, SLOWEST, open_record, report
-from reconciler.reporting.github.settings import Contexts, GitHubSettings
+from reconciler.reporting.github.api import Contexts, GitHubSettings
 from reconciler.reporting.github.statuses import FRESH, Failed, GitHubReporter
 from reconciler.reporting.status_rules import View, due_statuses
 from reconciler.submission.observe import Observed

@@ -217,7 +217,7 @@ GUARDS: Mapping[str, Guard] = {
         "look",
         (
             Patch(
-                "submission.summary",
+                "submission.look",
                 "is_own = summary.format == _FORMAT and summary.genesis == stored.genesis",
                 "is_own = summary.format == _FORMAT",
             ),
@@ -227,7 +227,7 @@ GUARDS: Mapping[str, Guard] = {
         "",
         (
             Patch(
-                "submission.summary",
+                "submission.look",
                 "ended = all(run.state.ended and made(claim, run) for run in runs)",
                 "ended = True",
             ),
@@ -248,7 +248,7 @@ GUARDS: Mapping[str, Guard] = {
         "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
     ),
     "paused-while-sending": Guard(
-        "paused", (Patch("base.http.connection", "left = end - clock()", "left = seconds"),)
+        "paused", (Patch("base.http.send", "left = end - clock()", "left = seconds"),)
     ),
     "one-credential": Guard(
         "paused",

@@ -23,13 +23,12 @@ from reconciler.operations.report import open_record, report
 from reconciler.planning.comparison import predecessors
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import check_limits, make_plan
-from reconciler.reporting.github.settings import GitHubSettings
+from reconciler.reporting.github.api import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
 from reconciler.submission.claims_upkeep import cancel, record_cancel
-from reconciler.submission.look import OLDEST, Look, keep_summary, look
+from reconciler.submission.look import OLDEST, Look, Wanted, keep_summary, look
 from reconciler.submission.observe import Observed, observe
-from reconciler.submission.summary import Wanted
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import CredentialsPort, JobsPort

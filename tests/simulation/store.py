@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from reconciler.base.errors import ServiceError
-from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
-from reconciler.model.commit_record import CommitRecord, record_json, record_of
+from reconciler.model.claim import Claim, ClaimId, CommitRecord, claim_json, claim_of, record_json, record_of
 from reconciler.model.ports import ClaimRead, StoredSummary, Versioned, VersionedRecord
-from reconciler.submission.summary import summary_of
+from reconciler.submission.look import summary_of
 
 from .model import short_id
 from .process import Process

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from reconciler.google.engines import engine_class
-from reconciler.model.diff import DEFAULTS, is_default, is_filled, is_left_out, is_spelling
+from reconciler.model.diff import DEFAULTS, FieldChange, is_default, is_filled, is_left_out, is_spelling
 from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
-from reconciler.model.plan import FieldChange
 from reconciler.submission.adoption import differences
 from tests.planning import run_of, wanted
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from reconciler.model.diff import is_spelling
+from reconciler.model.diff import FieldChange, is_spelling
 from reconciler.model.job import COMMIT, KEY, State
-from reconciler.model.plan import FieldChange
 from reconciler.submission.adoption import differences
 from tests.planning import run_of, wanted
 

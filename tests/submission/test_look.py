@@ -20,8 +20,7 @@ from reconciler.model.ports import Ports, Versioned
 from reconciler.operations.execute import Applier
 from reconciler.operations.plan import wanted_of
 from reconciler.planning.planner import make_plan
-from reconciler.submission.look import OLDEST, Look, keep_summary, look
-from reconciler.submission.summary import Kept, Summary, encoded, summary_of
+from reconciler.submission.look import OLDEST, Kept, Look, Summary, encoded, keep_summary, look, summary_of
 from tests.planning import bound_to, claim_on, run_of, wanted
 from tests.simulation.passes import body_of
 from tests.simulation.scenario import desired

@@ -15,8 +15,7 @@ from reconciler.model.job import KEY, ActualJob, ErrorInfo, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import StoredSummary, Versioned
-from reconciler.submission.observe import Observed
-from reconciler.submission.summary import (
+from reconciler.submission.look import (
     Kept,
     Summary,
     contradictions,
@@ -27,6 +26,7 @@ from reconciler.submission.summary import (
     summarize,
     summary_of,
 )
+from reconciler.submission.observe import Observed
 from tests.planning import bound_to, claim_on, run_of, wanted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

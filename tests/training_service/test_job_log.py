@@ -17,10 +17,11 @@ from reconciler.base.http import DirectTransport
 from reconciler.base.http.recipients import ThisMachine
 from reconciler.google.ai_platform import AiPlatformTraining
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.logs import JobLog
+from reconciler.google.session import JobLog
 from reconciler.google.vertex_ai import VertexAi
 from reconciler.model.job import ActualJob, LogEntry, State
-from reconciler.training_service.jobs.cluster import pools_of, replicas_of
+from reconciler.training_service.jobs.cluster import pools_of
+from reconciler.training_service.jobs.launch import replicas_of
 from reconciler.training_service.state.run_folder import run_folder
 
 
@@ -120,7 +121,7 @@ def test_a_name_never_becomes_more_than_a_value(connection: Connection, tuned: A
 def test_pages_are_followed_to_the_end(
     connection: Connection, service: Service, tuned: ActualJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reconciler.google.logs._PAGE_SIZE", 2)
+    monkeypatch.setattr("reconciler.google.session._PAGE_SIZE", 2)
     assert texts(JobLog(connection, tuned)) == ["begins", "begins", "one", "two", "helps"]
 
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from reconciler.model.diff import SWITCH, is_filled
+from reconciler.model.diff import SWITCH, FieldChange, is_filled
 from reconciler.model.job import PREFIX
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
-from reconciler.model.plan import FieldChange
 from reconciler.operations.importing.marks import SourceError, quoted
 
 Json = dict[str, Any]

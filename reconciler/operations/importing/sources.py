@@ -1,4 +1,4 @@
-"""Command lines and configs in files of other tools: scripts, Makefiles, workflows, pages, notebooks."""
+"""Command lines and configs in files of other tools: scripts, Makefiles, pages, notebooks, CI workflows."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from textwrap import dedent
+from typing import Any
 
+import yaml
+
+from reconciler.operations.importing.command_line import find_command
 from reconciler.operations.importing.found import (
     FixedValues,
     Found,
     calls_of,
+    expanded,
     is_config,
     new_state,
+    without_expressions,
     without_placeholders,
 )
 from reconciler.operations.importing.live import is_answer
 from reconciler.operations.importing.marks import SourceError, mark, without_marks
 from reconciler.operations.importing.python_code import PythonReader
 from reconciler.operations.importing.shell import ShellError, ShellState, Value, read_shell
-from reconciler.operations.importing.workflows import workflow_calls
 from reconciler.operations.importing.yaml_1_1 import ConfigError, load_all
 
 MAX_SOURCE = 8 * 1024 * 1024
@@ -347,3 +352,77 @@ def _notebook(text: str, values: Mapping[str, str]) -> list[Found]:
         elif cell.get("cell_type") == "markdown":
             found += [each for each in _page(code, values) if each.words]
     return [*reader.found, *found]
+
+
+_VARIABLES = ("env", "environment", "variables", "substitutions")
+_BLOCK_STYLES = ("|", ">")
+
+
+def workflow_calls(text: str, values: Mapping[str, str]) -> list[Found]:
+    """Return the command lines of a readable YAML file with a bounded number of values."""
+    roots = [*yaml.compose_all(text, yaml.SafeLoader)]
+    variables: dict[str, Value] = {}
+    for root in roots:
+        for name, value in _variables(root):
+            variables[name] = value if variables.get(name, value) == value else mark(name)
+    known = {**variables, **values}
+    return [call for root in roots for call in _walk(root, known)]
+
+
+def _nodes(root: Any) -> Iterator[Any]:
+    """Yield each node once, those of aliases too."""
+    todo, seen = [root], set()
+    while todo:
+        node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        if isinstance(node, yaml.SequenceNode):
+            todo += reversed(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            todo += [value for _, value in reversed(node.value)]
+
+
+def _variables(root: Any) -> Iterator[tuple[str, str]]:
+    for node in _nodes(root):
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key.value in _VARIABLES and isinstance(value, yaml.MappingNode):
+                for name, part in value.value:
+                    if isinstance(part, yaml.ScalarNode) and isinstance(name.value, str):
+                        yield name.value, without_expressions(part.value)
+
+
+def _walk(root: Any, known: Mapping[str, Value]) -> Iterator[Found]:
+    in_lists: set[int] = set()
+    for node in _nodes(root):
+        if isinstance(node, yaml.SequenceNode):
+            texts = [item.value for item in node.value if isinstance(item, yaml.ScalarNode)]
+            words = [expanded(without_expressions(text), known) for text in texts]
+            for call in (words, ["gcloud", *words]):
+                if len(texts) == len(node.value) and find_command(call):
+                    yield Found(node.start_mark.line + 1, call, environ=_texts(known))
+                    in_lists.update(map(id, node.value))
+            if not in_lists & {id(item) for item in node.value}:
+                # The lines of a list are commands of one shell.
+                in_lists.update(map(id, node.value))
+                state = new_state(known)
+                for item in node.value:
+                    _read(item, state)
+                yield from calls_of(state)
+        elif id(node) not in in_lists:
+            state = new_state(known)
+            _read(node, state)
+            yield from calls_of(state)
+
+
+def _read(node: Any, state: ShellState) -> None:
+    if isinstance(node, yaml.ScalarNode) and "gcloud" in node.value:
+        line = node.start_mark.line + 1 + (node.style in _BLOCK_STYLES)
+        read_shell(without_expressions(node.value).replace("$$", "$"), state, line)
+    elif isinstance(node, yaml.ScalarNode) and "=" in node.value and "\n" not in node.value:
+        read_shell(without_expressions(node.value), state, node.start_mark.line + 1)
+
+
+def _texts(known: Mapping[str, Value]) -> dict[str, str]:
+    return {name: value for name, value in known.items() if isinstance(value, str)}

@@ -26,14 +26,14 @@ from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.operations.importing.manifest import tidy
 from reconciler.operations.load_desired import stageable_jobs
-from reconciler.operations.migrating.containers import (
+from reconciler.operations.migrating.convert import Converted, convert
+from reconciler.operations.migrating.pools import (
     Containers,
     in_containers,
     moves_of,
     renamed,
     report_containers,
 )
-from reconciler.operations.migrating.convert import Converted, convert
 from reconciler.operations.migrating.report import CodePlace, Looked, Report, Row, rules, search
 from reconciler.operations.migrating.rewrite import NewDocument, rewritten
 from reconciler.packaging.source_tree import SourceTree, SourceTreeError, read_source_tree

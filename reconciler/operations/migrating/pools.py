@@ -1,14 +1,36 @@
-"""Worker pools of a migrated job: machines by scale tier and machine name, and the task of each pool."""
+"""Worker pools of a migrated job: their machines by scale tier and machine name, tasks and environment.
+
+Python packages of Vertex AI's jobs become staged code in containers, where their image is past its end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 from msgspec import Struct
 
-from reconciler.manifests.training_images import training_image_name, training_image_uri, training_images
-from reconciler.operations.migrating.report import MachineRule, Report, mapping, rules
+from reconciler.manifests.findings import Keys
+from reconciler.manifests.known_values import region_doubt
+from reconciler.manifests.training_images import (
+    has_ended,
+    training_image_name,
+    training_image_uri,
+    training_images,
+)
+from reconciler.model.manifest import AIPLATFORM_V1
+from reconciler.operations.migrating.report import (
+    MachineRule,
+    Obstacle,
+    Report,
+    Row,
+    dependencies,
+    mapping,
+    rules,
+)
+from reconciler.packaging.source_tree import SourceFile
 
 Json = dict[str, Any]
 ROLES = ("master", "worker", "parameterServer", "evaluator")
@@ -17,6 +39,10 @@ ROLES = ("master", "worker", "parameterServer", "evaluator")
 POOLS = "workerPoolSpecs"
 _LOST_PODS, _OTHER_POD = ("TPU_V2_POD", "TPU_V3_POD"), "TPU_V4_POD"
 _K80, _T4, _MOST_T4 = "NVIDIA_TESLA_K80", "NVIDIA_TESLA_T4", 4
+_WEEK = 7 * 24 * 3600
+# Google's page "Schedule training jobs based on resource availability".
+_FLEX_START = {"NVIDIA_L4", "NVIDIA_TESLA_A100", "NVIDIA_A100_80GB", "NVIDIA_H100_80GB"}
+_SMALL = ("n1-standard-1", "n1-standard-2", "n1-standard-4", "n1-highcpu-2", "n1-highcpu-4", "n1-highmem-2")
 
 
 class Machines(Struct):
@@ -132,6 +158,14 @@ def _on_tpu_hosts(found: list[Machines]) -> list[Machines]:
     return [host, *(each for each in found if each.role == "evaluator")]
 
 
+def fits_flex_start(machines: list[Machines], scheduling: Mapping[str, Any]) -> bool:
+    """Return True if Vertex AI's FLEX_START can wait for these machines, by `scheduling` of AI Platform."""
+    kinds = {each.accelerator[0] if each.accelerator else "" for each in machines}
+    is_same = len({(each.machine_type, each.accelerator) for each in machines}) == 1
+    limit = scheduling.get("maxRunningTime", f"{_WEEK}s")
+    return kinds <= _FLEX_START and is_same and float(limit.removesuffix("s")) <= _WEEK
+
+
 def worker_pools(
     given: Json, machines: list[Machines], words: list[str], region: str, report: Report
 ) -> list[Json]:
@@ -154,8 +188,8 @@ def worker_pools(
             pool["machineSpec"] |= {"acceleratorType": kind, "acceleratorCount": count}
         if "diskConfig" in config:
             pool["diskSpec"] = config["diskConfig"]
-            report.add("disk", (f"{each.role}Config", "diskConfig"), role=each.role)
-            report.move((f"{each.role}Config", "diskConfig"), (POOLS, len(pools), "diskSpec"))
+            keys = (f"{each.role}Config", "diskConfig")
+            report.add("disk", keys, (POOLS, len(pools), "diskSpec"), role=each.role)
         pool |= task_of(given, each, words, region)
         pools.append(pool)
     return pools
@@ -178,7 +212,7 @@ def _container(image: str, config: Mapping[str, Any], given: Json, words: list[s
 
 
 def _python_package(given: Json, machines: Machines, args: list[str], own_image: str, region: str) -> Json:
-    image = own_image or executor_image(given, machines, region)
+    image = own_image or _executor_image(given, machines, region)
     if name := training_image_name(own_image):
         image = training_image_uri(name, region)  # AI Platform had its own copies of these images
     uris = {"packageUris": given["packageUris"]} if given.get("packageUris") else {}
@@ -186,14 +220,32 @@ def _python_package(given: Json, machines: Machines, args: list[str], own_image:
     return {**package, **({"args": args} if args else {})}
 
 
-def executor_image(given: Json, machines: Machines, region: str) -> str:
+def _executor_image(given: Json, machines: Machines, region: str) -> str:
     """Return the URI of the prebuilt image for a runtime version; that of TensorFlow 2.11 if it has none."""
     rule = rules().runtimes.get(given.get("runtimeVersion", ""), rules().runtimes["2.11"])
     return training_image_uri(f"tf-{'gpu' if machines.has_gpu else 'cpu'}.{rule.image}", region)
 
 
-def report_task(given: Json, machines: list[Machines], region: str, report: Report) -> None:
-    """Report the fields about images, packages, commands and arguments."""
+def report_region(region: str, location: str, report: Report) -> None:
+    """Report the job's region beside the location of the environment, "" for none."""
+    rule = "region" if location in ("", region) else "other region"
+    rule = "unknown region" if region_doubt(AIPLATFORM_V1, region) else rule
+    report.add(rule, ("region",), region=region, location=location)
+
+
+def report_task(
+    given: Json,
+    machines: list[Machines],
+    region: str,
+    report: Report,
+    *,
+    overridden: Collection[str],
+    image: str,
+) -> None:
+    """Report the fields about images, packages, commands and arguments.
+
+    `overridden` and `image` are those of `convert`.
+    """
     for field in ("packageUris", "pythonModule", "args", "runtimeVersion", "pythonVersion"):
         spec = "pythonPackageSpec" if "pythonModule" in given else "containerSpec"
         target = "executorImageUri" if field.endswith("Version") else field
@@ -203,9 +255,9 @@ def report_task(given: Json, machines: list[Machines], region: str, report: Repo
         config, keys = mapping(given.get(f"{role}Config")), (f"{role}Config",)
         pool = (POOLS, ROLES.index(role))
         if "imageUri" in config:
-            report.add("executor" if is_package else "image", (*keys, "imageUri"), role=role)
+            rule = "executor" if is_package else "image"
             new = ("pythonPackageSpec", "executorImageUri") if is_package else ("containerSpec", "imageUri")
-            report.move((*keys, "imageUri"), (*pool, *new))
+            report.add(rule, (*keys, "imageUri"), (*pool, *new), role=role)
         if "containerCommand" in config or "containerArgs" in config:
             report.add("command", (*keys, "containerArgs"), role=role)
             report.move((*keys, "containerCommand"), (*pool, "containerSpec", "command"))
@@ -218,6 +270,10 @@ def report_task(given: Json, machines: list[Machines], region: str, report: Repo
         report.add("container args", ("args",))
     if "runtimeVersion" in given:
         _report_runtime(given, machines, region, report)
+    runtime = given.get("runtimeVersion", "")
+    if is_package and runtime in overridden:
+        image = image or _executor_image(given, machines[0], region)
+        report.add("images", ("runtimeVersion",), runtime=runtime, image=image)
 
 
 def _report_runtime(given: Json, machines: list[Machines], region: str, report: Report) -> None:
@@ -230,7 +286,7 @@ def _report_runtime(given: Json, machines: list[Machines], region: str, report: 
         message = f"runtime {runtime} with Python {python} has no image on Vertex AI"
         report.refuse(("runtimeVersion",), message, f"{hint}; or name an image of your own in masterConfig")
         return
-    names = {training_image_name(executor_image(given, each, region)) for each in machines}
+    names = {training_image_name(_executor_image(given, each, region)) for each in machines}
     date = max(training_images()[name].end_of_availability for name in names)
     values = {"runtime": runtime, "image": " and ".join(sorted(names)), "date": date}
     report.add(
@@ -243,7 +299,28 @@ def _report_runtime(given: Json, machines: list[Machines], region: str, report: 
     report.add("libraries", libraries=f", {libraries}" if libraries else "")
 
 
-def primary_was_master(given: Json) -> bool:
+def report_environment(given: Json, machines: list[Machines], replicas: int, report: Report) -> None:
+    """Report the behaviour that no field names."""
+    was_master = _primary_was_master(given)
+    if replicas > 1:
+        before = ', and was "master" before' if was_master else ", as before"
+        report.add("TF_CONFIG of several", before=before)
+    else:
+        report.add("TF_CONFIG of one")
+    had_spec = "pythonModule" not in given
+    report.add("CLUSTER_SPEC", before=", as containers did before" if had_spec else "")
+    if "useChiefInTfConfig" in given:
+        before = '; on AI Platform it was "master" without this' if was_master else ", as this job wants it"
+        report.add("chief", ("useChiefInTfConfig",), before=before)
+    if "serviceAccount" not in given:
+        report.add("identity")
+    report.add("retries")
+    small = sorted({each.machine_type for each in machines if each.machine_type in _SMALL})
+    if small:
+        report.add("memory", machines=" or ".join(small))
+
+
+def _primary_was_master(given: Json) -> bool:
     """Return True if AI Platform called the primary "master" in TF_CONFIG."""
     # TensorFlow refuses an evaluator in a cluster with a "master".
     if given.get("useChiefInTfConfig") or int(given.get("evaluatorCount", 0)):
@@ -251,3 +328,153 @@ def primary_was_master(given: Json) -> bool:
     if mapping(given.get("masterConfig")).get("imageUri"):
         return True
     return str(given.get("runtimeVersion", "")).startswith("1.")
+
+
+_TRIAL, _PACKAGE, _CONTAINER = "trialJobSpec", "pythonPackageSpec", "containerSpec"
+_RENAMED = {_PACKAGE: _CONTAINER, "executorImageUri": "imageUri"}
+_FRAMEWORKS = {
+    "tf": "TensorFlow",
+    "pytorch": "PyTorch",
+    "sklearn": "scikit-learn",
+    "scikit-learn": "scikit-learn",
+    "xgboost": "XGBoost",
+    "ray": "Ray",
+}
+_NAME = re.compile(r"(?P<framework>[a-z-]+)-[a-z]+\.(?P<version>[0-9]+(?:-[0-9]+)*)(?:\..*)?")
+_NOT_STAGED = "a container gets the code from a folder of the repository, and this job's is elsewhere"
+_STAGE_IT = 'put the code into a folder, and write "package: {path: …}" in place of "packageUris"'
+
+
+class Containers(Struct, frozen=True):
+    """Job whose containers run its package.
+
+    Attributes:
+        spec: The new `spec`.
+        module: The module for `package.module`.
+        ended: The names of the images that are replaced, sorted.
+        image: The image in place of them.
+    """
+
+    spec: Json
+    module: str
+    ended: tuple[str, ...]
+    image: str
+
+
+def in_containers(spec: Json, image: str, today: date) -> Containers | list[Obstacle] | None:
+    """Return a job of Vertex AI with its Python package in containers.
+
+    Args:
+        spec: The `spec` of a CustomJob or HyperparameterTuningJob.
+        image: The image that replaces those past their end; other images stay.
+        today: The day that decides which images are past their end.
+
+    Returns:
+        None if no pool's executor image is past its end. The obstacles, with paths in `spec`, if a person
+        has to decide.
+    """
+    above: Keys = (_TRIAL,) if _TRIAL in spec else ()
+    job_spec = mapping(spec.get(_TRIAL, spec))
+    pools = [(index, mapping(pool)) for index, pool in enumerate(job_spec[POOLS])]
+    packages = {index: pool[_PACKAGE] for index, pool in pools if _PACKAGE in pool}
+    uris = [each["executorImageUri"] for each in packages.values()]
+    ended = sorted({training_image_name(uri) for uri in uris if has_ended(uri, today)})
+    if not ended:
+        return None
+    if obstacles := [*_obstacles((*above, POOLS), pools)]:
+        return obstacles
+    new = [_with_container(dict(pool), image, today) for _, pool in pools]
+    whole = {**job_spec, POOLS: new}
+    module = next(str(each["pythonModule"]) for each in packages.values())
+    return Containers({**spec, _TRIAL: whole} if above else whole, module, tuple(ended), image)
+
+
+def renamed(keys: Keys) -> Keys:
+    """Return the path of a pool's field after its package moved to a container."""
+    return tuple(_RENAMED.get(key, key) if isinstance(key, str) else key for key in keys)
+
+
+def moves_of(spec: Json) -> dict[Keys, Keys]:
+    """Return the new path of each field of a `spec` that gets another name in a container."""
+    above: Keys = (_TRIAL,) if _TRIAL in spec else ()
+    places = [
+        (*above, POOLS, index, _PACKAGE) for index, _ in enumerate(mapping(spec.get(_TRIAL, spec))[POOLS])
+    ]
+    fields = [keys for place in places for keys in (place, (*place, "executorImageUri"))]
+    return {keys: renamed(keys) for keys in fields}
+
+
+def _obstacles(above: Keys, pools: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[Obstacle]:
+    """Yield what the container form can't express."""
+    module = ""
+    for index, pool in pools:
+        package = mapping(pool.get(_PACKAGE))
+        if _CONTAINER in pool:
+            message = "this pool runs a container of its own, which would run the package's module too"
+            yield Obstacle((*above, index, _CONTAINER), message, "write containers for all pools by hand")
+        if package.get("packageUris"):
+            yield Obstacle((*above, index, _PACKAGE, "packageUris"), _NOT_STAGED, _STAGE_IT)
+        if package and package["pythonModule"] != (module := module or package["pythonModule"]):
+            message = f"the pools run different modules, and containers run one: {module}"
+            hint = "let that module choose by CLUSTER_SPEC what a replica does"
+            yield Obstacle((*above, index, _PACKAGE, "pythonModule"), message, hint)
+
+
+def _with_container(pool: Json, image: str, today: date) -> Json:
+    if _PACKAGE not in pool:
+        return pool
+    package = pool[_PACKAGE]
+    uri = package["executorImageUri"]
+    container = {"imageUri": image if has_ended(uri, today) else uri}
+    container |= {field: package[field] for field in ("args", "env") if field in package}
+    return {key if key != _PACKAGE else _CONTAINER: pool[key] for key in pool} | {_CONTAINER: container}
+
+
+# --- Report ---------------------------------------------------------------------------------------------
+
+
+def report_containers(made: Containers, files: Sequence[SourceFile], folder: str, report: Report) -> None:
+    """Report the container form, in place of the rows about the images that it replaces.
+
+    Args:
+        made: The container form.
+        files: The files of the package.
+        folder: The package's folder, relative to the repository's root.
+        report: The report of the job.
+    """
+    rule, rows = rules().fields["container"], []
+    sentence = rule.sentence.format(
+        images=" and ".join(made.ended),
+        date=max(training_images()[name].end_of_availability for name in made.ended),
+        container=made.image,
+        frameworks=" and ".join(dict.fromkeys(map(framework, made.ended))),
+    )
+    about_images = [row for row in report.rows if row.target.endswith("executorImageUri")]
+    for row in report.rows:
+        if row.target == _PACKAGE:
+            rows.append(Row(row.source, f"{_CONTAINER}, package", "translated", row.sentence, row.keys))
+        elif row not in about_images and row.target != "the same image":
+            rows.append(row)
+    source, keys = (
+        (about_images[0].source, about_images[0].keys) if about_images else (rule.source, _first(made))
+    )
+    report.rows = [*rows, Row(source, rule.target, rule.verdict, sentence, keys)]
+    if found := dependencies(files):
+        lock = f"{folder}/requirements.lock"
+        name = "dependencies" if found.found else "computed dependencies"
+        report.add(name, file=f"{folder}/{found.file}", found=", ".join(found.found), lock=lock)
+
+
+def framework(name: str) -> str:
+    """Return the framework of a prebuilt image, such as "TensorFlow 2.11"."""
+    match = _NAME.fullmatch(name)
+    assert match is not None, "every prebuilt image is named for its framework"
+    return f"{_FRAMEWORKS[match['framework']]} {match['version'].replace('-', '.')}"
+
+
+def _first(made: Containers) -> Keys:
+    """Return the path, in the old `spec`, of the first pool's executor image."""
+    above: Keys = (_TRIAL,) if _TRIAL in made.spec else ()
+    pools = mapping(made.spec.get(_TRIAL, made.spec))[POOLS]
+    index = next(index for index, pool in enumerate(pools) if _CONTAINER in pool)
+    return (*above, POOLS, index, _PACKAGE, "executorImageUri")

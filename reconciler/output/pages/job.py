@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,11 +26,10 @@ from reconciler.output.details import (
 )
 from reconciler.output.pages.charts import Span, figures
 from reconciler.output.pages.template import Clock, safe_link
-from reconciler.output.pages.values import CommitInfo, Content
+from reconciler.output.pages.values import Content, shown_spec
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import number_text
 
-_LEFT_OUT = "(left out)"
 _RELATIONS = {"changed": " (changed since)", "missing": " (no longer there)"}
 _OUTCOMES = {State.SUCCEEDED: "ended", State.FAILED: "broken", State.CANCELLED: "stopped"}
 
@@ -60,7 +59,7 @@ def job_values(details: JobDetails, content: Content, clock: Clock, commit: Mark
         ],
         "files": [(file.name, size_text(file.size)) for file in files],
         "files_summary": f"{counted(len(files), 'file')}{more} in the output directory, {total}",
-        "spec": yaml_lines(spec) if (spec := _shown_spec(details.spec, content)) else [],
+        "spec": yaml_lines(spec) if (spec := shown_spec(details.spec, content)) else [],
         "log": [*_log_lines(details.log)],
         "log_note": _log_note(details),
     }
@@ -143,37 +142,6 @@ def _code(texts: Iterable[str]) -> Markup:
 
 def _broken(texts: Iterable[str]) -> Markup:
     return Markup("<br>").join(escape(one_line(text)) for text in texts)
-
-
-def commit_fact(details: JobDetails, info: CommitInfo | None, link: Markup) -> Markup:
-    """Return a job's commit as a link with its subject and author; empty without a commit."""
-    if not details.commit:
-        return Markup("")
-    subject = info.subject if info else details.subject
-    author = info.author if info else details.author
-    by = f" by {author}" if author else ""
-    return Markup("{} {}{}").format(link, one_line(subject), one_line(by))
-
-
-def _shown_spec(spec: Mapping[str, object], content: Content) -> Mapping[str, object]:
-    shown = without_secrets(spec)
-    return shown if content.env_values else _without_values(shown)  # type: ignore[no-any-return]
-
-
-def _without_values(node: Any, name: str = "") -> Any:
-    """Return JSON with the values of variables left out: those of all objects in a list called `env`."""
-    if isinstance(node, Mapping):
-        return {key: _without_values(part, key) for key, part in node.items()}
-    if not isinstance(node, list | tuple):
-        return node
-    if name != "env":
-        return [_without_values(item) for item in node]
-    return [
-        {key: _LEFT_OUT if key == "value" else part for key, part in item.items()}
-        if isinstance(item, Mapping)
-        else _LEFT_OUT
-        for item in node
-    ]
 
 
 def _study(study: Study) -> dict[str, Any]:

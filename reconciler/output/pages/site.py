@@ -18,12 +18,13 @@ from msgspec.structs import replace
 
 from reconciler import __version__
 from reconciler.base.diagnostics import counted
+from reconciler.base.sanitize import one_line
 from reconciler.manifests.secrets import without_secrets
 from reconciler.model.claim import time_of
 from reconciler.model.details import JobDetails
 from reconciler.model.job import PREFIX
 from reconciler.output.pages.charts import bar, time_axis
-from reconciler.output.pages.job import commit_fact, job_values, span_of, span_words
+from reconciler.output.pages.job import job_values, span_of, span_words
 from reconciler.output.pages.template import PAGE, Clock, address, numbered, rendered, safe_link
 from reconciler.output.pages.values import CommitInfo, Site, row_key
 from reconciler.output.status_text import CONDITION_SIGNS, state_text
@@ -347,9 +348,7 @@ class Pages:
             if details.create_time
             else row
         )
-        sha = details.commit if details.commit in self._site.commits else ""
-        link = Markup('<a class="mono" href="../{}">{}</a>').format(address("commits", sha), sha[:_SHORT_SHA])
-        commit = commit_fact(details, self._site.commits.get(sha), link) if sha else Markup("")
+        commit = self._commit_fact(details.commit)
         span = span_of(details, details.prepare_time, self._site.made)
         of_base = newest_first(self._by_base[row.base_name])
         values = {
@@ -360,6 +359,15 @@ class Pages:
             "attempts_note": _first(min(PAGE, len(of_base)), len(of_base), "the newest first"),
         }
         return self._rendered("job.html", path, row.base_name or row.job_name, values, script)
+
+    def _commit_fact(self, sha: str) -> Markup:
+        """Return a commit as a link with its subject and author; empty without a page of it."""
+        info = self._site.commits.get(sha)
+        if not sha or info is None:
+            return Markup("")
+        link = Markup('<a class="mono" href="../{}">{}</a>').format(address("commits", sha), sha[:_SHORT_SHA])
+        by = f" by {info.author}" if info.author else ""
+        return Markup("{} {}{}").format(link, one_line(info.subject), one_line(by))
 
     @cached_property
     def _by_base(self) -> dict[str, list[JobStatus]]:

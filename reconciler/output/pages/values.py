@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
+from typing import Any
 
 from msgspec import Struct
 
+from reconciler.manifests.secrets import without_secrets
 from reconciler.model.details import JobDetails
 from reconciler.model.plan import Plan, Target
 from reconciler.planning.outcome import JobStatus
+
+_LEFT_OUT = "(left out)"
 
 
 class CommitInfo(Struct, frozen=True):
@@ -63,6 +67,28 @@ class Site(Struct, frozen=True, dict=True):
     details: Mapping[tuple[str, str], JobDetails] = {}
     commits: Mapping[str, CommitInfo] = {}
     content: Content = Content()
+
+
+def shown_spec(spec: Mapping[str, object], content: Content) -> Mapping[str, object]:
+    """Return a spec as pages show it: without secrets, and with the values that the content has."""
+    shown = without_secrets(spec)
+    return shown if content.env_values else _without_values(shown)  # type: ignore[no-any-return]
+
+
+def _without_values(node: Any, name: str = "") -> Any:
+    """Return JSON with the values of variables left out: those of all objects in a list called `env`."""
+    if isinstance(node, Mapping):
+        return {key: _without_values(part, key) for key, part in node.items()}
+    if not isinstance(node, list | tuple):
+        return node
+    if name != "env":
+        return [_without_values(item) for item in node]
+    return [
+        {key: _LEFT_OUT if key == "value" else part for key, part in item.items()}
+        if isinstance(item, Mapping)
+        else _LEFT_OUT
+        for item in node
+    ]
 
 
 def row_key(row: JobStatus) -> tuple[str, str]:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from reconciler.base.http import Transport
-from reconciler.base.http.connection import time_since_boot
-from reconciler.reporting.github.api import GitHubApi, RefusedError
-from reconciler.reporting.github.settings import GitHubSettings
+from reconciler.base.http.send import time_since_boot
+from reconciler.reporting.github.api import GitHubApi, GitHubSettings, RefusedError
 from reconciler.reporting.status import CommitStatus, Freshness, StatusState, freshness
 
 # Number of statuses that are posted without pauses: a short series needs none.
