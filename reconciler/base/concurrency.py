@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 MOST_THREADS = 8
-"""The maximum number of concurrent submissions.
+"""Most tasks at once, chosen for submissions.
 
 A submission takes about six requests of less than half a second each. Three concurrent submissions reach the
 limit of Vertex AI, one create per second; eight reach it when responses are slow. The embedded service writes

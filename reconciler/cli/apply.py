@@ -35,7 +35,7 @@ from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
-from reconciler.submission.look import OLDEST, look
+from reconciler.submission.look import FULL_AFTER, look
 
 WAITING_PATIENCE = 7200.0
 """Seconds that `--wait` waits for unknown outcomes: longer than most requests take to be settled.
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     )
     print_problems(desired.warnings, log_format)
     with context.session(start=True) as session:
-        seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full, oldest=OLDEST)
+        seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full, full_after=FULL_AFTER)
         print_lines(seen.notes, log_format)
         applied = apply(
             session,

@@ -32,7 +32,7 @@ from reconciler.operations.report import (
     unposted_sentences,
 )
 from reconciler.output.details import size_text
-from reconciler.reporting.github.api import GitHubApi, RefusedError, github_settings
+from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, github_settings
 from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.submission.look import look
 
@@ -140,7 +140,7 @@ def _run_comment(arguments: argparse.Namespace) -> ExitCode:
     try:
         with closing(settings.transport()) as transport:
             action = keep_comment(GitHubApi(transport, settings, COMMENTS), number, environment, text)
-    except RefusedError as refusal:
+    except GitHubRefusedError as refusal:
         # Pull requests from forks always have a read-only token; their checks must not fail for it.
         message = _READ_ONLY if refusal.read_only else f"comment not written: {refusal.message}"
         print_message(message, arguments.log_format)

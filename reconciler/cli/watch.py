@@ -22,7 +22,7 @@ from reconciler.operations.watch.loop import Loop
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import (
     Clone,
-    Files,
+    FolderWatcher,
     RemoteBranch,
     WorkTree,
     checked_branch,
@@ -79,7 +79,7 @@ def _source(
     home = home_of(root, os.environ)
     if arguments.remote is None:
         _check_local(arguments, root)
-        files = Files([home.path], wakes.change)
+        files = FolderWatcher([home.path], wakes.change)
         try:
             yield WorkTree(root, os.environ, arguments.env, files, wakes, reporter)
         finally:

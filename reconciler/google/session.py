@@ -1,4 +1,4 @@
-"""Session of an environment: its engines, jobs, claims, staging bucket and logs."""
+"""Session of an environment: its engines, jobs, claims and staging bucket; and the log of a job."""
 
 from __future__ import annotations
 
@@ -234,8 +234,8 @@ def open_session(
 
 
 _PAGE_SIZE = 1000
-_LIST = "logging.entries.list"
-_TRIAL = "ml.googleapis.com/trial_id"
+_LIST_ENTRIES = "logging.entries.list"
+_TRIAL_LABEL = "ml.googleapis.com/trial_id"
 
 
 class JobLog:
@@ -255,7 +255,7 @@ class JobLog:
             'resource.type="ml_job"',
             f"resource.labels.job_id={_quoted(job.resource.rpartition('/')[2])}",
             f"resource.labels.task_name={_quoted(replica)}" if replica else "",
-            f"labels.{_quoted(_TRIAL)}={_quoted(trial)}" if trial else "",
+            f"labels.{_quoted(_TRIAL_LABEL)}={_quoted(trial)}" if trial else "",
         ]
         self._filter = " AND ".join(filter(None, terms))
 
@@ -263,8 +263,8 @@ class JobLog:
         """Yield all entries from `since` (RFC 3339) on, oldest first."""
         body = self._query("timestamp asc", _PAGE_SIZE, since)
         while True:
-            answer = self._connection.post(_LIST, body)
-            yield from map(_entry, parts_of(answer, "entries"))
+            answer = self._connection.post(_LIST_ENTRIES, body)
+            yield from map(_log_entry, parts_of(answer, "entries"))
             if not answer.get("nextPageToken"):
                 return
             body = {**body, "pageToken": answer["nextPageToken"]}
@@ -278,8 +278,8 @@ class JobLog:
         return next(iter(self._page("timestamp asc", 1)), None)
 
     def _page(self, order: str, size: int) -> list[LogEntry]:
-        answer = self._connection.post(_LIST, self._query(order, size, ""))
-        return [_entry(entry) for entry in parts_of(answer, "entries")]
+        answer = self._connection.post(_LIST_ENTRIES, self._query(order, size, ""))
+        return [_log_entry(entry) for entry in parts_of(answer, "entries")]
 
     def _query(self, order: str, size: int, since: str) -> JsonObject:
         return {
@@ -296,19 +296,19 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _text_of(payload: JsonObject) -> str:
+def _payload_text(payload: JsonObject) -> str:
     if not payload:
         return ""
     return str(payload["message"]) if "message" in payload else json.dumps(payload, ensure_ascii=False)
 
 
-def _entry(entry: JsonObject) -> LogEntry:
+def _log_entry(entry: JsonObject) -> LogEntry:
     payload = part_of(entry, "jsonPayload")
     return LogEntry(
         timestamp=text_of(entry, "timestamp"),
         severity=text_of(entry, "severity") or "DEFAULT",
-        text=text_of(entry, "textPayload") or _text_of(payload),
+        text=text_of(entry, "textPayload") or _payload_text(payload),
         insert_id=text_of(entry, "insertId"),
         replica=text_of(part_of(part_of(entry, "resource"), "labels"), "task_name"),
-        trial=text_of(part_of(entry, "labels"), _TRIAL),
+        trial=text_of(part_of(entry, "labels"), _TRIAL_LABEL),
     )

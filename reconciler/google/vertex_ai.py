@@ -1,4 +1,7 @@
-"""Vertex AI: `aiplatform.googleapis.com/v1` `customJobs` and `hyperparameterTuningJobs`."""
+"""Vertex AI: `aiplatform.googleapis.com/v1` `customJobs` and `hyperparameterTuningJobs`.
+
+Also the command by which containers run staged code.
+"""
 
 from __future__ import annotations
 
@@ -64,8 +67,6 @@ _STATES = {
 # Not the live states: a filter by them would leave out a state that this version doesn't know. Jobs of the
 # two rare ended states are listed, as the embedded service refuses their names.
 _ENDED_STATES = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
-
-
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/Trial: states before the start of a trial.
 _UNBEGUN_TRIALS = ("", "STATE_UNSPECIFIED", "REQUESTED")
 
@@ -463,12 +464,12 @@ def _pool_with_command(pool: JsonObject, command: Sequence[str]) -> JsonObject:
 
 
 _PYTHON = "python3"
-_PROGRAM = "run_staged.py"
-_PARTS = 7
+_STAGED_PROGRAM = "run_staged.py"
+_COMMAND_WORDS = 7
 
 
 def container_command(uri: str, sha256: str, module: str, requirements: str) -> list[str]:
-    """Return the command; the container's `args` follow it and reach the module.
+    """Return the command that runs staged code in a container; its `args` follow it and reach the module.
 
     Args:
         uri: The archive's gs:// URI.
@@ -480,7 +481,7 @@ def container_command(uri: str, sha256: str, module: str, requirements: str) -> 
 
 
 def shown_command(module: str, requirements: str) -> list[str]:
-    """Return the command for readers, without program and archive: the same for every version of the tool."""
+    """Return that command as readers see it, without program and archive: the same for every version."""
     install = [_PYTHON, "-m", "pip", "install", "-r", requirements, "&&"] if requirements else []
     return [*install, _PYTHON, "-m", module]
 
@@ -489,11 +490,11 @@ def staged_module(command: Sequence[str]) -> tuple[str, str] | None:
     """Return module and requirements of a command that `container_command` made; None for other commands."""
     # The program of another version begins with the same line.
     first = _program().partition("\n")[0]
-    if len(command) != _PARTS or list(command[:2]) != [_PYTHON, "-c"] or not command[2].startswith(first):
+    if len(command) != _COMMAND_WORDS or list(command[:2]) != [_PYTHON, "-c"]:
         return None
-    return command[5], command[6]
+    return (command[5], command[6]) if command[2].startswith(first) else None
 
 
 @cache
 def _program() -> str:
-    return Path(__file__).with_name(_PROGRAM).read_text("utf-8")
+    return Path(__file__).with_name(_STAGED_PROGRAM).read_text("utf-8")

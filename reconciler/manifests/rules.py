@@ -1,6 +1,6 @@
 """Rules about a job that its schema can't express, or only with poor messages.
 
-They accept a document of any shape, and skip parts that the schema refuses.
+Those for documents accept any shape, and skip parts that the schema refuses.
 """
 
 from __future__ import annotations
@@ -38,29 +38,6 @@ _BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
 _VERSION = re.compile(r"[0-9]+\.[0-9]+")  # the schema refuses others
 _LEAST_APART = 0.999e-10  # 1e-10, less the rounding of doubles
 _GPU_FIELDS = ("acceleratorType", "acceleratorCount")
-_NAME = r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard"
-_CPUS = r"n1-(?:custom-([0-9]+)-[0-9]+|[a-z]+-([0-9]+))"
-_TPU_MACHINE = r"cloud[-_]tpu|ct[0-9]+[a-z]*-.*|tpu[0-9].*"
-# Series of Compute Engine that accept no accelerator.
-_NO_ACCELERATORS = r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+"
-
-Part = Literal["machine", "type", "count"]
-
-
-class Mismatch(Struct, frozen=True):
-    """Fields that don't fit together.
-
-    Attributes:
-        part: The field to change.
-        message: The mistake.
-        hint: Advice; "" if `right` gives it or if it is unknown.
-        right: The accelerator and count that the machine requires.
-    """
-
-    part: Part
-    message: str
-    hint: str = ""
-    right: tuple[str, int] | None = None
 
 
 def domain_findings(manifest: Any) -> Iterator[Finding]:
@@ -173,10 +150,10 @@ def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
     accelerator, count = spec.get("acceleratorType", ""), spec.get("acceleratorCount", 0)
     if not isinstance(machine, str) or not isinstance(accelerator, str) or not isinstance(count, int | float):
         return None
-    found = name_mismatch(machine) if machine else None
+    found = machine_name_mismatch(machine) if machine else None
     if not found and bool(accelerator) != bool(count):
         return _incomplete_accelerator((), accelerator, _GPU_FIELDS)
-    found = found or mismatch(machine, accelerator, int(count))
+    found = found or accelerator_mismatch(machine, accelerator, int(count))
     if not found:
         return None
     place = {"machine": "machineType", "type": "acceleratorType", "count": "acceleratorCount"}[found.part]
@@ -203,7 +180,7 @@ def _incomplete_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str
     return Finding((*keys, there), message, f"add {quote(other)}, or remove {quote(there)}", of_key=True)
 
 
-def _hint(found: Mismatch, fields: tuple[str, str]) -> str:
+def _hint(found: MachineMismatch, fields: tuple[str, str]) -> str:
     if found.right is None:
         return found.hint
     accelerator, count = found.right
@@ -285,7 +262,7 @@ def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> It
     machine_keys = (*keys, f"{role}Type")
     gpu_keys = (*keys, f"{role}Config", "acceleratorConfig")
     bundled = bundled_accelerator(machine)
-    found = name_mismatch(machine) if machine else None
+    found = machine_name_mismatch(machine) if machine else None
     if not found and bundled and bundled not in _BUNDLED_ON_ML:
         message = f"AI Platform has no {bundled}, which {machine} comes with"
         yield Finding(machine_keys, message, "use a machine of the N1 or A2 series, or Vertex AI's CustomJob")
@@ -295,12 +272,12 @@ def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> It
         # masterConfig and its like: "You should only set … if … is set to a Compute Engine machine type."
         message = f"an accelerator needs a machine to be attached to: {quote(f'{role}Type')}"
         yield Finding(gpu_keys, message, f'add "{role}Type: n1-standard-8"', of_key=True)
-    elif found := found or mismatch(machine, accelerator, count):
+    elif found := found or accelerator_mismatch(machine, accelerator, count):
         place = machine_keys if found.part == "machine" else (*gpu_keys, found.part)
         yield Finding(place, found.message, _replica_hint(role, found))
 
 
-def _replica_hint(role: str, found: Mismatch) -> str:
+def _replica_hint(role: str, found: MachineMismatch) -> str:
     if found.part != "machine" or found.right is None:
         return _hint(found, ("type", "count"))
     accelerator, count = found.right
@@ -309,19 +286,43 @@ def _replica_hint(role: str, found: Mismatch) -> str:
 
 # --- Machines and their accelerators --------------------------------------------------------------------
 
+_MACHINE_NAME = r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard"
+_CPUS = r"n1-(?:custom-([0-9]+)-[0-9]+|[a-z]+-([0-9]+))"
+_TPU_MACHINE = r"cloud[-_]tpu|ct[0-9]+[a-z]*-.*|tpu[0-9].*"
+# Series of Compute Engine that accept no accelerator.
+_NO_ACCELERATORS = r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+"
+
+Part = Literal["machine", "type", "count"]
+
+
+class MachineMismatch(Struct, frozen=True):
+    """Fields that don't fit together.
+
+    Attributes:
+        part: The field to change.
+        message: The mistake.
+        hint: Advice; "" if `right` gives it or if it is unknown.
+        right: The accelerator and count that the machine requires.
+    """
+
+    part: Part
+    message: str
+    hint: str = ""
+    right: tuple[str, int] | None = None
+
 
 @lru_cache(CACHED)
-def name_mismatch(machine: str) -> Mismatch | None:
+def machine_name_mismatch(machine: str) -> MachineMismatch | None:
     """Return the mistake in a name that no machine type can have, or None."""
-    if re.fullmatch(_NAME, machine):
+    if re.fullmatch(_MACHINE_NAME, machine):
         return None
     lower = machine.strip().lower().replace(" ", "-")
-    hint = f"write {lower}" if re.fullmatch(_NAME, lower) else "write one such as n1-standard-4"
-    return Mismatch("machine", f"{quote(machine)} can't be a machine type", hint)
+    hint = f"write {lower}" if re.fullmatch(_MACHINE_NAME, lower) else "write one such as n1-standard-4"
+    return MachineMismatch("machine", f"{quote(machine)} can't be a machine type", hint)
 
 
 @lru_cache(CACHED)
-def mismatch(machine: str, accelerator: str, number: int) -> Mismatch | None:
+def accelerator_mismatch(machine: str, accelerator: str, number: int) -> MachineMismatch | None:
     """Return the reason why a machine can't have `number` of an accelerator, or None.
 
     `accelerator` is the API's name of it, "" for none.
@@ -333,49 +334,55 @@ def mismatch(machine: str, accelerator: str, number: int) -> Mismatch | None:
     if accelerator.startswith("TPU_") or re.fullmatch(_TPU_MACHINE, machine):
         return _tpu_mismatch(machine, accelerator)
     if machine in TABLES.own_names or re.fullmatch(_NO_ACCELERATORS, machine):
-        return Mismatch("type", f"{machine} takes no accelerators", _machines_for(accelerator, number))
+        return MachineMismatch("type", f"{machine} takes no accelerators", _machines_for(accelerator, number))
     return _attached_mismatch(machine, accelerator, number) if machine.startswith("n1-") else None
 
 
-def _bundled_mismatch(machine: str, accelerator: str, count: int) -> Mismatch | None:
+def _bundled_mismatch(machine: str, accelerator: str, count: int) -> MachineMismatch | None:
     right = own, own_count = TABLES.bundled[machine]
     if (accelerator, count) == right:
         return None
     if not accelerator:
-        return Mismatch(
+        return MachineMismatch(
             "machine", f"{machine} comes with {own_count} {own}, which must be stated", right=right
         )
     part: Part = "count" if accelerator == own else "type"
-    return Mismatch(part, f"{machine} has {own_count} {own}, not {count} {accelerator}", right=right)
+    return MachineMismatch(part, f"{machine} has {own_count} {own}, not {count} {accelerator}", right=right)
 
 
-def _tpu_mismatch(machine: str, accelerator: str) -> Mismatch | None:
+def _tpu_mismatch(machine: str, accelerator: str) -> MachineMismatch | None:
     is_tpu = accelerator.startswith("TPU_")
     is_tpu_machine = bool(re.fullmatch(_TPU_MACHINE, machine))
     if is_tpu_machine and not is_tpu:
-        return Mismatch("type", f"{machine} has TPUs, not {accelerator}", "name the TPU, or another machine")
+        return MachineMismatch(
+            "type", f"{machine} has TPUs, not {accelerator}", "name the TPU, or another machine"
+        )
     if is_tpu and (re.fullmatch(_NO_ACCELERATORS, machine) or machine.startswith("n1-")):
-        return Mismatch("machine", f"{accelerator} can't be attached to {machine}", "use a machine with TPUs")
+        return MachineMismatch(
+            "machine", f"{accelerator} can't be attached to {machine}", "use a machine with TPUs"
+        )
     return None
 
 
-def _attached_mismatch(machine: str, accelerator: str, count: int) -> Mismatch | None:
+def _attached_mismatch(machine: str, accelerator: str, count: int) -> MachineMismatch | None:
     most_cpus = TABLES.attachable.get(accelerator)
     if most_cpus is None:
         if not _machines_for(accelerator, count):
             return None  # an unknown accelerator may be new
         message = f"{accelerator} can't be attached to {machine}"
-        return Mismatch("type", message, _machines_for(accelerator, count))
+        return MachineMismatch("type", message, _machines_for(accelerator, count))
     if count not in most_cpus:
         message = f"a machine can have {join_or(most_cpus)} {accelerator}, not {count}"
-        return Mismatch("count", message, f"write {join_or(most_cpus)}")
+        return MachineMismatch("count", message, f"write {join_or(most_cpus)}")
     match = re.fullmatch(_CPUS, machine)
     # A new kind of name has no known number of CPUs: the service decides.
     cpus = int(match[1] or match[2]) if match else 0
     if cpus > most_cpus[count]:
         enough = [number for number, most in most_cpus.items() if most >= cpus]
         hint = f"write {join_or(enough)}, or use a smaller machine" if enough else "use a smaller machine"
-        return Mismatch("count", f"{machine} has {cpus} CPUs, too many for {count} {accelerator}", hint)
+        return MachineMismatch(
+            "count", f"{machine} has {cpus} CPUs, too many for {count} {accelerator}", hint
+        )
     return None
 
 

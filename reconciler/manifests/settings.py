@@ -332,9 +332,9 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
         environment = _mapping(value)
         match environment.get("engine", LOCAL if name == LOCAL else None):
             case "google":
-                place, explain = _place_at_google(environment), _at_google
+                place, explain = _place_at_google(environment), _shared_at_google
             case "local":
-                place, explain = _place_on_training_service(environment), _on_training_service
+                place, explain = _place_on_training_service(environment), _shared_on_training_service
             case _:
                 continue
         other = first.setdefault(place, name)
@@ -361,20 +361,20 @@ def _place_on_training_service(environment: Mapping[Any, Any]) -> _Place:
     return ("local", *(str(environment.get(part) or LOCAL) for part in ("project", "location")))
 
 
-def _at_google(name: str, other: str, place: _Place) -> tuple[str, str]:
+def _shared_at_google(name: str, other: str, place: _Place) -> tuple[str, str]:
     _, project, location, instance = place
     same = f"the project {quote(project)} and the location {quote(location)}"
     if instance:
         same = f"{same}, and the instance {quote(instance)}"
-        return _message(name, other, same), f'choose another "instance" for {quote(name)}'
+        return _shared_message(name, other, same), f'choose another "instance" for {quote(name)}'
     hint = (
         f'write "instance: {name}" in the environment that is new: the one without "instance" keeps '
         "the claims and jobs that exist"
     )
-    return _message(name, other, same), hint
+    return _shared_message(name, other, same), hint
 
 
-def _on_training_service(name: str, other: str, place: _Place) -> tuple[str, str]:
+def _shared_on_training_service(name: str, other: str, place: _Place) -> tuple[str, str]:
     _, project, location = place
     own = f"local-{other if name == LOCAL else name}"[:_MAX_PROJECT].rstrip("-")
     hint = (
@@ -382,12 +382,12 @@ def _on_training_service(name: str, other: str, place: _Place) -> tuple[str, str
         "one keeps the claims and jobs that exist"
     )
     same = f"the project {quote(project)} and the location {quote(location)} of the training service"
-    return _message(name, other, same), hint
+    return _shared_message(name, other, same), hint
 
 
-def _message(name: str, other: str, place: str) -> str:
+def _shared_message(name: str, other: str, shared: str) -> str:
     return (
-        f"the environments {quote(other)} and {quote(name)} share {place}: a job that ran in one would "
+        f"the environments {quote(other)} and {quote(name)} share {shared}: a job that ran in one would "
         "count as done in the other"
     )
 

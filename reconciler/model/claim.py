@@ -26,7 +26,7 @@ from msgspec.structs import force_setattr
 from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of
 from reconciler.model.manifest import OnLiveRun
 
-FORMAT_VERSION = 1
+_CLAIM_FORMAT = 1
 MAX_ERROR = 1000
 """Longest error in a claim, in characters."""
 
@@ -148,7 +148,7 @@ def claim_json(claim: Claim) -> dict[str, Any]:
     said = to_builtins(claim)
     times = {"fence": _text(claim.credential_expiry), "not_before": _text(claim.not_before)}
     said |= {**said.pop("id"), **times, "tries": [*claim.request_ids]}
-    return {"format_version": FORMAT_VERSION, **{name: value for name, value in said.items() if value}}
+    return {"format_version": _CLAIM_FORMAT, **{name: value for name, value in said.items() if value}}
 
 
 def claim_of(said: Mapping[str, Any]) -> Claim:
@@ -157,8 +157,8 @@ def claim_of(said: Mapping[str, Any]) -> Claim:
     Raises:
         ValueError: The JSON is no claim, or needs a newer version.
     """
-    if said.get("format_version") != FORMAT_VERSION:
-        raise ValueError(f"it has format version {said.get('format_version')!r}, not {FORMAT_VERSION}")
+    if said.get("format_version") != _CLAIM_FORMAT:
+        raise ValueError(f"it has format version {said.get('format_version')!r}, not {_CLAIM_FORMAT}")
     # A field without a value is left out when a claim is written: null is never a value.
     if None in said.values():
         raise _odd_field(next(name for name, value in said.items() if value is None))
@@ -332,14 +332,14 @@ class CommitRecord(Struct, frozen=True):
     applied: tuple[str, ...] = ()
 
 
-_FIELDS = CommitRecord.__struct_fields__
-_STORED = {"superseded_by": "supersededBy"}
+_RECORD_FIELDS = CommitRecord.__struct_fields__
+_RECORD_NAMES = {"superseded_by": "supersededBy"}
 """Stored names of the fields that have another one."""
 
 
 def record_json(record: CommitRecord) -> dict[str, Any]:
     """Return the record as JSON."""
-    said = {_STORED.get(name, name): getattr(record, name) for name in _FIELDS}
+    said = {_RECORD_NAMES.get(name, name): getattr(record, name) for name in _RECORD_FIELDS}
     jobs = {name: {"keys": [*job.keys], "settled": job.settled} for name, job in sorted(record.jobs.items())}
     times = {"since": record.since.isoformat(), "seen": record.seen.isoformat() if record.seen else None}
     return {"formatVersion": _RECORD_FORMAT, **said, "jobs": jobs, **times, "applied": [*record.applied]}
@@ -355,9 +355,9 @@ def record_of(said: Any) -> CommitRecord:
         if said["formatVersion"] != _RECORD_FORMAT:
             raise ValueError(f"it has format version {said['formatVersion']!r}, not {_RECORD_FORMAT}")
         # Every field is written, so a missing field is an error, although most have a default.
-        found = {name: said[_STORED.get(name, name)] for name in _FIELDS}
+        found = {name: said[_RECORD_NAMES.get(name, name)] for name in _RECORD_FIELDS}
         for name in ("since", "seen"):
             found[name] = checked(datetime.fromisoformat(found[name])) if found[name] else None
         return convert(found, CommitRecord)
-    except (KeyError, TypeError, AttributeError, ValidationError) as error:
+    except (KeyError, TypeError, ValidationError) as error:
         raise ValueError(f"a field is missing or wrong: {error}") from None

@@ -27,7 +27,7 @@ from reconciler.operations.report import (
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.claims_upkeep import with_reason
-from reconciler.submission.look import OLDEST, keep_summary, look
+from reconciler.submission.look import FULL_AFTER, keep_summary, look
 from reconciler.submission.observe import Observed
 
 
@@ -85,14 +85,14 @@ def follow_up(
     applied: Applied,
     *,
     full: bool = False,
-    oldest: timedelta | None = OLDEST,
+    full_after: timedelta | None = FULL_AFTER,
 ) -> FollowUp:
     """Update claims and commit statuses with the observed state; post the reason for a refused plan.
 
     Errors become problems of the result, since the jobs are not affected; the next pass tries again. `full`
-    and `oldest` are those of `look`.
+    and `full_after` are those of `look`.
     """
-    state = _update(session, desired, applied, full, oldest)
+    state = _update(session, desired, applied, full, full_after)
     if applied.refused is None:
         return state
     failed = post_reason(session, applied.origin.exact, f"refused: {applied.refused.message}")
@@ -101,7 +101,7 @@ def follow_up(
 
 
 def _update(
-    session: Session, desired: Desired, applied: Applied, full: bool, oldest: timedelta | None
+    session: Session, desired: Desired, applied: Applied, full: bool, full_after: timedelta | None
 ) -> FollowUp:
     errors = {
         outcome.change.desired.manifest.name: outcome.error
@@ -112,7 +112,7 @@ def _update(
     try:
         # Observed again after the changes: a claim must not get a state from before them.
         wanted, also = wanted_of(desired.jobs), record_keys(session)
-        seen = look(session.ports, wanted, also, full=full, oldest=oldest)
+        seen = look(session.ports, wanted, also, full=full, full_after=full_after)
         observed = seen.observed
         not_updated = applied.applier.upkeep(desired.jobs, observed)
         # With only some of the jobs, the others' runs would be left out of the summary.

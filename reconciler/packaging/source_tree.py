@@ -37,21 +37,21 @@ from reconciler.base.safe_files import IrregularFileError, kind_of, opened_folde
 from reconciler.packaging import gitignore
 
 Names = tuple[str, ...]
-"""A path as names from the root downwards, none of them a link."""
+"""A path as names from the root downwards, none of them a link.
+
+In `_Reader` a path begins at the package and may lead through links.
+"""
 Rules = tuple[gitignore.Rule, ...]
 """The rules of a `.gitignore`."""
 
-NEVER_CODE = frozenset({".git", ".reconciler", ".venv", "__pycache__", ".ds_store"})
-"""Names of files of git, this tool, virtual environments, Python and the Finder beside code; in any case.
-
-They are always excluded, whatever a `.gitignore` says: they differ between machines, and `.git` may contain
-credentials.
-"""
-BYTE_CODE = (".pyc", ".pyo")
-"""Suffixes of files that are always excluded too."""
 MAX_IGNORE_BYTES = 64 * 1024
 """The maximum size of a `.gitignore`, ten times a common one."""
 
+# Names of files of git, this tool, virtual environments, Python and the Finder beside code; in any case. They
+# are always excluded, whatever a `.gitignore` says: they differ between machines, and `.git` may contain
+# credentials.
+_NEVER_CODE = frozenset({".git", ".reconciler", ".venv", "__pycache__", ".ds_store"})
+_BYTE_CODE = (".pyc", ".pyo")
 _IGNORE_FILE = ".gitignore"
 _MAX_LINKS = 40  # as many as Linux follows
 
@@ -98,7 +98,7 @@ class Folder:
 
     def reason_to_exclude(self, name: str, *, folder: bool) -> str:
         """Return the reason for excluding the entry `name`, as a clause; "" for an included entry."""
-        if name.lower() in NEVER_CODE or name.lower().endswith(BYTE_CODE):
+        if name.lower() in _NEVER_CODE or name.lower().endswith(_BYTE_CODE):
             return f"{quote(name)} is never code"
         names = [os.fsencode(part) for part in (*self.names, name)]
         # The innermost `.gitignore` with a matching pattern decides, as in git.
@@ -143,7 +143,7 @@ class WorkTree:
             fd = stack.enter_context(opened_folder(self._root, follow=True))
             folder = self._folder(fd, (), ())
             for name in names:
-                refuse_excluded(folder, name, folder=True)
+                _refuse_excluded(folder, name, folder=True)
                 folder = stack.enter_context(self.child(folder, name))
             yield folder
 
@@ -189,7 +189,7 @@ class WorkTree:
         return replace(folder, rules=(*above, self._rules[names]))
 
 
-def refuse_excluded(parent: Folder, name: str, *, folder: bool) -> None:
+def _refuse_excluded(parent: Folder, name: str, *, folder: bool) -> None:
     """Raise UnfitError if the entry `name` of an open folder is excluded."""
     if reason := parent.reason_to_exclude(name, folder=folder):
         raise UnfitError(
@@ -229,7 +229,7 @@ MAX_DEPTH = 64
 _DOMAIN = b"reconciler source tree 1\n"
 # Names with control characters, line ends or marks of direction could forge or reorder lines of output. A
 # backslash is a separator on Windows.
-_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\\]")
+_UNFIT_NAME = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +371,8 @@ class _Reader:
             name = _shown(entry.name)
             with self._noting((*path, name)):
                 self._count()
-                _refuse_unfit(entry.name)
-                _refuse_same(folded, name)
+                _refuse_unfit_name(entry.name)
+                _refuse_same_name(folded, name)
                 self._read_entry(folder, entry, (*path, name), above)
 
     def _read_entry(
@@ -393,7 +393,7 @@ class _Reader:
             raise UnfitError("is the repository's root", "point it to what the package needs")
         with self._tree.opened(names[:-1]) as parent:
             mode = os.stat(names[-1], dir_fd=parent.fd, follow_symlinks=False).st_mode
-            refuse_excluded(parent, names[-1], folder=stat.S_ISDIR(mode))
+            _refuse_excluded(parent, names[-1], folder=stat.S_ISDIR(mode))
             self._read_thing(parent, names[-1], path, above)
 
     def _read_thing(self, parent: Folder, name: str, path: Names, above: frozenset[tuple[int, int]]) -> None:
@@ -445,20 +445,20 @@ def _shown(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _refuse_unfit(name: str) -> None:
+def _refuse_unfit_name(name: str) -> None:
     """Raise UnfitError for a name that another system would change or that isn't printable."""
     try:
         text = os.fsencode(name).decode("utf-8")
     except UnicodeDecodeError:
         raise UnfitError("has a name that isn't UTF-8", "give it another name") from None
-    if _UNFIT.search(text):
+    if _UNFIT_NAME.search(text):
         raise UnfitError("has a control character or a backslash in its name", "give it another name")
     if not unicodedata.is_normalized("NFC", text):
         hint = "give it the name in Unicode's composed form (NFC)"
         raise UnfitError("has a name that another system may spell in other bytes", hint)
 
 
-def _refuse_same(folded: dict[str, str], name: str) -> None:
+def _refuse_same_name(folded: dict[str, str], name: str) -> None:
     # Two such names are a single file on macOS and Windows.
     other = folded.setdefault(unicodedata.normalize("NFC", name.casefold()), name)
     if other != name:

@@ -107,6 +107,12 @@ def summary_of(stored: StoredSummary | None) -> Summary | None:
     return replace(summary, kept=kept) if is_own and is_dated else None
 
 
+def encoded(summary: Summary) -> bytes:
+    """Return the stored form of a summary: gzip of a line of JSON without attempts, and a line for each."""
+    lines = msgspec.json.Encoder().encode_lines([replace(summary, kept=()), *summary.kept])
+    return gzip.compress(lines, compresslevel=_COMPRESSION, mtime=0)
+
+
 def settled_by_key(summary: Summary, wanted: Wanted) -> dict[str, list[Kept]]:
     """Return the attempts at contents whose claims, as copied, need no update, by their keys."""
     found: dict[str, list[Kept]] = defaultdict(list)
@@ -186,12 +192,6 @@ def _base_of(claim: Claim) -> str:
     return claim.base_name.replace("-", "_")
 
 
-def encoded(summary: Summary) -> bytes:
-    """Return the stored form of a summary: gzip of a line of JSON without attempts, and a line for each."""
-    lines = msgspec.json.Encoder().encode_lines([replace(summary, kept=()), *summary.kept])
-    return gzip.compress(lines, compresslevel=_COMPRESSION, mtime=0)
-
-
 def contradictions(summary: Summary, observed: Observed, wanted: Wanted) -> list[str]:
     """Return what a full look found otherwise than the summary says, a sentence for each."""
     states = {run.resource: run.state for run in observed.runs}
@@ -219,7 +219,7 @@ def keys_in(runs: Iterable[ActualJob]) -> set[str]:
     return {run.labels[KEY] for run in runs if run.labels.get(KEY)}
 
 
-OLDEST = timedelta(days=1)
+FULL_AFTER = timedelta(days=1)
 """Age of the last full look from which an apply makes a new one."""
 
 _FEW = 8
@@ -253,7 +253,7 @@ def look(
     also: Collection[str] = (),
     *,
     full: bool = False,
-    oldest: timedelta | None = None,
+    full_after: timedelta | None = None,
 ) -> Look:
     """Read the claims and runs that matter to the desired jobs.
 
@@ -262,7 +262,7 @@ def look(
         wanted: The desired jobs.
         also: The keys of other contents to read.
         full: True to read the whole history.
-        oldest: Age of the last full look from which this one is full; None for any age.
+        full_after: Age of the last full look from which this one is full; None for any age.
 
     Raises:
         ServiceError: As by `observe`.
@@ -272,7 +272,7 @@ def look(
     if stored and summary:
         # Of 10,000 jobs, 2 MB that aren't needed after decoding.
         stored = replace(stored, content=b"")
-    is_old = bool(stored and summary and oldest is not None and stored.now - summary.taken > oldest)
+    is_old = bool(stored and summary and full_after is not None and stored.now - summary.taken > full_after)
     if summary is not None and not full and not is_old:
         observed = _short(ports, summary, wanted, also)
         if observed is not None:

@@ -1,7 +1,7 @@
 """Embedded training service: the cloud's REST paths on this machine, for jobs that really run.
 
 The service imports only `base` of the reconciler: the reconciler reaches it by its API, like the cloud.
-`process` is the service's process, `application` joins the APIs, and `stopped` reads a stopped service. The
+`process` is the service's process; `application` joins the APIs, and reads a stopped service's state. The
 subpackages:
 
 - `http`: the server, the check of tokens, routes and JSON by Google's discovery documents.

@@ -42,7 +42,8 @@ from reconciler.training_service.http.message import (
     not_found,
 )
 from reconciler.training_service.scheduler.recovery import recover_states
-from reconciler.training_service.state.database import Database, DatabaseError, prepare
+from reconciler.training_service.state import database
+from reconciler.training_service.state.database import Database, DatabaseError
 from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
 from reconciler.training_service.state.store import CLAIMS, Store
 from reconciler.training_service.storage.api import StorageApi
@@ -100,7 +101,7 @@ _INSTEAD = {
         "Create a customJob with the pipeline's workerPoolSpecs, or a hyperparameterTuningJob."
     ),
     "aiplatform.": "It serves customJobs and hyperparameterTuningJobs: use Google's for others.",
-    "ml.": "It serves projects.jobs: use the jobs' own json_mapping.",
+    "ml.": "It serves projects.jobs: use the jobs' own fields.",
     "storage.buckets.": "A bucket's fields are those that it was created with.",
     "storage.objects.update": "Use storage.objects.patch.",
     "storage.folders.": "Buckets are flat here: insert the object NAME/ to make a folder.",
@@ -226,7 +227,7 @@ def _message(request: Request, found: Match) -> JsonObject:
 
 def _json_answer(request: Request, message: JsonObject) -> Response:
     mask = request.parameter("fields")
-    value = json_mapping.selected(message, json_mapping.cached_mask(mask)) if mask else message
+    value = json_mapping.masked(message, json_mapping.cached_mask(mask)) if mask else message
     return json_response(value, pretty=request.parameter("prettyPrint") != "false")
 
 
@@ -433,7 +434,7 @@ def _copy_database(path: Path, memory: sqlite3.Connection) -> None:
     try:
         if path.exists():
             _copy_file(path, memory)
-        prepare(memory)
+        database.prepare(memory)
     except sqlite3.Error as error:
         raise DatabaseError(str(error)) from error
 

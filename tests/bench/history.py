@@ -34,7 +34,7 @@ from reconciler.operations.follow_up import follow_up
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.plan import plan_of, request_body, wanted_of
-from reconciler.submission.look import OLDEST, look
+from reconciler.submission.look import FULL_AFTER, look
 from reconciler.submission.protocol import bound
 from reconciler.training_service.application import Application
 from reconciler.training_service.state.database import Database
@@ -128,7 +128,7 @@ def _plan(session: Session, desired: Desired, *, full: bool) -> None:
 
 
 def _apply(session: Session, desired: Desired, *, full: bool) -> None:
-    seen = look(session.ports, wanted_of(desired.jobs), full=full, oldest=OLDEST)
+    seen = look(session.ports, wanted_of(desired.jobs), full=full, full_after=FULL_AFTER)
     applied = apply(session, desired, seen.observed, ApplyListener(), origin=NO_ORIGIN)
     assert not applied.outcomes, "there is nothing to do"
     assert not follow_up(session, desired, applied, full=full).problems

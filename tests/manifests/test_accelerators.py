@@ -50,7 +50,7 @@ def test_a_machine_has_the_accelerators_that_it_comes_with(machine: str, count: 
 def test_it_agrees_with_what_validation_knows() -> None:
     for machine in known_values.TABLES.bundled:
         for count in range(1, 17):
-            fits = rules.mismatch(machine, rules.bundled_accelerator(machine), count) is None
+            fits = rules.accelerator_mismatch(machine, rules.bundled_accelerator(machine), count) is None
             assert fits == (accelerators_of(machine) == count), machine
 
 

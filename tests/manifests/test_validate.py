@@ -477,8 +477,8 @@ def test_what_could_not_be_read_is_told_once(root: Path) -> None:
     ],
 )
 def test_what_goes_together(machine: str, accelerator: str, count: int) -> None:
-    assert rules.name_mismatch(machine) is None
-    assert rules.mismatch(machine, accelerator, count) is None
+    assert rules.machine_name_mismatch(machine) is None
+    assert rules.accelerator_mismatch(machine, accelerator, count) is None
 
 
 @pytest.mark.parametrize(
@@ -501,7 +501,7 @@ def test_what_goes_together(machine: str, accelerator: str, count: int) -> None:
     ],
 )
 def test_what_does_not(machine: str, accelerator: str, count: int, part: str) -> None:
-    found = rules.mismatch(machine, accelerator, count)
+    found = rules.accelerator_mismatch(machine, accelerator, count)
     assert found is not None
     assert found.part == part
     assert found.hint or found.right
@@ -520,7 +520,7 @@ def test_what_does_not(machine: str, accelerator: str, count: int, part: str) ->
 def test_how_many_cpus_go_with_how_many_accelerators(accelerator: str, most_cpus: dict[int, int]) -> None:
     for count in range(1, 17):
         for cpus in (2, most_cpus.get(count, 2), most_cpus.get(count, 2) + 2):
-            found = rules.mismatch(f"n1-custom-{cpus}-8192", accelerator, count)
+            found = rules.accelerator_mismatch(f"n1-custom-{cpus}-8192", accelerator, count)
             assert (found is None) == (cpus <= most_cpus.get(count, 0))
 
 
@@ -543,15 +543,15 @@ COME_WITH = {
 def test_machines_that_come_with_accelerators(accelerator: str) -> None:
     for machine, count in COME_WITH[accelerator].items():
         for number in range(1, 18):
-            assert (rules.mismatch(machine, accelerator, number) is None) == (number == count)
-        assert rules.mismatch(machine, "", 0) is not None
+            assert (rules.accelerator_mismatch(machine, accelerator, number) is None) == (number == count)
+        assert rules.accelerator_mismatch(machine, "", 0) is not None
 
 
 @pytest.mark.parametrize(
     "machine", ["", " ", "n1", "N1-standard-4", "n1 standard 4", "n1-standard-4\n", "n1-", "-4", "é-1"]
 )
 def test_what_no_machine_is_called(machine: str) -> None:
-    assert rules.name_mismatch(machine) is not None
+    assert rules.machine_name_mismatch(machine) is not None
 
 
 FIELDS = sorted(

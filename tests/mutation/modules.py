@@ -41,7 +41,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "submission/test_submission_refusals",
         "submission/test_submission_details",
     ),
-    "model.claim": ("model/test_claim", "model/test_claim_limits", *_PLANS),
+    "model.claim": ("model/test_claim", "model/test_claim_limits", "model/test_commit_record", *_PLANS),
     "submission.observe": (
         "submission/test_observation",
         "submission/test_instances",

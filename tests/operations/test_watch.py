@@ -483,13 +483,13 @@ class TestPasses:
 
         assert [is_full() for _ in range(3)] == [True, False, False]
         with monkeypatch.context() as later:
-            later.setattr(watch_loop, "OLDEST", timedelta(seconds=-1))
+            later.setattr(watch_loop, "FULL_AFTER", timedelta(seconds=-1))
             assert [is_full() for _ in range(2)] == [True, True]
         assert not is_full()
         all_succeed(service)
         for _ in range(3):
             loop.turn()
-        monkeypatch.setattr(watch_loop, "OLDEST", timedelta(seconds=-1))
+        monkeypatch.setattr(watch_loop, "FULL_AFTER", timedelta(seconds=-1))
         assert not is_full()
 
     def test_without_a_change_no_manifest_is_opened(self, loop: Loop, repository: Repository) -> None:

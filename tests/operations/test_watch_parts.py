@@ -40,14 +40,14 @@ from reconciler.operations.watch.loop import Loop, run_pass
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import (
     Clone,
-    Files,
+    FolderWatcher,
     KeptSettings,
-    Place,
     RemoteBranch,
+    WatchedFolder,
     WorkTree,
     checked_branch,
     checked_url,
-    places,
+    watched_places,
 )
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
 from reconciler.operations.watch.wakeups import (
@@ -130,32 +130,32 @@ class TestWakes:
             pytest.fail("it must not begin any more")
 
 
-class TestFiles:
+class TestFolderWatcher:
     def test_folders_are_watched_from_their_first_one_below_the_root(self, tmp_path: Path) -> None:
-        found = places(tmp_path, [tmp_path / "jobs", tmp_path / "code/a", tmp_path / "code/b"])
+        found = watched_places(tmp_path, [tmp_path / "jobs", tmp_path / "code/a", tmp_path / "code/b"])
         deep = {place.folder.name for place in found if place.deep}
         assert deep == {"jobs", "code"}
         assert {place.folder.name for place in found if not place.deep} == {tmp_path.name, ".git"}
-        assert Place(tmp_path, True) in places(tmp_path, [tmp_path, tmp_path / "jobs"])
+        assert WatchedFolder(tmp_path, True) in watched_places(tmp_path, [tmp_path, tmp_path / "jobs"])
 
     @pytest.fixture
     def changed(self) -> threading.Event:
         return threading.Event()
 
     @pytest.fixture
-    def files(self, tmp_path: Path, changed: threading.Event) -> Iterator[Files]:
+    def files(self, tmp_path: Path, changed: threading.Event) -> Iterator[FolderWatcher]:
         before = set(threading.enumerate())
-        made = Files([tmp_path / "home"], changed.set)
+        made = FolderWatcher([tmp_path / "home"], changed.set)
         yield made
         made.close()
         until(lambda: set(threading.enumerate()) <= before)
 
     def test_a_folder_that_was_removed_and_made_again_is_watched_again(
-        self, tmp_path: Path, files: Files, changed: threading.Event
+        self, tmp_path: Path, files: FolderWatcher, changed: threading.Event
     ) -> None:
         jobs = tmp_path / "jobs"
         jobs.mkdir()
-        wanted = places(tmp_path, [jobs])
+        wanted = watched_places(tmp_path, [jobs])
         assert files.follow(wanted)
         assert not files.follow(wanted), "nothing new"
         shutil.rmtree(jobs)
@@ -173,7 +173,7 @@ class TestFiles:
         assert files.follow(wanted), "another folder of the same name"
 
     def test_code_that_is_watched_from_now_on_may_have_changed_before(
-        self, commands: Commands, files: Files, told: Told
+        self, commands: Commands, files: FolderWatcher, told: Told
     ) -> None:
         commands.job("census")
         checkout = Checkout(commands.root, "", os.environ, "prod")
@@ -192,9 +192,9 @@ class TestFiles:
         assert wakes.wait(0) is False
 
     def test_what_lies_in_the_home_is_no_change(
-        self, tmp_path: Path, files: Files, changed: threading.Event
+        self, tmp_path: Path, files: FolderWatcher, changed: threading.Event
     ) -> None:
-        files.follow([Place(tmp_path, True)])
+        files.follow([WatchedFolder(tmp_path, True)])
         (tmp_path / "home").mkdir()
         (tmp_path / "home/state.db").write_text("")
         (tmp_path / "homely").write_text("")
@@ -205,7 +205,7 @@ class TestFiles:
         assert not changed.wait(0.5)
 
     def test_that_files_are_opened_or_closed_is_nobodys_event(
-        self, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, files: FolderWatcher, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """There are so many of them that others are lost: each pass of any tool opens all files."""
         asked: list[Any] = []
@@ -217,23 +217,23 @@ class TestFiles:
 
         monkeypatch.setattr(Observer, "schedule", noted)
         (tmp_path / "jobs").mkdir()
-        assert files.follow(places(tmp_path, [tmp_path / "jobs"]))
+        assert files.follow(watched_places(tmp_path, [tmp_path / "jobs"]))
         assert len(asked) == 2
         for kinds in asked:
             assert {kind.event_type for kind in kinds} == {"created", "deleted", "modified", "moved"}
             assert DirModifiedEvent not in kinds
 
     def test_a_limit_of_the_system_is_told_and_tried_again(
-        self, tmp_path: Path, files: Files, monkeypatch: pytest.MonkeyPatch
+        self, tmp_path: Path, files: FolderWatcher, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(*arguments: Any, **more: Any) -> None:
             raise OSError(errno.ENOSPC, "inotify watch limit reached")
 
         with monkeypatch.context() as limited:
             limited.setattr(Observer, "schedule", full)
-            assert not files.follow([Place(tmp_path, False)])
+            assert not files.follow([WatchedFolder(tmp_path, False)])
         assert "inotify watch limit reached" in files.problem
-        assert files.follow([Place(tmp_path, False)])
+        assert files.follow([WatchedFolder(tmp_path, False)])
         assert files.problem == ""
 
 

@@ -15,7 +15,7 @@ from tls import Loopback, server_tls
 
 from reconciler.base.http import DirectTransport
 from reconciler.cli import run
-from reconciler.reporting.github.api import GitHubApi, GitHubSettings, RefusedError
+from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, GitHubSettings
 from reconciler.reporting.github.comment import COMMENTS, Kept, comment_body, fits, keep_comment
 
 TOKEN = "ghs_very-secret-token"
@@ -169,7 +169,7 @@ def test_github_takes_the_longest_that_fits(github: GitHubServer, keep: Keep, ch
     assert not fits(comment_body("prod", longest + "\U0001f389"))
     assert keep(longest) is Kept.CREATED
     if size == 1:
-        with pytest.raises(RefusedError, match=r"refused the comment .* too long"):
+        with pytest.raises(GitHubRefusedError, match=r"refused the comment .* too long"):
             keep(longest + "x")
         github.violations.clear()
 
@@ -189,7 +189,7 @@ REFUSALS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("said", "told"), REFUSALS)
 def test_what_github_refuses_is_told(github: GitHubServer, keep: Keep, said: Any, told: str) -> None:
     github.queued = [None, None, said, said, said, said]
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(GitHubRefusedError) as caught:
         keep()
     assert told in caught.value.message
     assert "commit status" not in caught.value.message
@@ -200,7 +200,7 @@ def test_what_github_refuses_is_told(github: GitHubServer, keep: Keep, said: Any
 def test_it_is_not_guessed_who_the_token_is(github: GitHubServer, keep: Keep) -> None:
     github.comment(NUMBER, OURS)
     github.queued = [error(403, "Resource protected by organization SAML enforcement.")]
-    with pytest.raises(RefusedError, match="SAML"):
+    with pytest.raises(GitHubRefusedError, match="SAML"):
         keep(token="personal")
     assert written(github) == []
 
@@ -209,7 +209,7 @@ def test_a_comment_whose_answer_is_lost_is_not_written_twice(transport: DirectTr
     refused = answer(403, b'{"message": "Resource not accessible by integration"}')
     with RawServer([refused, answer(200, b"[]"), reset], tls=server_tls()).running() as server:
         api = GitHubApi(transport, GitHubSettings("acme/models", server.url, TOKEN), COMMENTS)
-        with pytest.raises(RefusedError, match="no complete answer"):
+        with pytest.raises(GitHubRefusedError, match="no complete answer"):
             keep_comment(api, NUMBER, "prod", "text")
         assert server.count("POST") == 1
 

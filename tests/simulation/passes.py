@@ -27,7 +27,7 @@ from reconciler.reporting.github.api import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
 from reconciler.submission.claims_upkeep import cancel, record_cancel
-from reconciler.submission.look import OLDEST, Look, Wanted, keep_summary, look
+from reconciler.submission.look import FULL_AFTER, Look, Wanted, keep_summary, look
 from reconciler.submission.observe import Observed, observe
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
@@ -143,7 +143,7 @@ class Outside:
     def _look(self, ports: Ports, wanted: Wanted, also: frozenset[str], *, full: bool, is_old: bool) -> Look:
         if is_old:
             return Look(observe(ports), None, None, full=True)
-        return look(ports, wanted, also, full=full, oldest=OLDEST)
+        return look(ports, wanted, also, full=full, full_after=FULL_AFTER)
 
     def both_plans(self, process: Process) -> tuple[Plan, Plan]:
         """Return the plans of a short look and of a full one, while nothing changes."""

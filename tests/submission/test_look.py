@@ -20,7 +20,16 @@ from reconciler.model.ports import Ports, Versioned
 from reconciler.operations.execute import Applier
 from reconciler.operations.plan import wanted_of
 from reconciler.planning.planner import make_plan
-from reconciler.submission.look import OLDEST, Kept, Look, Summary, encoded, keep_summary, look, summary_of
+from reconciler.submission.look import (
+    FULL_AFTER,
+    Kept,
+    Look,
+    Summary,
+    encoded,
+    keep_summary,
+    look,
+    summary_of,
+)
 from tests.planning import bound_to, claim_on, run_of, wanted
 from tests.simulation.passes import body_of
 from tests.simulation.scenario import desired
@@ -201,9 +210,9 @@ def test_a_look_is_full_for_a_base_name_that_comes_back(outside: Outside) -> Non
 
 def test_a_look_is_full_after_a_day(outside: Outside) -> None:
     ports = ports_of(outside)
-    assert not look(ports, wanted_of([JOB]), oldest=OLDEST).full
-    outside.time.now += OLDEST * 2
-    assert look(ports, wanted_of([JOB]), oldest=OLDEST).full
+    assert not look(ports, wanted_of([JOB]), full_after=FULL_AFTER).full
+    outside.time.now += FULL_AFTER * 2
+    assert look(ports, wanted_of([JOB]), full_after=FULL_AFTER).full
     assert not look(ports, wanted_of([JOB])).full
 
 
@@ -496,9 +505,9 @@ def test_dropped_adopted_and_caller_named_jobs_check_no_search() -> None:
 def test_look_of_an_apply_is_full_more_than_a_day_after_the_last_full_one() -> None:
     world = World()
     world.outside.time.now = LATER + timedelta(hours=24)
-    assert not look(world.ports, {}, oldest=OLDEST).full
+    assert not look(world.ports, {}, full_after=FULL_AFTER).full
     world.outside.time.now += timedelta(microseconds=1)
-    assert look(world.ports, {}, oldest=OLDEST).full
+    assert look(world.ports, {}, full_after=FULL_AFTER).full
 
 
 def test_look_without_a_summary_is_full_and_reports_only_an_unusable_one() -> None:
@@ -506,11 +515,11 @@ def test_look_without_a_summary_is_full_and_reports_only_an_unusable_one() -> No
     world.ports = replace(world.ports, least_history=0)
     for content, notes in ((b"", 0), (b"{", 1)):
         world.outside.claims.stored = content, 1
-        seen = look(world.ports, {}, oldest=OLDEST)
+        seen = look(world.ports, {}, full_after=FULL_AFTER)
         assert (seen.full, seen.summary, len(seen.notes)) == (True, None, notes)
     assert "can't be read" in seen.notes[0]
     world.outside.claims.summary = lambda: None  # type: ignore[method-assign]
-    seen = look(world.ports, {}, oldest=OLDEST)
+    seen = look(world.ports, {}, full_after=FULL_AFTER)
     assert (seen.full, seen.stored, seen.notes) == (True, None, ())
     keep_summary(world.ports, seen, {})
     assert world.outside.claims.stored == (b"{", 1)

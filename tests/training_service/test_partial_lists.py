@@ -103,7 +103,7 @@ def test_parts_of_a_list_are_those_of_the_whole_list(
         fill(application, store, path, jobs)
         for _ in range(2):
             whole = asked(application, path, filter=filter, pageSize=3)
-            wanted = json_mapping.selected(whole, json_mapping.mask_of(fields))
+            wanted = json_mapping.masked(whole, json_mapping.mask_of(fields))
             query: dict[str, str | int] = {"filter": filter, "pageSize": 3, "fields": fields}
             query["prettyPrint"] = str(pretty).lower()
             assert asked(application, path, **query) == wanted

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.training_service.http import discovery, json_mapping
-from reconciler.training_service.http.discovery import NUMBERS, Method
+from reconciler.training_service.http.discovery import Method
+from reconciler.training_service.http.json_mapping import NUMBERS
 from reconciler.training_service.http.message import ApiError
 
 

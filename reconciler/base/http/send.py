@@ -1,4 +1,4 @@
-"""Transports and their connections: one sends every request at most once, the other retries reads."""
+"""Transports: one sends every request at most once, the other retries reads; and connections to servers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def write_request(
         rest = rest[sock.send(rest) :]
 
 
-def connected(address: Destination, end: float, tls: ssl.SSLContext | None) -> Connection:
+def open_connection(address: Destination, end: float, tls: ssl.SSLContext | None) -> Connection:
     """Open a connection to an address until `end` on the monotonic clock; `tls` is None for plain http.
 
     Raises:
@@ -141,9 +141,6 @@ def _left(end: float) -> float:
     return left
 
 
-BUSY_STATUSES = frozenset({429, 500, 502, 503, 504})
-FIRST_DELAY = 1.0
-LONGEST_DELAY = 64.0
 CONNECT_TIMEOUT = 10.0
 MAX_BODY = 64 * 1024 * 1024
 
@@ -220,18 +217,16 @@ class DirectTransport:
                 if kept.is_quiet:
                     return kept
                 kept.close()
-        return self._connected(address, min(request.timeout, CONNECT_TIMEOUT))
+        return self._opened(address, min(request.timeout, CONNECT_TIMEOUT))
 
     def _kept(self, origin: str) -> Connection | None:
         with self._lock:
             kept = self._idle.get(origin)
             return kept.pop() if kept else None
 
-    def _connected(self, address: Destination, timeout: float) -> Connection:
-        # Imported late: `validate` and `plan` of a stopped service load this module and never connect.
-
+    def _opened(self, address: Destination, timeout: float) -> Connection:
         try:
-            return connected(address, time.monotonic() + timeout, self._trusted(address))
+            return open_connection(address, time.monotonic() + timeout, self._trusted(address))
         except Exception as error:
             raise NotSentError(f"{address.origin} can't be reached: {_why(error)}") from None
 
@@ -322,6 +317,11 @@ def _why(error: BaseException) -> str:
     if error.__cause__ is not None:
         return _why(error.__cause__)
     return f"the connection ended, or broke the rules of HTTP ({type(error).__name__})"
+
+
+BUSY_STATUSES = frozenset({429, 500, 502, 503, 504})
+FIRST_DELAY = 1.0
+LONGEST_DELAY = 64.0
 
 
 class RetryingReads(Struct, frozen=True):

@@ -252,10 +252,10 @@ def _scalar(value: Any) -> str:
 def _list(flag: Flag, value: Any) -> list[str]:
     if isinstance(value, list):
         return [_scalar(item) for item in value]
-    return split(flag.name, _text(flag, value))
+    return split_list(flag.name, _text(flag, value))
 
 
-def split(name: str, text: str) -> list[str]:
+def split_list(name: str, text: str) -> list[str]:
     """Return the items of a list as gcloud splits it: at commas, or at the delimiter that it begins with."""
     delimiter = ","
     if text.startswith(_DELIMITER) and _DELIMITER in text[1:]:
@@ -271,7 +271,7 @@ def _map(flag: Flag, value: Any) -> dict[str, str]:
     if isinstance(value, Mapping):
         return {str(key): _scalar(part) for key, part in value.items()}
     found = {}
-    for item in split(flag.name, _text(flag, value)):
+    for item in split_list(flag.name, _text(flag, value)):
         key, equals, text = item.partition("=")
         if not equals and not is_mark(item):
             raise flag_error(flag.name, f"{quoted(item)} has no value", f"write KEY=VALUE; {_ESCAPING}")

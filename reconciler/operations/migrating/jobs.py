@@ -30,8 +30,8 @@ from reconciler.operations.migrating.convert import Converted, convert
 from reconciler.operations.migrating.pools import (
     Containers,
     in_containers,
-    moves_of,
-    renamed,
+    moves_to_container,
+    renamed_for_container,
     report_containers,
 )
 from reconciler.operations.migrating.report import CodePlace, Looked, Report, Row, rules, search
@@ -210,7 +210,7 @@ class _FileMigration:
         if made := self._containers(converted, document, moves):
             report_containers(made, tree.files if tree else (), self._folder(manifest), report)
             converted, module = replace(converted, spec=made.spec), made.module
-            moves = {source: renamed(target) for source, target in moves.items()}
+            moves = {source: renamed_for_container(target) for source, target in moves.items()}
         is_new_suspend = not self._options.run and not manifest.reconcile.suspend
         new = self._new_value(value, converted, module, suspend=is_new_suspend)
         rows = [
@@ -234,7 +234,7 @@ class _FileMigration:
         """Return a job as one of Vertex AI, with the executor images that follow from the old manifest."""
         if manifest.api_version != ML_V1:
             spec = value["spec"]
-            return Converted(manifest.kind, spec, 0, Report(moves=moves_of(spec)))
+            return Converted(manifest.kind, spec, 0, Report(moves=moves_to_container(spec)))
         return convert(
             value["spec"]["trainingInput"],
             manifest.name,

@@ -37,12 +37,16 @@ ROLES = ("master", "worker", "parameterServer", "evaluator")
 """AI Platform's roles, in the order of Vertex AI's pools."""
 
 POOLS = "workerPoolSpecs"
+_TRIAL, _PACKAGE, _CONTAINER = "trialJobSpec", "pythonPackageSpec", "containerSpec"
 _LOST_PODS, _OTHER_POD = ("TPU_V2_POD", "TPU_V3_POD"), "TPU_V4_POD"
 _K80, _T4, _MOST_T4 = "NVIDIA_TESLA_K80", "NVIDIA_TESLA_T4", 4
 _WEEK = 7 * 24 * 3600
 # Google's page "Schedule training jobs based on resource availability".
 _FLEX_START = {"NVIDIA_L4", "NVIDIA_TESLA_A100", "NVIDIA_A100_80GB", "NVIDIA_H100_80GB"}
 _SMALL = ("n1-standard-1", "n1-standard-2", "n1-standard-4", "n1-highcpu-2", "n1-highcpu-4", "n1-highmem-2")
+
+
+# --- Machines -------------------------------------------------------------------------------------------
 
 
 class Machines(Struct):
@@ -166,6 +170,9 @@ def fits_flex_start(machines: list[Machines], scheduling: Mapping[str, Any]) -> 
     return kinds <= _FLEX_START and is_same and float(limit.removesuffix("s")) <= _WEEK
 
 
+# --- Worker pools and their tasks -----------------------------------------------------------------------
+
+
 def worker_pools(
     given: Json, machines: list[Machines], words: list[str], region: str, report: Report
 ) -> list[Json]:
@@ -201,8 +208,8 @@ def task_of(given: Json, machines: Machines, words: list[str], region: str) -> J
     config = mapping(given.get(f"{machines.role}Config"))
     own_image = config.get("imageUri") or mapping(given.get("masterConfig")).get("imageUri", "")
     if own_image and "pythonModule" not in given:
-        return {"containerSpec": _container(own_image, config, given, words)}
-    return {"pythonPackageSpec": _python_package(given, machines, args, own_image, region)}
+        return {_CONTAINER: _container(own_image, config, given, words)}
+    return {_PACKAGE: _python_package(given, machines, args, own_image, region)}
 
 
 def _container(image: str, config: Mapping[str, Any], given: Json, words: list[str]) -> Json:
@@ -226,6 +233,9 @@ def _executor_image(given: Json, machines: Machines, region: str) -> str:
     return training_image_uri(f"tf-{'gpu' if machines.has_gpu else 'cpu'}.{rule.image}", region)
 
 
+# --- Report of region, task and environment -------------------------------------------------------------
+
+
 def report_region(region: str, location: str, report: Report) -> None:
     """Report the job's region beside the location of the environment, "" for none."""
     rule = "region" if location in ("", region) else "other region"
@@ -247,7 +257,7 @@ def report_task(
     `overridden` and `image` are those of `convert`.
     """
     for field in ("packageUris", "pythonModule", "args", "runtimeVersion", "pythonVersion"):
-        spec = "pythonPackageSpec" if "pythonModule" in given else "containerSpec"
+        spec = _PACKAGE if "pythonModule" in given else _CONTAINER
         target = "executorImageUri" if field.endswith("Version") else field
         report.move((field,), (POOLS, 0, spec, target))
     is_package = "pythonModule" in given
@@ -256,12 +266,12 @@ def report_task(
         pool = (POOLS, ROLES.index(role))
         if "imageUri" in config:
             rule = "executor" if is_package else "image"
-            new = ("pythonPackageSpec", "executorImageUri") if is_package else ("containerSpec", "imageUri")
+            new = (_PACKAGE, "executorImageUri") if is_package else (_CONTAINER, "imageUri")
             report.add(rule, (*keys, "imageUri"), (*pool, *new), role=role)
         if "containerCommand" in config or "containerArgs" in config:
             report.add("command", (*keys, "containerArgs"), role=role)
-            report.move((*keys, "containerCommand"), (*pool, "containerSpec", "command"))
-            report.move((*keys, "containerArgs"), (*pool, "containerSpec", "args"))
+            report.move((*keys, "containerCommand"), (*pool, _CONTAINER, "command"))
+            report.move((*keys, "containerArgs"), (*pool, _CONTAINER, "args"))
         if "tpuTfVersion" in config:
             report.add("tpuTfVersion", (*keys, "tpuTfVersion"), role=role)
     if is_package:
@@ -287,8 +297,8 @@ def _report_runtime(given: Json, machines: list[Machines], region: str, report: 
         report.refuse(("runtimeVersion",), message, f"{hint}; or name an image of your own in masterConfig")
         return
     names = {training_image_name(_executor_image(given, each, region)) for each in machines}
-    date = max(training_images()[name].end_of_availability for name in names)
-    values = {"runtime": runtime, "image": " and ".join(sorted(names)), "date": date}
+    end = max(training_images()[name].end_of_availability for name in names)
+    values = {"runtime": runtime, "image": " and ".join(sorted(names)), "date": end}
     report.add(
         "runtime" if rule.verdict == "translated" else "nearest runtime",
         ("runtimeVersion",),
@@ -330,7 +340,8 @@ def _primary_was_master(given: Json) -> bool:
     return str(given.get("runtimeVersion", "")).startswith("1.")
 
 
-_TRIAL, _PACKAGE, _CONTAINER = "trialJobSpec", "pythonPackageSpec", "containerSpec"
+# --- Packages in containers -----------------------------------------------------------------------------
+
 _RENAMED = {_PACKAGE: _CONTAINER, "executorImageUri": "imageUri"}
 _FRAMEWORKS = {
     "tf": "TensorFlow",
@@ -340,7 +351,7 @@ _FRAMEWORKS = {
     "xgboost": "XGBoost",
     "ray": "Ray",
 }
-_NAME = re.compile(r"(?P<framework>[a-z-]+)-[a-z]+\.(?P<version>[0-9]+(?:-[0-9]+)*)(?:\..*)?")
+_IMAGE_NAME = re.compile(r"(?P<framework>[a-z-]+)-[a-z]+\.(?P<version>[0-9]+(?:-[0-9]+)*)(?:\..*)?")
 _NOT_STAGED = "a container gets the code from a folder of the repository, and this job's is elsewhere"
 _STAGE_IT = 'put the code into a folder, and write "package: {path: …}" in place of "packageUris"'
 
@@ -389,19 +400,19 @@ def in_containers(spec: Json, image: str, today: date) -> Containers | list[Obst
     return Containers({**spec, _TRIAL: whole} if above else whole, module, tuple(ended), image)
 
 
-def renamed(keys: Keys) -> Keys:
+def renamed_for_container(keys: Keys) -> Keys:
     """Return the path of a pool's field after its package moved to a container."""
     return tuple(_RENAMED.get(key, key) if isinstance(key, str) else key for key in keys)
 
 
-def moves_of(spec: Json) -> dict[Keys, Keys]:
+def moves_to_container(spec: Json) -> dict[Keys, Keys]:
     """Return the new path of each field of a `spec` that gets another name in a container."""
     above: Keys = (_TRIAL,) if _TRIAL in spec else ()
     places = [
         (*above, POOLS, index, _PACKAGE) for index, _ in enumerate(mapping(spec.get(_TRIAL, spec))[POOLS])
     ]
     fields = [keys for place in places for keys in (place, (*place, "executorImageUri"))]
-    return {keys: renamed(keys) for keys in fields}
+    return {keys: renamed_for_container(keys) for keys in fields}
 
 
 def _obstacles(above: Keys, pools: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[Obstacle]:
@@ -430,9 +441,6 @@ def _with_container(pool: Json, image: str, today: date) -> Json:
     return {key if key != _PACKAGE else _CONTAINER: pool[key] for key in pool} | {_CONTAINER: container}
 
 
-# --- Report ---------------------------------------------------------------------------------------------
-
-
 def report_containers(made: Containers, files: Sequence[SourceFile], folder: str, report: Report) -> None:
     """Report the container form, in place of the rows about the images that it replaces.
 
@@ -456,7 +464,9 @@ def report_containers(made: Containers, files: Sequence[SourceFile], folder: str
         elif row not in about_images and row.target != "the same image":
             rows.append(row)
     source, keys = (
-        (about_images[0].source, about_images[0].keys) if about_images else (rule.source, _first(made))
+        (about_images[0].source, about_images[0].keys)
+        if about_images
+        else (rule.source, _first_executor_image(made))
     )
     report.rows = [*rows, Row(source, rule.target, rule.verdict, sentence, keys)]
     if found := dependencies(files):
@@ -467,12 +477,12 @@ def report_containers(made: Containers, files: Sequence[SourceFile], folder: str
 
 def framework(name: str) -> str:
     """Return the framework of a prebuilt image, such as "TensorFlow 2.11"."""
-    match = _NAME.fullmatch(name)
+    match = _IMAGE_NAME.fullmatch(name)
     assert match is not None, "every prebuilt image is named for its framework"
     return f"{_FRAMEWORKS[match['framework']]} {match['version'].replace('-', '.')}"
 
 
-def _first(made: Containers) -> Keys:
+def _first_executor_image(made: Containers) -> Keys:
     """Return the path, in the old `spec`, of the first pool's executor image."""
     above: Keys = (_TRIAL,) if _TRIAL in made.spec else ()
     pools = mapping(made.spec.get(_TRIAL, made.spec))[POOLS]

@@ -27,7 +27,7 @@ from reconciler.operations.watch.wakeups import LOOKS, Chance, Stopped, Wakes, d
 from reconciler.planning.outcome import Status
 from reconciler.submission.look import keep_summary, look
 
-OLDEST = timedelta(hours=1)
+FULL_AFTER = timedelta(hours=1)
 """Age of the last full look from which a pass makes a new one."""
 
 
@@ -134,16 +134,16 @@ def _run(
     # A stopped embedded service can be read without starting it; it is started only if there is work.
     if previous and previous.rests_locally:
         with opened(start=False) as session:
-            inputs = _inputs(session, checkout, desired, oldest=None)
+            inputs = _inputs(session, checkout, desired, full_after=None)
         if previous.holds_for(inputs):
             return previous
     with opened(start=True) as session:
-        inputs = inputs or _inputs(session, checkout, desired, oldest=OLDEST)
+        inputs = inputs or _inputs(session, checkout, desired, full_after=FULL_AFTER)
         if previous and previous.holds_for(inputs):
             return _repeat(session, desired, previous, inputs)
         origin = exported(checkout.commit, desired) if checkout.is_exported else None
         applied = apply(session, desired, inputs.observed, listener, origin=origin, go_on=go_on)
-        after = follow_up(session, desired, applied, oldest=OLDEST)
+        after = follow_up(session, desired, applied, full_after=FULL_AFTER)
     failed = after.observed is None or any(outcome.status is Status.FAILED for outcome in applied.outcomes)
     return Pass(
         Result.REFUSED if applied.refused else Result.FAILED if failed else Result.SUCCEEDED,
@@ -161,14 +161,14 @@ def _run(
 
 
 def _inputs(
-    session: Session, checkout: Checkout, desired: Desired, *, oldest: timedelta | None
+    session: Session, checkout: Checkout, desired: Desired, *, full_after: timedelta | None
 ) -> PassInputs:
-    """Look at the target; `oldest` is that of `look`, None for a service that may be stopped."""
+    """Look at the target; `full_after` is that of `look`, None for a service that may be stopped."""
     # The keys of the records too: the look after a pass has them, and equal looks mean that nothing changed.
     wanted, also = wanted_of(desired.jobs), record_keys(session)
-    seen = look(session.ports, wanted, also, oldest=oldest)
+    seen = look(session.ports, wanted, also, full_after=full_after)
     # Here too: a pass without changes has no look after it, and the next one would be full again.
-    if oldest and seen.full:
+    if full_after and seen.full:
         keep_summary(session.ports, seen, wanted, also)
     return PassInputs(session.config, checkout.commit, desired.jobs, seen.observed)
 

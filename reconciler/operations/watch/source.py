@@ -1,5 +1,8 @@
 """Sources of manifests for the loop: the work tree, or a private clone of a remote's branch.
 
+A watcher of folders reports changes to the work tree. Its settings are kept: a missing file is an error, and
+never lets the defaults replace them.
+
 Neither fetching nor checking out runs a hook, filter, submodule or large-file helper of the repository. git
 gets credentials from the helpers in the user's settings and never prompts.
 """
@@ -36,6 +39,23 @@ from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.state import Checkout
 from reconciler.operations.watch.wakeups import Chance, Wakes, backoff
 
+
+class Source(Protocol):
+    """Source of manifests."""
+
+    due: float
+    """Time of the next refresh, by the monotonic clock."""
+
+    def refresh(self) -> bool:
+        """Check for a new version; return True if found. Raise Stopped if a stop is requested."""
+
+    def checkout(self) -> Checkout | None:
+        """Return the current files; None if no version is available yet."""
+
+    def follow(self, jobs: Sequence[DesiredJob]) -> None:
+        """Update the watched folders to those of these jobs' code."""
+
+
 # Without the events of opened and closed files: each pass opens every manifest, and would trigger the next.
 _CHANGES: list[type[events.FileSystemEvent]] = [
     *(events.DirCreatedEvent, events.DirDeletedEvent, events.DirMovedEvent),
@@ -44,26 +64,26 @@ _CHANGES: list[type[events.FileSystemEvent]] = [
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Place:
+class WatchedFolder:
     """Folder to watch, with or without the folders below it."""
 
     folder: Path
     deep: bool
 
 
-def places(root: Path, folders: Iterable[Path]) -> set[Place]:
+def watched_places(root: Path, folders: Iterable[Path]) -> set[WatchedFolder]:
     """Return the folders to watch for changes below `folders`, including folders that do not exist yet.
 
     These are the top-level folder of each path, since nested watches report each change twice, the root
     without its subfolders, and `.git`, where a new commit shows.
     """
     below = [folder.relative_to(root).parts for folder in folders]
-    first = {Place(root / parts[0], True) for parts in below if parts}
-    top = {Place(root, False), *first} if all(below) else {Place(root, True)}
-    return {*top, Place(root / ".git", False)}
+    first = {WatchedFolder(root / parts[0], True) for parts in below if parts}
+    top = {WatchedFolder(root, False), *first} if all(below) else {WatchedFolder(root, True)}
+    return {*top, WatchedFolder(root / ".git", False)}
 
 
-class Files:
+class FolderWatcher:
     """Watcher of folders; each pass reads all files, so an unwatched folder only delays a change.
 
     Attributes:
@@ -78,7 +98,7 @@ class Files:
         self.problem = ""
         self._handler = _Handler(ignored, changed)
         self._observer = Observer()
-        self._watched: dict[Place, tuple[ObservedWatch, object]] = {}
+        self._watched: dict[WatchedFolder, tuple[ObservedWatch, object]] = {}
         self._observer.start()
 
     def close(self) -> None:
@@ -86,10 +106,10 @@ class Files:
         self._observer.stop()
         self._observer.join()
 
-    def follow(self, wanted: Iterable[Place]) -> bool:
-        """Watch exactly these places; return True if a new place is watched.
+    def follow(self, wanted: Iterable[WatchedFolder]) -> bool:
+        """Watch exactly these folders; return True if a new one is watched.
 
-        A folder that was removed and created again is a new place.
+        A folder that was removed and created again is a new one.
         """
         existing = {place: identity for place in wanted if (identity := _identity(place.folder)) is not None}
         # A watch follows the inode: it reports nothing about a new folder with the same name.
@@ -104,7 +124,7 @@ class Files:
         ]
         return any(added)
 
-    def _watch(self, place: Place, identity: object) -> bool:
+    def _watch(self, place: WatchedFolder, identity: object) -> bool:
         try:
             watch = self._observer.schedule(
                 self._handler, str(place.folder), recursive=place.deep, event_filter=_CHANGES
@@ -158,12 +178,16 @@ class KeptSettings:
         Raises:
             InvalidError: The settings are invalid, or the file had settings before and is missing or empty.
         """
-        began, signature = time.time_ns(), _signature(root)
+        began, signature = time.time_ns(), _settings_signature(root)
         if self._read is not None and self._read[:2] == (root, signature):
             return self._read[2]
         config = self._checked(root)
         # A file that changes while it is read, or within one tick of its time stamp, is read again.
-        sure = signature is not None and can_be_trusted(signature, began) and _signature(root) == signature
+        sure = (
+            signature is not None
+            and can_be_trusted(signature, began)
+            and _settings_signature(root) == signature
+        )
         self._read = (root, signature, config) if signature is not None and sure else None
         return config
 
@@ -183,28 +207,12 @@ class KeptSettings:
         return config
 
 
-def _signature(root: Path) -> Signature | None:
+def _settings_signature(root: Path) -> Signature | None:
     """Return the signature of the file, or of the target of a link; None if it can't be read."""
     try:
         return signature_of((root / FILE_NAME).stat())
     except OSError:
         return None
-
-
-class Source(Protocol):
-    """Source of manifests."""
-
-    due: float
-    """Time of the next refresh, by the monotonic clock."""
-
-    def refresh(self) -> bool:
-        """Check for a new version; return True if found. Raise Stopped if a stop is requested."""
-
-    def checkout(self) -> Checkout | None:
-        """Return the current files; None if no version is available yet."""
-
-    def follow(self, jobs: Sequence[DesiredJob]) -> None:
-        """Update the watched folders to those of these jobs' code."""
 
 
 @dataclass(slots=True)
@@ -214,7 +222,7 @@ class WorkTree:
     root: Path
     environ: Mapping[str, str]
     environment: str | None
-    files: Files
+    files: FolderWatcher
     wakes: Wakes
     reporter: PassReporter
     due: float = field(default=math.inf, init=False)
@@ -243,52 +251,9 @@ class WorkTree:
             self.wakes.change()
 
     def _follow(self) -> bool:
-        more = self.files.follow(places(self.root, {self.root / JOBS_FOLDER, *self._packages}))
+        more = self.files.follow(watched_places(self.root, {self.root / JOBS_FOLDER, *self._packages}))
         self.reporter.not_watched(self.files.problem)
         return more
-
-
-@dataclass(slots=True)
-class RemoteBranch:
-    """Branch of a remote, fetched every `interval` seconds, with a backoff after failures."""
-
-    clone: Clone
-    environ: Mapping[str, str]
-    environment: str | None
-    interval: float
-    wakes: Wakes
-    reporter: PassReporter
-    chance: Chance
-    due: float = field(default=0.0, init=False)
-    _failures: int = field(default=0, init=False)
-
-    def refresh(self) -> bool:
-        """Fetch the branch if due; report an error and keep the previous commit."""
-        if time.monotonic() < self.due:
-            return False
-        moved = False
-        try:
-            # A fetch from a slow remote must not delay a stop.
-            with self.wakes.left_off_at_stop():
-                moved = self.clone.refresh()
-            self._failures = 0
-            self.reporter.fetched(self.clone.commit if moved else "", None)
-        except GitError as error:
-            self._failures += 1
-            self.reporter.fetched("", error)
-        later = backoff(self._failures, self.chance) if self._failures else 0.0
-        self.due = time.monotonic() + self.interval + later
-        return moved
-
-    def checkout(self) -> Checkout | None:
-        """Return the last fetched commit; None before the first."""
-        clone = self.clone
-        if not clone.commit:
-            return None
-        return Checkout(clone.tree, clone.commit, self.environ, self.environment, is_exported=True)
-
-    def follow(self, jobs: Sequence[DesiredJob]) -> None:
-        """Do nothing: only a fetch brings changes."""
 
 
 FETCH_TIMEOUT = 900.0
@@ -322,19 +287,19 @@ _NO_SETTINGS = {
 
 def checked_url(url: str) -> str:
     """Return the address of a remote; raises UsageError unless it is https, ssh or file without a secret."""
-    address = _address(url)
-    if address is None:
+    parts = _parts_of(url)
+    if parts is None:
         raise UsageError(
             f"{quote(url)} is not the address of a repository that can be watched",
             hint="write https://…, ssh://…, user@host:path or file:///…",
         )
-    scheme, user, password = address
+    scheme, user, password = parts
     if password or (user and scheme == "https"):
         raise UsageError("the address of the repository holds credentials", hint=_NO_CREDENTIALS)
     return url
 
 
-def _address(url: str) -> tuple[str, str, str] | None:
+def _parts_of(url: str) -> tuple[str, str, str] | None:
     """Return protocol, user and password; None if the address is invalid or reads as a program's option."""
     if _SCP.fullmatch(url) and "://" not in url:
         return "ssh", "", ""
@@ -368,15 +333,15 @@ class Clone:
     """
 
     def __init__(self, home: Path, url: str, branch: str, environ: Mapping[str, str]) -> None:
-        address = _address(url)
-        assert address is not None, "`checked_url` returned the address"
+        parts = _parts_of(url)
+        assert parts is not None, "`checked_url` returned the address"
         name = hashlib.sha256(f"{url}\0{branch}".encode()).hexdigest()[:16]
         self._folder = home / "watch" / name
         self._git_folder = self._folder / "git"
         self._url = url
         self._branch = branch
         self._environ = environ
-        self._protocols = _PROTOCOLS[address[0]]
+        self._protocols = _PROTOCOLS[parts[0]]
         self._lock = -1
         self.tree = self._folder / "tree"
         self.commit = ""
@@ -455,3 +420,46 @@ class Clone:
 def _remove(folder: Path) -> None:
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
+
+
+@dataclass(slots=True)
+class RemoteBranch:
+    """Branch of a remote, fetched every `interval` seconds, with a backoff after failures."""
+
+    clone: Clone
+    environ: Mapping[str, str]
+    environment: str | None
+    interval: float
+    wakes: Wakes
+    reporter: PassReporter
+    chance: Chance
+    due: float = field(default=0.0, init=False)
+    _failures: int = field(default=0, init=False)
+
+    def refresh(self) -> bool:
+        """Fetch the branch if due; report an error and keep the previous commit."""
+        if time.monotonic() < self.due:
+            return False
+        moved = False
+        try:
+            # A fetch from a slow remote must not delay a stop.
+            with self.wakes.left_off_at_stop():
+                moved = self.clone.refresh()
+            self._failures = 0
+            self.reporter.fetched(self.clone.commit if moved else "", None)
+        except GitError as error:
+            self._failures += 1
+            self.reporter.fetched("", error)
+        later = backoff(self._failures, self.chance) if self._failures else 0.0
+        self.due = time.monotonic() + self.interval + later
+        return moved
+
+    def checkout(self) -> Checkout | None:
+        """Return the last fetched commit; None before the first."""
+        clone = self.clone
+        if not clone.commit:
+            return None
+        return Checkout(clone.tree, clone.commit, self.environ, self.environment, is_exported=True)
+
+    def follow(self, jobs: Sequence[DesiredJob]) -> None:
+        """Do nothing: only a fetch brings changes."""

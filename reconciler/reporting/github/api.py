@@ -84,14 +84,14 @@ def github_settings(
     if config is None and not in_actions:
         return None
     written = config or {}
-    repository = _repository(written.get("repository") or environ.get("GITHUB_REPOSITORY") or "")
+    repository = _checked_repository(written.get("repository") or environ.get("GITHUB_REPOSITORY") or "")
     token = (environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or "").strip()
     each, run = _EACH.get(written.get("statuses") or ""), run_url(environ)
     if given := environ.get("GITHUB_API_URL"):
-        url = _api_url(given, "GITHUB_API_URL")
+        url = _checked_api_url(given, "GITHUB_API_URL")
         to = destination_of(url)
         return GitHubSettings(repository, url, token, each, GITHUB.also({(to.host, to.port)}), run)
-    url = _api_url(written.get("apiUrl") or DEFAULT_API_URL, "github.apiUrl in reconciler.yaml")
+    url = _checked_api_url(written.get("apiUrl") or DEFAULT_API_URL, "github.apiUrl in reconciler.yaml")
     if not token:
         return GitHubSettings(repository, url, token, each, run_url=run)
     hosts = token_hosts(root, environ)
@@ -112,7 +112,7 @@ def run_url(environ: Mapping[str, str]) -> str:
     return f"{repository}/actions/runs/{run}" if repository and run.isascii() and run.isdigit() else ""
 
 
-def _repository(name: str) -> str:
+def _checked_repository(name: str) -> str:
     if not name:
         hint = "write `github: {repository: OWNER/NAME}` in reconciler.yaml"
         raise InvalidError("commit statuses are enabled, but no repository is configured", hint=hint)
@@ -121,7 +121,7 @@ def _repository(name: str) -> str:
     return name
 
 
-def _api_url(url: str, setting: str) -> str:
+def _checked_api_url(url: str, setting: str) -> str:
     try:
         usable = destination_of(url).scheme == "https" and not {"?", "#"} & set(url)
     except ValueError:
@@ -198,7 +198,7 @@ STATUSES = Purpose(
 )
 
 
-class RefusedError(Exception):
+class GitHubRefusedError(Exception):
     """Refused or failed request to GitHub.
 
     Attributes:
@@ -224,7 +224,7 @@ class RefusedError(Exception):
 
 
 class GitHubApi:
-    """API of a repository; all failures are RefusedError, with messages for a kind of reports (`purpose`)."""
+    """API of a repository; all failures are GitHubRefusedError, worded for a kind of reports (`purpose`)."""
 
     def __init__(
         self,
@@ -242,13 +242,13 @@ class GitHubApi:
         self.sleep = sleep
 
     def items(self, path: str) -> Iterator[Any]:
-        """Yield the items of all pages of a listing; raise RefusedError after 100 pages."""
+        """Yield the items of all pages of a listing; raise GitHubRefusedError after 100 pages."""
         for number in range(1, MAX_PAGES + 1):
             page, more = self._page(path, number)
             yield from page
             if not more:
                 return
-        raise RefusedError(f"{path}: there are more than {MAX_PAGES * PER_PAGE}, more than are read")
+        raise GitHubRefusedError(f"{path}: there are more than {MAX_PAGES * PER_PAGE}, more than are read")
 
     def read(self, path: str) -> Any:
         """Return a resource of the repository, or of the API if the path begins with "/"."""
@@ -263,7 +263,7 @@ class GitHubApi:
             if self._waited_for(response):
                 response = self._transport.send(request)
         except ServiceError as error:
-            raise RefusedError(error.message) from None
+            raise GitHubRefusedError(error.message) from None
         if response.status not in (200, 201):
             raise _refusal_of(response, self._settings, self._purpose)
         return _json(response.body)
@@ -283,7 +283,7 @@ class GitHubApi:
         try:
             response = self._transport.send(request)
         except ServiceError as error:
-            raise RefusedError(error.message) from None
+            raise GitHubRefusedError(error.message) from None
         if response.status != 200:
             raise _refusal_of(response, self._settings, self._purpose)
         return response
@@ -318,15 +318,15 @@ def _json(body: bytes) -> Any:
         return None
 
 
-def _refusal_of(response: HttpResponse, settings: GitHubSettings, purpose: Purpose) -> RefusedError:
+def _refusal_of(response: HttpResponse, settings: GitHubSettings, purpose: Purpose) -> GitHubRefusedError:
     """Return the error for an unsuccessful response."""
     status, text = response.status, _error_text(response)
     # Any other validation error concerns only this status, such as its address or its number.
     if status == 422 and not text.startswith("No commit found"):
-        return RefusedError(_quoting(_rejected(text, purpose), text, settings), concerns_all=False)
+        return GitHubRefusedError(_quoting(_rejected(text, purpose), text, settings), concerns_all=False)
     message = _quoting(f"{_meaning(response, settings, purpose)} (HTTP {status})", text, settings)
     read_only = status == 403 and text.startswith(_READ_ONLY)
-    return RefusedError(message, unknown_commit=status == 422, read_only=read_only)
+    return GitHubRefusedError(message, unknown_commit=status == 422, read_only=read_only)
 
 
 def _seconds_to_wait(response: HttpResponse) -> float | None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
 
-from reconciler.reporting.github.api import GitHubApi, Purpose, RefusedError
+from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, Purpose
 
 MAX_COMMENT = 65_536
 """Longest comment in UTF-16 code units, of which a text never has fewer than GitHub counts characters."""
@@ -54,7 +54,7 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Ke
     that refers to it. The API is for the purpose `COMMENTS`, and the `comment_body` of the text fits.
 
     Raises:
-        RefusedError: GitHub refused a request, or the request failed.
+        GitHubRefusedError: GitHub refused a request, or the request failed.
     """
     body = comment_body(environment, text)
     author = _author(api)
@@ -81,7 +81,7 @@ def _author(api: GitHubApi) -> int | None:
         match api.read("/user"):
             case {"id": int(number)}:
                 return number
-    except RefusedError as refusal:
+    except GitHubRefusedError as refusal:
         # GitHub refuses this request to a workflow's token, and only to such a token.
         if not refusal.read_only:
             raise

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from reconciler.base.http import Transport
 from reconciler.base.http.send import time_since_boot
-from reconciler.reporting.github.api import GitHubApi, GitHubSettings, RefusedError
+from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, GitHubSettings
 from reconciler.reporting.status import CommitStatus, Freshness, StatusState, freshness
 
 # Number of statuses that are posted without pauses: a short series needs none.
@@ -82,7 +82,7 @@ class GitHubReporter:
         self._sleep = sleep
         self._api = GitHubApi(transport, settings, sleep=sleep, chance=chance)
         self._writes = 0
-        self._refusal: RefusedError | None = None
+        self._refusal: GitHubRefusedError | None = None
 
     def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Outdated | Failed]:
         """Post new or changed statuses of a commit (40 hex digits); return no outcome for unchanged ones.
@@ -102,7 +102,7 @@ class GitHubReporter:
         twice = [Failed(s, _TWICE, sha) for s in ordered if distinct[_key(s.context)] is not s]
         try:
             existing = self._existing(sha)
-        except RefusedError as refusal:
+        except GitHubRefusedError as refusal:
             self._remember(refusal)
             return [_failed(status, sha, refusal) for status in ordered]
         unique = [status for _, status in sorted(distinct.items())]
@@ -124,7 +124,7 @@ class GitHubReporter:
     def _post_all(
         self, sha: str, statuses: Sequence[CommitStatus], existing: _Existing
     ) -> Iterator[Posted | Outdated | Failed]:
-        refusal: RefusedError | None = None
+        refusal: GitHubRefusedError | None = None
         for number, status in enumerate(statuses):
             if refusal is None or not refusal.concerns_all:
                 if (number and len(statuses) > FEW) or self._writes >= FEW:
@@ -139,12 +139,12 @@ class GitHubReporter:
                     self._writes += 1
                     self._api.write("POST", f"statuses/{sha}", _body(status, self._run_url))
                     refusal = None
-                except RefusedError as error:
+                except GitHubRefusedError as error:
                     self._remember(error)
                     refusal = error
             yield _failed(status, sha, refusal) if refusal else Posted(status)
 
-    def _remember(self, refusal: RefusedError) -> None:
+    def _remember(self, refusal: GitHubRefusedError) -> None:
         # A commit that GitHub doesn't have says nothing about other commits.
         if refusal.concerns_all and not refusal.unknown_commit:
             self._refusal = refusal
@@ -175,7 +175,7 @@ class _Existing:
         return freshness(status, self.newest.get(_key(status.context))) is Freshness.OLD
 
 
-def _failed(status: CommitStatus, sha: str, refusal: RefusedError) -> Failed:
+def _failed(status: CommitStatus, sha: str, refusal: GitHubRefusedError) -> Failed:
     return Failed(status, refusal.message, sha, refusal.unknown_commit)
 
 

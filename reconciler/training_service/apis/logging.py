@@ -31,7 +31,7 @@ from reconciler.training_service.state.run_log import (
     backwards,
     end_of,
     forwards,
-    last_line,
+    last_line_of,
 )
 from reconciler.training_service.state.store import Store, rfc3339
 
@@ -282,7 +282,7 @@ class LoggingApi:
                 text = f"The entries of {project} take {_MAX_WRITTEN >> 20} MiB: remove {path}."
                 raise ApiError("FAILED_PRECONDITION", text)
             # Readers search by time: a line is never older than the one before it.
-            last = last_line(LogFile(0, 0, 0, path))
+            last = last_line_of(LogFile(0, 0, 0, path))
             latest = last.time if last else ""
             for entry in sorted(entries, key=lambda entry: str(entry["timestamp"])):
                 latest = max(latest, str(entry["timestamp"]))

@@ -20,7 +20,7 @@ from reconciler.training_service.jobs.images import (
     find_image,
     find_override,
     how_to_override,
-    how_to_run,
+    how_to_run_staged,
     is_staged_code,
     known_runtimes,
     python_of_image,
@@ -259,7 +259,8 @@ def _without_place(pool: Pool, task: ContainerTask, images: Mapping[str, Json]) 
 
     if not any_engine(os.environ):
         message = f"No container engine works on this machine to run the image {task.image}"
-        yield pool.image_field, f"{message}: install or start Docker or Podman, or {how_to_run(task.image)}"
+        remedy = f"install or start Docker or Podman, or {how_to_run_staged(task.image)}"
+        yield pool.image_field, f"{message}: {remedy}"
 
 
 def times_of(job: JobRecord) -> JsonObject:

@@ -72,7 +72,7 @@ class VertexJobs(JobHandlers):
         # Trials are most of a tuning job's size: a mask without them saves reading them.
         whole = not mask or "trials" in mask or "*" in mask
         resource = self._with_trials if whole else self._without_trials
-        return lambda job: json_mapping.selected(resource(job), mask)
+        return lambda job: json_mapping.masked(resource(job), mask)
 
     def _delete(self, call: Call) -> JsonObject:
         job = self._named(call)

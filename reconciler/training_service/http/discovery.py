@@ -1,4 +1,4 @@
-"""Methods of the APIs by their discovery documents: routes, message schemas, calls, and pages of lists.
+"""Methods of the APIs: routes and schemas by discovery documents; and calls, page tokens and cached lists.
 
 Answers of lists are cached for clients that list everything again and again: looks without a summary, full
 looks, the live pages. The cache saves a full look at 10,000 jobs 0.6 s of the 0.8 s that the service
@@ -223,50 +223,6 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(_PLACEHOLDER.sub(r"(?P<\1>[^/]+)", escaped))
 
 
-_V1 = "GoogleCloudAiplatformV1"
-
-
-def _numbered(names: str) -> dict[int, str]:
-    return dict(enumerate(names.split()))
-
-
-NUMBERS: Mapping[tuple[str, str], Mapping[int, str]] = {
-    ("LogEntry", "severity"): {
-        0: "DEFAULT",
-        100: "DEBUG",
-        200: "INFO",
-        300: "NOTICE",
-        400: "WARNING",
-        500: "ERROR",
-        600: "CRITICAL",
-        700: "ALERT",
-        800: "EMERGENCY",
-    },
-    (_V1 + "MachineSpec", "acceleratorType"): _numbered(
-        "ACCELERATOR_TYPE_UNSPECIFIED NVIDIA_TESLA_K80 NVIDIA_TESLA_P100 NVIDIA_TESLA_V100 NVIDIA_TESLA_P4"
-        " NVIDIA_TESLA_T4 TPU_V2 TPU_V3 NVIDIA_TESLA_A100 NVIDIA_A100_80GB TPU_V4_POD NVIDIA_L4"
-        " TPU_V5_LITEPOD NVIDIA_H100_80GB NVIDIA_H100_MEGA_80GB NVIDIA_H200_141GB NVIDIA_B200 NVIDIA_GB200"
-        " NVIDIA_RTX_PRO_6000"
-    ),
-    (_V1 + "ReservationAffinity", "reservationAffinityType"): _numbered(
-        "TYPE_UNSPECIFIED NO_RESERVATION ANY_RESERVATION SPECIFIC_RESERVATION"
-    ),
-    # Number 5 has no name.
-    (_V1 + "Scheduling", "strategy"): _numbered("STRATEGY_UNSPECIFIED ON_DEMAND LOW_COST STANDARD SPOT")
-    | {6: "FLEX_START"},
-    (_V1 + "StudySpec", "algorithm"): {0: "ALGORITHM_UNSPECIFIED", 2: "GRID_SEARCH", 3: "RANDOM_SEARCH"},
-    (_V1 + "StudySpec", "measurementSelectionType"): _numbered(
-        "MEASUREMENT_SELECTION_TYPE_UNSPECIFIED LAST_MEASUREMENT BEST_MEASUREMENT"
-    ),
-    (_V1 + "StudySpec", "observationNoise"): _numbered("OBSERVATION_NOISE_UNSPECIFIED LOW HIGH"),
-    (_V1 + "StudySpecMetricSpec", "goal"): _numbered("GOAL_TYPE_UNSPECIFIED MAXIMIZE MINIMIZE"),
-    (_V1 + "StudySpecParameterSpec", "scaleType"): _numbered(
-        "SCALE_TYPE_UNSPECIFIED UNIT_LINEAR_SCALE UNIT_LOG_SCALE UNIT_REVERSE_LOG_SCALE"
-    ),
-}
-"""Enum names by number, by schema and property: clients may send enum values as numbers."""
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """A decoded request for one method.
@@ -362,7 +318,7 @@ class Pages:
         return hmac.digest(self._key, query_digest + text, "sha256")[:_MAC_BYTES]
 
 
-_LARGEST = 64 * 1024 * 1024
+_LARGEST_CACHE = 64 * 1024 * 1024
 
 
 class ListCache:
@@ -372,7 +328,7 @@ class ListCache:
         largest: The limit of all answers' size in bytes.
     """
 
-    def __init__(self, largest: int = _LARGEST) -> None:
+    def __init__(self, largest: int = _LARGEST_CACHE) -> None:
         self._largest = largest
         self._lock = threading.Lock()
         self._kept: dict[Hashable, tuple[Hashable, Response]] = {}

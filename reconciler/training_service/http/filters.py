@@ -335,10 +335,10 @@ def _unquoted(text: str) -> str:
     return _ESCAPED.sub(r"\1", text[1:-1])
 
 
-_MAX_NESTING = 20
+_MAX_BRACES = 20
 
 
-class _Name(NamedTuple):
+class _ObjectName(NamedTuple):
     """A name to match: the positions of its characters, those of all but "/", and all, its end included."""
 
     places: dict[str, int]
@@ -346,7 +346,7 @@ class _Name(NamedTuple):
     all: int
 
 
-_Step = Callable[[_Name, int], int]
+_GlobStep = Callable[[_ObjectName, int], int]
 """Step of a match: returns the positions that it leads to from given ones."""
 
 
@@ -375,14 +375,14 @@ class Glob:
         for place, character in enumerate(text):
             places[character] = places.get(character, 0) | 1 << place
         every = (2 << len(text)) - 1
-        name = _Name(places, (every >> 1) & ~places.get("/", 0), every)
-        return bool(_run(self._steps, name, 1) >> len(text))
+        name = _ObjectName(places, (every >> 1) & ~places.get("/", 0), every)
+        return bool(_run_steps(self._steps, name, 1) >> len(text))
 
-    def _sequence(self, depth: int) -> list[_Step]:
+    def _sequence(self, depth: int) -> list[_GlobStep]:
         """Read up to the pattern's end, or inside of braces up to "," or "}"."""
-        if depth > _MAX_NESTING:
-            raise invalid(f"The glob pattern has braces nested deeper than {_MAX_NESTING}.")
-        steps: list[_Step] = []
+        if depth > _MAX_BRACES:
+            raise invalid(f"The glob pattern has braces nested deeper than {_MAX_BRACES}.")
+        steps: list[_GlobStep] = []
         while self._place < len(self._pattern):
             if depth and self._pattern[self._place] in ",}":
                 return steps
@@ -391,7 +391,7 @@ class Glob:
             raise self._unclosed("{")
         return steps
 
-    def _step(self, depth: int) -> _Step:
+    def _step(self, depth: int) -> _GlobStep:
         character = self._take()
         if character == "*":
             several = self._pattern.startswith("*", self._place)
@@ -408,20 +408,20 @@ class Glob:
             character = self._take("\\")
         return lambda name, positions: (positions & name.places.get(character, 0)) << 1
 
-    def _alternatives(self, depth: int) -> _Step:
+    def _alternatives(self, depth: int) -> _GlobStep:
         alternatives = [self._sequence(depth + 1)]
         while self._take("{") == ",":
             alternatives.append(self._sequence(depth + 1))
 
-        def step(name: _Name, positions: int) -> int:
+        def step(name: _ObjectName, positions: int) -> int:
             found = 0
             for steps in alternatives:
-                found |= _run(steps, name, positions)
+                found |= _run_steps(steps, name, positions)
             return found
 
         return step
 
-    def _set(self) -> _Step:
+    def _set(self) -> _GlobStep:
         excludes = self._pattern[self._place : self._place + 1] in ("!", "^")
         self._place += excludes
         ranges: list[tuple[str, str]] = []
@@ -434,7 +434,7 @@ class Glob:
                 last = self._take("[")
             ranges.append((first, last))
 
-        def step(name: _Name, positions: int) -> int:
+        def step(name: _ObjectName, positions: int) -> int:
             found = 0
             for character, places in name.places.items():
                 if any(first <= character <= last for first, last in ranges) is not excludes:
@@ -453,17 +453,17 @@ class Glob:
         return invalid(f"The glob pattern {self._pattern!r} ends after an open {opened!r}.")
 
 
-def _run(steps: list[_Step], name: _Name, positions: int) -> int:
+def _run_steps(steps: list[_GlobStep], name: _ObjectName, positions: int) -> int:
     for step in steps:
         positions = step(name, positions)
     return positions
 
 
-def _any_characters(name: _Name, positions: int) -> int:
+def _any_characters(name: _ObjectName, positions: int) -> int:
     lowest = positions & -positions
     return name.all & ~(lowest - 1) if positions else 0
 
 
-def _any_inner_characters(name: _Name, positions: int) -> int:
+def _any_inner_characters(name: _ObjectName, positions: int) -> int:
     # The sum carries each position to the end of its run of inner characters.
     return ((((positions & name.inner) + name.inner) ^ name.inner) | positions) & name.all

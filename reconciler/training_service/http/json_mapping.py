@@ -1,6 +1,6 @@
 """Request messages from JSON, according to proto3's JSON mapping; and the field masks of responses.
 
-The result has one form whatever the client sent: camelCase names, enum names, 64-bit integers as
+A message has one form whatever the client sent: camelCase names, enum names, 64-bit integers as
 strings, no nulls, no output-only fields. See https://protobuf.dev/programming-guides/json/.
 
 A field mask is the `fields` parameter ("customJobs(name,labels/team),nextPageToken") or a read mask.
@@ -19,7 +19,7 @@ from datetime import datetime
 from functools import cache, lru_cache
 from typing import NoReturn
 
-from reconciler.training_service.http.discovery import NUMBERS, Api, Method
+from reconciler.training_service.http.discovery import Api, Method
 from reconciler.training_service.http.message import ApiError, invalid, violations
 from reconciler.training_service.state.records import Json, JsonObject
 
@@ -216,6 +216,50 @@ def _names(properties: Mapping[str, JsonObject]) -> dict[str, str]:
     return {**{snake(name): name for name in properties}, **{name: name for name in properties}}
 
 
+_V1 = "GoogleCloudAiplatformV1"
+
+
+def _numbered(names: str) -> dict[int, str]:
+    return dict(enumerate(names.split()))
+
+
+NUMBERS: Mapping[tuple[str, str], Mapping[int, str]] = {
+    ("LogEntry", "severity"): {
+        0: "DEFAULT",
+        100: "DEBUG",
+        200: "INFO",
+        300: "NOTICE",
+        400: "WARNING",
+        500: "ERROR",
+        600: "CRITICAL",
+        700: "ALERT",
+        800: "EMERGENCY",
+    },
+    (_V1 + "MachineSpec", "acceleratorType"): _numbered(
+        "ACCELERATOR_TYPE_UNSPECIFIED NVIDIA_TESLA_K80 NVIDIA_TESLA_P100 NVIDIA_TESLA_V100 NVIDIA_TESLA_P4"
+        " NVIDIA_TESLA_T4 TPU_V2 TPU_V3 NVIDIA_TESLA_A100 NVIDIA_A100_80GB TPU_V4_POD NVIDIA_L4"
+        " TPU_V5_LITEPOD NVIDIA_H100_80GB NVIDIA_H100_MEGA_80GB NVIDIA_H200_141GB NVIDIA_B200 NVIDIA_GB200"
+        " NVIDIA_RTX_PRO_6000"
+    ),
+    (_V1 + "ReservationAffinity", "reservationAffinityType"): _numbered(
+        "TYPE_UNSPECIFIED NO_RESERVATION ANY_RESERVATION SPECIFIC_RESERVATION"
+    ),
+    # Number 5 has no name.
+    (_V1 + "Scheduling", "strategy"): _numbered("STRATEGY_UNSPECIFIED ON_DEMAND LOW_COST STANDARD SPOT")
+    | {6: "FLEX_START"},
+    (_V1 + "StudySpec", "algorithm"): {0: "ALGORITHM_UNSPECIFIED", 2: "GRID_SEARCH", 3: "RANDOM_SEARCH"},
+    (_V1 + "StudySpec", "measurementSelectionType"): _numbered(
+        "MEASUREMENT_SELECTION_TYPE_UNSPECIFIED LAST_MEASUREMENT BEST_MEASUREMENT"
+    ),
+    (_V1 + "StudySpec", "observationNoise"): _numbered("OBSERVATION_NOISE_UNSPECIFIED LOW HIGH"),
+    (_V1 + "StudySpecMetricSpec", "goal"): _numbered("GOAL_TYPE_UNSPECIFIED MAXIMIZE MINIMIZE"),
+    (_V1 + "StudySpecParameterSpec", "scaleType"): _numbered(
+        "SCALE_TYPE_UNSPECIFIED UNIT_LINEAR_SCALE UNIT_LOG_SCALE UNIT_REVERSE_LOG_SCALE"
+    ),
+}
+"""Enum names by number, by schema and property: clients may send enum values as numbers."""
+
+
 def _enum(owner: tuple[str, str], names: list[str], given: Json) -> str:
     is_number = isinstance(given, int) and not isinstance(given, bool)
     name = NUMBERS.get(owner, {}).get(given) if is_number else given
@@ -325,10 +369,10 @@ def mask_of(text: str) -> Mask:
     """
     tokens = deque(_MASK_TOKEN.findall(text))
     if "".join(tokens) != "".join(text.split()):
-        raise _unreadable(text)
-    mask = _selection(text, tokens, 0)
+        raise _unreadable_mask(text)
+    mask = _take_mask(text, tokens, 0)
     if tokens:
-        raise _unreadable(text)
+        raise _unreadable_mask(text)
     return mask
 
 
@@ -346,27 +390,27 @@ def mask_of_paths(text: str) -> Mask:
     return mask
 
 
-def selected(value: Json, mask: Mask) -> Json:
+def masked(value: Json, mask: Mask) -> Json:
     """Return the parts of `value` that the mask selects; applies the mask to each item of a list."""
     if not mask:
         return value
     if isinstance(value, list):
-        return [selected(item, mask) for item in value]
+        return [masked(item, mask) for item in value]
     if not isinstance(value, dict):
         return value
-    return _select_fields(value, mask)
+    return _masked_fields(value, mask)
 
 
-def _select_fields(value: JsonObject, mask: Mask) -> JsonObject:
+def _masked_fields(value: JsonObject, mask: Mask) -> JsonObject:
     found: JsonObject = {}
     for name, item in value.items():
         below = mask.get(name, mask.get("*"))
         if below is not None:
-            found[name] = selected(item, below) if below else item
+            found[name] = masked(item, below) if below else item
     return found
 
 
-def _selection(text: str, tokens: deque[str], depth: int) -> Mask:
+def _take_mask(text: str, tokens: deque[str], depth: int) -> Mask:
     """Take comma-separated fields from the tokens; return their mask."""
     mask: Mask = {}
     _take_field(text, tokens, depth, mask)
@@ -380,19 +424,19 @@ def _take_field(text: str, tokens: deque[str], depth: int, mask: Mask) -> None:
     """Take one field with its sub-fields from the tokens, and add it to the mask."""
     # The limit keeps a request from exhausting the interpreter's stack.
     if depth > _MAX_MASK_DEPTH or not tokens or tokens[0] in "(),/":
-        raise _unreadable(text)
+        raise _unreadable_mask(text)
     below = mask.setdefault(tokens.popleft(), {})
     if tokens and tokens[0] == "/":
         tokens.popleft()
         _take_field(text, tokens, depth + 1, below)
     elif tokens and tokens[0] == "(":
         tokens.popleft()
-        below.update(_selection(text, tokens, depth + 1))
+        below.update(_take_mask(text, tokens, depth + 1))
         if not tokens or tokens.popleft() != ")":
-            raise _unreadable(text)
+            raise _unreadable_mask(text)
 
 
-def _unreadable(text: str) -> ApiError:
+def _unreadable_mask(text: str) -> ApiError:
     return invalid(f"Invalid field selection {text[:200]}")
 
 

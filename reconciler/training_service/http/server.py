@@ -11,7 +11,6 @@ parser and its channel are extended here in two ways:
 
 from __future__ import annotations
 
-import logging
 import resource
 import socket
 import threading
@@ -156,7 +155,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         self._limits = limits
         self._deadline = time.monotonic() + HEAD_SECONDS
         super().__init__(*args, **more)
-        strangers = self._open(admitted=False)
+        strangers = self._open_channels(admitted=False)
         # Closing the oldest leaves the new connection, perhaps a client's, its time to send a head.
         if len(strangers) > limits.strangers:
             strangers[0].will_close = True
@@ -171,7 +170,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         if isinstance(found, Response) or self.admitted:
             return found
         self.admitted = True
-        clients = self._open(admitted=True)
+        clients = self._open_channels(admitted=True)
         if len(clients) > self._limits.clients:
             # At least this connection has no request in work yet.
             stalest = min(
@@ -225,7 +224,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_WR)
 
-    def _open(self, *, admitted: bool) -> list[Channel]:
+    def _open_channels(self, *, admitted: bool) -> list[Channel]:
         """Return the open connections that are (not) admitted, oldest first."""
         channels = list(self.server.active_channels.values())  # a copy: other threads close some
         return [each for each in channels if each.admitted is admitted and not each.will_close]
@@ -294,10 +293,6 @@ _MAX_UPLOAD = 5 * 2**40  # Cloud Storage's largest object
 _ACCEPTED_AT_ONCE = 8  # far below the limit of strangers: each is read once before it can be closed
 _STOPPING = "The service is ending; ask again in a moment."
 
-_log = logging.getLogger(__name__)
-
-Environ = dict[str, Any]
-
 
 class Server:
     """HTTP server on a loopback port, from `start` until `close`."""
@@ -353,7 +348,7 @@ class Server:
         channels = list(self._server.active_channels.values())
         return any(channel.requests or channel.total_outbufs_len for channel in channels)
 
-    def _answer(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         parser: Parser = environ[PARSER]
         request = parser.request()
         # Includes the handler's work, so that `close` waits for writes under way.

@@ -310,13 +310,14 @@ _RUNTIMES = {
 }
 
 
-_PYTHONS = ("python3", "python")
+_PYTHON_COMMANDS = ("python3", "python")
 # Docker's official image. Its tags begin with the version, which "3" and "latest" leave open.
 _PYTHON_IMAGE = re.compile(
     r"(?:(?:docker\.io/)?library/|docker\.io/)?python"
     r":(?P<python>3\.\d{1,2})(?:[.-][\w.-]*)?(?:@sha256:[0-9a-f]{64})?"
 )
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+# `google/run_staged.py` prints the first, and exits with the second.
 _SAID = "reconciler: "
 _EXIT_CODE = 1
 
@@ -334,7 +335,7 @@ def in_environment(task: ContainerTask) -> PythonTask | None:
     of an image `python:X.Y…` alone.
     """
     python = "" if task.override else python_of_image(task.image)
-    if not (task.override or python) or not task.command or task.command[0] not in _PYTHONS:
+    if not (task.override or python) or not task.command or task.command[0] not in _PYTHON_COMMANDS:
         return None
     words = (*task.command[1:], *task.args)
     return PythonTask(task.image, task.override, python, packages=(), module="", args=words)
@@ -343,7 +344,7 @@ def in_environment(task: ContainerTask) -> PythonTask | None:
 def is_staged_code(task: ContainerTask | PythonTask) -> bool:
     """Return True for code without an image, in a container or in an environment."""
     if isinstance(task, ContainerTask):
-        words = task.command[1:] if task.command and task.command[0] in _PYTHONS else ()
+        words = task.command[1:] if task.command and task.command[0] in _PYTHON_COMMANDS else ()
     else:
         words = () if task.module else task.args
     return len(words) >= 6 and words[0] == "-c" and words[2].startswith("gs://") and _is_sha256(words[3])
@@ -362,8 +363,8 @@ def why_not_started(task: ContainerTask | PythonTask, code: int, errors: str) ->
     return ""
 
 
-def how_to_run(image: str) -> str:
-    """Return the ways to run staged code of an image without an environment, as the end of a sentence."""
+def how_to_run_staged(image: str) -> str:
+    """Return the way to give staged code an environment in place of the image, as the end of a sentence."""
     entry = override_entry(image, python_of_image(image) or "3.11", [])
     return f"say under images in reconciler.yaml what to run it as: {entry}"
 

@@ -102,7 +102,7 @@ class _Run:
 
     def _work(self) -> Ending:
         # Imported late, because the imports are slow and the runner must claim the run at once.
-        from reconciler.training_service.runner.replicas import Commands, Replicas, placed
+        from reconciler.training_service.runner.replicas import Replicas, Starter, placed
 
         self._folder.set_phase(PREPARING)
         for warning in self._spec.warnings:
@@ -111,13 +111,13 @@ class _Run:
             self._check_home()
             self._spec, engine = placed(self._spec, self._folder, self._programs, self._say)
             self._memory = MemoryLimits(self._spec, self._programs.memory)
-            commands = Commands(self._folder, self._spec, engine, self._programs, self._say, self._check_home)
-            commands.prepare()
+            starter = Starter(self._folder, self._spec, engine, self._programs, self._say, self._check_home)
+            starter.prepare()
             self._folder.set_phase(RUNNING)
             self._deadline = time.monotonic() + self._spec.time_limit
-            collect = self._collector(commands.metrics_file(self._spec.primary))
+            collect = self._collector(starter.metrics_file(self._spec.primary))
             try:
-                return Replicas(self._spec, self._programs, self._log, commands, collect).run()
+                return Replicas(self._spec, self._programs, self._log, starter, collect).run()
             finally:
                 collect()
         except RunError as error:

@@ -24,7 +24,7 @@ from reconciler.training_service.environments.pip_settings import as_file
 from reconciler.training_service.environments.prepare import Prepared, Say, hint_of, prepare
 from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.jobs.images import (
-    how_to_run,
+    how_to_run_staged,
     in_environment,
     is_staged_code,
     why_not_started,
@@ -135,15 +135,15 @@ def _with_remedy(error: RunError, task: ContainerTask) -> RunError:
         return error
     # The engine's own words come last: a cause is cut where it becomes too long.
     what, _, details = error.message.removesuffix(".").partition(" by ")
-    message = f"{what}; or {how_to_run(task.image)}" + (f" ({details})" if details else "")
+    message = f"{what}; or {how_to_run_staged(task.image)}" + (f" ({details})" if details else "")
     return RunError(error.code, message, **{**error.details, "image": task.image})
 
 
-class Commands:
+class Starter:
     """Starter of a run's replicas; `prepare` is called once, before the first start.
 
-    Attributes:
-        spec: The run, as `placement.placed` returns it with the engine.
+    Args:
+        spec: The run, as `placed` returns it with the engine.
         say: Writes a text to the run's log with a severity.
         check_home: Raises HomeError if another person may have written the service's home: at any moment a
             checkout may bring a branch with a home of its own.
@@ -297,10 +297,10 @@ def _write_pip_settings(home: Path) -> None:
 
 
 STARTS = 5
-_COLLECT = 0.2
-_COUNT = 1.0
+_COLLECT_SECONDS = 0.2
+_COUNT_SECONDS = 1.0
 _TOGETHER = 5.0  # seconds that the other replicas have to fail as one did
-_MANY = 100
+_MANY_FORKS = 100
 
 
 @dataclass(slots=True)
@@ -316,17 +316,17 @@ class _Replica:
 class Replicas:
     """Runner of a run's replicas.
 
-    Attributes:
+    Args:
         collect: Collects measurements; called a few times a second.
     """
 
     def __init__(
-        self, spec: RunSpec, programs: Programs, log: RunLog, commands: Commands, collect: Callable[[], None]
+        self, spec: RunSpec, programs: Programs, log: RunLog, starter: Starter, collect: Callable[[], None]
     ) -> None:
         self._spec = spec
         self._programs = programs
         self._log = log
-        self._commands = commands
+        self._starter = starter
         self._collect = collect
         self._replicas = [_Replica(replica) for replica in spec.replicas]
         self._over_limit: Ending | None = None
@@ -377,9 +377,9 @@ class Replicas:
 
     def _failure(self, replica: _Replica) -> Ending:
         code, errors = _code(replica), replica.errors.text()
-        explained = self._commands.explain(replica.spec, code, errors)
+        explained = self._starter.explain(replica.spec, code, errors)
         if explained is None:
-            return ending_of(replica.spec.name, code, errors, self._commands.hint(replica.spec, errors))
+            return ending_of(replica.spec.name, code, errors, self._starter.hint(replica.spec, errors))
         # A failed set-up uses up no attempt, which is right only if no trainer of the run ever started.
         if is_set_up(explained.details) and not self._all_lack_set_up(replica):
             return replace(explained, details=details_of("MACHINE_FAILED"))
@@ -400,7 +400,7 @@ class Replicas:
     def _lacks_set_up(self, replica: _Replica) -> bool:
         if replica.starts != 1 or _lives(replica) or _code(replica) == 0:
             return False
-        explained = self._commands.explain(replica.spec, _code(replica), replica.errors.text())
+        explained = self._starter.explain(replica.spec, _code(replica), replica.errors.text())
         return explained is not None and is_set_up(explained.details)
 
     def _start_again(self, stopped: Sequence[_Replica]) -> Ending | None:
@@ -433,9 +433,7 @@ class Replicas:
 
         replica.errors = errors
         replica.starts += 1
-        replica.program = self._commands.start(
-            replica.spec, lambda lines: self._print(INFO, lines, name), err
-        )
+        replica.program = self._starter.start(replica.spec, lambda lines: self._print(INFO, lines, name), err)
 
     def _print(self, severity: str, lines: list[str], replica: str) -> None:
         if self._over_limit is not None:
@@ -453,12 +451,12 @@ class Replicas:
         now = time.monotonic()
         if now >= self._collect_at:
             self._collect()
-            self._collect_at = now + _COLLECT
+            self._collect_at = now + _COLLECT_SECONDS
         # Counting takes long. Between the regular counts, count if many processes started since the last one.
         forks = process_tree.forks()
-        if now >= self._count_at or abs(forks - self._forks) > _MANY:
+        if now >= self._count_at or abs(forks - self._forks) > _MANY_FORKS:
             self._count()
-            self._count_at, self._forks = time.monotonic() + _COUNT, forks
+            self._count_at, self._forks = time.monotonic() + _COUNT_SECONDS, forks
 
     def _count(self) -> None:
         limit = self._spec.process_limit

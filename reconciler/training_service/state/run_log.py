@@ -195,10 +195,19 @@ def backwards(files: Sequence[LogFile], place: Place, since: datetime | None) ->
     return heapq.merge(*sources, key=_by_time, reverse=True)
 
 
+def last_line_of(file: LogFile) -> Line | None:
+    """Return the file's last line."""
+    return next(backwards([file], end_of([file]), None), None)
+
+
+def _line_order(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
 def _waiting(file: LogFile, wait: Wait, since: datetime | None) -> Iterator[Line]:
     moment = datetime.fromisoformat(wait.since)
     if since is None or moment >= since:
-        yield Line(file, 0, 1, wait.since, _line_order(moment), "INFO", wait.reason, "")
+        yield Line(file, 0, 1, wait.since, _line_order(moment), INFO, wait.reason, "")
 
 
 def _by_time(line: Line) -> tuple[int, Key]:
@@ -314,12 +323,3 @@ def _line(file: LogFile, start: int, raw: bytes) -> Line | None:
     if not all(isinstance(each, str) for each in (severity, text, replica)):
         return None
     return Line(file, start, start + len(raw), time, order, severity, text, replica, entry)
-
-
-def last_line(file: LogFile) -> Line | None:
-    """Return the file's last line."""
-    return next(backwards([file], end_of([file]), None), None)
-
-
-def _line_order(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND

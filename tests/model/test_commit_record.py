@@ -1,0 +1,111 @@
+"""The stored form of a commit's record: later versions must read what this one wrote."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from reconciler.model.claim import CommitRecord, WantedJob, record_json, record_of
+
+SINCE = datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC)
+RECORD = CommitRecord(
+    sha="a" * 40,
+    since=SINCE,
+    number=3,
+    jobs={"tags": WantedJob(("m" * 52,)), "ranker": WantedJob(("k" * 52, "l" * 52), settled=True)},
+    whole=False,
+    superseded_by="b" * 40,
+    closed=True,
+    told="d" * 16,
+    seen=SINCE + timedelta(hours=1),
+    applied=("c" * 40, "e" * 40),
+)
+STORED = (
+    '{"formatVersion": 1, "sha": "' + "a" * 40 + '", "since": "2026-11-21T13:06:11+00:00", "number": 3, '
+    '"jobs": {"ranker": {"keys": ["' + "k" * 52 + '", "' + "l" * 52 + '"], "settled": true}, '
+    '"tags": {"keys": ["' + "m" * 52 + '"], "settled": false}}, "whole": false, '
+    '"supersededBy": "' + "b" * 40 + '", "closed": true, "told": "' + "d" * 16 + '", '
+    '"seen": "2026-11-21T14:06:11+00:00", "applied": ["' + "c" * 40 + '", "' + "e" * 40 + '"]}'
+)
+LEAST = CommitRecord("a" * 40, SINCE)
+
+
+def test_stored_form_of_a_record_stays_the_same() -> None:
+    assert json.dumps(record_json(RECORD)) == STORED
+    assert record_of(json.loads(STORED)) == RECORD
+
+
+def test_record_with_nothing_but_a_commit_and_a_time_has_empty_fields() -> None:
+    stored = record_json(LEAST)
+    assert stored == {
+        "formatVersion": 1,
+        "sha": "a" * 40,
+        "since": "2026-11-21T13:06:11+00:00",
+        "number": 0,
+        "jobs": {},
+        "whole": True,
+        "supersededBy": "",
+        "closed": False,
+        "told": "",
+        "seen": None,
+        "applied": [],
+    }
+    assert record_of(json.loads(json.dumps(stored))) == LEAST
+
+
+@pytest.mark.parametrize("field", ["since", "seen"])
+def test_times_are_read_in_utc(field: str) -> None:
+    elsewhere = SINCE.astimezone(timezone(timedelta(hours=2)))
+    read = getattr(record_of(record_json(RECORD) | {field: elsewhere.isoformat()}), field)
+    assert read == SINCE
+    assert read.utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("field", sorted(record_json(RECORD)))
+def test_record_without_a_field_is_refused_although_most_have_a_default(field: str) -> None:
+    stored = json.loads(STORED)
+    del stored[field]
+    with pytest.raises(ValueError, match=f"a field is missing or wrong: '{field}'"):
+        record_of(stored)
+
+
+@pytest.mark.parametrize("version", [0, 2, "1"])
+def test_record_of_another_version_is_refused_by_its_number(version: Any) -> None:
+    with pytest.raises(ValueError, match=f"^it has format version {version!r}, not 1$"):
+        record_of(json.loads(STORED) | {"formatVersion": version})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"since": None},
+        {"since": 5},
+        {"seen": 5},
+        {"jobs": []},
+        {"jobs": {"tags": "m"}},
+        {"number": "3"},
+        {"applied": None},
+    ],
+    ids=str,
+)
+def test_record_with_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"^a field is missing or wrong: "):
+        record_of(json.loads(STORED) | wrong)
+
+
+@pytest.mark.parametrize(
+    ("time", "why"),
+    [("yesterday", "isoformat"), ("2026-11-21T13:06:11", "no zone"), ("9999-01-01T00:00Z", "range")],
+)
+def test_record_with_a_time_that_cannot_be_used_is_refused(time: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        record_of(json.loads(STORED) | {"seen": time})
+
+
+@pytest.mark.parametrize("said", [None, [], "", 7], ids=repr)
+def test_json_that_is_no_object_is_no_record(said: Any) -> None:
+    with pytest.raises(ValueError, match="a field is missing or wrong"):
+        record_of(said)
