@@ -27,7 +27,7 @@ from reconciler.training_service.application import IMAGES, Admin, Application, 
 from reconciler.training_service.http.auth import Tokens
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.state import database
-from reconciler.training_service.state.store import Store
+from reconciler.training_service.state.database import Store
 
 
 class HeldService:

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from waiting import PATIENCE
 
-from reconciler.base.http.recipients import Destination
+from reconciler.base.http.wire import Destination
 
 _SERVER = "server.pem"
 

@@ -117,7 +117,7 @@ def _refuse_unknown(argument: str, command: str) -> NoReturn:
 
 
 def _hint(word: str, known: Sequence[str], program: str) -> str:
-    from reconciler.manifests.findings import similar_word  # slow to import
+    from reconciler.base.diagnostics import similar_word  # slow to import
 
     similar = similar_word(word, known)
     return f"did you mean {similar}? See `{program} --help`" if similar else f"see `{program} --help`"
@@ -471,15 +471,15 @@ _COMMANDS = (
     _Spec("plan", "show what apply would do, and any drift", _plan),
     _Spec("apply", "submit, retry and cancel jobs as planned", _apply),
     _Spec("status", "show jobs and their states", _status),
-    _Spec("show", "show a job's state, cause, results and log", _show),
+    _Spec("show", "show a job's state, cause, results and log", _show, "status", "show"),
     _Spec("logs", "show a job's log", _logs),
-    _Spec("tensorboard", "open TensorBoard on a job's logs", _tensorboard),
-    _Spec("cancel", "stop runs and report how each ended", _cancel),
+    _Spec("tensorboard", "open TensorBoard on a job's logs", _tensorboard, "logs", "tensorboard"),
+    _Spec("cancel", "stop runs and report how each ended", _cancel, "job", "cancel_runs"),
     _Spec("report", "post commit statuses for jobs that changed", _report),
     _Spec("open", "show jobs, runs and logs as live pages in a browser", _open),
     _Spec("watch", "run continuously: apply on every change", _watch),
-    _Spec("rerun", 'run a job again by changing "rerun" in its manifest', _rerun, "manifest", "rerun"),
-    _Spec("render", "print the exact API request body", _manifest, "manifest", "render"),
+    _Spec("rerun", 'run a job again by changing "rerun" in its manifest', _rerun, "job", "rerun"),
+    _Spec("render", "print the exact API request body", _manifest, "job", "render"),
     _Spec("resolve", "resolve a submission whose outcome is unknown", _resolve),
     _Spec("init", "set up a repository and print the next steps", _init),
     _Spec("import", "write manifests for jobs that gcloud commands describe", _import, "import_jobs"),

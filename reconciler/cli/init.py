@@ -18,7 +18,7 @@ from reconciler.operations.init.next_steps import Step, uncommitted
 from reconciler.operations.init.questions import Flags, flag, other_workflows, read_setup
 
 if TYPE_CHECKING:
-    from reconciler.operations.claims_bucket import Prepared
+    from reconciler.operations.init.next_steps import Prepared
 
 _FLAGS = ("action", "engine", "project", "location", "staging_bucket", "claims_bucket")
 
@@ -143,7 +143,7 @@ def _indented(text: str) -> None:
 
 def _prepare_claims(arguments: argparse.Namespace) -> ExitCode:
     from reconciler.cli.context import context_of
-    from reconciler.operations.claims_bucket import prepare_claims
+    from reconciler.operations.init.next_steps import prepare_claims
 
     context = context_of(arguments)
     with context.session(start=True) as session:

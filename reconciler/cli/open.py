@@ -24,8 +24,7 @@ _INTERVAL = 0.5
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Serve the pages until an interrupt; print a link, and open it in the browser."""
-    from reconciler.operations.live_pages import LivePages
-    from reconciler.operations.watch.http import listening
+    from reconciler.operations.watch.http import LivePages, listening
 
     context = context_of(arguments)
     live = LivePages(lambda: context.config.root, os.environ, arguments.env)
@@ -85,8 +84,7 @@ def serve_pages(env: str | None, log_format: str) -> None:
 
 def _serve_for(is_needed: Callable[[], bool], env: str | None, log_format: str) -> None:
     # Slow to import: `serve` becomes the service without a wait for it.
-    from reconciler.operations.live_pages import LivePages
-    from reconciler.operations.watch.http import listening
+    from reconciler.operations.watch.http import LivePages, listening
 
     live = LivePages(lambda: find_root(Path.cwd()), os.environ, env)
     with listening((_LOOPBACK, 0), {}, live.answer) as url:

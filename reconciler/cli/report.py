@@ -33,7 +33,7 @@ from reconciler.operations.report import (
 )
 from reconciler.output.details import size_text
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, github_settings
-from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
+from reconciler.reporting.github.statuses import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.submission.look import look
 
 _MAX_EVENT = 32 * 1024 * 1024
@@ -92,7 +92,7 @@ def _run_html(arguments: argparse.Namespace) -> ExitCode:
     """Write the pages of the environment into a folder; start nothing and post nothing."""
     from reconciler.operations.pages import LIMIT, snapshot, with_details, write_site
     from reconciler.output.pages.site import Pages
-    from reconciler.output.pages.values import Content
+    from reconciler.output.pages.template import Content
 
     zone, name = _zone(arguments.timezone)
     context = context_of(arguments)

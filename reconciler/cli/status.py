@@ -1,8 +1,10 @@
-"""The command `status`."""
+"""The commands `status` and `show`."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,7 +15,7 @@ from msgspec.structs import replace
 
 from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
-from reconciler.cli import has_colours, print_error, print_json_rows, print_lines, print_paged
+from reconciler.cli import has_colours, print_error, print_json, print_json_rows, print_lines, print_paged
 from reconciler.cli.context import context_of, readable_jobs, selection_of
 from reconciler.cli.values import terminal_columns
 from reconciler.google.session import Session
@@ -21,7 +23,7 @@ from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.plan import wanted_of
-from reconciler.output.json import job_json
+from reconciler.output.json import details_json, job_json
 from reconciler.output.terminal import number_text
 from reconciler.planning.outcome import Condition, JobStatus
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
@@ -146,3 +148,29 @@ def _result(session: Session, run: ActualJob) -> tuple[str, str]:
     (goal,) = study.goals
     metric = goal.metric.rpartition("/")[2]
     return run.resource, f"{metric} {number_text(study.best.metrics[goal.metric])}"
+
+
+def show(arguments: argparse.Namespace) -> ExitCode:
+    """Print all that is known of one job."""
+    # Imported here, as `status` needs neither.
+    from reconciler.operations.show import find_job, job_details
+    from reconciler.output.details import details_text, resource_yaml
+
+    context = context_of(arguments)
+    with context.session(start=False) as session:
+        job = find_job(session, arguments.name)
+        if arguments.format == "yaml":
+            print(resource_yaml(job.resource()), end="")
+            return ExitCode.DONE
+        details = job_details(session, job, os.environ)
+    if arguments.format == "json":
+        print_json(details_json(details))
+    else:
+        colour = has_colours(sys.stdout)
+        print(details_text(details, datetime.now(UTC), _width(), colour=colour))
+    return ExitCode.DONE
+
+
+def _width() -> int | None:
+    """Return the terminal's columns; None for a pipe or a file, where nothing is cut or wrapped."""
+    return shutil.get_terminal_size((0, 0)).columns or None

@@ -16,8 +16,15 @@ from reconciler.base.state_dir_trust import home_of
 from reconciler.cli.context import events
 from reconciler.google.embedded import check_installed
 from reconciler.manifests.settings import find_root, load_config
-from reconciler.operations.live_pages import LivePages
-from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
+from reconciler.operations.watch.http import (
+    CONTENT_TYPE,
+    Health,
+    LivePages,
+    Metrics,
+    Page,
+    address_of,
+    listening,
+)
 from reconciler.operations.watch.loop import Loop
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import (

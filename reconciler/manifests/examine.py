@@ -12,12 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, WARNING, Problem, quote
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, WARNING, Finding, Keys, Problem, Rules, quote
 from reconciler.manifests.cache import KnownDocument, KnownFile, digest_of
 from reconciler.manifests.explain import findings, with_boolean_hints
 from reconciler.manifests.fast_validate import known_document
 from reconciler.manifests.files import ManifestFile
-from reconciler.manifests.findings import Finding, Keys, Rules
 from reconciler.manifests.packages import PACKAGE_PATH, PackageFolder
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import is_shipped, plain_form, schema_of

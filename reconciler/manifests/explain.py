@@ -15,8 +15,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, quote
-from reconciler.manifests.findings import Finding, Keys, Rules, same_word, similar_word
+from reconciler.base.diagnostics import (
+    MAX_COUNTED_PER_FILE,
+    Finding,
+    Keys,
+    Problem,
+    Rules,
+    quote,
+    same_word,
+    similar_word,
+)
 from reconciler.manifests.messages import (
     boolean_of,
     brief,

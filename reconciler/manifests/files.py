@@ -16,10 +16,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem, file_problem, too_large
 from reconciler.base.errors import UsageError
 from reconciler.base.safe_files import IrregularFileError, open_file
-from reconciler.manifests.findings import MAX_FILE_BYTES, file_problem, too_large
 
 MAX_FILES = 50_000
 SUFFIXES = (".yaml", ".yml")

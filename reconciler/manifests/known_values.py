@@ -13,8 +13,7 @@ from functools import lru_cache
 
 from msgspec import Struct, json
 
-from reconciler.base.diagnostics import ERROR, WARNING, Level, quote
-from reconciler.manifests.findings import same_word, similar_word
+from reconciler.base.diagnostics import ERROR, WARNING, Level, quote, same_word, similar_word
 from reconciler.manifests.schemas import folder
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 

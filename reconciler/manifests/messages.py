@@ -9,8 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from reconciler.base.diagnostics import quote
-from reconciler.manifests.findings import Keys, same_word, similar_word
+from reconciler.base.diagnostics import Keys, quote, same_word, similar_word
 
 Message = tuple[str, str]
 """Message and hint."""

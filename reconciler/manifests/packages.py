@@ -10,9 +10,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reconciler.base.diagnostics import quote
+from reconciler.base.diagnostics import Finding, Keys, quote, similar_word
 from reconciler.manifests.files import ManifestFile, file_mode, real_path
-from reconciler.manifests.findings import Finding, Keys, similar_word
 
 PACKAGE_PATH: Keys = ("package", "path")
 """The path to the package's folder in a manifest."""

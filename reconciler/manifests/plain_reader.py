@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from reconciler.manifests.findings import MAX_DEPTH, MAX_KEY, MAX_VALUES
+from reconciler.base.diagnostics import MAX_DEPTH, MAX_KEY, MAX_VALUES
 from reconciler.manifests.yaml_scalars import Scalar, TextCache, UnclearScalarError, plain_values
 from reconciler.manifests.yaml_text import Chunk
 

@@ -14,8 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, quote
-from reconciler.manifests.findings import Finding, Keys
+from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
 from reconciler.manifests.known_values import (
     CACHED,
     TABLES,

@@ -35,8 +35,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from reconciler.base.diagnostics import quote
-from reconciler.manifests.findings import Finding, same_word, similar_word
+from reconciler.base.diagnostics import Finding, quote, same_word, similar_word
 from reconciler.manifests.messages import choices
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, msgpack, structs
 
-from reconciler.base.diagnostics import WARNING, Problem, quote
+from reconciler.base.diagnostics import WARNING, Finding, Problem, quote
 from reconciler.base.errors import InvalidError, UsageError
-from reconciler.manifests.findings import Finding
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from reconciler.base.diagnostics import Problem, pointer_of, quote
 from reconciler.base.errors import InvalidError
-from reconciler.base.http.recipients import (
+from reconciler.base.http.wire import (
     GITHUB,
     GOOGLE,
     HTTPS_PORT,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, Problem, capped
+from reconciler.base.diagnostics import WARNING, Problem, Rules, capped
 from reconciler.manifests.cache import (
     DEFAULT_POLICY,
     Identities,
@@ -35,7 +35,6 @@ from reconciler.manifests.files import (
     find_manifests,
     real_path,
 )
-from reconciler.manifests.findings import Rules
 from reconciler.manifests.packages import (
     PackageFolder,
     PackageOf,

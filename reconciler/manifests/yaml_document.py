@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
-from reconciler.base.diagnostics import Problem, pointer_of
-from reconciler.manifests.findings import Finding, Keys
+from reconciler.base.diagnostics import Finding, Keys, Problem, pointer_of
 from reconciler.manifests.yaml_reader import Content
 from reconciler.manifests.yaml_text import Chunk
 

@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Problem, pointer_of, quote
+from reconciler.base.diagnostics import (
+    MAX_COUNTED_PER_FILE,
+    MAX_FILE_BYTES,
+    Keys,
+    Problem,
+    pointer_of,
+    quote,
+    too_large,
+)
 from reconciler.manifests.files import read_one
-from reconciler.manifests.findings import MAX_FILE_BYTES, Keys, too_large
 from reconciler.manifests.yaml_text import Chunk, Flaw, check_text, split
 
 if TYPE_CHECKING:

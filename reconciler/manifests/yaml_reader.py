@@ -24,8 +24,15 @@ from yaml import (
     YAMLError,
 )
 
-from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, quote
-from reconciler.manifests.findings import MAX_DEPTH, MAX_KEY, MAX_TEXT, MAX_VALUES, Keys
+from reconciler.base.diagnostics import (
+    MAX_COUNTED_PER_FILE,
+    MAX_DEPTH,
+    MAX_KEY,
+    MAX_TEXT,
+    MAX_VALUES,
+    Keys,
+    quote,
+)
 from reconciler.manifests.yaml_errors import explain
 from reconciler.manifests.yaml_scalars import UnclearScalarError, plain_values
 from reconciler.manifests.yaml_text import (

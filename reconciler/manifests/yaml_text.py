@@ -15,8 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE
-from reconciler.manifests.findings import Keys
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, Keys
 
 _CLEAN_ASCII = bytes([*b"\t\n\r", *range(0x20, 0x7F)])
 _UNSAFE = "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069"

@@ -169,7 +169,7 @@ def selected_jobs(jobs: Sequence[DesiredJob], selection: Selection) -> tuple[Des
     for name in selection.names:
         one = Selection((name,))
         if not any(one.has_name(job.manifest.base_name, job.job_name) for job in jobs):
-            from reconciler.manifests.findings import similar_word  # slow to import
+            from reconciler.base.diagnostics import similar_word  # slow to import
 
             similar = similar_word(name, [job.manifest.name for job in jobs])
             hint = f"did you mean {similar}?" if similar else "see `reconciler status`"

@@ -29,7 +29,8 @@ from reconciler.model.plan import DesiredJob
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.plan import plan_of, target_of
 from reconciler.operations.show import FoundJob, place_of, run_details
-from reconciler.output.pages.values import CommitInfo, Content, Site, row_key
+from reconciler.output.pages.site import CommitInfo, Site, row_key
+from reconciler.output.pages.template import Content
 from reconciler.output.terminal import number_text
 from reconciler.planning.attempts import Attempt, attempts_by_base
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first

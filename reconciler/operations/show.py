@@ -21,13 +21,13 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from reconciler.base.diagnostics import same_word, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError, ServiceError, UsageError
 from reconciler.base.git_command import SHA, Git
 from reconciler.google.client import numbers_of
 from reconciler.google.object_store import ObjectStore, StoredObject
 from reconciler.google.session import JobLog, Session
 from reconciler.manifests.cache import KnownFiles
-from reconciler.manifests.findings import same_word, similar_word
 from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import Claim, ClaimId, ClaimState, age, made, time_of

@@ -13,10 +13,16 @@ from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import canonical_json
 from reconciler.model.plan import Action, Change, DesiredJob, Occasion, Plan, Stuck, Target
-from reconciler.planning import drift
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
-from reconciler.planning.decide import decide
-from reconciler.planning.drift import Finding
+from reconciler.planning.decide import (
+    Finding,
+    decide,
+    drift_of_desired,
+    duplicate_runs,
+    foreign_runs,
+    orphaned_runs,
+    superseded_runs,
+)
 
 BodyOf = Callable[[DesiredJob], JsonObject]
 
@@ -57,7 +63,7 @@ def make_plan(
         change = decide(target, job, of_base, doubtful, occasion or Occasion())
         changes.append(change)
         findings += _of_wanted(job, of_base, change)
-        findings += ((found, None) for found in drift.foreign(job, foreign))
+        findings += ((found, None) for found in foreign_runs(job, foreign))
     # With only some paths selected, a base name without a manifest may be on another path.
     if whole:
         findings += _of_unwanted(by_base, any_wanted=bool(desired))
@@ -90,11 +96,11 @@ def by_owner(
 def _of_wanted(job: DesiredJob, of_base: Iterable[Attempt], change: Change) -> Iterator[Finding]:
     keys = keys_of(job)
     for attempt in of_base:
-        yield from drift.duplicates(attempt, job.manifest.name, any_wanted=True)
+        yield from duplicate_runs(attempt, job.manifest.name, any_wanted=True)
         if attempt.id.key in keys:
-            yield from ((found, None) for found in drift.of_wanted(job, attempt))
+            yield from ((found, None) for found in drift_of_desired(job, attempt))
             continue
-        for found, cancel in drift.superseded(job, attempt):
+        for found, cancel in superseded_runs(job, attempt):
             # Never cancel for a successor that can't start.
             yield found, cancel if _replaces(change) else None
 
@@ -108,8 +114,8 @@ def _of_unwanted(by_base: Mapping[str, Iterable[Attempt]], *, any_wanted: bool) 
     for base, attempts in by_base.items():
         for attempt in attempts:
             name = attempt.claim.base_name if attempt.claim else base
-            yield from drift.duplicates(attempt, name, any_wanted=any_wanted)
-            yield from drift.orphaned(attempt, base, any_wanted=any_wanted)
+            yield from duplicate_runs(attempt, name, any_wanted=any_wanted)
+            yield from orphaned_runs(attempt, base, any_wanted=any_wanted)
 
 
 def _order(change: Change) -> tuple[str, str, str, str]:

@@ -43,9 +43,8 @@ from reconciler.training_service.http.message import (
 )
 from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.state import database
-from reconciler.training_service.state.database import Database, DatabaseError
+from reconciler.training_service.state.database import CLAIMS, Database, DatabaseError, Store
 from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
-from reconciler.training_service.state.store import CLAIMS, Store
 from reconciler.training_service.storage.api import StorageApi
 from reconciler.training_service.storage.incoming import Uploads
 from reconciler.training_service.storage.objects import Objects

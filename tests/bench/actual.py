@@ -31,9 +31,8 @@ from reconciler.submission.look import keep_summary, look
 from reconciler.submission.protocol import bound
 from reconciler.training_service.application import IMAGES, Application
 from reconciler.training_service.http.message import Request
-from reconciler.training_service.state.database import Database, prepare
+from reconciler.training_service.state.database import Database, Store, prepare
 from reconciler.training_service.state.records import JobState
-from reconciler.training_service.state.store import Store
 
 _ROOT = "http://embedded.invalid/"
 _APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")

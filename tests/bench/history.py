@@ -37,9 +37,8 @@ from reconciler.operations.plan import plan_of, request_body, wanted_of
 from reconciler.submission.look import FULL_AFTER, look
 from reconciler.submission.protocol import bound
 from reconciler.training_service.application import Application
-from reconciler.training_service.state.database import Database
+from reconciler.training_service.state.database import Database, Store
 from reconciler.training_service.state.records import JobState
-from reconciler.training_service.state.store import Store
 
 from .actual import Handlers, claim_before, connected
 from .place import Place

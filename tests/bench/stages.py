@@ -41,8 +41,7 @@ from reconciler.operations.load_desired import Desired, desired_jobs
 from reconciler.operations.plan import plan_of, target_of
 from reconciler.output.json import plan_json
 from reconciler.output.pages.charts import figures
-from reconciler.output.pages.site import Pages
-from reconciler.output.pages.values import Site
+from reconciler.output.pages.site import Pages, Site
 from reconciler.output.text import plan_text
 from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.observe import Observed, observe

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem
 from reconciler.manifests import files as filecontent
 from reconciler.manifests.files import (
     FileContent,
@@ -22,7 +22,6 @@ from reconciler.manifests.files import (
     find_manifests,
     read_file,
 )
-from reconciler.manifests.findings import MAX_FILE_BYTES
 from tests.manifests.test_validate import write
 
 SECOND = 10**9

@@ -14,9 +14,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import MAX_DEPTH, MAX_KEY, MAX_VALUES, Problem
 from reconciler.manifests import plain_reader, yaml_load, yaml_reader
-from reconciler.manifests.findings import MAX_DEPTH, MAX_KEY, MAX_VALUES
 from reconciler.manifests.plain_reader import MAX_BYTES, read_plain_document
 from reconciler.manifests.yaml_load import clean_documents, load_documents
 from reconciler.manifests.yaml_text import Chunk, check_text, split

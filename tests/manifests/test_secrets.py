@@ -21,10 +21,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem
 from reconciler.base.errors import InvalidError
 from reconciler.manifests import secrets as searching
-from reconciler.manifests.findings import MAX_FILE_BYTES
 from reconciler.manifests.secrets import may_hold_secrets, without_secrets
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import validate

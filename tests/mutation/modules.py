@@ -28,7 +28,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "output/test_proposal_markdown",
     ),
     "planning.comparison": (*_PLANS, "planning/test_proposing"),
-    "planning.drift": _PLANS,
     "planning.planner": (*_PLANS, "planning/test_limits"),
     "planning.decide": _PLANS,
     "planning.attempts": _PLANS,

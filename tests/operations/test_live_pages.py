@@ -15,7 +15,7 @@ from repository import Repository
 from waiting import PATIENCE, until
 
 from reconciler.google.embedded import address_of
-from reconciler.operations.live_pages import COOKIE_LASTS, LINK_LASTS, Access
+from reconciler.operations.watch.http import COOKIE_LASTS, LINK_LASTS, Access
 
 
 class Clock:

@@ -18,10 +18,9 @@ from reconciler.manifests.schemas import document
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
-from reconciler.operations.migrating.convert import convert
 from reconciler.operations.migrating.jobs import Migration, Options, migrate
 from reconciler.operations.migrating.report import Looked, search
-from reconciler.operations.migrating.rewrite import NewDocument, rewritten
+from reconciler.operations.migrating.rewrite import NewDocument, convert, rewritten
 from reconciler.packaging.source_tree import SourceFile
 
 Json = dict[str, Any]

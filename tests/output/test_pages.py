@@ -23,8 +23,7 @@ from reconciler.model.details import Goal, Study, Trial, Workers
 from reconciler.model.job import LogEntry, State
 from reconciler.output.pages.charts import axis_of, figures
 from reconciler.output.pages.site import MOST_LABELS, Pages
-from reconciler.output.pages.template import address, safe_link
-from reconciler.output.pages.values import Content
+from reconciler.output.pages.template import Content, address, safe_link
 from reconciler.planning.outcome import Condition
 from tests.base.test_inert import ACTED_ON, texts
 from tests.sites import details_of, hostile_site, large_site, row_of, site_of, study_of

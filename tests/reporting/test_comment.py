@@ -16,7 +16,7 @@ from tls import Loopback, server_tls
 from reconciler.base.http import DirectTransport
 from reconciler.cli import run
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, GitHubSettings
-from reconciler.reporting.github.comment import COMMENTS, Kept, comment_body, fits, keep_comment
+from reconciler.reporting.github.statuses import COMMENTS, Kept, comment_body, fits, keep_comment
 
 TOKEN = "ghs_very-secret-token"
 NUMBER = 7

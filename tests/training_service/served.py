@@ -18,7 +18,7 @@ from reconciler.training_service.application import Admin, Application, Gate
 from reconciler.training_service.http.message import Request, Responder, Response
 from reconciler.training_service.http.server import Activity, Admit, Server
 from reconciler.training_service.state import database
-from reconciler.training_service.state.store import Store
+from reconciler.training_service.state.database import Store
 
 TOKEN = "the-token"
 

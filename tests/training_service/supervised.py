@@ -21,6 +21,7 @@ from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.scheduler.supervisor import Supervisor
 from reconciler.training_service.state import database
+from reconciler.training_service.state.database import Store, rfc3339
 from reconciler.training_service.state.records import (
     ML_JOBS,
     TUNING_JOBS,
@@ -30,7 +31,6 @@ from reconciler.training_service.state.records import (
     TrialRecord,
 )
 from reconciler.training_service.state.run_folder import RUNNING, Phase, RunFolder, run_folder, write_json
-from reconciler.training_service.state.store import Store, rfc3339
 
 FOR_TWO = Machine(cpus=8, memory=32 * 2**30)
 """Room for two n1-standard-4."""
@@ -55,7 +55,7 @@ import sys, time
 from pathlib import Path
 from reconciler.training_service.state import database
 from reconciler.training_service.jobs.machines import Machine
-from reconciler.training_service.state.store import Store
+from reconciler.training_service.state.database import Store
 from reconciler.training_service.scheduler.supervisor import Supervisor
 home = Path(sys.argv[1])
 store = Store(database.open_file(home / "state.db"))

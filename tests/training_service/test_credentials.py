@@ -35,7 +35,7 @@ from reconciler.training_service import address
 from reconciler.training_service.address import Address
 from reconciler.training_service.http.auth import Tokens
 from reconciler.training_service.state import database
-from reconciler.training_service.state.store import Store
+from reconciler.training_service.state.database import Store
 
 ACCOUNT = "trainer@demo.iam.gserviceaccount.com"
 MINT = f"/v1/projects/-/serviceAccounts/{ACCOUNT}:generateAccessToken"

@@ -24,8 +24,8 @@ from test_misbehaving import failure_of, of_small_machines
 from test_proxy import to_storage_of
 from waiting import until
 
+from reconciler.training_service.state.database import CLAIMS
 from reconciler.training_service.state.records import JobRecord, JobState
-from reconciler.training_service.state.store import CLAIMS
 
 OWN, SECRET, CLAIM = "own data", "data of the victim", "a claim"
 STORAGE = "storage.googleapis.com"

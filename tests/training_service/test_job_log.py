@@ -14,7 +14,7 @@ from bodies import ML, VERTEX, job_spec, ml_job, tuning_job
 from served import TOKEN, Service
 
 from reconciler.base.http import DirectTransport
-from reconciler.base.http.recipients import ThisMachine
+from reconciler.base.http.wire import ThisMachine
 from reconciler.google.ai_platform import AiPlatformTraining
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.session import JobLog

@@ -31,9 +31,9 @@ from reconciler.training_service import address
 from reconciler.training_service.address import Address
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.state import database
+from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import TUNING_JOBS, JobRecord, JobState, TrialState
 from reconciler.training_service.state.run_folder import run_folder
-from reconciler.training_service.state.store import Store
 
 KILLS = int(os.environ.get("SERVICE_KILLS", "12"))
 SEED = int(os.environ.get("SERVICE_SEED", "1"))

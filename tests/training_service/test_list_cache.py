@@ -22,8 +22,8 @@ from reconciler.training_service.application import Application
 from reconciler.training_service.http.discovery import ListCache, Listing
 from reconciler.training_service.http.message import Request, Response, json_response
 from reconciler.training_service.state import database
+from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import UNFINISHED, JobState
-from reconciler.training_service.state.store import Store
 
 OBJECTS = "/storage/v1/b/bucket/o"
 LISTS = (

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.state import database
-from reconciler.training_service.state.store import utc_now
+from reconciler.training_service.state.database import utc_now
 from reconciler.training_service.storage import files, index
 from reconciler.training_service.storage.files import Wanted
 from reconciler.training_service.storage.incoming import Uploads
@@ -191,7 +191,7 @@ from pathlib import Path
 from reconciler.training_service.state import database
 from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.storage.objects import Conditions, Objects
-from reconciler.training_service.state.store import utc_now
+from reconciler.training_service.state.database import utc_now
 from reconciler.training_service.storage.incoming import Uploads
 
 home, me, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

@@ -20,9 +20,8 @@ from served import Clock, Service
 from reconciler.training_service.application import Application
 from reconciler.training_service.http import json_mapping
 from reconciler.training_service.http.message import Request
-from reconciler.training_service.state.database import Database, prepare
+from reconciler.training_service.state.database import Database, Store, prepare
 from reconciler.training_service.state.records import UNFINISHED, JobState
-from reconciler.training_service.state.store import Store
 
 LIST = "/storage/v1/b/bucket/o"
 FIELDS = {

@@ -23,8 +23,8 @@ from reconciler.training_service import address
 from reconciler.training_service.__main__ import main
 from reconciler.training_service.address import Address, ServiceRunningError
 from reconciler.training_service.state import database
+from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import JobRecord
-from reconciler.training_service.state.store import Store
 
 
 def command(home: Path, *more: str) -> list[str]:

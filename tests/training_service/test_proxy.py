@@ -28,8 +28,8 @@ from test_mounts import UNABLE, works
 from tls import server_tls
 
 from reconciler.training_service.jobs import environment_variables
-from reconciler.training_service.runner import proxy, proxy_server
-from reconciler.training_service.runner.proxy import sign_certificates
+from reconciler.training_service.runner import mounts, proxy_server
+from reconciler.training_service.runner.mounts import sign_certificates
 from reconciler.training_service.state.records import JobRecord
 
 API, XML, LOGGING = "www.googleapis.com", "storage.googleapis.com", "logging.googleapis.com"
@@ -76,7 +76,7 @@ def started(service: Service, job: JobRecord, folder: Path, **environ: str) -> I
     with bundle.open("ab") as file:
         file.write(authority_of(certificates.read_bytes()))
     with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "printed").open("ab") as printed:
-        settings = proxy.Settings(
+        settings = mounts.Settings(
             listener=listener.fileno(),
             storage=f"{service.url}/jobs/{job.gcs_secret}",
             buckets=str(service.home / "gcs"),
@@ -88,7 +88,7 @@ def started(service: Service, job: JobRecord, folder: Path, **environ: str) -> I
         clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", proxy_server.__name__],
-            env={**clean, **environ, proxy.SETTINGS: json.dumps(asdict(settings))},
+            env={**clean, **environ, mounts.SETTINGS: json.dumps(asdict(settings))},
             pass_fds=[listener.fileno()],
             stdout=printed,
         )

@@ -17,7 +17,7 @@ import pytest
 from served import Clock
 
 from reconciler.training_service.state import database
-from reconciler.training_service.state.database import DatabaseError
+from reconciler.training_service.state.database import AlreadyExistsError, DatabaseError, Store
 from reconciler.training_service.state.records import (
     ENDED,
     UNFINISHED,
@@ -29,7 +29,6 @@ from reconciler.training_service.state.records import (
     details_of,
     number_of,
 )
-from reconciler.training_service.state.store import AlreadyExistsError, Store
 from reconciler.training_service.storage import index
 from reconciler.training_service.storage.index import StoredObject
 
@@ -403,7 +402,7 @@ import sys
 from pathlib import Path
 from reconciler.training_service.state import database
 from reconciler.training_service.state.records import JobRecord, JobState, UNFINISHED
-from reconciler.training_service.state.store import Store
+from reconciler.training_service.state.database import Store
 
 store = Store(database.open_file(Path(sys.argv[1])))
 number = int(sys.argv[2])

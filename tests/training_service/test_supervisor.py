@@ -25,6 +25,7 @@ from reconciler.training_service.runner.launcher import Runners
 from reconciler.training_service.scheduler import jobs as attempts
 from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.scheduler.supervisor import Supervisor, lacking
+from reconciler.training_service.state.database import rfc3339
 from reconciler.training_service.state.records import JobRecord, JobState
 from reconciler.training_service.state.run_folder import (
     FAILED,
@@ -36,7 +37,6 @@ from reconciler.training_service.state.run_folder import (
     run_folder,
     write_json,
 )
-from reconciler.training_service.state.store import rfc3339
 
 
 @pytest.fixture

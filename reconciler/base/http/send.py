@@ -14,16 +14,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler import __version__
-from reconciler.base.http.recipients import Destination, TokenRule, destination_of
 from reconciler.base.http.wire import (
     READ_METHODS,
+    Destination,
     HttpRequest,
     HttpResponse,
     Incoming,
     NoAnswerError,
     NotSentError,
+    TokenRule,
     Transport,
     UnusableAnswerError,
+    destination_of,
     is_field_value,
     is_token,
     read_response,

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from reconciler.manifests.findings import similar_word
+from reconciler.base.diagnostics import similar_word
 from reconciler.operations.importing.flags import (
     ALPHA,
     BETA,

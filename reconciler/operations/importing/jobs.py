@@ -10,24 +10,25 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from reconciler.base.diagnostics import Problem, quote
+from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem, quote
 from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError
 from reconciler.base.safe_files import read_file, replace_files
-from reconciler.manifests.findings import MAX_FILE_BYTES
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.operations.importing.body import Code, Request, request_of
 from reconciler.operations.importing.command_line import parse
 from reconciler.operations.importing.found import Found
-from reconciler.operations.importing.live import LiveJob, is_answer, live_jobs
 from reconciler.operations.importing.manifest import (
     Imported,
+    LiveJob,
     base_name,
     fill_missing,
     full_name,
     hide_secrets,
+    is_answer,
     is_to_fill_in,
+    live_jobs,
     problems_of,
     spec_of,
     text_of,

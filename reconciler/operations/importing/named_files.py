@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from reconciler.base.diagnostics import MAX_FILE_BYTES
 from reconciler.base.safe_files import read_file
 from reconciler.manifests.files import file_mode, real_path
-from reconciler.manifests.findings import MAX_FILE_BYTES
 from reconciler.operations.importing.body import Code
+from reconciler.operations.importing.flags import ConfigError, load_all
 from reconciler.operations.importing.found import Found, is_config
 from reconciler.operations.importing.marks import flag_error, is_marked, names_in, quoted
-from reconciler.operations.importing.yaml_1_1 import ConfigError, load_all
 
 _RELATIVE = "paths are relative to the source's folder or to the working directory"
 _SETTINGS = ("setup.py", "setup.cfg", "pyproject.toml")

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from reconciler.operations.importing.command_line import find_command
+from reconciler.operations.importing.flags import ConfigError, load_all
 from reconciler.operations.importing.found import (
     FixedValues,
     Found,
@@ -22,11 +23,10 @@ from reconciler.operations.importing.found import (
     without_expressions,
     without_placeholders,
 )
-from reconciler.operations.importing.live import is_answer
+from reconciler.operations.importing.manifest import is_answer
 from reconciler.operations.importing.marks import SourceError, mark, without_marks
 from reconciler.operations.importing.python_code import PythonReader
 from reconciler.operations.importing.shell import ShellError, ShellState, Value, read_shell
-from reconciler.operations.importing.yaml_1_1 import ConfigError, load_all
 
 MAX_SOURCE = 8 * 1024 * 1024
 """Most bytes of a source."""

@@ -11,12 +11,11 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, Problem, pointer_of
+from reconciler.base.diagnostics import WARNING, Keys, Problem, pointer_of
 from reconciler.base.errors import InvalidError, UsageError
 from reconciler.manifests import schemas
 from reconciler.manifests.examine import examine
 from reconciler.manifests.files import ManifestFile, Signature, read_one, real_path
-from reconciler.manifests.findings import Keys
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.settings import Config, Environment, check_found, manifest_paths
 from reconciler.manifests.training_images import has_ended, images_in
@@ -26,7 +25,6 @@ from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.operations.importing.manifest import tidy
 from reconciler.operations.load_desired import stageable_jobs
-from reconciler.operations.migrating.convert import Converted, convert
 from reconciler.operations.migrating.pools import (
     Containers,
     in_containers,
@@ -35,7 +33,7 @@ from reconciler.operations.migrating.pools import (
     report_containers,
 )
 from reconciler.operations.migrating.report import CodePlace, Looked, Report, Row, rules, search
-from reconciler.operations.migrating.rewrite import NewDocument, rewritten
+from reconciler.operations.migrating.rewrite import Converted, NewDocument, convert, rewritten
 from reconciler.packaging.source_tree import SourceTree, SourceTreeError, read_source_tree
 
 Json = dict[str, Any]

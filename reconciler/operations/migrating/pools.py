@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from reconciler.manifests.findings import Keys
+from reconciler.base.diagnostics import Keys
 from reconciler.manifests.known_values import region_doubt
 from reconciler.manifests.training_images import (
     has_ended,

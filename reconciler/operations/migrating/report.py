@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field, json
 
-from reconciler.manifests.findings import Keys
+from reconciler.base.diagnostics import Keys
 from reconciler.manifests.schemas import folder
 from reconciler.packaging.source_tree import SourceFile
 

@@ -25,8 +25,7 @@ from reconciler.output.details import (
     value_text,
 )
 from reconciler.output.pages.charts import Span, figures
-from reconciler.output.pages.template import Clock, safe_link
-from reconciler.output.pages.values import Content, shown_spec
+from reconciler.output.pages.template import Clock, Content, safe_link, shown_spec
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import number_text
 

@@ -1,4 +1,4 @@
-"""All pages of a site: overview, timeline, runs, commits, states, labels and jobs, by their path.
+"""Values of a site, and its pages by path: overview, timeline, runs, commits, states, labels and jobs.
 
 Lists have pages of 100. A page is rendered only when it is asked for, so that a listener can serve one page
 of many.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote
@@ -23,10 +24,18 @@ from reconciler.manifests.secrets import without_secrets
 from reconciler.model.claim import time_of
 from reconciler.model.details import JobDetails
 from reconciler.model.job import PREFIX
+from reconciler.model.plan import Plan, Target
 from reconciler.output.pages.charts import bar, time_axis
 from reconciler.output.pages.job import job_values, span_of, span_words
-from reconciler.output.pages.template import PAGE, Clock, address, numbered, rendered, safe_link
-from reconciler.output.pages.values import CommitInfo, Site, row_key
+from reconciler.output.pages.template import (
+    PAGE,
+    Clock,
+    Content,
+    address,
+    numbered,
+    rendered,
+    safe_link,
+)
 from reconciler.output.status_text import CONDITION_SIGNS, state_text
 from reconciler.output.terminal import duration
 from reconciler.output.text import short_error, summary_line, target_text
@@ -75,6 +84,49 @@ _TONES: Mapping[Condition, str] = {
 _URGENT = (Condition.FAILED, Condition.HELD, Condition.REFUSED, Condition.UNKNOWN, Condition.DELETED)
 
 View = dict[str, Any]
+
+
+class CommitInfo(Struct, frozen=True):
+    """Author, time (RFC 3339) and first line of a commit; "" if git doesn't have it."""
+
+    sha: str
+    author: str = ""
+    time: str = ""
+    subject: str = ""
+
+
+class Site(Struct, frozen=True, dict=True):
+    """State of an environment at a moment.
+
+    Attributes:
+        title: The repository's name.
+        made: The moment, in UTC.
+        rows: All rows of `status --all`.
+        whole: True if all manifests could be read.
+        plan: The present plan; None if manifests are invalid or claims can't be read.
+        repository, run: The pages of the repository on GitHub and of this run of Actions; "" for none.
+        notes: Sentences about parts that could not be read.
+        details: Details of the jobs with a page, by `row_key`.
+        commits: The commits of all rows, by hash.
+    """
+
+    title: str
+    target: Target
+    made: datetime
+    rows: Sequence[JobStatus]
+    whole: bool = True
+    plan: Plan | None = None
+    repository: str = ""
+    run: str = ""
+    notes: Sequence[str] = ()
+    details: Mapping[tuple[str, str], JobDetails] = {}
+    commits: Mapping[str, CommitInfo] = {}
+    content: Content = Content()
+
+
+def row_key(row: JobStatus) -> tuple[str, str]:
+    """Return the key of a row: several runs may have one name, and rows without a run have no resource."""
+    return row.job_name, row.resource
 
 
 class _List(Struct, frozen=True):

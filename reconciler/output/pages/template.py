@@ -1,7 +1,8 @@
-"""Jinja2 environment of the pages: text is escaped and visible, and each page forbids all but its style.
+"""Parts that all pages share: choices about their content, addresses, times and the Jinja2 environment.
 
-Everything that others chose passes `finalize`, which escapes what HTML would hide, and then autoescape. The
-address of a page is a hash of its key wherever the key could be more than a plain name.
+Text is escaped and visible, and each page forbids all but its style. Everything that others chose passes
+`finalize`, which escapes what HTML would hide, and then autoescape. The address of a page is a hash of its
+key wherever the key could be more than a plain name.
 """
 
 from __future__ import annotations
@@ -10,16 +11,58 @@ import hashlib
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from msgspec import Struct
 
 from reconciler.base.sanitize import one_line
+from reconciler.manifests.secrets import without_secrets
 from reconciler.model.claim import time_of
 from reconciler.output.terminal import age
+
+_LEFT_OUT = "(left out)"
+
+
+class Content(Struct, frozen=True):
+    """Choices about the content of pages.
+
+    Attributes:
+        logs: True for the last lines of each job's log.
+        env_values: True for the values of environment variables.
+        zone: The time zone of shown times, and its name.
+    """
+
+    logs: bool = False
+    env_values: bool = False
+    zone: tzinfo = UTC
+    zone_name: str = "UTC"
+
+
+def shown_spec(spec: Mapping[str, object], content: Content) -> Mapping[str, object]:
+    """Return a spec as pages show it: without secrets, and with the values that the content has."""
+    shown = without_secrets(spec)
+    return shown if content.env_values else _without_values(shown)  # type: ignore[no-any-return]
+
+
+def _without_values(node: Any, name: str = "") -> Any:
+    """Return JSON with the values of variables left out: those of all objects in a list called `env`."""
+    if isinstance(node, Mapping):
+        return {key: _without_values(part, key) for key, part in node.items()}
+    if not isinstance(node, list | tuple):
+        return node
+    if name != "env":
+        return [_without_values(item) for item in node]
+    return [
+        {key: _LEFT_OUT if key == "value" else part for key, part in item.items()}
+        if isinstance(item, Mapping)
+        else _LEFT_OUT
+        for item in node
+    ]
+
 
 PAGE = 100
 """Rows of a page."""

@@ -14,6 +14,7 @@ from reconciler.training_service.apis.training import (
 from reconciler.training_service.http import filters, json_mapping
 from reconciler.training_service.http.discovery import Call, Handler
 from reconciler.training_service.http.message import ApiError, violations
+from reconciler.training_service.state.database import AlreadyExistsError
 from reconciler.training_service.state.records import (
     ML_JOBS,
     JobRecord,
@@ -22,7 +23,6 @@ from reconciler.training_service.state.records import (
     TrialRecord,
     is_set_up,
 )
-from reconciler.training_service.state.store import AlreadyExistsError
 from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.resources import training_output
 from reconciler.training_service.tuning.study import is_tuning

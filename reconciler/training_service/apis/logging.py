@@ -22,6 +22,7 @@ from reconciler.training_service.http import filters
 from reconciler.training_service.http.discovery import Call, Handler, Pages, page_size
 from reconciler.training_service.http.filters import Filter
 from reconciler.training_service.http.message import ApiError, invalid
+from reconciler.training_service.state.database import Store, rfc3339
 from reconciler.training_service.state.records import JobRecord, JobState, JsonObject, Wait, number_of
 from reconciler.training_service.state.run_folder import run_folder
 from reconciler.training_service.state.run_log import (
@@ -33,7 +34,6 @@ from reconciler.training_service.state.run_log import (
     forwards,
     last_line_of,
 )
-from reconciler.training_service.state.store import Store, rfc3339
 
 DEFAULT_PAGE = 50
 LARGEST_PAGE = 1000

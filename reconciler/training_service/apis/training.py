@@ -27,7 +27,7 @@ from reconciler.training_service.jobs.images import (
 )
 from reconciler.training_service.jobs.launch import MOST_REPLICAS, seconds
 from reconciler.training_service.jobs.machines import has_tpu
-from reconciler.training_service.state.database import LABEL
+from reconciler.training_service.state.database import LABEL, Store, TooLateError, new_etag
 from reconciler.training_service.state.records import (
     ENDED,
     TUNING_JOBS,
@@ -40,7 +40,6 @@ from reconciler.training_service.state.records import (
     details_of,
 )
 from reconciler.training_service.state.run_folder import ContainerTask, remove, run_folder
-from reconciler.training_service.state.store import Store, TooLateError, new_etag
 from reconciler.training_service.tuning import checks
 from reconciler.training_service.tuning.checks import NOT_SET, Message, Mistake
 from reconciler.training_service.tuning.study import is_tuning

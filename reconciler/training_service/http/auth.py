@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from reconciler.training_service.http.message import ApiError
+from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import Json, number_of
-from reconciler.training_service.state.store import Store
 
 # Matches any bucket name: trainers also receive bucket names as `--bucket=NAME` or in variables.
 _BUCKET_NAME = re.compile(r"(?<![\w.-])[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](?![\w-])")

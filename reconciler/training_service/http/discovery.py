@@ -25,8 +25,8 @@ from urllib.parse import unquote_to_bytes
 
 from reconciler.training_service.http.auth import Access
 from reconciler.training_service.http.message import STORAGE_PATHS, Request, Response, invalid
+from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import Json, JsonObject
-from reconciler.training_service.state.store import Store
 
 DOCUMENTS = ("aiplatform.v1", "ml.v1", "storage.v1", "logging.v2", "iamcredentials.v1")
 

@@ -27,8 +27,7 @@ from reconciler.training_service.processes.container_engines import (
     clients,
     last_line,
 )
-from reconciler.training_service.runner.mounts import BUNDLE, View
-from reconciler.training_service.runner.proxy import Proxy
+from reconciler.training_service.runner.mounts import BUNDLE, Proxy, View
 from reconciler.training_service.state.records import Code
 from reconciler.training_service.state.run_folder import (
     ContainerTask,

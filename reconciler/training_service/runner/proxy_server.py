@@ -35,7 +35,7 @@ from reconciler.training_service.jobs.environment_variables import (
     SERVED_HOSTS,
     STORAGE_HOSTS,
 )
-from reconciler.training_service.runner.proxy import SETTINGS, USER, Settings
+from reconciler.training_service.runner.mounts import SETTINGS, USER, Settings
 from reconciler.training_service.storage.files import is_bucket_name
 
 _PIECE = 256 * 1024

@@ -40,7 +40,7 @@ from reconciler.training_service.processes.programs import (
 )
 from reconciler.training_service.runner import mounts
 from reconciler.training_service.runner.containers import Engine, find_engine
-from reconciler.training_service.runner.proxy import Proxy, open_proxy
+from reconciler.training_service.runner.mounts import Proxy, open_proxy
 from reconciler.training_service.state.records import Code, details_of, is_set_up
 from reconciler.training_service.state.run_folder import (
     FAILED,

@@ -28,6 +28,7 @@ from reconciler.training_service.jobs.launch import (
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner import containers
 from reconciler.training_service.runner.launcher import Runners
+from reconciler.training_service.state.database import CLAIMS, Store
 from reconciler.training_service.state.records import (
     ML_JOBS,
     Code,
@@ -52,7 +53,6 @@ from reconciler.training_service.state.run_folder import (
     write_json,
 )
 from reconciler.training_service.state.run_log import WARNING, RunLog
-from reconciler.training_service.state.store import CLAIMS, Store
 from reconciler.training_service.storage import files
 
 _RESTARTS = 5

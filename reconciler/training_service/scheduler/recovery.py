@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import (
     ML_JOBS,
     UNFINISHED,
@@ -25,7 +26,6 @@ from reconciler.training_service.state.run_folder import (
     read_measurements,
     run_folder,
 )
-from reconciler.training_service.state.store import Store
 from reconciler.training_service.tuning.measurements import MOST_MEASUREMENTS, final_of
 from reconciler.training_service.tuning.resources import ending_of_job
 from reconciler.training_service.tuning.study import Study, StudyError, study_of

@@ -22,7 +22,7 @@ from reconciler.training_service.runner.launcher import Runners
 from reconciler.training_service.scheduler.jobs import Reservations, RunStarter, Work
 from reconciler.training_service.scheduler.recovery import take_over_end, take_over_phase
 from reconciler.training_service.scheduler.trials import TuningJobs
-from reconciler.training_service.state.database import DatabaseError
+from reconciler.training_service.state.database import DatabaseError, Store
 from reconciler.training_service.state.records import (
     ML_JOBS,
     Code,
@@ -32,7 +32,6 @@ from reconciler.training_service.state.records import (
     details_of,
 )
 from reconciler.training_service.state.run_folder import CANCELLED, FAILED, Ending
-from reconciler.training_service.state.store import Store
 from reconciler.training_service.tuning.study import is_tuning
 
 

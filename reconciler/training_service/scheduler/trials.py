@@ -17,6 +17,7 @@ from reconciler.training_service.scheduler.recovery import (
     with_measurements,
     with_phase,
 )
+from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import (
     ML_JOBS,
     Code,
@@ -26,7 +27,6 @@ from reconciler.training_service.state.records import (
     details_of,
 )
 from reconciler.training_service.state.run_folder import FAILED, Ending
-from reconciler.training_service.state.store import Store
 from reconciler.training_service.tuning.resources import ending_of_job
 from reconciler.training_service.tuning.search import suggest, to_stop
 from reconciler.training_service.tuning.study import Study, StudyError, study_of

@@ -1,14 +1,37 @@
-"""SQLite database of the service: serialized, durable writes; reopened after an I/O error."""
+"""SQLite database of the service, and the store of jobs, trials, runs and settings in it.
+
+Writes are serialized, and durable before they return. The database is opened anew after an I/O error.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
+import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import fields, replace
+from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
-from reconciler.training_service.state.records import TABLES
+from reconciler.training_service.state.records import (
+    ENDED,
+    TABLES,
+    UNFINISHED,
+    JobRecord,
+    JobState,
+    Json,
+    RunRecord,
+    TrialRecord,
+    column_of,
+    job_of,
+    number_of,
+    row_of,
+    trial_of,
+)
 
 SCHEMA_VERSION = 6
 LABEL = "reconciler-key"
@@ -172,3 +195,287 @@ def _statements(connection: sqlite3.Connection) -> list[str]:
 
 def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
+
+
+# All statements of this module contain only names of columns and conditions from this module.
+_SELECT = f"SELECT {', '.join(field.name for field in fields(JobRecord))} FROM jobs"  # noqa: S608
+
+
+class AlreadyExistsError(Exception):
+    """Refusal of a job id that is already used."""
+
+
+class TooLateError(Exception):
+    """Refusal of a job that arrives at or after its deadline."""
+
+
+def utc_now() -> datetime:
+    """Return the system's time in UTC."""
+    return datetime.now(UTC)
+
+
+def rfc3339(moment: datetime) -> str:
+    """Return the moment as the APIs write it: UTC, six decimal places, "Z"."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+CLAIMS = "claims_buckets"
+"""Setting with the names of the buckets that no job may access."""
+
+
+class Store:
+    """Thread-safe store of jobs and settings.
+
+    Attributes:
+        database: The database, which also stores object metadata.
+        clock: Returns the time of writes.
+    """
+
+    def __init__(self, database: Database, clock: Callable[[], datetime] = utc_now) -> None:
+        self.database = database
+        self.clock = clock
+
+    def now(self) -> str:
+        """Return the clock's time in RFC 3339."""
+        return rfc3339(self.clock())
+
+    def add_job(self, job: JobRecord, until: datetime | None = None) -> JobRecord:
+        """Add a new job and return it with its id.
+
+        Args:
+            until: The deadline. A reader that looks then or later, by this store's clock, sees all jobs that
+                were added in time: a job that is missing then can never appear.
+
+        Raises:
+            AlreadyExistsError: The job id is already used in this project and location.
+            TooLateError: The deadline has passed; the job was not added.
+        """
+        values = {"project_number": number_of(job.project), **row_of(job)}
+        del values["id"]  # the database counts
+        try:
+            with self.database.writing() as connection:
+                # Checked inside the transaction: a read that begins after this waits for its end. A client
+                # that finds no job after the deadline may thus submit again without creating a second one.
+                if until is not None and self.clock() >= until:
+                    raise TooLateError
+                cursor = _write(connection, "INSERT INTO jobs", values)
+        except sqlite3.IntegrityError as error:
+            raise AlreadyExistsError(job.job_id) from error
+        return replace(job, id=int(cursor.lastrowid or 0))
+
+    def job(self, id: int) -> JobRecord | None:
+        """Return the job with this row number."""
+        return self._one("WHERE id = ?", (id,))
+
+    def find(self, collection: str, project: str, location: str, job_id: str) -> JobRecord | None:
+        """Return the job of this name; `project` may be the id or the number."""
+        return self._one(
+            "WHERE collection = ? AND project_number = ? AND location = ? AND job_id = ?",
+            (collection, number_of(project), location, job_id),
+        )
+
+    def newest_named(self, project: str, job_id: str) -> JobRecord | None:
+        """Return the project's newest job with this id, in any collection and location."""
+        return self._one(
+            "WHERE project_number = ? AND job_id = ? ORDER BY id DESC LIMIT 1", (number_of(project), job_id)
+        )
+
+    def of_project(self, project: str) -> list[JobRecord]:
+        """Return all jobs of the project, oldest first."""
+        statement = f"{_SELECT} WHERE project_number = ? ORDER BY id"
+        with self.database.reading() as connection:
+            return [job_of(row) for row in connection.execute(statement, (number_of(project),))]
+
+    def of_secret(self, gcs_secret: str) -> JobRecord | None:
+        """Return the job with this secret in its storage URL."""
+        return self._one("WHERE gcs_secret = ?", (gcs_secret,))
+
+    def select(
+        self,
+        place: tuple[str, str, str],
+        selects: Callable[[JobRecord], bool],
+        most: int,
+        *,
+        before: int = 2**62,
+        label: str | None = None,
+        unfinished: bool = False,
+    ) -> list[JobRecord]:
+        """Return the newest selected jobs of a place, at most `most`, with an id below `before`.
+
+        Args:
+            place: The collection, the project's id or number, and the location.
+            label: The value of the label `LABEL` that all selected jobs have; None if unknown.
+            unfinished: True if all selected jobs are unfinished.
+        """
+        collection, project, location = place
+        condition = "collection = ? AND project_number = ? AND location = ? AND id < ?"
+        values = [collection, number_of(project), location, before]
+        few, given = _few_ids(label, unfinished=unfinished)
+        if few:
+            # "+" keeps SQLite from the index of places, in which it would read the whole history.
+            condition, values = f"+{condition} AND id IN ({few})", [*values, *given]
+        # The cursor reads rows one by one: most requests need only the first ones.
+        statement = f"{_SELECT} WHERE {condition} ORDER BY id DESC"
+        with self.database.reading() as connection, closing(connection.execute(statement, values)) as rows:
+            return list(islice(filter(selects, map(job_of, rows)), most))
+
+    def unfinished(self) -> list[JobRecord]:
+        """Return the jobs that haven't ended, oldest first."""
+        marks = ", ".join("?" * len(UNFINISHED))
+        statement = f"{_SELECT} WHERE state IN ({marks}) ORDER BY id"
+        with self.database.reading() as connection:
+            return [job_of(row) for row in connection.execute(statement, tuple(sorted(UNFINISHED)))]
+
+    def move(
+        self,
+        id: int,
+        to: JobState,
+        *,
+        only_from: Collection[JobState],
+        at: str,
+        error_code: int = 0,
+        error_message: str = "",
+        error_details: Mapping[str, str] | None = None,
+    ) -> JobRecord | None:
+        """Change a job's state if its present state is in `only_from`.
+
+        Sets the start time at the first RUNNING, the end time at a final state, and always the update time.
+
+        Returns:
+            The updated job; None if it is deleted or in another state.
+        """
+        with self.database.writing() as connection:
+            before = _first(connection, "WHERE id = ?", (id,))
+            # Compared within the transaction, so that two threads can't both make the same change.
+            if before is None or before.state not in only_from:
+                return None
+            return _update(
+                connection,
+                before,
+                state=to,
+                start_time=before.start_time or (at if to is JobState.RUNNING else ""),
+                end_time=at if to in ENDED else "",
+                update_time=at,
+                error_code=error_code,
+                error_message=error_message,
+                error_details=dict(error_details or {}),
+            )
+
+    def set_labels(self, id: int, labels: Mapping[str, str], *, only_etag: str, at: str) -> JobRecord | None:
+        """Replace a job's labels; return None unless its etag is `only_etag` (or that is "")."""
+        with self.database.writing() as connection:
+            before = _first(connection, "WHERE id = ?", (id,))
+            if before is None or only_etag not in ("", before.etag):
+                return None
+            body = {key: value for key, value in before.body.items() if key != "labels"}
+            if labels:
+                body["labels"] = dict(labels)
+            return _update(connection, before, body=body, etag=new_etag(), update_time=at)
+
+    def delete(self, id: int) -> None:
+        """Delete a job and its runs."""
+        with self.database.writing() as connection:
+            connection.execute("DELETE FROM jobs WHERE id = ?", (id,))
+
+    def add_run(self, id: int, trial: int = 0) -> RunRecord:
+        """Add the next run of a job or trial; must be called before any of its processes starts."""
+        with self.database.writing() as connection:
+            row = connection.execute(
+                "SELECT coalesce(max(number), 0) + 1 FROM runs WHERE job = ?", (id,)
+            ).fetchone()
+            run = RunRecord(f"{id}-{row[0]}-{secrets.token_hex(4)}", id, int(row[0]), trial)
+            _write(connection, "INSERT INTO runs", row_of(run))
+            return run
+
+    def runs(self, id: int, trial: int | None = None) -> list[RunRecord]:
+        """Return the runs of a job with all its trials, or of one trial, in order of their numbers."""
+        with self.database.reading() as connection:
+            rows = connection.execute(
+                "SELECT * FROM runs WHERE job = ? AND trial = coalesce(?, trial) ORDER BY number", (id, trial)
+            ).fetchall()
+        return [RunRecord(**dict(row)) for row in rows]
+
+    def add_trial(
+        self, id: int, parameters: Mapping[str, float | int | str], *, after: int = 0
+    ) -> TrialRecord:
+        """Add a job's next trial, QUEUED; the first trial's number is `after` + 1."""
+        with self.database.writing() as connection:
+            row = connection.execute(
+                "SELECT coalesce(max(number), ?) + 1 FROM trials WHERE job = ?", (after, id)
+            ).fetchone()
+            trial = TrialRecord(id, int(row[0]), dict(parameters), create_time=self.now())
+            _write(connection, "REPLACE INTO trials", row_of(trial))
+            return trial
+
+    def save_trial(self, trial: TrialRecord) -> None:
+        """Write a trial's present values."""
+        with self.database.writing() as connection:
+            _write(connection, "REPLACE INTO trials", row_of(trial))
+
+    def trials(self, id: int) -> list[TrialRecord]:
+        """Return the job's trials in order of their numbers."""
+        with self.database.reading() as connection:
+            rows = connection.execute("SELECT * FROM trials WHERE job = ? ORDER BY number", (id,)).fetchall()
+        return [trial_of(row) for row in rows]
+
+    def setting(self, name: str) -> Json:
+        """Return a setting's value; None if never set."""
+        with self.database.reading() as connection:
+            row = connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+        return None if row is None else json.loads(row["value"])
+
+    def set_setting(self, name: str, value: Json) -> None:
+        """Store a setting: any JSON value."""
+        text = json.dumps(value)
+        with self.database.writing() as connection:
+            # Every write makes a new version of the database: each command sets the same values again.
+            unchanged = "SELECT 1 FROM settings WHERE name = ? AND value = ?"
+            if not connection.execute(unchanged, (name, text)).fetchone():
+                connection.execute("REPLACE INTO settings (name, value) VALUES (?, ?)", (name, text))
+
+    def set_once(self, name: str, value: Json) -> Json:
+        """Store a setting unless it exists; return the stored value, which another process may have set."""
+        with self.database.writing() as connection:
+            connection.execute("INSERT OR IGNORE INTO settings VALUES (?, ?)", (name, json.dumps(value)))
+            row = connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
+        return json.loads(row["value"])
+
+    def _one(self, condition: str, values: tuple[object, ...]) -> JobRecord | None:
+        with self.database.reading() as connection:
+            return _first(connection, condition, values)
+
+
+def new_etag() -> str:
+    """Return a new unique version of a job's labels, in base64 because the API's type is bytes."""
+    return base64.b64encode(secrets.token_bytes(9)).decode()
+
+
+def _write(connection: sqlite3.Connection, statement: str, row: Mapping[str, object]) -> sqlite3.Cursor:
+    """Insert or replace a row; `statement` is the part before the names of the columns."""
+    marks = ", ".join("?" * len(row))
+    return connection.execute(f"{statement} ({', '.join(row)}) VALUES ({marks})", tuple(row.values()))
+
+
+def _update(connection: sqlite3.Connection, job: JobRecord, **changes: Json) -> JobRecord:
+    """Change a job in the database; return it with the changes."""
+    names = ", ".join(f"{name} = ?" for name in changes)
+    values = (*map(column_of, changes.values()), job.id)
+    # The statement contains only column names from this module.
+    connection.execute(f"UPDATE jobs SET {names} WHERE id = ?", values)  # noqa: S608
+    return replace(job, **changes)
+
+
+def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:
+    row = connection.execute(f"{_SELECT} {condition}", values).fetchone()
+    return None if row is None else job_of(row)
+
+
+def _few_ids(label: str | None, *, unfinished: bool) -> tuple[str, list[str]]:
+    """Return a query for the only ids that can be selected, with its values; "" if these may be any."""
+    # The texts are constants, and the values are bound.
+    if label is not None:
+        return f"SELECT id FROM jobs WHERE {LABEL_VALUE} = ?", [label]  # noqa: S608
+    if unfinished:
+        marks = ", ".join("?" * len(UNFINISHED))
+        return f"SELECT id FROM jobs WHERE state IN ({marks})", sorted(UNFINISHED)  # noqa: S608
+    return "", []

@@ -1,14 +1,20 @@
-"""Records of jobs, runs and trials as frozen values, and the tables of the database."""
+"""Records of jobs, runs and trials as frozen values, the tables of the database, and their rows."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import IntEnum, StrEnum
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    import sqlite3  # commands that read no database import this module too
 
 CUSTOM_JOBS = "customJobs"
 TUNING_JOBS = "hyperparameterTuningJobs"
@@ -249,6 +255,39 @@ CREATE TABLE IF NOT EXISTS announced (
 ) WITHOUT ROWID;
 """
 """Tables of the database; those of jobs, runs and trials have the fields of the records above."""
+
+
+def row_of(record: JobRecord | RunRecord | TrialRecord) -> dict[str, object]:
+    """Return the record's columns."""
+    return {name: column_of(value) for name, value in asdict(record).items()}
+
+
+def column_of(value: object) -> object:
+    """Return a value as SQLite stores it: JSON unless it is a text or a number."""
+    return value if isinstance(value, str | int) else json.dumps(value)
+
+
+def trial_of(row: sqlite3.Row) -> TrialRecord:
+    """Return the trial of a row."""
+    decoded = {
+        name: json.loads(row[name]) for name in ("parameters", "measurements", "final", "error_details")
+    }
+    # SQLite has no booleans.
+    values = {**dict(row), **decoded, "stopped_early": bool(row["stopped_early"])}
+    return msgspec.convert(values, TrialRecord)
+
+
+def job_of(row: sqlite3.Row) -> JobRecord:
+    """Return the job of a row."""
+    decoded = {name: _json(row[name]) for name in ("body", "images", "error_details")}
+    return JobRecord(**{**dict(row), **decoded, "state": JobState(row["state"])})
+
+
+def _json(text: str) -> Json:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return json.loads(text)  # msgspec refuses an unpaired surrogate
 
 
 @lru_cache(maxsize=100)

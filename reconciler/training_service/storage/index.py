@@ -13,8 +13,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reconciler.training_service.state.database import rfc3339
 from reconciler.training_service.state.records import JsonObject
-from reconciler.training_service.state.store import rfc3339
 from reconciler.training_service.storage.files import TICK_NS
 from reconciler.training_service.storage.incoming import Checksums
 

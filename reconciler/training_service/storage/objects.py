@@ -24,9 +24,8 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from reconciler.training_service.http.message import ApiError, invalid, not_found
-from reconciler.training_service.state.database import Database
+from reconciler.training_service.state.database import Database, rfc3339
 from reconciler.training_service.state.records import JsonObject
-from reconciler.training_service.state.store import rfc3339
 from reconciler.training_service.storage import files, index
 from reconciler.training_service.storage.files import Found, Wanted
 from reconciler.training_service.storage.incoming import Staged, checksums_of
