@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import ExitCode, UsageError
@@ -14,11 +13,8 @@ from reconciler.base.sanitize import one_line
 from reconciler.manifests.settings import LOCAL, find_root
 from reconciler.operations.init import files, next_steps
 from reconciler.operations.init.files import EXAMPLE, README, Setup, files_of
-from reconciler.operations.init.next_steps import Step, uncommitted
+from reconciler.operations.init.next_steps import Prepared, Step, prepare_claims, uncommitted
 from reconciler.operations.init.questions import Flags, flag, other_workflows, read_setup
-
-if TYPE_CHECKING:
-    from reconciler.operations.init.next_steps import Prepared
 
 _FLAGS = ("action", "engine", "project", "location", "staging_bucket", "claims_bucket")
 
@@ -143,7 +139,6 @@ def _indented(text: str) -> None:
 
 def _prepare_claims(arguments: argparse.Namespace) -> ExitCode:
     from reconciler.cli.context import context_of
-    from reconciler.operations.init.next_steps import prepare_claims
 
     context = context_of(arguments)
     with context.session(start=True) as session:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -22,7 +23,6 @@ from reconciler.model.manifest import ML_V1, JsonObject, Selection
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, Change, DesiredJob, Plan
 from reconciler.model.ports import Ports, Versioned
-from reconciler.operations.importing.manifest import LiveJob, live_job
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.plan import request_body
 from reconciler.operations.submissions import (
@@ -47,6 +47,9 @@ from reconciler.submission.claims_upkeep import (
 )
 from reconciler.submission.observe import Observed, observe
 from reconciler.submission.protocol import Order, SubmissionResult, Submitter
+
+if TYPE_CHECKING:
+    from reconciler.operations.importing.manifest import LiveJob
 
 PATIENCE = 60.0
 """Seconds that one apply waits for unknown outcomes, and for cancelled jobs to end."""
@@ -367,6 +370,8 @@ def find_live_jobs(
 
 
 def _imported(job: ActualJob) -> LiveJob:
+    from reconciler.operations.importing.manifest import live_job  # here, as `apply` imports no job
+
     live = live_job(job.body)
     # The older service's answers have no resource name.
     live.resource = job.resource

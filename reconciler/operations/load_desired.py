@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import Problem, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError
 from reconciler.google.engines import engine_class
 from reconciler.manifests import schemas
@@ -169,8 +169,6 @@ def selected_jobs(jobs: Sequence[DesiredJob], selection: Selection) -> tuple[Des
     for name in selection.names:
         one = Selection((name,))
         if not any(one.has_name(job.manifest.base_name, job.job_name) for job in jobs):
-            from reconciler.base.diagnostics import similar_word  # slow to import
-
             similar = similar_word(name, [job.manifest.name for job in jobs])
             hint = f"did you mean {similar}?" if similar else "see `reconciler status`"
             raise NotFoundError(f'no manifest is named "{name}"', hint=hint)

@@ -7,12 +7,12 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.git_command import Git
 from reconciler.google.claim_store import PREFIX
 from reconciler.google.client import ApiError, NotFoundAtServiceError, execute, part_of, text_of
-from reconciler.google.session import Session
 from reconciler.manifests.settings import Environment
 from reconciler.model.manifest import JsonObject
 from reconciler.operations.init.files import (
@@ -24,6 +24,9 @@ from reconciler.operations.init.files import (
     template,
     trainer_of,
 )
+
+if TYPE_CHECKING:  # most set-ups open no session
+    from reconciler.google.session import Session
 
 MEMBER = "MEMBER"
 """Placeholder for the identity that runs apply, in a command."""
@@ -446,8 +449,7 @@ def _refuse_deletion(bucket: str, found: JsonObject) -> None:
             'another bucket under "claimsBucket"',
         )
     rules = part_of(found, "lifecycle").get("rule")
-    known = [rule for rule in rules if isinstance(rule, dict)] if isinstance(rules, list) else []
-    if any(_deletes_claims(rule) for rule in known):
+    if isinstance(rules, list) and any(_deletes_claims(rule) for rule in rules if isinstance(rule, dict)):
         raise ServiceError(
             f"a lifecycle rule of the bucket {bucket} deletes objects: without its claim, a job would be "
             "submitted a second time",

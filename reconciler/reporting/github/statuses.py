@@ -1,6 +1,6 @@
 """Reports on GitHub: commit statuses, posted where they change, and the comment on a pull request.
 
-The marker at its beginning and its author identify the comment; both are needed. Any user can write a comment
+A marker at the comment's beginning and its author identify it; both are needed. Any user can write a comment
 with the marker, and a token that may comment may also edit the comments of other users. GitHub returns the
 user of a user's token. It refuses this to a workflow's token, which writes as `github-actions[bot]`: no user
 can have that name, because user names contain no brackets. A comment with the marker by another author stays

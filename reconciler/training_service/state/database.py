@@ -197,7 +197,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
     return {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
 
 
-# All statements of this module contain only names of columns and conditions from this module.
+# All statements of `Store` contain only names of columns and conditions from the code.
 _SELECT = f"SELECT {', '.join(field.name for field in fields(JobRecord))} FROM jobs"  # noqa: S608
 
 
