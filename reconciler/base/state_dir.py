@@ -268,7 +268,7 @@ def _exchange(status: os.stat_result) -> str:
     is_lent = user == 0 and status.st_uid != 0
     if status.st_uid not in (0, user) and not is_lent:
         return f"belongs to another user (uid {status.st_uid})"
-    # In a sticky folder, such as /tmp, only its owner can replace an entry.
+    # In a sticky folder, such as /tmp, other users can replace only entries of their own.
     if status.st_mode & stat.S_ISVTX:
         return ""
     by_group = status.st_mode & stat.S_IWGRP and not is_lent and status.st_gid != _own_group(user)

@@ -80,7 +80,7 @@ def _log_format(argv: Sequence[str]) -> str:
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Return True for a terminal outside of CI, unless NO_COLOR or FORCE_COLOR decides."""
+    """Return True for a terminal that isn't dumb, outside of CI, unless NO_COLOR or FORCE_COLOR decides."""
     environ = os.environ
     if environ.get("NO_COLOR"):
         return False

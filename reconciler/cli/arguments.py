@@ -66,7 +66,7 @@ class _Spec(NamedTuple):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line into a namespace; its `command` runs the command. Raise UsageError."""
+    """Parse the command line into a namespace whose `command` runs the command; raise UsageError if wrong."""
     argv = _with_command_first(argv)
     if argv[:1] == ["version"]:
         argv = ["--version"]

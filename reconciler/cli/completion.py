@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Print the candidates for the word at the cursor, and exit; the shell's script starts such a process."""
+    """Print the candidates for the word at the cursor, and exit: the shell starts this at each Tab."""
     for command in _commands(parser):
         for action in command._actions:
             if action.dest in _CANDIDATES and not action.choices:

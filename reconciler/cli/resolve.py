@@ -77,11 +77,11 @@ def _resubmit(session: Session, desired: Desired, claim: Claim, observed: Observ
     for line in uncarried(origin, [job]):
         _print_line(line)
     applier = applier_of(session, desired, origin.commit_of, on_wait=_print_line)
-    settled = applier.resubmit(job, claim, observed.runs)
-    if settled.claim.state is ClaimState.BOUND:
-        print(one_line(f"{claim.job_name} is {settled.claim.resource}"))
+    result = applier.resubmit(job, claim, observed.runs)
+    if result.claim.state is ClaimState.BOUND:
+        print(one_line(f"{claim.job_name} is {result.claim.resource}"))
         return ExitCode.DONE
-    reason = unsettled_reason(settled.claim, settled.until, settled.cause)
+    reason = unsettled_reason(result.claim, result.until, result.cause)
     print(one_line(f"{claim.job_name}: {reason}"))
     return ExitCode.FAILED
 

@@ -41,7 +41,7 @@ _NO_ENTRIES: Mapping[str, Entry] = {}
 
 @contextmanager
 def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revision]:
-    """Open the files of a commit below the folder `root`; the written files are removed at the end.
+    """Open the files of a commit below `root`; a temporary folder holds those that are written to disk.
 
     Args:
         root: A folder of a work tree; paths in the commit are relative to the same folder.

@@ -1,8 +1,8 @@
 """The protocol `Engine`, the registry of engines by apiVersion, and the port `JobApi` by engines.
 
 Another package adds an engine by an entry point in the group `schemas.ENGINES`, named for the apiVersion. Its
-class provides every method of `Engine`; those in `_OPTIONAL` may be missing, and `jobs` needs no `since`. Its
-`manifest_schema` is the only source of its kinds. It may ignore the `Connection` and reach its service by
+class provides every method of `Engine`; those in `_OPTIONAL` may be missing, and `jobs` needs only `labels`.
+Its `manifest_schema` is the only source of its kinds. It may ignore the `Connection` and reach its service by
 itself, if it raises the errors that `Engine` names. Its service must refuse a create whose credential has
 expired.
 

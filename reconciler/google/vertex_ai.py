@@ -211,7 +211,7 @@ class VertexAi:
         listings = [partial(self._listed, kind, labels, wanted) for kind in _COLLECTIONS]
         if not self._connection.endpoint.distant:
             return tuple(job for listing in listings for job in listing())
-        # Slow to import, and no faster with a service on this machine.
+        # The import is slow, and a service on this machine answers concurrent requests no faster.
         from reconciler.base.concurrency import call_all
 
         return tuple(job for jobs in call_all(listings) for job in jobs)

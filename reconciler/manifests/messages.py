@@ -149,10 +149,16 @@ def _wrong_type(error: Any, keys: Keys, source: str) -> Message:
             value, keys, error.schema
         )
     if isinstance(value, dict | list):
+        if not isinstance(value, list) or "object" not in types:
+            return f"{needed}, not a {'list' if isinstance(value, list) else 'mapping'}", ""
         # One mapping in a list usually comes from a stray dash.
-        is_list = isinstance(value, list)
-        hint = "remove the dash before its keys" if is_list and "object" in types and len(value) == 1 else ""
-        return f"{needed}, not a {'list' if is_list else 'mapping'}", hint
+        is_dashed = [type(item) for item in value] == [dict]
+        hint = (
+            "remove the dash before its keys"
+            if is_dashed
+            else "write its fields as KEY: VALUE, without dashes"
+        )
+        return f"{needed}, not a list", hint
     if "boolean" in types:
         return f"{needed}, not {brief(source)}", "write true or false"
     if "string" not in types or set(types) == _DIGITS:

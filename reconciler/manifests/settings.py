@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct, msgpack, structs
 
-from reconciler.base.diagnostics import WARNING, Finding, Problem, quote
+from reconciler.base.diagnostics import ERROR, WARNING, Finding, Problem, quote
 from reconciler.base.errors import InvalidError, UsageError
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 
@@ -320,11 +320,12 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
     """Yield a finding for each environment that shares its claims or its output folder with an earlier one.
 
     Neither an environment nor its defaults are part of a job's name. Environments that share their claims
-    take each other's jobs for their own: a job that ran in one would never run in the other.
+    take each other's jobs for their own: a job that ran in one would never run in the other. In a shared
+    folder, the same job has the same path in both.
     """
     written = _mapping(_mapping(settings).get("environments"))
     first: dict[_Place, str] = {}
-    first_of_folder: dict[str, str] = {}
+    first_of_folder: dict[_Place, str] = {}
     if LOCAL not in written:
         first[_place_on_training_service({})] = LOCAL
     for name, value in written.items():
@@ -340,16 +341,20 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
         if other != name:
             yield Finding(("environments", name), *explain(name, other, place), of_key=True)
         folder = _mapping(environment.get("defaults")).get("baseOutputDirectory")
-        if place[0] == "local" and isinstance(folder, str):
-            # On Google the instance is part of the folder; here a job has one name in every project.
-            other = first_of_folder.setdefault(folder.rstrip("/"), name)
+        if isinstance(folder, str):
+            engine, folder = place[0], folder.rstrip("/")
+            # `_defaults` ends the folder with the instance.
+            instance = str(environment.get("instance") or "")
+            other = first_of_folder.setdefault((engine, folder, instance), name)
             if other != name:
                 keys = ("environments", name, "defaults", "baseOutputDirectory")
                 message = (
                     f"the environments {quote(other)} and {quote(name)} share this folder: a model of one "
                     "would overwrite the model of the other"
                 )
-                yield Finding(keys, message, f"write another folder, such as {folder.rstrip('/')}/{name}")
+                # Only a warning at Google: repositories have such settings, and their applies must go on.
+                level = WARNING if engine == "google" else ERROR
+                yield Finding(keys, message, f"write another folder, such as {folder}/{name}", level=level)
 
 
 def _place_at_google(environment: Mapping[Any, Any]) -> _Place:

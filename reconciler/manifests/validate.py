@@ -222,8 +222,8 @@ def check_document(
 ) -> tuple[Any, list[Problem]]:
     """Return the value of a file with one document, such as `reconciler.yaml`, and its problems.
 
-    The value is None for an empty file or with problems; these are as in `Validation`, and call the file
-    `path`.
+    The value is None if the file is empty or a problem is more than a warning. The problems include warnings,
+    name the file as `path`, and are limited in number as in `Validation`.
     """
     if (valid := _valid_document(data, schema)) is not None and not any(rules(valid)):
         return valid, []

@@ -119,7 +119,8 @@ class Change(Struct, frozen=True):
 
     Attributes:
         action: The action of apply.
-        reason: A short phrase for readers: apply never decides by it, only the output does.
+        reason: A short phrase for readers, also in commit statuses and, for a cancel, in its claim. Only the
+            layout of the output depends on it.
         base_name: The base name as written in the manifest.
         job_name: The run's name, with its attempt.
         attempt: From 1.

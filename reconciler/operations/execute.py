@@ -171,13 +171,13 @@ class Applier:
         order = replace(self._order(job, claim.job_name, claim.id), witnesses=witnesses)
         is_reported = False
         while True:
-            settled = submitter.resubmit(order)
-            if settled.until and not is_reported:
+            result = submitter.resubmit(order)
+            if result.until and not is_reported:
                 is_reported = True
-                self.on_wait(waiting_line(settled))
-            delay = delay_of(settled, self.pause)
+                self.on_wait(waiting_line(result))
+            delay = delay_of(result, self.pause)
             if delay is None or not self.go_on() or clock.monotonic() + delay > end:
-                return settled
+                return result
             clock.sleep(delay)
 
     def _each_submission(self, plan: Plan) -> list[Submission]:

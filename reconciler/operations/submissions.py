@@ -29,7 +29,7 @@ class Submission:
 
     Attributes:
         stage: Uploads the job's package; raises ServiceError.
-        settled: Its last known state; None until it was sent.
+        result: That of its last attempt; None before the first.
         due: Time of the next attempt, by the monotonic clock.
         is_reported: True once the wait was reported.
     """
@@ -37,7 +37,7 @@ class Submission:
     change: Change
     order: Order
     stage: Callable[[], None]
-    settled: SubmissionResult | None = None
+    result: SubmissionResult | None = None
     due: float = 0.0
     is_reported: bool = False
 
@@ -121,35 +121,35 @@ class Submissions:
     def _attempt(self, one: Submission) -> tuple[Submission, Outcome | SubmissionResult]:
         """Send a submission; return its outcome, or its state if another attempt can change that."""
         try:
-            if one.settled is None:
+            if one.result is None:
                 if not self.go_on():
                     raise NotBegunError("")
                 one.stage()
-            one.settled = Submitter(self.ports, self._quota).submit(one.order)
-            waits = delay_of(one.settled, self.pause) is not None
-            return one, one.settled if waits else self._outcome(one)
+            one.result = Submitter(self.ports, self._quota).submit(one.order)
+            waits = delay_of(one.result, self.pause) is not None
+            return one, one.result if waits else self._outcome(one)
         except NotBegunError as error:
-            if one.settled:
+            if one.result:
                 return one, self._outcome(one)
             # No request was sent, so the job certainly does not exist: skipped, not failed.
             return one, Outcome(one.change, Status.SKIPPED, error=error.message or None)
         except ReconcilerError as error:
             return one, failed(one.change, error)
 
-    def _postpone(self, one: Submission, settled: SubmissionResult) -> None:
-        one.due = self.ports.clock.monotonic() + (delay_of(settled, self.pause) or 0.0)
-        if settled.until and not one.is_reported:
+    def _postpone(self, one: Submission, result: SubmissionResult) -> None:
+        one.due = self.ports.clock.monotonic() + (delay_of(result, self.pause) or 0.0)
+        if result.until and not one.is_reported:
             one.is_reported = True
-            self._report_wait(waiting_line(settled))
+            self._report_wait(waiting_line(result))
 
     def _outcome(self, one: Submission) -> Outcome:
-        settled = one.settled
-        assert settled is not None, "only a submission that was sent has an outcome of the service"
-        claim = settled.claim
+        result = one.result
+        assert result is not None, "only a submission that was sent has an outcome of the service"
+        claim = result.claim
         if claim.state is ClaimState.BOUND:
-            state = self._state(claim, settled.job)
+            state = self._state(claim, result.job)
             return Outcome(one.change, Status.APPLIED, state=state, resource=claim.resource)
-        return Outcome(one.change, Status.FAILED, error=unsettled_reason(claim, settled.until, settled.cause))
+        return Outcome(one.change, Status.FAILED, error=unsettled_reason(claim, result.until, result.cause))
 
     def _state(self, claim: Claim, job: ActualJob | None) -> State | None:
         if job is not None:
@@ -178,21 +178,21 @@ class Submissions:
             self.listener(Standing(self._total, self._done, self._failed, len(self._open), held, left))
 
 
-def delay_of(settled: SubmissionResult, pause: float) -> float | None:
+def delay_of(result: SubmissionResult, pause: float) -> float | None:
     """Return the seconds until another attempt can change a submission's state; None if none can.
 
     While the outcome is unknown, these are `pause`.
     """
-    if settled.until is not None:
+    if result.until is not None:
         return pause
-    claim = settled.claim
-    if claim.state is not ClaimState.REJECTED or claim.not_before is None or settled.now is None:
+    claim = result.claim
+    if claim.state is not ClaimState.REJECTED or claim.not_before is None or result.now is None:
         return None
     # The service's time is in whole seconds: after a part of one, it would be read again and again.
-    return max(0.0, ceil((claim.not_before - settled.now).total_seconds()))
+    return max(0.0, ceil((claim.not_before - result.now).total_seconds()))
 
 
-def waiting_line(settled: SubmissionResult) -> str:
+def waiting_line(result: SubmissionResult) -> str:
     """Return a line about the wait for a submission's outcome and its time limit."""
-    name, until = settled.claim.job_name, f"{settled.until:%H:%M:%S}"
+    name, until = result.claim.job_name, f"{result.until:%H:%M:%S}"
     return f"{name}: its request may have created a job; looking for it until {until} UTC at the latest"

@@ -104,7 +104,8 @@ def _text(text: str) -> str:
 def earlier_spec(spec: JsonObject, fields: Sequence[FieldChange]) -> JsonObject:
     """Return a copy of the spec with the earlier value of each field."""
     earlier = deepcopy(spec)
-    # Added list items go from the last to the first, and removed ones come back in their order.
+    # Each pointer must still fit: an added item is deleted before those in front of it, and a removed one is
+    # appended after those in front of it.
     added = [field for field in reversed(fields) if field.before is None]
     for field in [*added, *(field for field in fields if field.before is not None)]:
         parent, key = _place(earlier, field.pointer)

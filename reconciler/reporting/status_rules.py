@@ -36,7 +36,7 @@ MANY = 20
 # The update mark and the separators between the parts need up to 25 characters of a description.
 _ROOM = MAX_DESCRIPTION - 25
 
-_SUBMITTED_TWICE = "submitted twice"
+_SUBMITTED_TWICE = "submitted twice"  # in the overall status; `_runs_listed` makes the text of the job's own
 _TO_BE_RETRIED = (Action.RETRY, Action.BLOCKED)
 
 

@@ -50,7 +50,8 @@ def is_left(claim: Claim, job: DesiredJob | None, known: Mapping[ClaimId, Claim]
         known: Every claim.
     """
     before = known.get(ClaimId(claim.id.key, claim.id.attempt - 1))
-    # Only a failed predecessor justifies an attempt, and its recorded state may change.
+    # A further attempt needs a failed predecessor. It had one when it was claimed, but the claim of that one
+    # may since have been bound to another run.
     is_called_for = claim.id.attempt == 1 or (before is not None and before.ended is State.FAILED)
     is_wanted = job is not None and not job.manifest.reconcile.suspend
     return claim.state is ClaimState.PENDING and not (is_wanted and is_called_for)

@@ -197,9 +197,9 @@ class Submitter:
         for _ in range(_ROUNDS):
             # Read again in every round: a step returns None if another reconciler changed the claim first.
             read = self._claims.read(order.claim.id)
-            settled = step(read.found, read.now)
-            if settled is not None:
-                return settled
+            result = step(read.found, read.now)
+            if result is not None:
+                return result
         raise _contended(order.claim.id)
 
     def _step(self, order: Order, found: Versioned | None, now: datetime) -> SubmissionResult | None:
@@ -290,7 +290,7 @@ class Submitter:
             return self._bind_or_hold(found, job)
         ripe = self._settles_at(found.claim)
         if not self._has_unique_name(order):
-            # Until then the request may still be accepted, or its job be missing from listings.
+            # Until `ripe`, an earlier request may still be accepted, or its job may be missing from listings.
             if ripe is not None and now <= ripe:
                 return SubmissionResult(found.claim, until=ripe, now=now)
             # Look twice: a single incomplete listing must not pass for the job's absence.

@@ -220,6 +220,28 @@ def test_environments_with_claims_of_their_own_are_accepted(tmp_path: Path, text
     load_config(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("project", "folders", "is_shared"),
+    [
+        ("acme-two", ("gs://out/models/", "gs://out/models"), True),
+        ("acme-two", ("gs://out/models", "gs://out/production"), False),
+        ("acme-ml, instance: blue", ("gs://out/models", "gs://out/models"), False),
+    ],
+)
+def test_an_output_folder_that_two_environments_at_google_share_is_a_warning(
+    tmp_path: Path, project: str, folders: tuple[str, str], is_shared: bool
+) -> None:
+    first, second = (f", defaults: {{baseOutputDirectory: {folder}}}" for folder in folders)
+    text = GOOGLE.replace("stagingBucket: acme}", f"stagingBucket: acme{first}}}", 1)
+    (tmp_path / "reconciler.yaml").write_text(text % (project, "us-central1", second))
+    warnings = load_config(tmp_path).warnings
+    assert [problem.pointer for problem in warnings] == (
+        ["/environments/production/defaults/baseOutputDirectory"] if is_shared else []
+    )
+    assert all('"staging" and "production" share this folder' in problem.message for problem in warnings)
+    assert all("such as gs://out/models/production" in problem.hint for problem in warnings)
+
+
 @pytest.mark.parametrize("engine", ["engine: local, ", ""])
 def test_instance_is_refused_on_the_training_service(tmp_path: Path, engine: str) -> None:
     (tmp_path / "reconciler.yaml").write_text(f"environments: {{local: {{{engine}instance: blue}}}}")

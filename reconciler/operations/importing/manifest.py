@@ -154,7 +154,7 @@ def _tidied(value: Any, node: Any, definitions: Mapping[str, Any]) -> Any:
 
 
 def hide_secrets(job: Imported) -> list[str]:
-    """Replace the secrets in a job by marks; return the place of each."""
+    """Replace the secrets in a spec and labels by marks, and return their places; mask those in notes."""
     hidden: list[str] = []
     job.spec = _hidden(job.spec, without_secrets(job.spec), "spec", hidden)
     job.labels = _hidden(job.labels, without_secrets(job.labels), "labels", hidden)

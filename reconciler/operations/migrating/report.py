@@ -221,7 +221,7 @@ class Looked(Struct, frozen=True):
 
 
 def search(files: Sequence[SourceFile], folder: str, looked: Looked) -> list[CodePlace]:
-    """Return the places in the files of a package; `folder` is its path from the repository's root."""
+    """Return what matters for migration in a package's code; `folder` is its path from the root."""
     found: list[CodePlace] = []
     for file in files:
         if file.path.endswith(".py") and len(file.content) <= _MOST_BYTES:

@@ -78,7 +78,8 @@ def github_settings(
             `run_url`, and those that allow further hosts.
 
     Raises:
-        InvalidError: The repository is missing, or the token may not be sent to the address.
+        InvalidError: The repository is missing or malformed, the address or an allowed host is malformed, or
+            the token may not be sent to the address.
     """
     in_actions = environ.get("GITHUB_ACTIONS") == "true"
     if config is None and not in_actions:

@@ -199,7 +199,7 @@ def base_environment(
         bare: True for an environment without the tools that build packages.
 
     Raises:
-        NoDistributionError: This Python has no wheels of a requirement.
+        NoDistributionError: No distribution of a requirement suits this Python and the other requirements.
         InstallError: uv failed for another reason.
     """
     required, limits = sorted({*requirements, *(() if bare else _BUILD_TOOLS)}), sorted(constraints)

@@ -187,7 +187,7 @@ def ordered_field(get: Callable[[Item], Any], read: Callable[[str], Any]) -> Fie
 
 
 def map_field(get: Callable[[Item], Mapping[str, str]], key: str) -> Field[Item]:
-    """Return a field for a map's entry: `key=value` compares, `key:*` tests its presence."""
+    """Return a field for a map's entry: `key=value` compares; in `key:pattern`, "*" is any text."""
 
     def test(restriction: Restriction) -> Predicate[Item]:
         _allow(restriction, ("=", ":"))
@@ -361,8 +361,8 @@ class Glob:
         ApiError: INVALID_ARGUMENT: The pattern is not a glob.
     """
 
-    # A regular expression would do for most patterns, but takes years for some: here a pattern takes steps in
-    # proportion to its length, each for all positions in the name at once, which are the bits of a number.
+    # Not a regular expression, which would take years for some patterns. Here the number of steps grows with
+    # the pattern's length only: each step handles all positions in the name at once, as the bits of a number.
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern

@@ -79,7 +79,7 @@ def find_all(connection: sqlite3.Connection, bucket: str, names: Collection[str]
 
 
 def note(connection: sqlite3.Connection, noted: StoredObject) -> StoredObject:
-    """Write an object's row."""
+    """Write an object's row, and return the object."""
     values = [json.dumps(noted.body) if name == "body" else getattr(noted, name) for name in _COLUMNS]
     marks = ", ".join("?" * len(_COLUMNS))
     # The statement contains only column names from this module.
@@ -110,7 +110,7 @@ def note_new(
     body: JsonObject,
     now: datetime,
 ) -> StoredObject:
-    """Write the row of a new generation, and delete its announcement."""
+    """Write the row of a new generation, delete its announcement, and return the object."""
     withdraw(connection, bucket, name, status.st_ino)
     at = rfc3339(now)
     noted = StoredObject(
