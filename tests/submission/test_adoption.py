@@ -194,6 +194,12 @@ def test_early_stopping_is_switched_on_by_being_there() -> None:
     assert [pointer for pointer, *_ in found(hidden, nothing)] == ["/studySpec"]
 
 
+def test_an_empty_message_that_switches_early_stopping_on_is_not_left_out() -> None:
+    assert not is_left_out(FieldChange("/studySpec/convexAutomatedStoppingSpec", None, {}))
+    assert not is_left_out(FieldChange("/studySpec", None, {"convexAutomatedStoppingSpec": {}}))
+    assert is_left_out(FieldChange("/studySpec", None, {"metrics": []}))
+
+
 def test_a_job_without_usable_labels_differs_in_them() -> None:
     for labels in (None, ["a"], "a", 7):
         pointers = [pointer for pointer, *_ in found(CUSTOM, {**CUSTOM, "labels": labels})]
