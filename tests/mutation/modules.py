@@ -78,6 +78,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "operations/test_apply_details",
         "operations/test_apply_progress",
         "operations/test_apply_quota",
+        "operations/test_live_jobs",
         "submission/test_instances",
     ),
 }
