@@ -51,7 +51,7 @@ def status_description(text: str, limit: int = MAX_DESCRIPTION) -> str:
 
 def workflow_command(command: str, message: str, **properties: str | int) -> str:
     """Return a command to GitHub's runner; `error` shows `message` at the properties `file` and `line`."""
-    # The runner undoes exactly the escapes below (`ActionCommand.cs` of actions/runner).
+    # The runner undoes these escapes, and that of a carriage return (`ActionCommand.cs` of actions/runner).
     named = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
     return f"::{command}{' ' if named else ''}{named}::{_data(message)}"
 

@@ -280,8 +280,8 @@ def _exchange(status: os.stat_result) -> str:
 def _own_group(user: int) -> int:
     """Return the user's primary group."""
     # Many systems give each user a private group and umask 002, which makes folders writable by that group.
-    # If users share their primary group, by an administrator's choice, they must restrict such folders
-    # themselves.
+    # Where users share their primary group, by default (macOS: "staff") or by an administrator's choice, they
+    # must restrict such folders themselves.
     try:
         return pwd.getpwuid(user).pw_gid
     except KeyError:  # a container may run as an unknown user id

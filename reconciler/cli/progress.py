@@ -184,7 +184,7 @@ def _table(session: Session, jobs: tuple[ActualJob, ...]) -> Table:
 
 
 def _last_line(session: Session, job: ActualJob) -> str:
-    # The service's own words fill a narrow terminal, and end before the reason.
+    # On a narrow terminal the service's own words would be cut off before the reason.
     if cause := cause_of(job):
         return one_line(cause.message)
     if job.error:

@@ -279,7 +279,7 @@ def _first(answer: JsonObject) -> JsonObject | None:
     """Return the first object of a listing; None for an empty listing."""
     items = answer.get("items", [])
     is_usable = isinstance(items, list) and all(isinstance(item, dict) for item in items)
-    # Cloud Storage leaves `items` out of an empty listing: without `kind`, any JSON object would be one.
+    # Cloud Storage leaves `items` out of an empty listing: only `kind` tells one from any other JSON object.
     if answer.get("kind") != "storage#objects" or not is_usable:
         raise ServiceError(
             "Cloud Storage's answer is not a listing of objects",

@@ -344,7 +344,7 @@ class _Walk:
         if not shown.isprintable():
             message = "the file's name contains characters that can't be shown"
             self._add_obstacle(Path(place), file_problem(shown, message, "rename it"))
-        elif stat.S_ISLNK(status.st_mode):  # it replaced a file during the search
+        elif stat.S_ISLNK(status.st_mode):  # named by a user and in a circle, or it replaced a file
             self._add_obstacle(
                 Path(place), _unreadable(shown, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
             )

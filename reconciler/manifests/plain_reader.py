@@ -29,9 +29,8 @@ _ITEM = f"(?:{_QUOTED}|{_FLOW_PLAIN})"
 _PAIR = f"{_KEY}: {_ITEM}"
 _FLOW = rf"\[(?:{_ITEM}(?:,[ ]*{_ITEM})*)?\]|\{{(?:{_PAIR}(?:,[ ]*{_PAIR})*)?\}}"
 
-# Every run of blanks between the parts is possessive (`*+`, `++`), so that a line of blanks can be divided
-# among adjacent runs in one way only. Otherwise a line that doesn't match would fail only after all ways were
-# tried.
+# Every run of blanks between the parts is possessive (`*+`, `++`): adjacent runs can then divide a line's
+# blanks in one way only. Otherwise a line that doesn't match would fail only after all divisions were tried.
 _LINE = re.compile(
     rf"[ ]*+(?:\#[ -~]*)?|([ ]*+)(?=-[ ]|[A-Za-z_])(-[ ]++)?(?:({_KEY}):(?=[ ]|$))?"
     rf"(?:[ ]*+(?:({_BLOCK_PLAIN})|({_QUOTED})|({_FLOW})))?(?:[ ]++\#[ -~]*|[ ]*+)"

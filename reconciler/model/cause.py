@@ -320,7 +320,7 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
         last = _last_printed(job.error)
         message = ": ".join(filter(None, (brief, last)))
         known = _REASONS.get(next((name for words, name in _EXCEPTIONS if re.match(words, last)), ""))
-        # Google's jobs print what a trainer likes; the embedded service's cause is known to be its own.
+        # A line that one of Google's jobs printed mustn't change the class, only the remedy (docs/causes.md).
         if known and (job.info or known[0] is _USER):
             class_, remedy = known[0], known[2]
     else:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject, Manifest, Packed, unpacked
 
-# Imported for types only, because `validate` compares nothing.
+# `validate` imports this module and compares nothing: it needn't pay for the import of `diff`.
 if TYPE_CHECKING:
     from reconciler.model.diff import Comparison, FieldChange, FileChange
 

@@ -138,7 +138,7 @@ def request_body(
 
 def _with_command(job: DesiredJob, code: SourceTree, uri: str, sha256: str) -> JsonObject:
     """Return the spec with the command that runs the job's staged code in its containers."""
-    # Slow to import, and needed for such jobs only.
+    # `staged_code` is slow to import, and needed for such jobs only.
     from reconciler.google.vertex_ai import container_command, with_command
     from reconciler.operations.staged_code import lock_file
 

@@ -142,7 +142,7 @@ def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
     records = _reopened(store, view)
     newest = newest_of(found.record for found in records.values())
     open_ = [found for found in records.values() if not found.record.closed]
-    # The store's clock costs a request, and is needed for statuses that were posted a short while ago only.
+    # The store's clock costs a request: only statuses that were posted and not yet confirmed need it.
     now = store.now() if any(found.record.told and found.record.seen for found in open_) else None
     # Newest first: if GitHub accepts only some statuses, those of the commits that people look at are posted.
     by_age = sorted(open_, key=lambda found: (-found.record.number, found.record.sha))

@@ -480,7 +480,7 @@ def _to_cancel(finding: Drift, attempt: Attempt, run: ActualJob, reason: str, *,
     claim = attempt.claim
     if claim is None or not may_cancel(claim, run):
         why = "no recorded request created it" if claim else "it has no claim"
-        # The service ends a CANCELLING run already: that needs no reason.
+        # The service already ends a CANCELLING run: no reader asks why it isn't cancelled here.
         against = "" if run.state is State.CANCELLING else f"; it is not cancelled: {why}"
     elif not any_wanted:
         # Without any manifest, the manifests are more likely out of sight than deleted.

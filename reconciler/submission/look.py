@@ -381,5 +381,5 @@ def _witnesses(ports: Ports, kept: Iterable[Kept]) -> list[ActualJob]:
     runs = (each.run for each in kept if each.run is not None and not each.versioned.claim.is_adopted)
     named = ports.jobs.named
     found = [run for run in runs if named(run.api_version, run.kind, run.job_name) is None]
-    # A listing stops showing the oldest jobs first.
+    # The oldest jobs are the first that a listing no longer shows.
     return sorted(found, key=lambda run: run.create_time)[:_WITNESSES]

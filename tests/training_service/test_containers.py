@@ -384,6 +384,17 @@ def test_containers_are_found_where_the_run_s_folder_is_gone(
     assert containers_of(engine, folder.run_id) == []
 
 
+def test_containers_are_found_where_the_engine_s_command_has_moved(
+    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+) -> None:
+    ran(engine, folder, a_replica("true"), tmp_path)
+    record = folder.path / "engine"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "program": str(tmp_path / "moved")}))
+    assert containers_of(engine, folder.run_id)
+    assert end_containers(folder)
+    assert containers_of(engine, folder.run_id) == []
+
+
 def test_a_run_without_containers_asks_no_engine(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", None)
     assert not has_containers(folder)

@@ -30,7 +30,7 @@ from reconciler.training_service.state.records import Json, JsonObject
 
 DOCUMENTS = ("aiplatform.v1", "ml.v1", "storage.v1", "logging.v2", "iamcredentials.v1")
 
-# No bucket has a name as short as an API's version.
+# A bucket's name has at least three characters, so that `/v1/…`, a path of an API, is never an object's.
 _MEDIA = re.compile(r"/(?:[a-z0-9]|%[0-9A-Fa-f]{2})(?:[a-z0-9._-]|%[0-9A-Fa-f]{2}){2,}/.+")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 

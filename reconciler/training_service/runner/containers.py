@@ -261,10 +261,10 @@ def end_containers(folder: RunFolder) -> bool:
 def _engines_of(folder: RunFolder) -> Iterator[tuple[Client, str]]:
     """Yield the engines that may have containers of the run, with their names."""
     recorded = read_json(_record(folder))
-    if recorded is not None:
-        if Path(recorded["program"]).exists():  # the engine may have been uninstalled
-            yield Client(Path(recorded["program"]), os.environ), recorded["name"]
-    elif not folder.path.exists():  # the record was removed with the run's folder: ask all engines
+    if recorded is not None and Path(recorded["program"]).exists():
+        yield Client(Path(recorded["program"]), os.environ), recorded["name"]
+    elif recorded is not None or not folder.path.exists():
+        # The engine's command was moved or uninstalled, or the record was removed with the run's folder.
         for client in clients(os.environ):
             if isinstance(found := abilities(client), Abilities):
                 yield client, found.name

@@ -51,8 +51,8 @@ _ADD_TRIALS = ("ALTER TABLE runs ADD COLUMN trial INTEGER NOT NULL DEFAULT 0",)
 _ADD_REVISIONS = ("ALTER TABLE jobs ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",)
 # Before version 5 no end had a recorded cause.
 _ADD_CAUSES = "ALTER TABLE {} ADD COLUMN error_details TEXT NOT NULL DEFAULT '{{}}'"
-# Before version 4 `objects` was WITHOUT ROWID. SQLite stores such a table like an index, where each row of
-# this size takes a page of its own.
+# Before version 4 `objects` was WITHOUT ROWID. SQLite stores such a table like an index, where a row of
+# over a quarter of a page takes a further page of its own.
 _RENAME_OLD_OBJECTS = ("ALTER TABLE objects RENAME TO objects_3",)
 _COPY_OLD_OBJECTS = ("INSERT INTO objects SELECT * FROM objects_3", "DROP TABLE objects_3")
 
