@@ -380,7 +380,7 @@ def _imported(job: ActualJob) -> LiveJob:
 
 def _listed(session: Session, wanted: str) -> Iterator[ActualJob]:
     # Google switched the older service off.
-    versions = [version for version in sorted(BUILT_IN) if version != ML_V1 or session.is_local]
+    versions = [version for version in BUILT_IN if version != ML_V1 or session.is_local]
     refusals: list[ApiError] = []
     for version in versions:
         try:

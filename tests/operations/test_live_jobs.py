@@ -147,7 +147,7 @@ def test_a_job_that_a_claim_names_is_found_only_with_the_adopted(place: Place, s
     ((id, stored),) = place.outside.claims.held.items()
     place.outside.claims.held[id] = replace(stored, claim=replace(stored.claim, state=state))
     is_bound = state is ClaimState.BOUND
-    assert place.found() == [other.resource] if is_bound else [job.resource, other.resource]
+    assert place.found() == ([other.resource] if is_bound else [job.resource, other.resource])
     assert place.found(with_adopted=True) == [job.resource, other.resource]
 
 
@@ -233,6 +233,13 @@ def test_a_job_that_differs_is_not_bound_and_its_fields_are_named(place: Place) 
     (changed,) = result.fields
     assert (changed.before, changed.after) == ("--by-hand", "--wanted")
     assert place.outside.claims.held == {}
+
+
+def test_an_empty_value_of_the_manifest_is_a_difference_too(place: Place) -> None:
+    job = place.job("by-hand")
+    place.manifest("census", "")
+    (result,) = adopt_jobs(place.session, {"census": job.resource}).values()
+    assert [(field.before, field.after) for field in result.fields] == [("--by-hand", "")]
 
 
 def test_a_manifest_outside_the_folder_and_a_failing_store_are_told_and_the_others_go_on(

@@ -112,15 +112,15 @@ def test_ended_run_of_a_desired_job_is_kept_beside_the_facts_of_the_last_full_lo
 
 
 def test_bases_open_contents_and_copies_are_in_a_fixed_order() -> None:
-    jobs = [wanted(name) for name in ("b-2", "c", "a")]
+    jobs = [wanted(name) for name in ("b-2", "c", "a", "f", "e", "h", "d", "g")]
     moving = [wanted(name) for name in ("m", "n", "o", "p")]
     runs = [run_of(job, State.FAILED, number=n) for n, job in enumerate(jobs, 1)]
     ended = [bound_to(job, run) for job, run in zip(jobs, runs, strict=True)]
-    second_run = run_of(jobs[0], State.SUCCEEDED, 2, number=9)
+    second_run = run_of(jobs[0], State.SUCCEEDED, 2, number=29)
     second = bound_to(jobs[0], second_run, attempt=2)
     pending = [claim_on(job, ClaimState.PENDING) for job in moving]
     summary = summarized([second, *ended, *pending], [*runs, second_run], *jobs)
-    assert summary.bases == ("a", "b_2", "c")
+    assert summary.bases == ("a", "b_2", "c", "d", "e", "f", "g", "h")
     assert summary.open == tuple(sorted(label_of(job.identity) for job in moving))
     ids = [each.versioned.claim.id for each in summary.kept]
     assert ids == sorted(claim.id for claim in (second, *ended))
