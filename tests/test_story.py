@@ -340,6 +340,21 @@ spec:
 """
 
 
+def test_warnings_about_the_settings_count_them_as_a_file(repository: Repository) -> None:
+    settings = repository.root / "reconciler.yaml"
+    settings.write_text(
+        "source: acme-jobs\n"
+        + settings.read_text()
+        + "environments:\n  far:\n    engine: google\n    project: acme-ml\n    location: us-central9\n"
+        "    stagingBucket: acme\n"
+    )
+    assert repository.run("validate").out.endswith("No manifests found; 1 warning in 1 file.\n")
+    manifest = repository.job("census")
+    assert repository.run("validate").out.endswith("2 files valid; 1 warning in 1 file.\n")
+    manifest.write_text("kind: CustomJob\n")
+    assert repository.run("validate").out.endswith("and 1 warning in 2 files of 2.\n")
+
+
 def test_an_environments_defaults_fill_what_a_manifest_leaves_out_and_change_no_name(
     repository: Repository,
 ) -> None:

@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     elif arguments.format == "github":
         print(validation_github(found.files, [_in_checkout(problem, root) for problem in problems]))
     else:
-        print(validation_text(found.files, problems))
+        # Warnings about the settings are in a further file, `reconciler.yaml`.
+        files = found.files and found.files + bool(config.warnings)
+        print(validation_text(files, problems))
     return ExitCode.INVALID if errors or (problems and arguments.strict) else ExitCode.DONE
 
 
