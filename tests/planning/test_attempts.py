@@ -1,4 +1,4 @@
-"""A job that is listed twice is one job, in the state that it can't have left."""
+"""The runs of an attempt: oldest first; one that is listed twice counts once, in the later state."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from reconciler.model.job import State
 from reconciler.planning.attempts import attempts_by_base
-from tests.planning import bound_to, run_of, wanted
+from tests.planning import bound_to, claim_on, run_of, wanted
 
 JOB = wanted()
 LIVE = (State.QUEUED, State.PREPARING, State.RUNNING, State.CANCELLING)
@@ -33,3 +33,11 @@ def test_an_end_wins_over_any_state_before_it(live: State, end: State) -> None:
 def test_of_two_live_states_the_later_counts() -> None:
     for early, late in itertools.combinations(LIVE, 2):
         assert seen(early, late) == seen(late, early) == late
+
+
+def test_the_runs_of_an_attempt_come_oldest_first() -> None:
+    runs = [run_of(JOB, State.RUNNING, number=number, mark=f"other{number}") for number in (3, 1, 2)]
+    claim = claim_on(JOB)
+    for count in (2, 3):
+        ((attempt,),) = attempts_by_base([JOB], runs[:count], {claim.id: claim}).values()
+        assert attempt.strangers == tuple(sorted(runs[:count], key=lambda run: run.create_time))
