@@ -7,6 +7,7 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 PYTEST_FLAGS ?=
 KILLS ?= 200
 MINUTES ?= 10
+MODEL ?= large
 UV_FLAGS ?=
 QUICK := base manifests model output packaging planning submission
 SEEDS ?= 2000
@@ -60,9 +61,9 @@ demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training ser
 demo-container: $(STAMPS)/app  ## run the suspended container example, by Docker or Podman; BASE=image
 	@$(ALONE) $(if $(BASE),BASE=$(BASE)) $(BIN)/python tests/demo_container.py
 
-test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run all tests
+test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run the tests, but for those of `make model` and `make adversary`
 	@# Many tests wait for the programs that they start: a third process works meanwhile, on two cores too.
-	$(BIN)/pytest -n 3 $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 3 --ignore=tests/submission/test_protocol_model.py --ignore=tests/test_adversary.py $(PYTEST_FLAGS)
 
 trainers: $(STAMPS)/dev  ## run trainers of all frameworks unmodified: downloads 4 GB once; OPTIONS=--keep renews their table
 	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers $(OPTIONS)
@@ -104,8 +105,8 @@ adversary: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run every command in an advers
 		$$SUDO apt-get update -qq && $$SUDO apt-get install -y -qq --no-install-recommends strace; }
 	$(BIN)/pytest -n 2 --no-skips $(PYTEST_FLAGS) tests/test_adversary.py
 
-model: $(STAMPS)/dev  ## check the model of the submission protocol in its large worlds too: minutes
-	MODEL=large $(BIN)/pytest -n 2 $(PYTEST_FLAGS) tests/submission/test_protocol_model.py
+model: $(STAMPS)/dev  ## check the model of the submission protocol, in its large worlds too: minutes; MODEL=small without these
+	MODEL=$(MODEL) $(BIN)/pytest -n 2 $(PYTEST_FLAGS) tests/submission/test_protocol_model.py
 
 mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice; MODULES="model.claim planning.planner"
 	$(BIN)/python -m tests.mutation $(MODULES)
