@@ -19,7 +19,13 @@ _PLANS = (
 
 TESTS: dict[str, tuple[str, ...]] = {
     "model.ports": ("model/test_answers", "model/test_ports", "reporting/test_refusals"),
-    "model.job": ("model/test_labels", "model/test_states", "model/test_naming", "submission/test_instances"),
+    "model.job": (
+        "model/test_labels",
+        "model/test_log_entry",
+        "model/test_states",
+        "model/test_naming",
+        "submission/test_instances",
+    ),
     "model.naming": ("model/test_naming", "model/test_canonical", "model/test_canonical_places"),
     "model.diff": (
         "model/test_diff",
