@@ -53,6 +53,19 @@ def test_an_identity_is_a_hash_over_one_line_and_one_json_object() -> None:
 
 
 @pytest.mark.fault(19)
+def test_the_module_and_the_lock_file_of_a_package_are_part_of_the_identity() -> None:
+    hashed = (
+        b"reconciler job\n"
+        b'{"apiVersion":"aiplatform.googleapis.com/v1","baseName":"census_income","code":"%s","kind":"CustomJob",'
+        b'"package":{"module":"trainer.task","requirements":"lock.txt"},'
+        b'"rerun":"","spec":{"workerPoolSpecs":[{"replicaCount":"1"}]},"version":1}' % CODE.encode()
+    )
+    expected = hashlib.sha256(hashed).hexdigest()
+    assert changed(module="trainer.task", requirements="lock.txt") == expected
+    assert changed(requirements="lock.txt") == changed()
+
+
+@pytest.mark.fault(19)
 def test_a_job_has_an_identity_of_every_version_and_the_newest_names_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
