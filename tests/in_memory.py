@@ -41,6 +41,16 @@ MANIFEST = """
 """
 
 
+def session_over(outside: Outside, config: Config, environment: Environment, **parts: object) -> Session:
+    """A session that reaches no service but this outside; `parts` take the place of its own by name."""
+    nowhere = Endpoint(DirectTransport(), dict, environment.project, environment.location, {})
+    session = Session(config, environment, Connection(nowhere))
+    names = ("ports", "jobs", "claims", "commits")
+    for name, part in {**{name: getattr(outside, name) for name in names}, **parts}.items():
+        setattr(session, name, part)
+    return session
+
+
 @dataclass(frozen=True)
 class Result:
     """What a command ended with."""
@@ -103,11 +113,7 @@ def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
         start: bool,
         memory: TargetMemory | None = None,
     ) -> Iterator[Session]:
-        nowhere = Endpoint(DirectTransport(), dict, environment.project, environment.location, {})
-        session = Session(config, environment, Connection(nowhere))
-        for name in ("ports", "jobs", "claims", "commits"):
-            setattr(session, name, getattr(made.outside, name))
-        yield session
+        yield session_over(made.outside, config, environment)
 
     for opener in ("reconciler.cli.context", "reconciler.operations.watch.loop"):
         monkeypatch.setattr(f"{opener}.open_session", opened)

@@ -148,17 +148,10 @@ def _wrong_type(error: Any, keys: Keys, source: str) -> Message:
         return f"{needed}, not text", _unquoting_hint(value, types) or _wrapping_hint(
             value, keys, error.schema
         )
-    if isinstance(value, dict | list):
-        if not isinstance(value, list) or "object" not in types:
-            return f"{needed}, not a {'list' if isinstance(value, list) else 'mapping'}", ""
-        # One mapping in a list usually comes from a stray dash.
-        is_dashed = [type(item) for item in value] == [dict]
-        hint = (
-            "remove the dash before its keys"
-            if is_dashed
-            else "write its fields as KEY: VALUE, without dashes"
-        )
-        return f"{needed}, not a list", hint
+    if isinstance(value, dict):
+        return f"{needed}, not a mapping", ""
+    if isinstance(value, list):
+        return f"{needed}, not a list", _undashing_hint(value) if "object" in types else ""
     if "boolean" in types:
         return f"{needed}, not {brief(source)}", "write true or false"
     if "string" not in types or set(types) == _DIGITS:
@@ -190,6 +183,12 @@ def _unquoting_hint(value: str, types: list[str]) -> str:
     pattern = r"-?[0-9]{1,15}" if "integer" in types else r"-?[0-9]{1,15}(\.[0-9]+)?([eE][-+]?[0-9]+)?"
     is_number = {"integer", "number"} & set(types) and re.fullmatch(pattern, value)
     return f"write {value} without quotes" if is_number else ""
+
+
+def _undashing_hint(items: list[Any]) -> str:
+    # One mapping in a list usually comes from a stray dash.
+    is_stray = len(items) == 1 and isinstance(items[0], dict)
+    return "remove the dash before its keys" if is_stray else "write its fields as KEY: VALUE, without dashes"
 
 
 def _wrapping_hint(value: str, keys: Keys, schema: Mapping[str, Any]) -> str:

@@ -325,7 +325,7 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
     """
     written = _mapping(_mapping(settings).get("environments"))
     first: dict[_Place, str] = {}
-    first_of_folder: dict[_Place, str] = {}
+    first_of_folder: dict[tuple[str, str], str] = {}
     if LOCAL not in written:
         first[_place_on_training_service({})] = LOCAL
     for name, value in written.items():
@@ -343,9 +343,9 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
         folder = _mapping(environment.get("defaults")).get("baseOutputDirectory")
         if isinstance(folder, str):
             engine, folder = place[0], folder.rstrip("/")
-            # `_defaults` ends the folder with the instance.
-            instance = str(environment.get("instance") or "")
-            other = first_of_folder.setdefault((engine, folder, instance), name)
+            # As `_defaults` has it.
+            own = f"{folder}/{environment.get('instance') or ''}".rstrip("/")
+            other = first_of_folder.setdefault((engine, own), name)
             if other != name:
                 keys = ("environments", name, "defaults", "baseOutputDirectory")
                 message = (

@@ -397,7 +397,7 @@ def drift_of_desired(job: DesiredJob, attempt: Attempt) -> Iterator[Drift]:
 
 
 def superseded_runs(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:
-    """Yield a finding for a live run of a desired job's base name with other content; perhaps a cancel."""
+    """Yield a finding, and perhaps a cancel, for a live run of other content under a desired job's name."""
     run, manifest = attempt.run, job.manifest
     if run is None or run.state.ended:
         return
@@ -412,7 +412,7 @@ def superseded_runs(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:
 
 
 def orphaned_runs(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iterator[Finding]:
-    """Yield a finding for a live run of a base name without a manifest, and a cancel if its claim permits.
+    """Yield a finding, and a cancel if its claim permits, for a live run of a name without a manifest.
 
     Args:
         attempt: Its attempt.

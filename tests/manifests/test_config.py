@@ -226,6 +226,7 @@ def test_environments_with_claims_of_their_own_are_accepted(tmp_path: Path, text
         ("acme-two", ("gs://out/models/", "gs://out/models"), True),
         ("acme-two", ("gs://out/models", "gs://out/production"), False),
         ("acme-ml, instance: blue", ("gs://out/models", "gs://out/models"), False),
+        ("acme-ml, instance: blue", ("gs://out/models/blue", "gs://out/models"), True),
     ],
 )
 def test_an_output_folder_that_two_environments_at_google_share_is_a_warning(

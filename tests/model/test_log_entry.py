@@ -1,4 +1,4 @@
-"""What readers are told of a log line's severity."""
+"""The severity that readers see beside a line of a log."""
 
 from __future__ import annotations
 

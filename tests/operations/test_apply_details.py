@@ -8,14 +8,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from in_memory import session_over
 from memory_ports import BOUNDS, Outside
 from msgspec.structs import replace
 from planning import wanted
 
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.base.http import DirectTransport
-from reconciler.google.client import Connection, Endpoint
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.cause import unsettled_reason
@@ -268,11 +267,8 @@ class TestApplierOfASession:
     def session(self, outside: Outside) -> tuple[Session, Uploads]:
         environment = Environment("prod", "google", "acme-ml", "us-central1", "staged-here", "claims")
         config = Config(Path(), "acme", {"prod": environment}, {}, None)
-        nowhere = Endpoint(DirectTransport(), dict, environment.project, environment.location, {})
-        session, uploads = Session(config, environment, Connection(nowhere)), Uploads()
-        for name, value in (("ports", outside.ports), ("staging", uploads)):
-            setattr(session, name, value)
-        return session, uploads
+        uploads = Uploads()
+        return session_over(outside, config, environment, staging=uploads), uploads
 
     def test_packages_are_staged_where_the_body_says(self, outside: Outside) -> None:
         plain, packed = self.job("a"), self.job("b")

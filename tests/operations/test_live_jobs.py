@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_memory import MANIFEST
+from in_memory import MANIFEST, session_over
 from memory_ports import PARENT, Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
-from reconciler.base.http import DirectTransport
-from reconciler.google.client import ApiError, Connection, Endpoint
+from reconciler.google.client import ApiError
 from reconciler.google.session import Session
 from reconciler.manifests.settings import from_document
 from reconciler.model.claim import ClaimState
@@ -41,43 +40,52 @@ TRAINING = {
 
 @dataclass
 class Listing:
-    """The listing of one training API, or its refusal."""
+    """The listing of one training API, whose only filter is `name=NAME`; or its refusal."""
 
     jobs: list[ActualJob] = field(default_factory=list)
     error: Exception | None = None
-    filters: list[str] = field(default_factory=list)
 
     def whole_jobs(self, wanted: str) -> Sequence[ActualJob]:
-        self.filters.append(wanted)
         if self.error:
             raise self.error
-        return self.jobs
+        return [job for job in self.jobs if wanted in ("", f"name={job.job_name}")]
+
+
+@dataclass
+class Staged:
+    """The staging bucket, in which some objects have the bytes of one archive."""
+
+    same: Sequence[str]
+
+    def holds(self, uri: str, archive: Sdist) -> bool:
+        return uri in self.same and archive.file_name == "job_code.tar.gz"
 
 
 @dataclass
 class Place:
-    """A repository, and the outside that a session of it sees."""
+    """A repository, and the services that its sessions see.
+
+    Attributes:
+        staged: The objects in the staging bucket that have the bytes of each package.
+    """
 
     root: Path
     environment: dict[str, Any] = field(default_factory=lambda: GOOGLE)
     outside: Outside = field(default_factory=lambda: Outside("acme-jobs"))
     vertex: Listing = field(default_factory=Listing)
     ml: Listing = field(default_factory=Listing)
+    staged: Sequence[str] = ()
 
     @property
     def session(self) -> Session:
         document = {"source": "acme-jobs", "environments": {"here": self.environment}}
         config = from_document(self.root, document)
-        environment = config.environment("here")
-        nowhere = Endpoint(DirectTransport(), dict, environment.project, environment.location, {})
-        session = Session(config, environment, Connection(nowhere))
-        for name in ("ports", "jobs", "claims"):
-            setattr(session, name, getattr(self.outside, name))
-        session._engines |= {AIPLATFORM_V1: self.vertex, ML_V1: self.ml}  # type: ignore[dict-item]
-        return session
+        engines = {AIPLATFORM_V1: self.vertex, ML_V1: self.ml}
+        parts = {"engine": engines.__getitem__, "staging": Staged(self.staged)}
+        return session_over(self.outside, config, config.environment("here"), **parts)
 
     def job(self, name: str, **more: Any) -> ActualJob:
-        """Add a custom job that somebody made by hand."""
+        """Add a custom job of another client."""
         body = {"displayName": name, "labels": {}, "jobSpec": {"workerPoolSpecs": [POOL]}, **more}
         job = self.outside.jobs.add(body)
         self.vertex.jobs.append(job)
@@ -161,7 +169,7 @@ def test_claims_that_cannot_be_read_hide_no_job(place: Place, monkeypatch: pytes
     assert place.found() == [job.resource]
 
 
-def test_a_batch_prediction_is_a_mistake_only_for_who_asks_for_it(local: Place) -> None:
+def test_a_batch_prediction_is_refused_only_if_it_is_named(local: Place) -> None:
     local.ml_job("predicting", predictionInput={})
     job = local.ml_job("training")
     assert local.found() == [job.resource]
@@ -169,15 +177,22 @@ def test_a_batch_prediction_is_a_mistake_only_for_who_asks_for_it(local: Place) 
         local.found("predicting")
 
 
-def test_the_older_service_is_asked_only_on_the_training_service(place: Place, tmp_path: Path) -> None:
+def test_jobs_of_the_older_service_are_found_only_on_the_training_service(
+    place: Place, tmp_path: Path
+) -> None:
     local = Place(tmp_path, {"engine": "local"})
     for each in (place, local):
         each.job("new")
         each.ml_job("old")
-    assert place.found(wanted="state=QUEUED") == [f"{PARENT}/1"]
-    assert (place.vertex.filters, place.ml.filters) == (["state=QUEUED"], [])
+    assert place.found() == [f"{PARENT}/1"]
     assert local.found() == [f"{PARENT}/1", "projects/acme/jobs/old"]
-    assert (local.vertex.filters, local.ml.filters) == ([""], [""])
+
+
+def test_the_services_filter_chooses_among_the_jobs(local: Place) -> None:
+    local.job("new")
+    old = local.ml_job("old")
+    assert local.found(wanted="name=old") == [old.resource]
+    assert local.found("new", wanted="name=old") == []
 
 
 def refusal(status: int, message: str = "unknown field") -> ApiError:
@@ -188,9 +203,9 @@ def test_a_service_that_refuses_the_filter_has_no_such_job(local: Place) -> None
     local.job("new")
     old = local.ml_job("old")
     local.vertex.error = refusal(400)
-    assert local.found(wanted="jobId:old") == [old.resource]
+    assert local.found(wanted="name=old") == [old.resource]
     local.vertex.error, local.ml.error = None, refusal(400)
-    assert local.found(wanted="display_name:new") == [f"{PARENT}/1"]
+    assert local.found(wanted="name=new") == [f"{PARENT}/1"]
 
 
 def test_a_filter_that_each_service_refuses_is_a_mistake(local: Place) -> None:
@@ -222,7 +237,7 @@ def test_each_job_is_bound_to_its_manifest(place: Place) -> None:
         ("Second job", ClaimState.BOUND),
     ]
     assert {claim.commit for claim in claims} == {""}
-    assert place.outside.jobs.sent == []
+    assert place.outside.jobs.jobs == [first, second]
 
 
 def test_a_job_that_differs_is_not_bound_and_its_fields_are_named(place: Place) -> None:
@@ -242,7 +257,7 @@ def test_an_empty_value_of_the_manifest_is_a_difference_too(place: Place) -> Non
     assert [(field.before, field.after) for field in result.fields] == [("--by-hand", "")]
 
 
-def test_a_manifest_outside_the_folder_and_a_failing_store_are_told_and_the_others_go_on(
+def test_a_job_that_cannot_be_adopted_keeps_no_other_from_it(
     place: Place,
 ) -> None:
     jobs = {name: place.job(name).resource for name in ("outside", "failing", "fine")}
@@ -270,16 +285,6 @@ def test_the_claims_bucket_is_prepared_only_on_the_training_service(place: Place
     assert done.claim
 
 
-@dataclass
-class Staged:
-    """The staging bucket, in which some objects have the bytes of one archive."""
-
-    same: Sequence[str]
-
-    def holds(self, uri: str, archive: Sdist) -> bool:
-        return uri in self.same and archive.file_name == "job_code.tar.gz"
-
-
 @pytest.mark.parametrize("is_same", [True, False])
 def test_staged_code_must_have_the_bytes_of_the_manifests_package(place: Place, is_same: bool) -> None:
     source = place.root / "trainer"
@@ -302,9 +307,8 @@ def test_staged_code_must_have_the_bytes_of_the_manifests_package(place: Place, 
     package["packageUris"] = ["gs://elsewhere/trainer.tar.gz"]
     pool = {key: value for key, value in POOL.items() if key != "containerSpec"}
     job = place.job("by-hand", jobSpec={"workerPoolSpecs": [{**pool, "pythonPackageSpec": package}]})
-    session = place.session
-    session.staging = Staged(package["packageUris"] if is_same else [])  # type: ignore[assignment]
-    (result,) = adopt_jobs(session, {"census": job.resource}).values()
+    place.staged = package["packageUris"] if is_same else []
+    (result,) = adopt_jobs(place.session, {"census": job.resource}).values()
     assert bool(result.claim) is is_same, result
     assert [field.pointer.rpartition("/")[2] for field in result.fields] == ([] if is_same else ["0"])
     if not is_same:

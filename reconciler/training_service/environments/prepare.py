@@ -289,7 +289,7 @@ def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
 
 
 def hint_of(task: PythonTask, prepared: Prepared, errors: str) -> str:
-    """Return advice if a trainer failed at an import, and its image lacks or replaced a package; else ""."""
+    """Return advice if a missing or replaced package may explain a trainer's failed import; else ""."""
     return _hint_of_missing_module(task, errors) or (prepared.conflicts if _AT_IMPORT.search(errors) else "")
 
 
