@@ -38,7 +38,7 @@ LOCK_ACTIONS := $(LOCK) --generate-hashes --only-binary :all: --constraint const
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test trainers browser pictures quick explore chaos failures kills adversary simulate guards model mutate check format bench bench-history wheelhouse constraints clean
+.PHONY: help demo demo-container test trainers browser pictures quick explore chaos failures kills adversary simulate looks guards model mutate check format bench bench-history wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -97,7 +97,10 @@ kills: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill the embedded service and what
 simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or SEED=123 again with its trace
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(OPTIONS)
 
-guards: $(STAMPS)/dev  ## leave out each guard in turn: the simulation must notice within 400 seeds; GUARD=suspend
+looks: $(STAMPS)/dev  ## compare the plans of short and full looks after each of 100 steps, from SEEDS=2000 seeds
+	$(BIN)/python -m tests.simulation.looks $(SEEDS)
+
+guards: $(STAMPS)/dev  ## leave out each guard in turn: the simulation, or the comparison of looks, must notice within 400 seeds; GUARD=suspend
 	$(BIN)/python -m tests.simulation.guards $(GUARD)
 
 adversary: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run every command in an adversary's repository, under strace

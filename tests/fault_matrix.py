@@ -71,7 +71,7 @@ ROWS: Mapping[int, str] = {
     52: "Two repositories share one project",
     53: "A job's set-up fails, once or again and again, before its trainer is started",
     54: "A live job is adopted while others adopt it or submit its content, or its adopter dies",
-    55: "The summary of ended runs is lost, forged, too new, or of a store that was restored",
+    55: "The summary of ended runs is lost, forged, too large, too new, or of another store",
 }
 """What can go wrong, by row."""
 

@@ -16,18 +16,22 @@ from reconciler.model.claim import Claim, ClaimId, CommitRecord, claim_json, cla
 from reconciler.model.job import KEY, SOURCE, ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 from reconciler.model.ports import (
+    LEAST_HISTORY,
     Answer,
     Bounds,
     ClaimRead,
     Created,
     Credential,
+    Place,
     Ports,
     StoredSummary,
     Unknown,
     Versioned,
     VersionedRecord,
 )
+from reconciler.submission.announcements import AnnouncedClaims
 
+PLACE = Place("acme", "acme-ml", "here")
 PARENT = "projects/acme/locations/here/customJobs"
 BOUNDS = Bounds(
     executes=timedelta(seconds=100),
@@ -81,7 +85,7 @@ class Claims:
 
     def summary(self) -> StoredSummary | None:
         content, generation = self.stored
-        return StoredSummary(content, generation, self.marked, self.time.now)
+        return StoredSummary(PLACE, content, generation, self.marked, self.time.now)
 
     def genesis_generation(self) -> int:
         return self.marked
@@ -89,7 +93,7 @@ class Claims:
     def write_summary(self, content: bytes, generation: int) -> bool:
         if self.stored[1] != generation:
             return False
-        self.stored = content, next(self._generations)
+        self.stored = content, generation + 1
         return True
 
     def read(self, id: ClaimId) -> ClaimRead:
@@ -230,6 +234,7 @@ class Outside:
 
     source: str = "acme"
     time: Time = field(default_factory=Time)
+    least_history: int = LEAST_HISTORY
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.time)
@@ -237,12 +242,13 @@ class Outside:
         self.jobs = Jobs(self.time)
         self.credentials = CredentialSource(self.time)
         self._drawn = 0
+        self._processes = itertools.count(1)
 
     @property
     def ports(self) -> Ports:
         return Ports(
             source=self.source,
-            claims=self.claims,
+            claims=AnnouncedClaims(self.claims, self.time, self._process, self.least_history),
             jobs=self.jobs,
             credentials=self.credentials,
             clock=self.time,
@@ -251,7 +257,11 @@ class Outside:
             owner="a test",
             instance="",
             neighbours=frozenset(),
+            least_history=self.least_history,
         )
+
+    def _process(self, count: int) -> bytes:
+        return next(self._processes).to_bytes(count, "big")
 
     def _chance(self, count: int) -> bytes:
         self._drawn += 1

@@ -41,7 +41,7 @@ from reconciler.google.listing import KnownClaims
 from reconciler.google.object_store import ObjectStore, StoredObject, answered_at
 from reconciler.model.claim import Claim, ClaimId, CommitRecord, claim_json, claim_of, record_json, record_of
 from reconciler.model.manifest import JsonObject
-from reconciler.model.ports import ClaimRead, StoredSummary, Versioned, VersionedRecord
+from reconciler.model.ports import ClaimRead, Place, StoredSummary, Versioned, VersionedRecord
 
 PREFIX = "reconciler/claims/"
 """Beginning of the names of all objects with claims."""
@@ -97,6 +97,7 @@ class ObjectClaims:
         self._genesis = f"{folder}_{_GENESIS}/{place}" if instance else f"{folder}{_GENESIS}"
         self._prefix = f"{folder}{place}/"
         self._summary = f"{folder}_summary/{place}"
+        self._place = Place(source, project, location, instance)
 
     def check(self, runs: int) -> None:
         """Check that this is the repository's store; write nothing.
@@ -181,7 +182,7 @@ class ObjectClaims:
                 return None
             now = answered_at(response)
             if found is None:
-                return StoredSummary(b"", 0, 0, now)
+                return StoredSummary(self._place, b"", 0, 0, now)
             number = self._generation(found.name, found.generation)
             genesis, content = call_all(
                 [lambda: self._store.find(self._genesis)[0], lambda: self._content(found)]
@@ -190,7 +191,8 @@ class ObjectClaims:
                 raise self._missing_genesis(0)
             self._check_genesis(genesis)
             marked = self._generation(self._genesis, genesis.generation)
-            return StoredSummary(content if isinstance(content, bytes) else b"", number, marked, now)
+            read = content if isinstance(content, bytes) else b""
+            return StoredSummary(self._place, read, number, marked, now)
 
     def _content(self, found: StoredObject) -> bytes:
         try:

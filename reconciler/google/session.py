@@ -24,11 +24,13 @@ from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.ports import (
     EMBEDDED_BOUNDS,
     GOOGLE_BOUNDS,
+    LEAST_HISTORY,
     Bounds,
     CommitStore,
     CredentialSource,
     Ports,
 )
+from reconciler.submission.announcements import AnnouncedClaims
 
 if TYPE_CHECKING:
     from reconciler.google.credentials import DefaultCredentials
@@ -163,12 +165,13 @@ class Session:
     @cached_property
     def ports(self) -> Ports:
         """The ports of planning and submission."""
+        clock = _Clock()
         return Ports(
             source=self.config.source,
-            claims=self.claims,
+            claims=AnnouncedClaims(self.claims, clock, os.urandom, LEAST_HISTORY),
             jobs=self.jobs,
             credentials=self.credentials,
-            clock=_Clock(),
+            clock=clock,
             chance=os.urandom,
             bounds=self.bounds,
             owner=f"process {os.getpid()} on {platform.node()}",

@@ -6,11 +6,11 @@ loses, delays and forgets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from reconciler.base.concurrency import RunTasks, run_in_order
 from reconciler.model.claim import Claim, ClaimId
@@ -96,7 +96,7 @@ class Versioned(Struct, frozen=True, gc=False):
     """A claim as read; `generation` changes with every write and is never 0."""
 
     claim: Claim
-    generation: int
+    generation: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class ClaimRead(Struct, frozen=True):
@@ -106,20 +106,51 @@ class ClaimRead(Struct, frozen=True):
     now: datetime
 
 
+LEAST_HISTORY = 500
+"""Number of claims and runs from which ended ones are summarized, unless a test chooses another."""
+MOST_ANNOUNCED = 200_000
+"""Most claims in an announcement."""
+
+
+class Place(Struct, frozen=True):
+    """What a set of claims is of: the repository's id, and the environment's settings of these names."""
+
+    source: str
+    project: str
+    location: str
+    instance: str = ""
+
+
 class StoredSummary(Struct, frozen=True):
     """The summary of ended runs as read.
 
     Attributes:
+        place: The claims beside it.
         content: As it was written; empty for none.
         generation: Changes with every write; 0 for none.
         genesis: The generation of the store's genesis; 0 if unknown, without a summary.
         now: The store's own time before the read.
     """
 
+    place: Place
     content: bytes
     generation: int
     genesis: int
     now: datetime
+
+
+class Announcement(Struct, frozen=True, forbid_unknown_fields=True):
+    """New claims that a process may write.
+
+    Attributes:
+        by: The random id of the process.
+        at: The time of the newest of them, by the store's clock.
+        ids: The claims.
+    """
+
+    by: Annotated[str, Meta(max_length=100)]
+    at: datetime
+    ids: Annotated[tuple[ClaimId, ...], Meta(max_length=MOST_ANNOUNCED)]
 
 
 class ClaimStore(Protocol):
@@ -166,6 +197,29 @@ class ClaimStore(Protocol):
 
         Raises:
             ServiceError: The write failed or its result is unknown: read again.
+        """
+
+
+class Claims(ClaimStore, Protocol):
+    """Claims whose new ones are announced in the summary before they are written."""
+
+    def announce(self, ids: Iterable[ClaimId]) -> None:
+        """Announce new claims in one write; `write` announces each new claim that wasn't.
+
+        Raises:
+            ServiceError: The announcement failed: none of the claims may be written.
+        """
+
+    def still_announced(
+        self, announced: Iterable[Announcement], seen: Collection[ClaimId], outdated: datetime | None
+    ) -> tuple[Announcement, ...]:
+        """Return the announcements that a summary made of a look still needs.
+
+        Args:
+            announced: The announcements before the look.
+            seen: The claims that the look found. Of the others, this process keeps only those of which the
+                store may still take a write.
+            outdated: Time before which other processes' announcements are dropped; None for none.
         """
 
 
@@ -302,7 +356,7 @@ class Ports(Struct, frozen=True):
     """
 
     source: str
-    claims: ClaimStore
+    claims: Claims
     jobs: JobApi
     credentials: CredentialSource
     clock: Clock
@@ -312,4 +366,4 @@ class Ports(Struct, frozen=True):
     instance: str
     neighbours: frozenset[str]
     together: RunTasks = run_in_order
-    least_history: int = 500
+    least_history: int = LEAST_HISTORY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -98,7 +99,11 @@ class Applier:
         submissions = Submissions(
             self.ports, self.together, self.patience, self.pause, self.on_wait, self.go_on, self.listener
         )
-        begun = submissions.begin(self._each_submission(plan))
+        orders = self._each_submission(plan)
+        with suppress(ServiceError):
+            # All at once: each write of a claim would announce it by itself, and fail alone where this fails.
+            self.ports.claims.announce(submission.order.claim.id for submission in orders)
+        begun = submissions.begin(orders)
         yield from _collecting(begun, missing)
         waiting = submissions.waiting
         # A replaced job is cancelled only after its successor's run is known to exist: if the submission
@@ -431,6 +436,8 @@ def adopt_jobs(session: Session, jobs: Mapping[str, str]) -> dict[str, Adopted]:
     observed = observe(session.ports)
     applier = applier_of(session, desired, lambda job: "")
     by_name = {job.manifest.base_name: job for job in desired.jobs}
+    named = (by_name.get(name.replace("-", "_")) for name in jobs)
+    session.ports.claims.announce(ClaimId(label_of(job.identity)) for job in named if job)
     results = {}
     for name, resource in jobs.items():
         job = by_name.get(name.replace("-", "_"))

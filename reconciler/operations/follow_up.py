@@ -115,9 +115,7 @@ def _update(
         seen = look(session.ports, wanted, also, full=full, full_after=full_after)
         observed = seen.observed
         not_updated = applied.applier.upkeep(desired.jobs, observed)
-        # With only some of the jobs, the others' runs would be left out of the summary.
-        if applied.plan.whole:
-            keep_summary(session.ports, seen, wanted, also)
+        keep_summary(session.ports, seen, wanted, also, whole=applied.plan.whole)
         failed = post_statuses(session, desired, observed, applied.origin.exact, applied.plan.whole, errors)
     except ReconcilerError as error:
         return FollowUp(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))

@@ -50,7 +50,7 @@ def plan_of(
     """
     environment, source = session.environment, session.config.source
     own, foreign = by_owner(observed.runs, observed.claims, source)
-    own = _with_specs(session.ports.jobs, desired.jobs, own, observed.claims)
+    own = with_specs(session.ports.jobs, desired.jobs, own, observed.claims)
     plan = make_plan(
         target_of(session.config, environment),
         desired.jobs,
@@ -71,7 +71,7 @@ def with_refusals(plan: Plan, limits: Limits) -> Plan:
     return replace(plan, refusals=tuple(f"{error.message}; {error.hint}" for error in refused))
 
 
-def _with_specs(
+def with_specs(
     jobs: JobApi, desired: Sequence[DesiredJob], runs: Sequence[ActualJob], claims: Mapping[ClaimId, Claim]
 ) -> list[ActualJob]:
     """Return the existing runs, with the specs of those that the plan compares."""

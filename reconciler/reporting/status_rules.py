@@ -235,7 +235,8 @@ def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) ->
     }
     if not plan.whole:
         jobs = {**before.jobs, **jobs}
-    whole = plan.whole or before.whole
+    # The record of a commit that was passed over has none of its jobs.
+    whole = plan.whole or (before.whole and not before.superseded_by)
     applied = before.applied if before.number == number else blank.applied
     return replace(
         before,

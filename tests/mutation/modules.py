@@ -56,6 +56,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "operations/test_apply",
     ),
     "submission.look": ("submission/test_look", "submission/test_summary", "submission/test_observation"),
+    "submission.summary": (
+        "submission/test_summary",
+        "submission/test_look",
+        "submission/test_announcements",
+    ),
+    "submission.announcements": ("submission/test_announcements", "submission/test_look"),
     "submission.claims_upkeep": (
         "submission/test_claim_upkeep",
         "operations/test_apply",

@@ -537,6 +537,10 @@ class TestRecord:
         applied = record_for(plan([JOB]), self.BLANK, passed_over)
         assert (applied.superseded_by, applied.closed, applied.whole) == ("", False, True)
 
+    def test_part_of_a_commit_that_was_passed_over_is_not_all_of_it(self) -> None:
+        passed_over = CommitRecord(OTHER, NOW, superseded_by=ASKED)
+        assert not record_for(plan([JOB], whole=False), self.BLANK, passed_over).whole
+
     def test_parts_of_the_jobs_are_added_to_the_others(self) -> None:
         part = record_for(plan([JOB], whole=False), self.BLANK, None)
         assert not part.whole

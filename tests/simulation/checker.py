@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import takewhile
@@ -19,7 +19,7 @@ from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan
 from reconciler.model.ports import Versioned
 from reconciler.planning.outcome import Outcome
-from reconciler.submission.look import Look
+from reconciler.submission.look import FULL_AFTER, Look
 
 from .github import Statuses
 from .model import OURS, PERSON, TIMEOUT, Job, Place, Request, ours, short_slot
@@ -51,6 +51,7 @@ class _Pass:
         ended: The other jobs that claims named there.
         looks: Whether it makes a short look, which lists one content after the other.
         looks_since: When its last short look began.
+        genesis: The generation of the genesis that the summary of this look names.
         live: The keys and attempts in the labels of the live jobs that this look listed.
         planned: Whether it has looked and goes on to its plan.
         found: Whether such a listing showed anything.
@@ -68,6 +69,7 @@ class _Pass:
     ended: list[tuple[ClaimId, Job]] = field(default_factory=list)
     looks: bool = False
     looks_since: float = 0.0
+    genesis: int = 0
     live: set[tuple[str, str]] = field(default_factory=set)
     planned: bool = False
     found: bool = False
@@ -101,6 +103,7 @@ class Checker:
         place: Place,
         *,
         beyond: bool,
+        is_old: Callable[[str], bool],
     ) -> None:
         self.violations: list[str] = []
         self.seen: Counter[str] = Counter()
@@ -111,6 +114,7 @@ class Checker:
         self._place = place
         self._begun: dict[tuple[str, str], float] = {}
         self._beyond = beyond
+        self._is_old = is_old
         self._marks: set[str] = set()
         self._written: dict[ClaimId, datetime] = {}
         self._commanded: set[str] = set()
@@ -122,20 +126,26 @@ class Checker:
         # a job to one of the two, finds it missing for the other, and knows a cancel from one claim alone.
         self._second: dict[tuple[str, str], Job] = {}
         self._by_hand: set[tuple[str, str]] = set()
+        # New claims of a version that announces none.
+        self._unannounced: set[ClaimId] = set()
+        # Commits of which a pass applied some jobs alone, and which need no verdict.
+        self._in_part: set[str] = set()
         self._passes: dict[str, _Pass] = {}
         claims.watch = self.written
 
     # What the world tells as it happens.
 
-    def began(self, commit: Commit, who: str) -> None:
-        """A pass begins with what is checked out."""
+    def began(self, commit: Commit, who: str, *, whole: bool) -> None:
+        """A pass begins with what is checked out, or with some jobs of it."""
+        if not whole:
+            self._in_part.add(commit.sha)
         self._passes[who] = _Pass(commit, self._world.now)
 
-    def remembers(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
-        """A reconciler begins a short look, with the claims that it needn't read."""
+    def remembers(self, found: Mapping[ClaimId, Versioned], genesis: int, who: str) -> None:
+        """A reconciler begins a short look, with the claims that it needn't read, by a store's summary."""
         self.seen["summaries read"] += bool(found)
         before, now = self._passes[who], self._world.now
-        self._passes[who] = _Pass(before.commit, before.began, looks=True, looks_since=now)
+        self._passes[who] = _Pass(before.commit, before.began, looks=True, looks_since=now, genesis=genesis)
         self.listed_claims(found, who, part=True)
 
     def looked(self, who: str, seen: Look) -> None:
@@ -147,20 +157,43 @@ class Checker:
         self.seen["full looks" if seen.full else "short looks"] += 1
         if seen.full or seen.summary is None:
             return
-        if seen.summary.genesis != self._claims.marks:
-            self._wrong("look", f"{who} took a short look at a restored store")
+        if seen.stored and seen.stored.now - seen.summary.taken > FULL_AFTER:
+            self._wrong("look", f"{who} took a short look, and the last full one was at {seen.summary.taken}")
         one_pass = self._passes[who]
+        if one_pass.genesis != self._claims.marks:
+            self._wrong("look", f"{who} took a short look at a restored store")
         # What listings show again by now may have been looked for in the meantime.
         one_pass.unseen = [job for job in one_pass.unseen if self._world.is_blind_to(job)]
         began = self._world.time(one_pass.looks_since)
         wanted = {label_of(job.identity): job.manifest.reconcile.attempts for job in one_pass.commit.jobs}
         for id, found in self._claims.all().items():
             written = self._written.get(id, began)
-            is_open = not (found.claim.ended or found.claim.gone) and written < seen.summary.taken
+            is_open = not (found.claim.ended or found.claim.gone) and written < began
+            is_open &= id not in self._unannounced | self._claims.forgotten or written < seen.summary.taken
             is_wanted = id.attempt <= wanted.get(id.key, 0) and written < began
             is_live = (id.key, str(id.attempt)) in one_pass.live and written < began
             if (is_open or is_wanted or is_live) and id not in seen.observed.claims:
                 self._wrong("look", f"{who} looked without the {found.claim.state} {found.claim.job_name}")
+
+    def agree(self, short: Plan, full: Plan) -> None:
+        """Whatever is under way, a short look gives the actions that a full one gives."""
+        if self._beyond:
+            return
+        claims = self._claims.all()
+        unknown = self._unannounced | self._claims.forgotten
+        exempt = {claims[id].claim.base_name for id in unknown if id in claims}
+        self.seen["plans compared"] += 1
+        plans = [
+            {
+                (change.action, change.job_name, change.is_new)
+                for change in plan.changes
+                if change.action is not Action.NONE and change.base_name not in exempt
+            }
+            for plan in (short, full)
+        ]
+        if plans[0] != plans[1]:
+            alone = [sorted(plans[0] - plans[1]), sorted(plans[1] - plans[0])]
+            self._wrong("look", f"a short look plans {alone[0]}, and a full one {alone[1]}")
 
     def looks_alike(self, short: Plan, full: Plan) -> None:
         """Nothing changes any more: a short look gives the plan that a full one gives.
@@ -454,6 +487,8 @@ class Checker:
         """A claim was written."""
         self.seen[f"claims {claim.state}"] += 1
         self._written[claim.id] = self._world.time(self._world.now)
+        if before is None and self._is_old(claim.owner):
+            self._unannounced.add(claim.id)
         if before is not None and before.state is ClaimState.BOUND and claim.state is not ClaimState.BOUND:
             self._wrong("I2", f"the claim of {claim.job_name} was bound, and is {claim.state} now")
         if claim.state is ClaimState.PENDING:
@@ -659,7 +694,9 @@ class Checker:
         """A commit that anything was told of has a verdict, and none that says that it is still to come."""
         shown = self._statuses.last(commit.sha, self._place.overall)
         if shown is None:
-            if any(self._is_told(later) for later in self._before(commit)):
+            if commit.sha not in self._in_part and any(
+                self._is_told(later) for later in self._before(commit)
+            ):
                 self._wrong("I3", f"commit {commit.sha[:7]} was applied or passed over, and has no verdict")
             return
         if shown["state"] == "pending":
@@ -815,14 +852,17 @@ class Checkers:
         """The sums of what they saw."""
         return sum((checker.seen for checker in self._by_instance.values()), Counter[str]())
 
-    def began(self, commit: Commit, who: str) -> None:
-        self._of[who].began(commit, who)
+    def began(self, commit: Commit, who: str, *, whole: bool) -> None:
+        self._of[who].began(commit, who, whole=whole)
 
-    def remembers(self, found: Mapping[ClaimId, Versioned], who: str) -> None:
-        self._of[who].remembers(found, who)
+    def remembers(self, found: Mapping[ClaimId, Versioned], genesis: int, who: str) -> None:
+        self._of[who].remembers(found, genesis, who)
 
     def looked(self, who: str, seen: Look) -> None:
         self._of[who].looked(who, seen)
+
+    def agree(self, who: str, short: Plan, full: Plan) -> None:
+        self._of[who].agree(short, full)
 
     def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str, *, part: bool = False) -> None:
         self._of[who].listed_claims(found, who, part=part)

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 SET_UP = "set-up failed"
 """Follows from the world's own chance: not all of its runs have it, and it doesn't stop with the others."""
 
+OF_A_SUMMARY = ("summary lost", "summary cut", "summary oversized", "summary of another environment")
+"""What the world's own chance does to the summary."""
+
 KINDS: Mapping[str, tuple[int, ...]] = {
     "request dropped": (2,),
     "request delayed": (2, 8),
@@ -55,6 +58,7 @@ KINDS: Mapping[str, tuple[int, ...]] = {
     "machine suspended": (32,),
     "another installation": (52,),
     "summary not written": (55,),
+    **dict.fromkeys(OF_A_SUMMARY, (55,)),
     SET_UP: (53,),
 }
 """Each kind of fault, with its rows of the fault matrix."""
@@ -116,9 +120,8 @@ class Faults:
         self.counts: Counter[str] = Counter()
         self.on = True
         self._rng = rng
-        self._rates = {
-            kind: self._rate(kind, 0.1 if kind in _GREAT else 0.4) for kind in KINDS if kind != SET_UP
-        }
+        kinds = [kind for kind in KINDS if kind not in (SET_UP, *OF_A_SUMMARY)]
+        self._rates = {kind: self._rate(kind, 0.1 if kind in _GREAT else 0.4) for kind in kinds}
         for kind in _OF_A_STEP:
             self._rates[kind] /= 20
         self._rates |= {kind: self._rate(kind, 0.8) for kind in _SELDOM}

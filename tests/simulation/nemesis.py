@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from typing import Any
 
@@ -10,6 +11,8 @@ from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import DesiredJob
+from reconciler.model.ports import Place
+from reconciler.submission.summary import Preface, Summary, encoded
 
 from .github import Statuses
 from .model import OURS, PERSON, Job, by_hand_name, ours, short_id
@@ -31,6 +34,7 @@ class Nemesis:
         by_hand: Chance of its own and its rate: jobs that people make by hand, for adoption.
         copycats: Chance of its own and its rate: foreign copies that are gone when they are looked for.
         losses: Chance of its own and its rate: losses of a bucket that has a summary.
+        spoilers: Chance of its own and its rate: summaries that are lost or replaced.
         blinds: The looks before which listings may go blind, by the last step before them.
     """
 
@@ -43,6 +47,7 @@ class Nemesis:
         by_hand: tuple[random.Random, float],
         copycats: tuple[random.Random, float],
         losses: tuple[random.Random, float],
+        spoilers: tuple[random.Random, float],
         *,
         blinds: tuple[str, ...],
     ) -> None:
@@ -53,6 +58,7 @@ class Nemesis:
         self._by_hand = by_hand
         self._copycats = copycats
         self._losses = losses
+        self._spoilers = spoilers
         self._blinds = blinds
         self._lost: Any = None
         self._calm = world.rng.choice((0.0, 0.01, 0.03))
@@ -72,6 +78,9 @@ class Nemesis:
         if losses and self._claims.summary[0] and chance.random() < losses:
             faults.tells("bucket emptied")
             self._empty()
+        chance, spoils = self._spoilers
+        if spoils and self._claims.summary[0] and chance.random() < spoils:
+            self._spoil(chance)
         if rng.random() > 0.05:
             return
         if faults.happens("storm of 429"):
@@ -85,6 +94,23 @@ class Nemesis:
         if faults.happens("bucket emptied"):
             self._empty()
         self._meddle()
+
+    def _spoil(self, chance: random.Random) -> None:
+        """Lose the summary, cut it, or put in its place what is no summary of these claims."""
+        content = self._claims.summary[0]
+        now = self._world.time(self._world.now)
+        elsewhere = Preface(Place("ours", "acme-ml", "europe-west4"), self._claims.marks)
+        what, spoiled = chance.choice(
+            (
+                ("summary lost", b""),
+                ("summary cut", content[: chance.randrange(1, len(content))]),
+                ("summary oversized", gzip.compress(bytes(20 * 1024 * 1024), 1)),
+                ("summary of another environment", encoded(elsewhere, Summary(now, 0, ""))),
+            )
+        )
+        self._world.faults.tells(what)
+        self._say("person", what)
+        self._claims.spoil(spoiled)
 
     def _empty(self) -> None:
         # An adoption that an emptied bucket forgets leaves the job to nobody, and the judge to no rule.

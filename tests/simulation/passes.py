@@ -18,23 +18,25 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
-from reconciler.operations.plan import wanted_of
+from reconciler.operations.plan import wanted_of, with_specs
 from reconciler.operations.report import open_record, report
-from reconciler.planning.comparison import predecessors
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import check_limits, make_plan
 from reconciler.reporting.github.api import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
+from reconciler.submission.announcements import AnnouncedClaims
 from reconciler.submission.claims_upkeep import cancel, record_cancel
-from reconciler.submission.look import FULL_AFTER, Look, Wanted, keep_summary, look
+from reconciler.submission.look import FULL_AFTER, Look, keep_summary, look
 from reconciler.submission.observe import Observed, observe
+from reconciler.submission.summary import Wanted
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import CredentialsPort, JobsPort
 from .model import OURS, Job, Place
 from .process import Process
 from .scenario import Commit, Repository
+from .still import still_ports
 from .store import Claims, Records, RecordsPort, StorePort
 from .world import World
 
@@ -66,6 +68,7 @@ class Outside:
         audits: Chance of its own and its rate: passes that read the whole history.
         answers: Chance of its own and its rate: plans that a person confirms only after a while.
         least_history: Claims and runs from which there is a summary.
+        parts: Chance of its own and its rate: passes over some of the jobs, as by `apply PATH`.
     """
 
     world: World
@@ -83,21 +86,26 @@ class Outside:
     audits: tuple[random.Random, float] = (random.Random(0), 0.0)
     answers: tuple[random.Random, float] = (random.Random(0), 0.0)
     least_history: int = 0
+    parts: tuple[random.Random, float] = (random.Random(0), 0.0)
 
     def one_pass(self, process: Process, *, full: bool = False) -> Plan | None:
         """One apply and one report; the plan, or None where it couldn't be carried through."""
-        commit, ports = self.repository.head, self._ports(process)
-        self.world.checker.began(commit, process.name)
+        head, ports = self.repository.head, self._ports(process)
+        commit = self._part_of(head)
+        whole = commit is head
+        self.world.checker.began(commit, process.name, whole=whole)
+        if self.claims.genesis and not self.least_history:
+            self.world.checker.agree(process.name, *self.both_plans())
         try:
             by_hand = not self.draining and self.people.random() < _BY_HAND
-            wanted, is_old = wanted_of(commit.jobs), self.is_old(process)
+            wanted, is_old = wanted_of(commit.jobs), self.is_old(process.name)
             is_full = full or self.audits[0].random() < self.audits[1]
-            seen = self._look(ports, wanted, frozenset(), full=is_full, is_old=is_old)
+            seen = self._look(process, ports, wanted, frozenset(), full=is_full, is_old=is_old)
             self.world.checker.looked(process.name, seen)
             observed = seen.observed
             self._command(process, ports, observed)
             self._adopt(process, ports, seen, commit)
-            plan = self._plan_of(commit, ports, observed, by_hand=by_hand)
+            plan = self._plan_of(commit, ports, observed, by_hand=by_hand, whole=whole)
             if by_hand:
                 self.world.checker.by_hand(plan, process.name)
             check_limits(plan, 0.0, LIMITS, None)
@@ -115,7 +123,7 @@ class Outside:
                 together=partial(process.together, self.world.rng.choice(_AT_ONCE)),
             )
             records = RecordsPort(process, self.world, self.records)
-            open_record(records, commit.sha, plan, partial(self.repository.passed_over, commit))
+            open_record(records, commit.sha, plan, partial(self.repository.passed_over, head))
             outcomes = list(applier.run(plan))
             for outcome in outcomes:
                 said = outcome.error or outcome.state
@@ -123,33 +131,54 @@ class Outside:
                 self.world.checker.told(outcome, process.name)
             # A store without a summary is read as a whole, whatever commits are owed.
             also = frozenset() if self.least_history else self._record_keys(process)
-            seen = self._look(ports, wanted, also, full=is_full, is_old=is_old)
+            seen = self._look(process, ports, wanted, also, full=is_full, is_old=is_old)
             self.world.checker.looked(process.name, seen)
             observed = seen.observed
             if not applier.upkeep(commit.jobs, observed):
                 self.world.checker.saw(observed.runs)
             if not is_old:
-                keep_summary(ports, seen, wanted, also)
-            self._report(process, commit, observed, outcomes)
+                keep_summary(ports, seen, wanted, also, whole=whole)
+            self._report(process, commit, observed, outcomes, whole=whole)
         except ReconcilerError as error:
             self.world.trace(process.name, f"stopped: {error.message}")
             return None
         return plan
 
-    def is_old(self, process: Process) -> bool:
-        """Whether a reconciler is of a version that knows nothing of summaries."""
-        return self.older and process.name.startswith("r") and int(process.name[1:]) % 2 == 0
+    def _part_of(self, commit: Commit) -> Commit:
+        """Return a commit, sometimes with some of its jobs alone."""
+        chance, rate = self.parts
+        if self.draining or len(commit.jobs) < 2 or chance.random() >= rate:
+            return commit
+        jobs = chance.sample(commit.jobs, chance.randrange(1, len(commit.jobs)))
+        return Commit(commit.sha, tuple(sorted(jobs, key=lambda job: job.manifest.name)))
 
-    def _look(self, ports: Ports, wanted: Wanted, also: frozenset[str], *, full: bool, is_old: bool) -> Look:
+    def is_old(self, who: str) -> bool:
+        """Whether a reconciler is of a version that knows nothing of summaries."""
+        return self.older and who.startswith("r") and int(who[1:]) % 2 == 0
+
+    def _look(
+        self,
+        process: Process,
+        ports: Ports,
+        wanted: Wanted,
+        also: frozenset[str],
+        *,
+        full: bool,
+        is_old: bool,
+    ) -> Look:
         if is_old:
             return Look(observe(ports), None, None, full=True)
-        return look(ports, wanted, also, full=full, full_after=FULL_AFTER)
+        process.looks = True
+        try:
+            return look(ports, wanted, also, full=full, full_after=FULL_AFTER)
+        finally:
+            process.looks = False
 
-    def both_plans(self, process: Process) -> tuple[Plan, Plan]:
-        """Return the plans of a short look and of a full one, while nothing changes."""
-        commit, ports = self.repository.head, self._ports(process)
-        wanted = wanted_of(commit.jobs)
-        looks = [look(ports, wanted, full=full).observed for full in (False, True)]
+    def both_plans(self) -> tuple[Plan, Plan]:
+        """Return the plans of a short look and of a full one at this moment."""
+        commit = self.repository.head
+        ports = still_ports(self.world, self.claims, self.place, self.bounds, self.least_history)
+        looks = [look(ports, wanted_of(commit.jobs), full=full).observed for full in (False, True)]
         short, full = (self._plan_of(commit, ports, observed) for observed in looks)
         return short, full
 
@@ -198,17 +227,16 @@ class Outside:
         said = f"as {adopted.claim.job_name}" if adopted.claim else f"not: {adopted.why}"
         self.world.trace(process.name, f"adopted {said}")
 
-    def _plan_of(self, commit: Commit, ports: Ports, observed: Observed, *, by_hand: bool = False) -> Plan:
-        before = predecessors(commit.jobs, observed.runs, observed.claims)
-        specs = {
-            run.resource: ports.jobs.read(run.api_version, run.kind, run.resource).spec for run in before
-        }
+    def _plan_of(
+        self, commit: Commit, ports: Ports, observed: Observed, *, by_hand: bool = False, whole: bool = True
+    ) -> Plan:
         plan = make_plan(
             Target(self.place.environment, self.place.engine, "acme-ml", "us-central1"),
             commit.jobs,
-            [replace(run, spec=specs.get(run.resource, run.spec)) for run in observed.runs],
+            with_specs(ports.jobs, commit.jobs, observed.runs, observed.claims),
             observed.claims,
             lambda job: body_of(job, job.job_name, {}),
+            whole=whole,
             source=OURS,
             doubtful=observed.doubtful,
             occasion=Occasion(by_hand),
@@ -220,13 +248,21 @@ class Outside:
     def _patience(self) -> float:
         return self.world.rng.choice((PATIENCE, PATIENCE, WAITING_PATIENCE))
 
-    def _report(self, process: Process, commit: Commit, observed: Observed, outcomes: list[Outcome]) -> None:
+    def _report(
+        self,
+        process: Process,
+        commit: Commit,
+        observed: Observed,
+        outcomes: list[Outcome],
+        *,
+        whole: bool,
+    ) -> None:
         problems = {
             o.change.desired.manifest.name: o.error
             for o in outcomes
             if o.change.desired and o.error and o.status is not Status.APPLIED
         }
-        plan = self._plan_of(commit, self._ports(process), observed)
+        plan = self._plan_of(commit, self._ports(process), observed, whole=whole)
         view = View(self.place.contexts, commit.sha, observed, plan, problems)
         settings = GitHubSettings(REPOSITORY, API, "token")
         transport = GitHubPort(process, self.world, self.statuses)
@@ -240,9 +276,10 @@ class Outside:
         report(RecordsPort(process, self.world, self.records), reporter, view)
 
     def _ports(self, process: Process) -> Ports:
+        store = StorePort(process, self.world, self.claims, self.place)
         return Ports(
             source=OURS,
-            claims=StorePort(process, self.world, self.claims),
+            claims=AnnouncedClaims(store, process, self.world.rng.randbytes, self.least_history),
             jobs=JobsPort(process, self.world),
             credentials=CredentialsPort(process, self.world),
             clock=process,

@@ -39,6 +39,7 @@ class Process:
         wakes: The service's time before which it doesn't go on.
         passes: How many passes it ended, well or not.
         ended: Whether it has nothing more to do.
+        looks: Whether it looks at the target, which it doesn't when it announces a claim.
     """
 
     def __init__(self, name: str, world: World, body: Callable[[Process], None]) -> None:
@@ -46,6 +47,7 @@ class Process:
         self.wakes = world.now
         self.passes = 0
         self.ended = False
+        self.looks = False
         self.doing = ""
         self._world = world
         self._offset = world.rng.uniform(0.0, 1e6)

@@ -114,6 +114,7 @@ class Simulation:
                 audits=(random.Random(f"audits of {seed}"), _AUDITS),
                 answers=_answers(seed),
                 least_history=_least_history(seed),
+                parts=_parts(seed),
                 # Two environments would adopt the same job: none can know of the other's claims.
                 adopters=_adopters(seed) if place == places[0] else (random.Random(0), 0.0),
             )
@@ -121,7 +122,13 @@ class Simulation:
         ]
         self._checkers = {
             outside.place.instance: Checker(
-                world, outside.claims, self._repository, self._statuses, outside.place, beyond=beyond
+                world,
+                outside.claims,
+                self._repository,
+                self._statuses,
+                outside.place,
+                beyond=beyond,
+                is_old=outside.is_old,
             )
             for outside in self._outsides
         }
@@ -134,6 +141,7 @@ class Simulation:
             _by_hand(seed),
             _copycats(seed),
             _losses(seed),
+            _spoilers(seed),
             blinds=random.Random(f"blind looks of {seed}").choice(_BLINDS),
         )
         self._days = _days(seed)
@@ -239,7 +247,7 @@ class Simulation:
                     self._world.trace("repository", "every job has one more attempt")
                     raises, still = raises - 1, 0
                     continue
-                checker.looks_alike(*outside.both_plans(process))
+                checker.looks_alike(*outside.both_plans())
                 # Only the audit finds a second job that came late and ended between two looks.
                 plan = outside.one_pass(process, full=True) or plan
                 checker.at_the_end(plan)
@@ -327,6 +335,18 @@ def _answers(seed: int) -> tuple[random.Random, float]:
 def _least_history(seed: int) -> int:
     """Return the claims and runs from which a run has a summary: at once, or more than it ever makes."""
     return _ENOUGH if random.Random(f"history of {seed}").random() < _SMALL else 0
+
+
+def _parts(seed: int) -> tuple[random.Random, float]:
+    """Return how often a pass is over some of the jobs: in half of the runs never."""
+    rng = random.Random(f"parts of {seed}")
+    return rng, rng.choice((0.0, 0.0, 0.2, 0.5))
+
+
+def _spoilers(seed: int) -> tuple[random.Random, float]:
+    """Return how often somebody spoils the summary in one run: in most never."""
+    rng = random.Random(f"spoilers of {seed}")
+    return rng, rng.choice((0.0, 0.0, 0.01, 0.05))
 
 
 def _days(seed: int) -> tuple[random.Random, float]:

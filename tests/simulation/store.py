@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import Any
 
 from reconciler.base.errors import ServiceError
 from reconciler.model.claim import Claim, ClaimId, CommitRecord, claim_json, claim_of, record_json, record_of
-from reconciler.model.ports import ClaimRead, StoredSummary, Versioned, VersionedRecord
-from reconciler.submission.look import summary_of
+from reconciler.model.ports import ClaimRead, Place, StoredSummary, Versioned, VersionedRecord
+from reconciler.submission.summary import read_summary
 
-from .model import short_id
+from .model import OURS, short_id
+from .model import Place as Environment
 from .process import Process
 from .world import World
+
+
+def place_of(environment: Environment) -> Place:
+    """Return the place of an environment's claims."""
+    return Place(OURS, "acme-ml", "us-central1", environment.instance)
 
 
 class Claims:
@@ -27,6 +35,7 @@ class Claims:
         genesis: Whether the object that marks the store as this repository's is there.
         marks: The generation of that object.
         summary: The summary of ended runs, and its generation.
+        forgotten: Claims whose announcement was lost with a summary.
         watch: Told of each write that took effect: what was there, and what is.
     """
 
@@ -40,6 +49,7 @@ class Claims:
         self._objects: dict[ClaimId, tuple[str, Versioned]] = {}
         self._generation = 0
         self._summaries = [b""]
+        self.forgotten: set[ClaimId] = set()
 
     def get(self, id: ClaimId) -> Versioned | None:
         """The claim as it is."""
@@ -71,6 +81,13 @@ class Claims:
         self._summaries.append(content)
         return True
 
+    def spoil(self, content: bytes) -> None:
+        """Replace the summary, and with it what was announced in it, by other content; b"" deletes it."""
+        announced = _preface(self.summary[0])["announced"]
+        self.forgotten |= {ClaimId(**id) for each in announced for id in each["ids"]}
+        self._generation += 1
+        self.summary = content, self._generation if content else 0
+
     def empty(self) -> dict[ClaimId, tuple[str, Versioned]]:
         """Lose everything, genesis too; what was there, for `restore`."""
         lost, self._objects = self._objects, {}
@@ -91,10 +108,11 @@ class Claims:
 class StorePort:
     """The store as one reconciler reaches it."""
 
-    def __init__(self, process: Process, world: World, claims: Claims) -> None:
+    def __init__(self, process: Process, world: World, claims: Claims, environment: Environment) -> None:
         self._process = process
         self._world = world
         self._claims = claims
+        self._place = place_of(environment)
 
     def check(self, runs: int) -> None:
         """Refuse a store that isn't the one that the repository began with."""
@@ -130,10 +148,10 @@ class StorePort:
         content, generation = claims.summary
         if content and not claims.genesis:
             raise ServiceError("the claims bucket has no genesis")
-        stored = StoredSummary(content, generation, claims.marks, now)
-        if summary := summary_of(stored):
+        stored = StoredSummary(self._place, content, generation, claims.marks, now)
+        if self._process.looks and (summary := read_summary(stored)[1]):
             kept = {each.versioned.claim.id: each.versioned for each in summary.kept}
-            self._world.checker.remembers(kept, self._process.name)
+            self._world.checker.remembers(kept, genesis_of(content), self._process.name)
         self._process.turn("read the summary")
         return stored
 
@@ -228,6 +246,20 @@ class Records:
     def _is(self, sha: str, generation: int) -> bool:
         found = self._objects.get(sha)
         return (found.generation if found else 0) == generation
+
+
+def genesis_of(content: bytes) -> int:
+    """Return the generation of the genesis that a stored summary names, whatever the product makes of it."""
+    genesis: int = _preface(content)["genesis"]
+    return genesis
+
+
+def _preface(content: bytes) -> Any:
+    """Return the preface of a stored summary; without announcements if it isn't one."""
+    try:
+        return json.loads(zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(content, 1_000_000))
+    except (zlib.error, ValueError):
+        return {"announced": []}
 
 
 class RecordsPort:

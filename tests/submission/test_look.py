@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from memory_ports import BOUNDS, Outside
+from memory_ports import BOUNDS, PLACE, Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
@@ -16,20 +16,12 @@ from reconciler.model.job import INSTANCE, SOURCE, ActualJob, State
 from reconciler.model.manifest import ML_V1, Reconcile
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, Plan, Target
-from reconciler.model.ports import Ports, Versioned
+from reconciler.model.ports import Announcement, Ports, Versioned
 from reconciler.operations.execute import Applier
 from reconciler.operations.plan import wanted_of
 from reconciler.planning.planner import make_plan
-from reconciler.submission.look import (
-    FULL_AFTER,
-    Kept,
-    Look,
-    Summary,
-    encoded,
-    keep_summary,
-    look,
-    summary_of,
-)
+from reconciler.submission.look import FULL_AFTER, Look, keep_summary, look
+from reconciler.submission.summary import Kept, Preface, Summary, encoded, read_summary
 from tests.planning import bound_to, claim_on, run_of, wanted
 from tests.simulation.passes import body_of
 from tests.simulation.scenario import desired
@@ -40,7 +32,8 @@ TARGET = Target("prod", "google", "acme-ml", "us-central1")
 
 
 def ports_of(outside: Outside) -> Ports:
-    return replace(outside.ports, least_history=0)
+    outside.least_history = 0
+    return outside.ports
 
 
 def plan_of(outside: Outside, seen: Look, *jobs: DesiredJob) -> Plan:
@@ -83,7 +76,7 @@ def outside() -> Outside:
 
 
 def kept(outside: Outside) -> Any:
-    summary = summary_of(outside.claims.summary())
+    _, summary = read_summary(outside.claims.summary())
     return [(each.versioned.claim, each.run) for each in summary.kept] if summary else []
 
 
@@ -98,33 +91,55 @@ def test_a_short_look_lists_no_history(outside: Outside, monkeypatch: pytest.Mon
     assert plan_of(outside, short, JOB, OTHER) == plan_of(outside, full, JOB, OTHER)
 
 
-def as_claims(change: Callable[[Claim], Claim]) -> Callable[[Summary], Summary]:
+def as_claims(change: Callable[[Claim], Claim]) -> Forgery:
     """A forgery of each copied claim."""
 
-    def changed(summary: Summary) -> Summary:
+    def changed(preface: Preface, summary: Summary) -> tuple[Preface, Summary]:
         copies = (each.versioned for each in summary.kept)
         forged = [replace(copy, claim=change(copy.claim)) for copy in copies]
         pairs = zip(summary.kept, forged, strict=True)
-        return replace(summary, kept=tuple(replace(each, versioned=copy) for each, copy in pairs))
+        return preface, replace(summary, kept=tuple(replace(each, versioned=copy) for each, copy in pairs))
 
     return changed
 
 
-def forged(outside: Outside, change: Callable[[Summary], Summary]) -> None:
-    summary = summary_of(outside.claims.summary())
+def summary_of(outside: Outside) -> Summary:
+    _, summary = read_summary(outside.claims.summary())
     assert summary
-    outside.claims.stored = encoded(change(summary)), outside.claims.stored[1]
+    return summary
+
+
+def as_summary(**fields: Any) -> Callable[[Preface, Summary], tuple[Preface, Summary]]:
+    """A forgery of the summary."""
+    return lambda preface, summary: (preface, replace(summary, **fields))
+
+
+def as_preface(**fields: Any) -> Callable[[Preface, Summary], tuple[Preface, Summary]]:
+    """A forgery of the preface."""
+    return lambda preface, summary: (replace(preface, **fields), summary)
+
+
+Forgery = Callable[[Preface, Summary], tuple[Preface, Summary]]
+
+
+def forged(outside: Outside, change: Forgery) -> None:
+    preface, summary = read_summary(outside.claims.summary())
+    assert preface
+    assert summary
+    outside.claims.stored = encoded(*change(preface, summary)), outside.claims.stored[1]
 
 
 @pytest.mark.fault(55)
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(lambda summary: replace(summary, kept=()), id="without settled attempts"),
-        pytest.param(lambda summary: replace(summary, kept=(), open=(), bases=(), former=()), id="empty"),
-        pytest.param(lambda summary: replace(summary, taken=summary.taken + timedelta(days=9)), id="too new"),
-        pytest.param(lambda summary: replace(summary, genesis=7), id="of another store"),
-        pytest.param(lambda summary: replace(summary, format=summary.format + 1), id="of a newer version"),
+        pytest.param(as_summary(kept=()), id="without settled attempts"),
+        pytest.param(as_summary(kept=(), open=(), bases=(), former=()), id="empty"),
+        pytest.param(as_summary(taken=datetime(2026, 2, 1, tzinfo=UTC)), id="too new"),
+        pytest.param(as_preface(genesis=7), id="of another store"),
+        pytest.param(as_preface(format=5), id="of a newer version"),
+        pytest.param(as_preface(place=replace(PLACE, location="there")), id="of another location"),
+        pytest.param(as_preface(place=replace(PLACE, source="other")), id="of another repository"),
         pytest.param(as_claims(lambda claim: replace(claim, ended=State.FAILED)), id="failed"),
         pytest.param(as_claims(lambda claim: replace(claim, state=ClaimState.REJECTED)), id="rejected"),
         pytest.param(as_claims(lambda claim: replace(claim, ended=None)), id="not ended"),
@@ -133,7 +148,7 @@ def forged(outside: Outside, change: Callable[[Summary], Summary]) -> None:
     ],
 )
 def test_a_forged_summary_submits_nothing_twice_and_a_full_look_corrects_it(
-    outside: Outside, change: Callable[[Summary], Summary]
+    outside: Outside, change: Forgery
 ) -> None:
     right = kept(outside)
     forged(outside, change)
@@ -157,10 +172,11 @@ def test_a_deleted_or_broken_summary_is_made_anew(outside: Outside) -> None:
 
 @pytest.mark.fault(55)
 def test_a_full_look_says_what_a_forged_summary_had_wrong(outside: Outside) -> None:
-    def change(summary: Summary) -> Summary:
+    def change(preface: Preface, summary: Summary) -> tuple[Preface, Summary]:
         first, *rest = summary.kept
         assert first.run
-        return replace(summary, kept=(replace(first, run=replace(first.run, state=State.FAILED)), *rest))
+        failed = replace(first, run=replace(first.run, state=State.FAILED))
+        return preface, replace(summary, kept=(failed, *rest))
 
     forged(outside, change)
     (said,) = look(ports_of(outside), wanted_of([JOB, OTHER]), full=True).notes
@@ -198,8 +214,7 @@ def test_a_look_is_full_for_a_base_name_that_comes_back(outside: Outside) -> Non
     ports = ports_of(outside)
     assert not look(ports, wanted_of([JOB, desired("topics", "0", Reconcile())])).full, "it has no history"
     applied(outside, JOB)
-    summary = summary_of(outside.claims.summary())
-    assert summary
+    summary = summary_of(outside)
     assert summary.former == (OTHER.manifest.base_name,)
     assert look(ports, wanted_of([JOB, OTHER])).full
     assert look(ports, wanted_of([JOB, desired("churn-model", "1", Reconcile())])).full
@@ -253,6 +268,7 @@ class World:
         claims: Iterable[Claim] = (),
         runs: Iterable[ActualJob] = (),
         copies: Iterable[tuple[Claim, ActualJob | None]] = (),
+        announced: tuple[Announcement, ...] = (),
         **summary: Any,
     ) -> None:
         self.outside = Outside()
@@ -261,8 +277,9 @@ class World:
         for claim in claims:
             self.outside.claims.write(claim, 0)
         self.kept = tuple(Kept(Versioned(claim, 0), run) for claim, run in copies)
-        fields = {"taken": LATER, "genesis": 1, "size": 0, "oldest": "", "bases": ("census",), **summary}
-        self.outside.claims.stored = encoded(Summary(kept=self.kept, **fields)), 1
+        fields = {"taken": LATER, "size": 0, "oldest": "", "bases": ("census",), **summary}
+        preface = Preface(PLACE, 1, announced)
+        self.outside.claims.stored = encoded(preface, Summary(kept=self.kept, **fields)), 1
         self.ports = self.outside.ports
         self.read: list[str] = []
         """Keys whose claims were read."""
@@ -543,9 +560,7 @@ def test_summary_of_a_small_history_is_kept_up_to_date() -> None:
 def summary_after(world: World, *, full: bool) -> Summary:
     world.outside.time.now = LATER + timedelta(hours=1)
     keep_summary(world.ports, world.look(CENSUS, full=full), by_key(CENSUS))
-    summary = summary_of(world.outside.claims.summary())
-    assert summary
-    return summary
+    return summary_of(world.outside)
 
 
 def test_only_a_full_look_changes_the_time_and_the_size_in_the_summary() -> None:
@@ -572,4 +587,4 @@ def test_summary_has_the_generation_of_the_genesis_that_was_read_first(stored: i
     world.outside.claims.marked = 5
     keep_summary(world.ports, seen, by_key(CENSUS))
     world.outside.claims.marked = expected
-    assert summary_of(world.outside.claims.summary())
+    assert summary_of(world.outside)

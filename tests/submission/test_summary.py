@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,23 +15,27 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import KEY, ActualJob, ErrorInfo, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
-from reconciler.model.ports import StoredSummary, Versioned
-from reconciler.submission.look import (
+from reconciler.model.ports import Announcement, Place, StoredSummary, Versioned
+from reconciler.submission.observe import Observed
+from reconciler.submission.summary import (
     Kept,
+    Preface,
     Summary,
     contradictions,
     encoded,
+    is_spoiled,
     keys_in,
     may_go_on,
+    read_summary,
     settled_by_key,
     summarize,
-    summary_of,
+    with_preface,
 )
-from reconciler.submission.observe import Observed
 from tests.planning import bound_to, claim_on, run_of, wanted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-EMPTY = Summary(NOW, genesis=3, size=7, oldest="2025-12-01T00:00:00+00:00")
+PREFACE = Preface(Place("acme", "acme-ml", "here"), genesis=3)
+EMPTY = Summary(NOW, size=7, oldest="2025-12-01T00:00:00+00:00")
 JOB = wanted("census")
 KEY_OF_JOB = label_of(JOB.identity)
 RUN = run_of(JOB, State.SUCCEEDED)
@@ -60,49 +65,136 @@ def kept_runs(summary: Summary) -> list[tuple[ClaimId, str]]:
 
 
 def stored(content: bytes, **fields: Any) -> StoredSummary:
-    return StoredSummary(content, **{"generation": 1, "genesis": EMPTY.genesis, "now": NOW, **fields})
+    known = {"place": PREFACE.place, "generation": 1, "genesis": PREFACE.genesis, "now": NOW}
+    return StoredSummary(content=content, **{**known, **fields})
+
+
+def summary_of(stored: StoredSummary | None) -> Summary | None:
+    preface, summary = read_summary(stored)
+    assert preface or not summary
+    return summary
+
+
+def packed(*parts: bytes) -> bytes:
+    """The stored form of a preface, and of the lines of a summary."""
+    return b"".join(gzip.compress(part, compresslevel=1) for part in parts)
+
+
+FIRST = msgspec.json.encode(PREFACE) + b"\n"
 
 
 def test_stored_summary_is_read_back_with_all_its_fields() -> None:
     summary = summarized([CLAIM, claim_on(wanted("b"), ClaimState.PENDING)], [RUN], JOB)
-    assert summary_of(stored(encoded(summary))) == summary
-    content, *kept = map(msgspec.json.decode, gzip.decompress(encoded(summary)).splitlines())
-    assert (content["format"], content["bases"], len(content["open"]), content["kept"]) == (
-        3,
-        ["census"],
-        1,
-        [],
-    )
+    assert summary_of(stored(encoded(PREFACE, summary))) == summary
+    lines = gzip.decompress(encoded(PREFACE, summary)).splitlines()
+    preface, facts, *kept = map(msgspec.json.decode, lines)
+    assert (preface["format"], preface["place"]["location"], preface["genesis"]) == (4, "here", 3)
+    assert (facts["bases"], len(facts["open"]), facts["kept"]) == (["census"], 1, [])
     assert [attempt["run"]["job_name"] for attempt in kept] == [RUN.job_name]
 
 
 def test_summary_is_unusable_when_it_is_missing_or_cannot_be_decoded() -> None:
-    whole = encoded(summarized([CLAIM], [RUN], JOB))
+    whole = encoded(PREFACE, summarized([CLAIM], [RUN], JOB))
     assert summary_of(stored(whole))
-    header = gzip.decompress(encoded(EMPTY))
-    nested = header + b'{"run":{"spec":' + b'{"a":' * 100_000
+    facts = msgspec.json.encode(EMPTY) + b"\n"
+    assert summary_of(stored(packed(FIRST, facts))) == EMPTY
+    nested = facts + b'{"run":{"spec":' + b'{"a":' * 100_000
     broken = whole.replace(whole[-8:], b"\0" * 8)
-    undeflatable = whole[:10] + b"\xff" * 8 + whole[18:]
+    undeflatable = whole[:-40] + b"\xff" * 8 + whole[-32:]
     contents = [b"", b"{", b"forged by hand", whole[:-1], whole[: len(whole) // 2], broken, undeflatable]
-    contents += map(gzip.compress, [b"", b"{", header + b"{}", header + b"\n", nested])
+    contents += map(packed, [b"", b"{", FIRST, FIRST + facts, facts])
+    contents += [
+        packed(FIRST, rest) for rest in (b"", b"{", facts[:-1], facts + b"{}", facts + b"\n", nested)
+    ]
     assert [summary_of(stored(content)) for content in contents] == [None] * len(contents)
-    assert summary_of(None) is None
+    assert read_summary(None) == (None, None)
 
 
 @pytest.mark.parametrize(
-    "field", [{"format": 2}, {"format": 4}, {"genesis": 2}, {"taken": NOW.replace(tzinfo=None)}, {"added": 1}]
+    "field", [{"format": 3}, {"format": 5}, {"genesis": 2}, {"genesis": -1}, {"genesis": 2**63}, {"added": 1}]
 )
-def test_summary_is_unusable_when_it_is_of_another_format_or_store_or_has_no_zone(
-    field: dict[str, Any],
-) -> None:
-    content = msgspec.json.decode(gzip.decompress(encoded(EMPTY)))
-    assert summary_of(stored(gzip.compress(msgspec.json.encode(content)))) == EMPTY
-    assert summary_of(stored(gzip.compress(msgspec.json.encode({**content, **field})))) is None
+def test_object_is_unusable_when_its_preface_is_of_another_format_or_store(field: dict[str, Any]) -> None:
+    preface, facts = msgspec.json.decode(FIRST), msgspec.json.encode(EMPTY) + b"\n"
+    changed = stored(packed(msgspec.json.encode({**preface, **field}) + b"\n", facts))
+    assert read_summary(changed) == (None, None)
+
+
+@pytest.mark.fault(55)
+@pytest.mark.parametrize("field", ["source", "project", "location", "instance"])
+def test_object_is_unusable_when_it_is_of_other_claims(field: str) -> None:
+    other = replace(PREFACE, place=replace(PREFACE.place, **{field: "other"}))
+    assert read_summary(stored(encoded(other, EMPTY))) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"taken": NOW.replace(tzinfo=None)},
+        {"taken": NOW.replace(year=1800)},
+        {"size": -1},
+        {"size": 10**30},
+        {"oldest": "x" * 1001},
+        {"open": ["x" * 1001]},
+        {"bases": ["x"] * 200_001},
+        {"added": 1},
+    ],
+)
+def test_summary_is_unusable_when_one_of_its_facts_is_out_of_bounds(field: dict[str, Any]) -> None:
+    facts = msgspec.json.decode(msgspec.json.encode(EMPTY))
+    content = packed(FIRST, msgspec.json.encode({**facts, **field}) + b"\n")
+    assert read_summary(stored(content)) == (PREFACE, None)
+
+
+@pytest.mark.fault(55)
+def test_summary_of_excessive_size_is_unusable_and_takes_little_memory() -> None:
+    facts = msgspec.json.encode(EMPTY) + b"\n"
+    huge = b'{"place":"' + b"x" * (200 * 2**20)
+    contents = [packed(huge), packed(FIRST, huge), packed(FIRST, facts + huge)]
+    tracemalloc.start()
+    for content in (*contents, FIRST * (16 * 2**20 // len(FIRST) + 1)):
+        tracemalloc.reset_peak()
+        before, _ = tracemalloc.get_traced_memory()
+        assert summary_of(stored(content)) is None
+        assert tracemalloc.get_traced_memory()[1] - before < 100 * 2**20
+    tracemalloc.stop()
+
+
+def test_summary_with_too_many_attempts_is_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
+    attempt = Kept(Versioned(CLAIM, 1), RUN)
+    monkeypatch.setattr("reconciler.submission.summary._ATTEMPTS", 3)
+    content = encoded(PREFACE, replace(EMPTY, kept=(attempt,) * 3))
+    assert summary_of(stored(content))
+    monkeypatch.setattr("reconciler.submission.summary._ATTEMPTS", 2)
+    assert read_summary(stored(content)) == (PREFACE, None)
+
+
+def test_summary_beyond_the_limits_is_stored_without_its_second_part() -> None:
+    for large in (
+        replace(EMPTY, open=tuple(f"{n}" for n in range(200_001))),
+        replace(EMPTY, kept=(Kept(Versioned(CLAIM, 1), RUN),) * 50_001),
+    ):
+        assert read_summary(stored(encoded(PREFACE, large))) == (PREFACE, None)
+
+
+def test_announcement_replaces_the_preface_and_leaves_the_summary() -> None:
+    summary = summarized([CLAIM], [RUN], JOB)
+    announced = replace(PREFACE, announced=(Announcement("a", NOW, (ClaimId("key"),)),))
+    for content, expected in ((encoded(PREFACE, summary), summary), (b"", None)):
+        changed = stored(with_preface(content, announced))
+        assert read_summary(changed) == (announced, expected)
+        assert is_spoiled(changed, announced) is bool(expected)
+
+
+@pytest.mark.parametrize("spoiled", [b"\x1f\x8b cut", b"{"])
+def test_spoiled_summary_leaves_what_is_announced_beside_it(spoiled: bytes) -> None:
+    content = stored(encoded(PREFACE, None) + spoiled)
+    assert read_summary(content) == (PREFACE, None)
+    assert is_spoiled(content, PREFACE)
 
 
 def test_summary_is_unusable_when_it_is_newer_than_the_clock_of_the_store() -> None:
-    assert summary_of(stored(encoded(EMPTY), now=NOW)) == EMPTY
-    assert summary_of(stored(encoded(EMPTY), now=NOW - timedelta(microseconds=1))) is None
+    assert summary_of(stored(encoded(PREFACE, EMPTY), now=NOW)) == EMPTY
+    assert summary_of(stored(encoded(PREFACE, EMPTY), now=NOW - timedelta(microseconds=1))) is None
 
 
 def test_ended_run_of_a_desired_job_is_kept_beside_the_facts_of_the_last_full_look() -> None:
@@ -317,3 +409,29 @@ def test_copy_without_an_end_is_named_by_its_state() -> None:
 
 def test_keys_are_those_of_labelled_runs() -> None:
     assert keys_in([RUN, replace(RUN, labels={}), replace(RUN, labels={KEY: ""})]) == {KEY_OF_JOB}
+
+
+def test_part_of_the_jobs_updates_its_own_entries_and_leaves_the_others() -> None:
+    other, older, old = wanted("other"), wanted("census", "older"), wanted("old")
+    runs = [run_of(job, State.SUCCEEDED, number=n) for n, job in enumerate((other, older, old), 11)]
+    claims = [bound_to(job, run) for job, run in zip((other, older, old), runs, strict=True)]
+    moving = claim_on(wanted("moving"), ClaimState.HELD)
+    before = summarized([*claims, moving], runs, other, wanted("moving"))
+    assert (before.bases, before.former) == (("moving", "other"), ("census", "old"))
+    seen = observed(*claims, CLAIM, runs=(*runs, RUN))
+    after = summarize(seen, before, by_key(JOB), whole=False)
+    assert (after.bases, after.former, after.open) == (("census", "moving", "other"), ("old",), before.open)
+    assert {id.key for id, _ in kept_runs(after)} == {
+        label_of(job.identity) for job in (other, older, JOB)
+    }, "its predecessor too"
+    assert summarize(seen, before, by_key(JOB)).bases == ("census",)
+
+
+def test_part_of_the_jobs_replaces_the_copies_that_it_read() -> None:
+    before = summarized([CLAIM], [RUN], JOB)
+    moved = replace(CLAIM, path="other.yaml")
+    again = summarize(observed(moved, runs=(RUN,)), before, {}, whole=False)
+    assert again == before, "not of this part"
+    pending = observed(CLAIM, claim_on(JOB, ClaimState.HELD, attempt=2), runs=(RUN,))
+    after = summarize(pending, before, by_key(JOB), whole=False)
+    assert (after.open, after.kept) == ((KEY_OF_JOB,), ())

@@ -1,0 +1,159 @@
+"""Claims whose new ones are announced, so that no look without the history misses them.
+
+Each process announces its new claims in the object of the summary, before it writes them: several at once,
+because Cloud Storage accepts one write per second and object. A short look reads announced claims one by one.
+Only a new claim needs this. A claim that changes was open at every look before, and a summary that leaves it
+out is of a look that saw a later generation.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import datetime
+
+from msgspec.structs import replace
+
+from reconciler.base.errors import ReconcilerError, ServiceError
+from reconciler.model.claim import Claim, ClaimId
+from reconciler.model.ports import Announcement, ClaimRead, ClaimStore, Clock, StoredSummary, Versioned
+from reconciler.submission.summary import Preface, read_preface, with_preface
+
+_PAUSES = (1.0, 2.0, 4.0, 8.0)
+"""Seconds between two tries to announce."""
+_ID_BYTES = 10
+_SMALL = 4
+"""A store with this part of the claims and runs that a summary begins with has none, and gets none soon."""
+
+
+class AnnouncedClaims:
+    """Implementation of the port `Claims` by a `ClaimStore`; safe for several threads.
+
+    Args:
+        store: The claims.
+        clock: For pauses.
+        chance: Returns the given number of random bytes.
+        least_history: Number of claims and runs from which there is a summary.
+    """
+
+    def __init__(
+        self, store: ClaimStore, clock: Clock, chance: Callable[[int], bytes], least_history: int
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._by = base64.b32encode(chance(_ID_BYTES)).decode("ascii").lower()
+        self._small = least_history // _SMALL
+        self._listed: int | None = None
+        self._existing: set[ClaimId] = set()
+        self._announced: set[ClaimId] = set()
+        self._uncertain: set[ClaimId] = set()
+
+    def check(self, runs: int) -> None:
+        """Check the store, as `ClaimStore.check`."""
+        self._store.check(runs)
+
+    def prepare(self) -> None:
+        """Write the genesis of a new store, as `ClaimStore.prepare`."""
+        self._store.prepare()
+
+    def listed(self) -> Mapping[ClaimId, Versioned]:
+        """Return every claim, as `ClaimStore.listed`."""
+        claims = self._store.listed()
+        self._listed = len(claims)
+        self._existing.update(claims)
+        return claims
+
+    def of_key(self, key: str) -> Mapping[ClaimId, Versioned]:
+        """Return the claims of a content, as `ClaimStore.of_key`."""
+        claims = self._store.of_key(key)
+        self._existing.update(claims)
+        return claims
+
+    def read(self, id: ClaimId) -> ClaimRead:
+        """Return the current claim, as `ClaimStore.read`."""
+        return self._store.read(id)
+
+    def summary(self) -> StoredSummary | None:
+        """Return the summary, as `ClaimStore.summary`."""
+        return self._store.summary()
+
+    def genesis_generation(self) -> int:
+        """Return the generation of the genesis, as `ClaimStore.genesis_generation`."""
+        return self._store.genesis_generation()
+
+    def write_summary(self, content: bytes, generation: int) -> bool:
+        """Replace the summary of this generation, as `ClaimStore.write_summary`."""
+        return self._store.write_summary(content, generation)
+
+    def write(self, claim: Claim, generation: int) -> Versioned | None:
+        """Replace the claim of this generation, as `ClaimStore.write`; announce a new claim first."""
+        if generation:
+            return self._store.write(claim, generation)
+        self.announce([claim.id])
+        try:
+            return self._store.write(claim, generation)
+        except ReconcilerError:
+            # The store may still take it.
+            self._uncertain.add(claim.id)
+            raise
+
+    def announce(self, ids: Iterable[ClaimId]) -> None:
+        """Announce new claims; raise ServiceError if that failed, after which none of them may be written.
+
+        Leave out claims that exist, by what this object has read.
+        """
+        new = {*ids} - self._announced - self._existing
+        if not new or (self._listed is not None and self._listed < self._small):
+            return
+        for pause in _PAUSES:
+            if self._announce(new):
+                self._announced |= new
+                return
+            self._clock.sleep(pause)
+        raise ServiceError(
+            "the summary of ended runs keeps changing, so no new claim can be announced in it",
+            hint="nothing was submitted: apply again",
+        )
+
+    def _announce(self, new: set[ClaimId]) -> bool:
+        stored = self._store.summary()
+        if stored is None:
+            return True  # Without a bucket, the write of the claim fails and explains why.
+        preface = read_preface(stored)
+        content = stored.content if preface else b""
+        if preface is None:
+            genesis = stored.genesis or self._store.genesis_generation()
+            preface = Preface(stored.place, genesis)
+        mine = next((one for one in preface.announced if one.by == self._by), None)
+        if mine and new <= {*mine.ids}:
+            return True  # The answer to an earlier write was lost.
+        ids = tuple(sorted({*new, *(mine.ids if mine else ())}))
+        others = [one for one in preface.announced if one.by != self._by]
+        announced = sorted([*others, Announcement(self._by, stored.now, ids)], key=lambda one: one.by)
+        content = with_preface(content, replace(preface, announced=tuple(announced)))
+        try:
+            return self._store.write_summary(content, stored.generation)
+        except ServiceError:
+            return False
+
+    def still_announced(
+        self, announced: Iterable[Announcement], seen: Collection[ClaimId], outdated: datetime | None
+    ) -> tuple[Announcement, ...]:
+        """Return the announcements that a summary made of a look still needs.
+
+        Args:
+            announced: The announcements before the look.
+            seen: The claims that the look found. Of the others, this process keeps only those of which the
+                store may still take a write.
+            outdated: Time before which other processes' announcements are dropped; None for none.
+        """
+        left = []
+        for one in announced:
+            missing = {*one.ids} - {*seen}
+            if one.by == self._by:
+                missing &= self._uncertain
+            elif outdated is not None and one.at < outdated:
+                missing = set()
+            if missing:
+                left.append(replace(one, ids=tuple(sorted(missing))))
+        return tuple(left)

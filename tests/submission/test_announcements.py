@@ -1,0 +1,165 @@
+"""Announcements of new claims: when they are written, what is left of them, and what follows a failure."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from memory_ports import Outside
+
+from reconciler.base.errors import ServiceError
+from reconciler.model.claim import ClaimId, ClaimState
+from reconciler.model.ports import Ports
+from reconciler.submission.look import keep_summary, look
+from reconciler.submission.summary import OUTDATED, read_preface
+from tests.planning import claim_on, wanted
+
+CENSUS = wanted("census")
+CLAIM = claim_on(CENSUS, ClaimState.HELD)
+OTHER = claim_on(wanted("other"), ClaimState.HELD)
+
+
+@pytest.fixture
+def outside() -> Outside:
+    return Outside(least_history=0)
+
+
+def announced(outside: Outside) -> list[tuple[ClaimId, ...]]:
+    preface = read_preface(outside.claims.summary())
+    return [one.ids for one in preface.announced] if preface else []
+
+
+def kept(ports: Ports, *, full: bool = False) -> None:
+    """Look, and keep a summary of it."""
+    keep_summary(ports, look(ports, {}, full=full), {})
+
+
+def test_new_claim_is_announced_before_it_is_written(outside: Outside) -> None:
+    seen: list[Any] = []
+    outside.claims.before_write = lambda claim: seen.append(announced(outside))
+    outside.ports.claims.write(CLAIM, 0)
+    assert seen == [[(CLAIM.id,)]]
+
+
+def test_claim_that_is_replaced_is_not_announced(outside: Outside) -> None:
+    written = outside.claims.write(CLAIM, 0)
+    assert written
+    outside.ports.claims.write(CLAIM, written.generation)
+    assert announced(outside) == []
+
+
+def test_several_claims_are_announced_in_one_write(outside: Outside) -> None:
+    claims = outside.ports.claims
+    claims.announce([CLAIM.id, OTHER.id])
+    generation = outside.claims.stored[1]
+    claims.write(CLAIM, 0)
+    claims.write(OTHER, 0)
+    assert announced(outside) == [tuple(sorted((CLAIM.id, OTHER.id)))]
+    assert outside.claims.stored[1] == generation
+
+
+def test_claim_that_was_read_is_not_announced(outside: Outside) -> None:
+    outside.claims.write(CLAIM, 0)
+    for read in ("listed", "of_key"):
+        claims = outside.ports.claims
+        claims.listed() if read == "listed" else claims.of_key(CLAIM.id.key)
+        claims.announce([CLAIM.id])
+        assert announced(outside) == []
+
+
+def test_announcements_of_several_processes_stand_beside_each_other(outside: Outside) -> None:
+    outside.ports.claims.announce([CLAIM.id])
+    outside.ports.claims.announce([OTHER.id])
+    assert sorted(announced(outside)) == sorted([(CLAIM.id,), (OTHER.id,)])
+
+
+def test_announcement_leaves_the_summary(outside: Outside) -> None:
+    outside.claims.write(CLAIM, 0)
+    kept(outside.ports)
+    before = look(outside.ports, {}).summary
+    outside.ports.claims.announce([OTHER.id])
+    after = look(outside.ports, {})
+    assert before
+    assert (after.summary, after.full, len(after.announced)) == (before, False, 1)
+
+
+def test_small_store_has_no_announcements() -> None:
+    outside = Outside(least_history=8)
+    for count, is_announced in ((1, False), (2, True)):
+        outside.claims.write(claim_on(wanted("old", str(count)), ClaimState.HELD), 0)
+        claims = outside.ports.claims
+        claims.listed()
+        claims.announce([CLAIM.id])
+        assert bool(announced(outside)) is is_announced
+
+
+def test_announced_claim_is_read_until_a_summary_knows_it(outside: Outside) -> None:
+    kept(outside.ports)
+    writer = outside.ports
+    writer.claims.announce([CLAIM.id])
+    kept(outside.ports)
+    assert announced(outside) == [(CLAIM.id,)], "another process saw no claim of it yet"
+    writer.claims.write(CLAIM, 0)
+    assert CLAIM.id in look(outside.ports, {}).observed.versions
+    kept(outside.ports)
+    assert announced(outside) == []
+    assert CLAIM.id in look(outside.ports, {}).observed.versions
+
+
+def test_process_drops_what_it_announced_and_never_wrote(outside: Outside) -> None:
+    ports = outside.ports
+    ports.claims.announce([CLAIM.id])
+    kept(ports)
+    assert announced(outside) == []
+
+
+def test_process_keeps_the_announcement_of_a_write_that_may_still_arrive(outside: Outside) -> None:
+    outside.claims.faults = ["failed"]
+    ports = outside.ports
+    with pytest.raises(ServiceError):
+        ports.claims.write(CLAIM, 0)
+    kept(ports)
+    assert announced(outside) == [(CLAIM.id,)]
+
+
+def test_only_a_full_look_drops_what_a_process_announced_a_week_ago(outside: Outside) -> None:
+    outside.ports.claims.announce([CLAIM.id])
+    outside.time.now += OUTDATED
+    kept(outside.ports, full=True)
+    assert announced(outside) == [(CLAIM.id,)]
+    outside.time.now += timedelta(seconds=1)
+    kept(outside.ports)
+    assert announced(outside) == [(CLAIM.id,)]
+    kept(outside.ports, full=True)
+    assert announced(outside) == []
+
+
+def test_lost_answer_to_an_announcement_is_no_failure(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = outside.claims.write_summary
+
+    def lost(content: bytes, generation: int) -> bool:
+        write(content, generation)
+        raise ServiceError("no answer")
+
+    monkeypatch.setattr(outside.claims, "write_summary", lost)
+    outside.ports.claims.write(CLAIM, 0)
+    assert announced(outside) == [(CLAIM.id,)]
+
+
+def test_claim_that_cannot_be_announced_is_not_written(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside.claims, "write_summary", lambda content, generation: False)
+    with pytest.raises(ServiceError, match="keeps changing"):
+        outside.ports.claims.write(CLAIM, 0)
+    assert outside.claims.held == {}
+    assert outside.time.slept == [1.0, 2.0, 4.0, 8.0]
+
+
+def test_announcement_replaces_a_spoiled_object(outside: Outside) -> None:
+    outside.claims.stored = b"spoiled", 7
+    outside.ports.claims.announce([CLAIM.id])
+    assert announced(outside) == [(CLAIM.id,)]
