@@ -11,6 +11,9 @@ _ACTIONS = ["submit", "retry", "cancel", "none", "blocked"]
 _DRIFT = ["orphaned", "superseded", "cancelled-outside", "deleted-outside", "modified", "duplicate"]
 
 
+_RELATIONS = ["none", "same", "newer", "older", "diverged", "unknown"]
+
+
 def _value(type_: str | list[str], description: str, **keywords: Any) -> Schema:
     return {"description": description, "type": type_, **keywords}
 
@@ -154,6 +157,23 @@ _PLAN: Schema = {
         },
     ),
     "problems": _VALIDATE["problems"],
+    "appliedTree": {
+        **_object(
+            "How the checkout relates to the commit that was applied last; null before the first apply, and "
+            "where no service was asked.",
+            {
+                "commit": _text("The commit that was applied last, 40 hex digits."),
+                "relation": _one_of(_RELATIONS, "The checkout's relation to that commit."),
+                "effect": _one_of(
+                    ["apply", "withhold", "refuse"],
+                    "Whether apply cancels what is replaced, only submits, or refuses.",
+                ),
+                "time": _text_or_null("When that commit was applied first."),
+                "message": _text_or_null("What a person should know, for readers; null for nothing."),
+            },
+        ),
+        "type": ["object", "null"],
+    },
 }
 
 _CAUSE: Schema = {

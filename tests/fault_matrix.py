@@ -72,6 +72,9 @@ ROWS: Mapping[int, str] = {
     53: "A job's set-up fails, once or again and again, before its trainer is started",
     54: "A live job is adopted while others adopt it or submit its content, or its adopter dies",
     55: "The summary of ended runs is lost, forged, too large, too new, or of another store",
+    56: "A checkout that is behind, or has diverged, is applied after a newer commit",
+    57: "An apply of a newer commit comes while one of an older commit is about to cancel",
+    58: "The record of the commit that was applied last is lost or damaged, or the history is too short",
 }
 """What can go wrong, by row."""
 

@@ -76,6 +76,11 @@ class HeldService:
         """How many jobs there are of each name."""
         return job_names(self.url, self.token, project, location)
 
+    def jobs(self, project: str, location: str) -> list[dict[str, Any]]:
+        """Every custom job, as its service tells it."""
+        url = f"{self.url}/v1/projects/{project}/locations/{location}/customJobs"
+        return [*_listed(url, self.token, "customJobs")]
+
     def claims(self, bucket: str = "reconciler-staging") -> list[dict[str, Any]]:
         """Every claim that is kept in a bucket, as its object's metadata says it."""
         objects = _listed(f"{self.url}/storage/v1/b/{bucket}/o", self.token, "items")

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.model.applied_tree import AppliedTree, tree_json, tree_of
 from reconciler.model.claim import Claim, ClaimId, CommitRecord, claim_json, claim_of, record_json, record_of
 from reconciler.model.job import KEY, SOURCE, ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
@@ -25,6 +26,7 @@ from reconciler.model.ports import (
     Place,
     Ports,
     StoredSummary,
+    StoredTree,
     Unknown,
     Versioned,
     VersionedRecord,
@@ -68,6 +70,7 @@ class Claims:
     genesis: bool = True
     stored: tuple[bytes, int] = (b"", 0)
     marked: int = 1
+    tree: tuple[bytes, int] = (b"", 0)
     _generations: Any = field(default_factory=lambda: itertools.count(1))
 
     def check(self, runs: int) -> None:
@@ -94,6 +97,16 @@ class Claims:
         if self.stored[1] != generation:
             return False
         self.stored = content, generation + 1
+        return True
+
+    def applied_tree(self) -> StoredTree:
+        content, generation = self.tree
+        return StoredTree(tree_of(content) if content else None, generation, self.time.now)
+
+    def write_applied_tree(self, tree: AppliedTree, generation: int) -> bool:
+        if self.tree[1] != generation:
+            return False
+        self.tree = tree_json(tree), next(self._generations)
         return True
 
     def read(self, id: ClaimId) -> ClaimRead:

@@ -202,6 +202,16 @@ def print_lines(lines: Iterable[str], log_format: str) -> None:
         print_message(line, log_format)
 
 
+def print_note(line: str, log_format: str, *, is_warning: bool) -> None:
+    """Print a sentence on stderr; in GitHub Actions, a warning becomes an annotation."""
+    if is_warning and log_format != "json" and os.environ.get("GITHUB_ACTIONS") == "true":
+        from reconciler.base.sanitize import workflow_command
+
+        print(workflow_command("warning", line), file=sys.stderr, flush=True)
+        return
+    print_message(line, log_format)
+
+
 def print_problems(problems: Sequence[Problem], log_format: str) -> None:
     """Print the problems and warnings of manifests on stderr, each with its place."""
     if log_format == "json":

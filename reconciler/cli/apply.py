@@ -12,12 +12,13 @@ from functools import partial
 
 from reconciler.base.errors import ExitCode, ReconcilerError
 from reconciler.base.sanitize import one_line
-from reconciler.cli import has_colours, print_error, print_json, print_lines, print_problems
+from reconciler.cli import has_colours, print_error, print_json, print_lines, print_note, print_problems
 from reconciler.cli.context import Context, confirm, context_of, is_by_hand, selection_of
 from reconciler.cli.progress import progress, submitting
 from reconciler.cli.values import terminal_columns
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session
+from reconciler.model.applied_tree import Relation, TreeFinding
 from reconciler.model.cause import cause_of, is_set_up, with_name
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.manifest import Manifest
@@ -27,7 +28,7 @@ from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import Origin, uncarried
-from reconciler.operations.plan import wanted_of, with_changed_files
+from reconciler.operations.plan import wanted_of, with_changed_files, with_tree
 from reconciler.operations.report import missing_status_reasons, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.output.json import apply_json
@@ -71,6 +72,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             whole=not (arguments.paths or selection),
             by_hand=is_by_hand(),
             reviewed=arguments.plan_digest,
+            allow_older=arguments.allow_older,
             patience=WAITING_PATIENCE if arguments.wait else PATIENCE,
         )
         # Before the wait, so that commits show the submissions; and again with the final states.
@@ -91,7 +93,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     print_lines(unsuccessful, log_format)
     if arguments.format == "json":
         plan = with_changed_files(applied.plan, desired, config.root, os.environ)
-        print_json(apply_json(plan, outcomes))
+        print_json(apply_json(with_tree(plan, applied.tree), outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
     # A duplicate job of an attempt is a failure, even if it was cancelled in time.
@@ -111,6 +113,12 @@ class _Listener(ApplyListener):
         """Print a line about a wait on stderr."""
         if not self._arguments.quiet:
             print(one_line(line), file=sys.stderr, flush=True)
+
+    def compared(self, tree: TreeFinding) -> None:
+        """Print what a person should know of the checkout's commit."""
+        if tree.line:
+            is_unknown = tree.relation is Relation.UNKNOWN
+            print_note(tree.line, self._arguments.log_format, is_warning=is_unknown)
 
     def planned(self, plan: Plan, origin: Origin) -> None:
         """Print the plan and notes about commits; ask before it is carried out in Google Cloud."""

@@ -228,6 +228,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _format(parser, "text", "json")
     add("--full", action="store_true", help=_FULL)
     add("--wait", action="store_true", help="wait until the jobs end; exit 1 unless all have succeeded")
+    add("--allow-older", action="store_true", help="apply a checkout although a newer one was applied")
     add("--plan-digest", type=digest, metavar="sha256:…", help="apply only if the plan still has this digest")
     add("--yes", action="store_true", help=_YES)
 

@@ -18,6 +18,11 @@ The summary of ended runs is beside them:
     reconciler/claims/SOURCE/_summary/PROJECT/LOCATION
     reconciler/claims/SOURCE/_instances/INSTANCE/_summary/PROJECT/LOCATION
 
+So is the record of the tree that was applied last, of which `reconciler.model.applied_tree` says more:
+
+    reconciler/claims/SOURCE/_applied/PROJECT/LOCATION
+    reconciler/claims/SOURCE/_instances/INSTANCE/_applied/PROJECT/LOCATION
+
 Project ids contain no "_", so that no other claim's name begins like these.
 
 A claim is read from the entry `claim` (or `genesis`) of the object's custom metadata, so that a listing
@@ -39,9 +44,17 @@ from reconciler.base.errors import ServiceError
 from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError
 from reconciler.google.listing import KnownClaims
 from reconciler.google.object_store import ObjectStore, StoredObject, answered_at
+from reconciler.model.applied_tree import AppliedTree, tree_json, tree_of
 from reconciler.model.claim import Claim, ClaimId, CommitRecord, claim_json, claim_of, record_json, record_of
 from reconciler.model.manifest import JsonObject
-from reconciler.model.ports import ClaimRead, Place, StoredSummary, Versioned, VersionedRecord
+from reconciler.model.ports import (
+    ClaimRead,
+    Place,
+    StoredSummary,
+    StoredTree,
+    Versioned,
+    VersionedRecord,
+)
 
 PREFIX = "reconciler/claims/"
 """Beginning of the names of all objects with claims."""
@@ -98,6 +111,8 @@ class ObjectClaims:
         self._prefix = f"{folder}{place}/"
         self._summary = f"{folder}_summary/{place}"
         self._place = Place(source, project, location, instance)
+        self._applied = f"{folder}_applied/{place}"
+        self._read_tree: tuple[str, AppliedTree] | None = None
 
     def check(self, runs: int) -> None:
         """Check that this is the repository's store; write nothing.
@@ -198,7 +213,7 @@ class ObjectClaims:
         try:
             return self._store.read(found)
         except NotFoundAtServiceError:
-            # Replaced or deleted since it was found: the look is a full one.
+            # Replaced or deleted since it was found.
             return b""
 
     def genesis_generation(self) -> int:
@@ -211,6 +226,45 @@ class ObjectClaims:
         """Replace the summary of this generation, 0 for none; return False if the store has another one."""
         with self._explained():
             return self._store.write(self._summary, content, generation) is not None
+
+    def applied_tree(self) -> StoredTree:
+        """Return the record of the tree that was applied last; None in it for none, or without a bucket.
+
+        The content is only read if the generation is another one than at the last read.
+        """
+        with self._explained():
+            try:
+                found, response = self._store.find(self._applied)
+            except NotFoundAtServiceError:
+                if not self._may_be_new:
+                    raise
+                return StoredTree(None, 0, None)
+            now = answered_at(response)
+            if found is None:
+                return StoredTree(None, 0, now)
+            number = self._generation(found.name, found.generation)
+            if self._read_tree is None or self._read_tree[0] != found.generation:
+                content = self._content(found)
+                if not content:  # replaced since it was found
+                    return self.applied_tree()
+                self._read_tree = found.generation, self._tree(found, content)
+            return StoredTree(self._read_tree[1], number, now)
+
+    def _tree(self, found: StoredObject, content: bytes) -> AppliedTree:
+        try:
+            return tree_of(content)
+        except ValueError as error:
+            raise ServiceError(
+                f"gs://{self._bucket}/{found.name}, the record of what was applied last, can't be read: "
+                f"{error}",
+                hint="update the reconciler if a newer version wrote it, else delete it: the next apply is "
+                "then as the first one, and compares its commit with none",
+            ) from None
+
+    def write_applied_tree(self, tree: AppliedTree, generation: int) -> bool:
+        """Replace the record of this generation, 0 for none; return False if the store has another one."""
+        with self._explained():
+            return self._store.write(self._applied, tree_json(tree), generation) is not None
 
     def read(self, id: ClaimId) -> ClaimRead:
         """Return a claim, None if it is missing, with the store's time."""

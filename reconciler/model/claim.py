@@ -318,6 +318,7 @@ class CommitRecord(Struct, frozen=True):
         seen: Time at which all of its final statuses were first seen on it; None before. With `told`: time of
             the last post, until a later look has confirmed it.
         applied: The commits that were applied before it, the last ones, oldest first.
+        replaced_by: The older commit that a person applied over it by `--allow-older`; "" for none.
     """
 
     sha: str
@@ -330,10 +331,11 @@ class CommitRecord(Struct, frozen=True):
     told: str = ""
     seen: datetime | None = None
     applied: tuple[str, ...] = ()
+    replaced_by: str = ""
 
 
 _RECORD_FIELDS = CommitRecord.__struct_fields__
-_RECORD_NAMES = {"superseded_by": "supersededBy"}
+_RECORD_NAMES = {"superseded_by": "supersededBy", "replaced_by": "replacedBy"}
 """Stored names of the fields that have another one."""
 
 
@@ -342,6 +344,8 @@ def record_json(record: CommitRecord) -> dict[str, Any]:
     said = {_RECORD_NAMES.get(name, name): getattr(record, name) for name in _RECORD_FIELDS}
     jobs = {name: {"keys": [*job.keys], "settled": job.settled} for name, job in sorted(record.jobs.items())}
     times = {"since": record.since.isoformat(), "seen": record.seen.isoformat() if record.seen else None}
+    if not record.replaced_by:
+        del said["replacedBy"]  # earlier versions don't write it either
     return {"formatVersion": _RECORD_FORMAT, **said, "jobs": jobs, **times, "applied": [*record.applied]}
 
 
@@ -355,6 +359,7 @@ def record_of(said: Any) -> CommitRecord:
         if said["formatVersion"] != _RECORD_FORMAT:
             raise ValueError(f"it has format version {said['formatVersion']!r}, not {_RECORD_FORMAT}")
         # Every field is written, so a missing field is an error, although most have a default.
+        said = {"replacedBy": "", **said}
         found = {name: said[_RECORD_NAMES.get(name, name)] for name in _RECORD_FIELDS}
         for name in ("since", "seen"):
             found[name] = checked(datetime.fromisoformat(found[name])) if found[name] else None

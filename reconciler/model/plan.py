@@ -13,6 +13,7 @@ from reconciler.model.manifest import JsonObject, Manifest, Packed, unpacked
 
 # `validate` imports this module and compares nothing: it needn't pay for the import of `diff`.
 if TYPE_CHECKING:
+    from reconciler.model.applied_tree import TreeFinding
     from reconciler.model.diff import Comparison, FieldChange, FileChange
 
 FORMAT_VERSION = 1
@@ -188,7 +189,9 @@ class Plan(Struct, frozen=True):
         digest: "sha256:" and 64 hex digits; None in a plan against a base commit.
         whole: True if it covers all jobs of the repository.
         comparison: The base commit in place of actual jobs; None in a plan against the service.
-        refusals: Reasons why apply would refuse the plan: the limits that it exceeds.
+        refusals: Reasons why apply would refuse the plan: the limits that it exceeds, or the checkout's
+            commit.
+        tree: The comparison of the checkout with the tree that was applied last; None for none.
     """
 
     target: Target
@@ -198,3 +201,4 @@ class Plan(Struct, frozen=True):
     whole: bool = True
     comparison: Comparison | None = None
     refusals: tuple[str, ...] = ()
+    tree: TreeFinding | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 from msgspec import Meta, Struct
 
 from reconciler.base.concurrency import RunTasks, run_in_order
+from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
@@ -153,6 +154,20 @@ class Announcement(Struct, frozen=True, forbid_unknown_fields=True):
     ids: Annotated[tuple[ClaimId, ...], Meta(max_length=MOST_ANNOUNCED)]
 
 
+class StoredTree(Struct, frozen=True):
+    """The record of the tree that was applied last, as read.
+
+    Attributes:
+        tree: The record; None for none.
+        generation: Changes with every write; 0 for none.
+        now: The store's own time before the read; None if the store doesn't exist yet.
+    """
+
+    tree: AppliedTree | None
+    generation: int
+    now: datetime | None
+
+
 class ClaimStore(Protocol):
     """Durable claims with compare-and-swap; linearizable, as Cloud Storage documents."""
 
@@ -191,6 +206,12 @@ class ClaimStore(Protocol):
 
     def write_summary(self, content: bytes, generation: int) -> bool:
         """Replace the summary of this generation, 0 for none; return False if the generation differs."""
+
+    def applied_tree(self) -> StoredTree:
+        """Return the record of the tree that was applied last; raise ServiceError if it can't be read."""
+
+    def write_applied_tree(self, tree: AppliedTree, generation: int) -> bool:
+        """Replace the record of this generation, 0 for none; return False if the generation differs."""
 
     def write(self, claim: Claim, generation: int) -> Versioned | None:
         """Replace the claim of this generation, 0 for none; return None if the generation differs.

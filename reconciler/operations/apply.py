@@ -12,6 +12,7 @@ from reconciler.base.errors import RefusedError
 from reconciler.git.commit import passed_over
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
+from reconciler.model.applied_tree import NOT_COMPARED, TreeFinding
 from reconciler.model.plan import Action, DesiredJob, Plan
 from reconciler.operations.execute import PATIENCE, Applier, applier_of
 from reconciler.operations.load_desired import Desired
@@ -19,6 +20,7 @@ from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
 from reconciler.operations.plan import accelerator_hours, plan_of
 from reconciler.operations.report import open_record, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
+from reconciler.operations.tree import OlderTreeError, TreeCheck, tree_check
 from reconciler.planning.outcome import Outcome
 from reconciler.planning.planner import SUBMISSIONS, check_limits
 from reconciler.submission.observe import Observed
@@ -31,6 +33,9 @@ class ApplyListener:
 
     def waiting(self, line: str) -> None:
         """Receive a line about a wait."""
+
+    def compared(self, tree: TreeFinding) -> None:
+        """Receive the comparison of the checkout with the tree that was applied last."""
 
     def planned(self, plan: Plan, origin: Origin) -> None:
         """Receive a plan within its limits, before it is carried out."""
@@ -45,13 +50,28 @@ class ApplyListener:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Result of `apply`; `refused` is the reason for a plan that wasn't carried out."""
+    """Result of `apply`.
+
+    Attributes:
+        plan: The plan.
+        origin: The commit of its jobs.
+        applier: Its executor.
+        outcomes: The outcomes of its changes.
+        refused: The reason for a plan that wasn't carried out.
+        tree: The comparison of the checkout with the tree that was applied last.
+    """
 
     plan: Plan
     origin: Origin
     applier: Applier
     outcomes: Sequence[Outcome] = ()
     refused: RefusedError | None = None
+    tree: TreeFinding = NOT_COMPARED
+
+    @property
+    def is_older(self) -> bool:
+        """True if the plan wasn't carried out because of the checkout's commit: nothing is reported then."""
+        return isinstance(self.refused, OlderTreeError)
 
 
 def apply(
@@ -64,6 +84,7 @@ def apply(
     by_hand: bool = False,
     origin: Origin | None = None,
     reviewed: str | None = None,
+    allow_older: bool = False,
     patience: float = PATIENCE,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Applied:
@@ -74,23 +95,32 @@ def apply(
         by_hand: True if a person started the command: a failed set-up is tried again then.
         origin: The commit of the jobs; by default, their files are compared with the checked-out commit.
         reviewed: Digest of the reviewed plan; None without a review.
+        allow_older: True if a person asked to apply the checkout although a newer one was applied.
         patience: Seconds to wait for unknown outcomes, and for cancelled jobs to end.
         go_on: Called before each submission and each wait, from any thread; False stops further ones.
     """
     plan = plan_of(session, desired, observed, whole=whole, by_hand=by_hand)
+    # Only this process's own checkout of a branch comes with its origin.
+    tree = tree_check(session, whole=whole, allow_older=allow_older, is_exported=origin is not None)
     origin = origin or _compare_with_commit(session.config, desired, plan)
     applier = applier_of(session, desired, origin.commit_of, patience, listener.waiting, go_on)
+    applied = Applied(plan, origin, replace(applier, withheld=tree.withheld))
     # Limits are checked against the whole plan, before anything of it is shown or carried out.
     try:
+        listener.compared(tree.check())
         limits = session.environment.limits
         check_limits(plan, accelerator_hours(plan, limits), limits, reviewed)
     except RefusedError as error:
-        return Applied(plan, origin, applier, refused=error)
+        return replace(applied, refused=error, tree=tree.finding)
     listener.planned(plan, origin)
     with listener.submitting() as progress:
-        outcomes = carry_out(session, replace(applier, listener=progress), plan, origin)
+        try:
+            outcomes = carry_out(session, replace(applied.applier, listener=progress), plan, origin, tree)
+        except OlderTreeError as error:
+            # Another apply has recorded its commit since the comparison.
+            return replace(applied, refused=error, tree=tree.finding)
     listener.carried_out(outcomes, origin)
-    return Applied(plan, origin, applier, outcomes)
+    return replace(applied, outcomes=outcomes, tree=tree.finding)
 
 
 def _compare_with_commit(config: Config, desired: Desired, plan: Plan) -> Origin:
@@ -108,19 +138,27 @@ def submitted_by(plan: Plan) -> list[DesiredJob]:
     return [c.desired for c in plan.changes if c.desired and c.action in SUBMISSIONS]
 
 
-def carry_out(session: Session, applier: Applier, plan: Plan, origin: Origin) -> list[Outcome]:
+def carry_out(
+    session: Session, applier: Applier, plan: Plan, origin: Origin, tree: TreeCheck | None = None
+) -> list[Outcome]:
     """Carry out a plan; return its outcomes, failures among them, in the plan's order.
 
-    Submissions come first, then blocked jobs, then cancellations.
+    Submissions come first, then blocked jobs, then cancellations. Before them, `tree` records the commit.
+
+    Raises:
+        OlderTreeError: Since the comparison, another apply has recorded a commit that forbids this one.
     """
     if session.is_local:
         # In Google Cloud `reconciler init --claims` does this. If apply did, it would accept a claims bucket
         # that was emptied by mistake, and submit every job again.
         session.ports.claims.prepare()
+    if tree:
+        tree.record()
     if (origin.exact or origin.made) and posts_statuses(session.config):
         # The record comes first: after a crash the next pass posts the statuses of what was submitted.
         skipped = partial(passed_over, session.config.root, origin.commit)
-        open_record(session.commits, origin.commit, origin.part(plan), skipped)
+        replaced = tree.replaced if tree else ""
+        open_record(session.commits, origin.commit, origin.part(plan), skipped, replaced)
     place = {id(change): number for number, change in enumerate(plan.changes)}
     with closing(applier.run(plan)) as outcomes:
         # Submissions run concurrently; the order must not depend on the service's response times.

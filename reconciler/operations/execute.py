@@ -76,6 +76,8 @@ class Applier:
         together: Runs several submissions or claim updates; the functions above must be thread-safe if it
             uses threads.
         listener: Called with the submissions' progress, from one thread at a time.
+        withheld: Called before each cancel of a run without a duplicate; returns why it is withheld, "" for
+            nothing; raises ServiceError.
     """
 
     ports: Ports
@@ -88,6 +90,7 @@ class Applier:
     go_on: Callable[[], bool] = lambda: True
     together: RunTasks = run_in_order
     listener: Listener = lambda standing: None
+    withheld: Callable[[], str] = lambda: ""
 
     def run(self, plan: Plan) -> Generator[Outcome]:
         """Carry out the plan; yield the outcome of each change except `none`, as it becomes known."""
@@ -213,6 +216,10 @@ class Applier:
             run = change.actual
             assert run is not None, "a cancel is always of an actual job"
             try:
+                # Which of two runs of one attempt stays doesn't depend on the tree.
+                if not change.repair and (reason := self.withheld()):
+                    yield Outcome(change, Status.SKIPPED, error=reason)
+                    continue
                 record_cancel(self.ports, run, f"cancelled: {change.reason}")
                 cancel(self.ports, run)
                 cancelled.append((change, run))

@@ -90,8 +90,11 @@ def follow_up(
     """Update claims and commit statuses with the observed state; post the reason for a refused plan.
 
     Errors become problems of the result, since the jobs are not affected; the next pass tries again. `full`
-    and `full_after` are those of `look`.
+    and `full_after` are those of `look`. A plan that was refused for its checkout's commit leaves everything
+    as it is: the claims and statuses are those of the newer commit.
     """
+    if applied.is_older:
+        return FollowUp(None)
     state = _update(session, desired, applied, full, full_after)
     if applied.refused is None:
         return state

@@ -13,6 +13,7 @@ from reconciler.google.engines import engine_class
 from reconciler.google.object_store import staged_uri
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment, Limits
+from reconciler.model.applied_tree import Effect, TreeFinding
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
@@ -63,6 +64,12 @@ def plan_of(
         occasion=Occasion(by_hand, session.config.images),
     )
     return with_refusals(plan, environment.limits)
+
+
+def with_tree(plan: Plan, tree: TreeFinding) -> Plan:
+    """Return the plan with what the checkout's commit means for its apply."""
+    refusals = (tree.line, *plan.refusals) if tree.effect is Effect.REFUSE else plan.refusals
+    return replace(plan, tree=tree, refusals=refusals)
 
 
 def with_refusals(plan: Plan, limits: Limits) -> Plan:

@@ -73,10 +73,15 @@ class Reporter(Protocol):
         """Post the statuses that differ from the commit's current ones; return an outcome for each."""
 
 
-def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -> None:
+def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped, replaced: str = "") -> None:
     """Record the statuses that a commit is owed, before the first submission of its plan.
 
-    `skipped` returns, for known commits, the commits that were passed over since.
+    Args:
+        store: The records.
+        commit: The commit.
+        plan: Its plan.
+        skipped: Returns, for known commits, the commits that were passed over since.
+        replaced: The newer commit that a person asked to replace by this one; "" for none.
 
     Raises:
         ServiceError: The record can't be written, so the jobs' ends could not be reported.
@@ -97,7 +102,10 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped) -
     submitted = {change.key for change in plan.changes if change.action in SUBMISSIONS}
     for sha, other in records.items():
         keys = {key for job in other.record.jobs.values() for key in job.keys}
-        if other.record.closed and sha != commit and not keys.isdisjoint(submitted):
+        is_due = other.record.closed and not keys.isdisjoint(submitted)
+        if sha != commit and sha == replaced:
+            store.write(replace(other.record, closed=False, replaced_by=commit), other.generation)
+        elif sha != commit and is_due:
             store.write(replace(other.record, closed=False), other.generation)
     for _ in range(TRIES):
         found = records.get(commit)

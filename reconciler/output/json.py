@@ -14,6 +14,7 @@ from reconciler.base.diagnostics import WARNING, Problem
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Plan
 
 if TYPE_CHECKING:
+    from reconciler.model.applied_tree import TreeFinding
     from reconciler.model.cause import Cause
     from reconciler.model.details import JobDetails, Output, Study, Workers
     from reconciler.planning.outcome import JobStatus, Outcome
@@ -48,7 +49,13 @@ def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
         "changes": [_change_json(change) for change in plan.changes],
         "drift": [_values(drift, "kind", "job_name", "base_name", "detail") for drift in plan.drift],
         "problems": [problem_json(problem) for problem in problems],
+        "appliedTree": _tree_json(plan.tree) if plan.tree and plan.tree.commit else None,
     }
+
+
+def _tree_json(tree: TreeFinding) -> Json:
+    time = tree.time.isoformat().replace("+00:00", "Z") if tree.time else None
+    return {**_values(tree, "commit", "relation", "effect"), "time": time, "message": tree.line or None}
 
 
 def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:

@@ -199,7 +199,8 @@ def _comparison_markdown(
 
 
 def _refusals(plan: Plan) -> list[str]:
-    return [f"**Apply would refuse this plan:** {text(refusal)}." for refusal in plan.refusals]
+    refused = [f"**Apply would refuse this plan:** {text(refusal)}." for refusal in plan.refusals]
+    return [*refused, text(plan.tree.note)] if plan.tree and plan.tree.note else refused
 
 
 def _run(links: Links) -> str:

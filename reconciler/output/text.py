@@ -114,6 +114,8 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False, width:
     if plan.drift:
         lines.append("")
     lines += [paint("head", summary_line(plan)), *(paint("!", line) for line in refused)]
+    if plan.tree and plan.tree.note:
+        lines.append(paint("!", one_line(plan.tree.note)))
     # The digest is for `apply --plan-digest`, which needs it only if the plan does anything.
     if plan.digest and any(change.action is not Action.NONE for change in plan.changes):
         lines.append(f"Digest: {plan.digest}")

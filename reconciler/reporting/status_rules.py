@@ -145,8 +145,9 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
         # gone: "superseded before it was applied" must not replace that result.
         return DueStatuses({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
     last = newest or record
+    by = f"superseded by {record.replaced_by[:7]}" if record.replaced_by else "superseded"
     verdicts = [
-        _verdict(view, record.sha, name, job, superseded=_is_superseded(name, job, last))
+        _verdict(view, record.sha, name, job, superseded=by if _is_superseded(name, job, last) else "")
         for name, job in sorted(record.jobs.items())
     ]
     by_commit: dict[str, list[CommitStatus]] = defaultdict(list)
@@ -159,7 +160,12 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
             over = verdict.status.over if each else Over.SOMETHING
             by_commit[verdict.sha].append(replace(verdict.status, over=over))
     if record.whole:
-        by_commit[record.sha].append(_overall_status(view.contexts.overall, verdicts))
+        # Only a commit with jobs that this cost their success names the commit that replaced it.
+        cost = any(
+            v.state != "success" and _is_superseded(v.name, record.jobs[v.name], last) for v in verdicts
+        )
+        replaced_by = record.replaced_by if cost else ""
+        by_commit[record.sha].append(_overall_status(view.contexts.overall, verdicts, replaced_by))
     return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
 
 
@@ -248,6 +254,7 @@ def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) ->
         told="" if before.closed else before.told,
         seen=None if before.closed else before.seen,
         applied=applied,
+        replaced_by="",
     )
 
 
@@ -268,7 +275,7 @@ def _is_superseded(name: str, job: WantedJob, newest: CommitRecord) -> bool:
     return newest.whole if newer is None else set(newer.keys).isdisjoint(job.keys)
 
 
-def _verdict(view: View, sha: str, name: str, job: WantedJob, *, superseded: bool) -> Verdict:
+def _verdict(view: View, sha: str, name: str, job: WantedJob, *, superseded: str) -> Verdict:
     claimed = _claimed(job.keys, view.attempts)
     verdict = _judge(view, sha, name, job, _without_idle_refusal(claimed), superseded=superseded)
     attempts = claimed[-1][1].id.attempt if claimed else 0
@@ -284,7 +291,7 @@ def _judge(
     job: WantedJob,
     claimed: Sequence[tuple[Claim, Attempt]],
     *,
-    superseded: bool,
+    superseded: str,
 ) -> Verdict:
     # The commit of the first submission gets the status; later commits only found the job.
     # No commit submitted an adopted job: each that contains it shows how it stands.
@@ -296,7 +303,8 @@ def _judge(
     # A job that the newest commit contains isn't suspended, even if an older checkout suspends it.
     if superseded and (not claimed or claimed[-1][0].state is ClaimState.REJECTED):
         word = "suspended" if _is_suspended(change) else "superseded"
-        return _end(name, first, context, word, f"{word} before it was submitted", claimed)
+        text = word if word == "suspended" else superseded
+        return _end(name, first, context, word, f"{text} before it was submitted", claimed)
     problem = view.problems.get(name) or _blocked(change) if change else ""
     if not claimed:
         return _unclaimed(name, first, context, problem)
@@ -322,7 +330,7 @@ def _judge(
         case ClaimState.BOUND if attempt.failed and change and change.action in _TO_BE_RETRIED:
             return _failed(name, first, context, problem, claim, attempt)
         case ClaimState.BOUND:
-            aside = "superseded" if superseded and not _is_suspended(change) else ""
+            aside = "" if _is_suspended(change) else superseded
             verdict = _bound(name, first, context, claim, attempt, aside)
             # A plan of selected jobs doesn't show if a failed job outside the selection has attempts left.
             is_open = attempt.failed and change is None and not superseded and not view.plan.whole
@@ -384,19 +392,24 @@ def _end(
     return Verdict(name, word, "error", True, sha, run_status("error", context, text, job_name))
 
 
-def _overall_status(context: str, verdicts: Sequence[Verdict]) -> CommitStatus:
-    """Return the status over all jobs: red if any job is red, green only if all jobs succeeded."""
+def _overall_status(context: str, verdicts: Sequence[Verdict], replaced_by: str) -> CommitStatus:
+    """Return the status over all jobs: red if any job is red, green only if all jobs succeeded.
+
+    `replaced_by` is the older commit that a person applied over it; "" for none.
+    """
     states = {verdict.state for verdict in verdicts}
     state: StatusState = next((s for s in ("failure", "error", "pending") if s in states), "success")
-    status = update_status(state, context, _summary(verdicts), sum(verdict.step for verdict in verdicts))
+    by = f"superseded by {replaced_by[:7]}: " if replaced_by else ""
+    text = by + _summary(verdicts, _ROOM - len(by))
+    status = update_status(state, context, text, sum(verdict.step for verdict in verdicts))
     # The process that posted the present status may have known more than "not submitted yet", so that this
     # goes over no status. The failure of another job is posted all the same: `state` isn't pending then.
     guess = state == "pending" and any(verdict.guess for verdict in verdicts)
     return replace(status, over=Over.NOTHING) if guess else status
 
 
-def _summary(verdicts: Sequence[Verdict]) -> str:
-    """Return the names of red jobs, then the numbers of the others."""
+def _summary(verdicts: Sequence[Verdict], room: int) -> str:
+    """Return the names of red jobs, then the numbers of the others, in so many characters if possible."""
     if not verdicts:
         return "no jobs"
     bad: dict[str, list[str]] = defaultdict(list)
@@ -411,7 +424,7 @@ def _summary(verdicts: Sequence[Verdict]) -> str:
     live = (f", {number} {word}" for word, number in sorted(well.items()) if word != "succeeded")
     counts = f"{well['succeeded']} of {counted(len(verdicts), 'job')} succeeded{''.join(live)}"
     named = "; ".join(f"{word}: {', '.join(names)}" for word, names in sorted(bad.items()))
-    if len(named) + len(counts) > _ROOM:
+    if len(named) + len(counts) > room:
         named = ", ".join(f"{len(names)} {word}" for word, names in sorted(bad.items()))
     return f"{named} · {counts}" if named else counts
 

@@ -15,8 +15,17 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from reconciler.base.errors import ReconcilerError, ServiceError
+from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import Claim, ClaimId
-from reconciler.model.ports import Announcement, ClaimRead, ClaimStore, Clock, StoredSummary, Versioned
+from reconciler.model.ports import (
+    Announcement,
+    ClaimRead,
+    ClaimStore,
+    Clock,
+    StoredSummary,
+    StoredTree,
+    Versioned,
+)
 from reconciler.submission.summary import Preface, read_preface, with_preface
 
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
@@ -84,6 +93,14 @@ class AnnouncedClaims:
     def write_summary(self, content: bytes, generation: int) -> bool:
         """Replace the summary of this generation, as `ClaimStore.write_summary`."""
         return self._store.write_summary(content, generation)
+
+    def applied_tree(self) -> StoredTree:
+        """Return the tree that was applied last, as `ClaimStore.applied_tree`."""
+        return self._store.applied_tree()
+
+    def write_applied_tree(self, tree: AppliedTree, generation: int) -> bool:
+        """Replace the record of this generation, as `ClaimStore.write_applied_tree`."""
+        return self._store.write_applied_tree(tree, generation)
 
     def write(self, claim: Claim, generation: int) -> Versioned | None:
         """Replace the claim of this generation, as `ClaimStore.write`; announce a new claim first."""

@@ -134,8 +134,11 @@ def keep_summary(
             others stays, and there is none without them.
     """
     observed, stored = seen.observed, seen.stored
-    is_worth = seen.summary or len(observed.versions) + len(observed.runs) >= ports.least_history
-    if stored is None or not is_worth or (seen.summary is None and not whole):
+    if stored is None or (seen.summary is None and not whole):
+        return
+    is_large = len(observed.versions) + len(observed.runs) >= ports.least_history
+    # What can't be used has to be replaced, or each look would report it.
+    if not (seen.summary or stored.content or is_large):
         return
     genesis = stored.genesis or ports.claims.genesis_generation()
     before = seen.summary

@@ -22,6 +22,7 @@ from raw_server import Behaviour, RawServer, answer, reset, send_then_close, sil
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.google.session import Session
+from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json
 from reconciler.model.job import State
 
@@ -531,6 +532,44 @@ def test_a_summary_is_read_as_it_was_written_and_is_no_claim(service: HeldServic
     assert (found.content, found.genesis) == (b"{}", claims.genesis_generation())
     assert claims.listed() == {}
     assert claims.write_summary(b"[]", found.generation)
+
+
+@pytest.mark.fault(58)
+def test_record_of_the_applied_tree_is_written_over_what_was_read_and_is_no_claim(
+    service: HeldService, session: Session
+) -> None:
+    claims = session.claims
+    claims.prepare()
+    none = claims.applied_tree()
+    assert (none.tree, none.generation) == (None, 0)
+    assert none.now is not None
+    first, second = (AppliedTree(letter * 40, none.now, "a test", ("a" * 40,)) for letter in "bc")
+    assert claims.write_applied_tree(first, 0)
+    assert not claims.write_applied_tree(second, 0), "another process has written it"
+    found = claims.applied_tree()
+    assert found.tree == first
+    assert claims.write_applied_tree(second, found.generation)
+    assert claims.applied_tree().tree == second
+    assert claims.listed() == {}
+    (path,) = (service.home / "gcs" / BUCKET).rglob("_applied/*/*")
+    path.unlink()
+    deleted = claims.applied_tree()
+    assert (deleted.tree, deleted.generation) == (None, 0)
+
+
+def test_record_of_the_applied_tree_is_read_once_while_nobody_writes_it(session: Session) -> None:
+    claims = session.claims
+    claims.prepare()
+    now = claims.now()
+    assert claims.write_applied_tree(AppliedTree("b" * 40, now, "a test"), 0)
+    read, reads = claims._store.read, []
+    claims._store.read = lambda found: reads.append(found.name) or read(found)  # type: ignore[method-assign]
+    for _ in range(3):
+        assert claims.applied_tree().tree is not None
+    assert len(reads) == 1
+    assert claims.write_applied_tree(AppliedTree("c" * 40, now, "a test"), claims.applied_tree().generation)
+    tree = claims.applied_tree().tree
+    assert (tree and tree.commit, len(reads)) == ("c" * 40, 2)
 
 
 @pytest.mark.fault(55)

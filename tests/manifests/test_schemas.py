@@ -1025,6 +1025,13 @@ OUTPUT_SAMPLES: dict[str, Json] = {
             {"kind": "orphaned", "jobName": "old_0123456789abcdef", "baseName": "old", "detail": "gone"}
         ],
         "problems": [],
+        "appliedTree": {
+            "commit": "2c166de0" * 5,
+            "relation": "older",
+            "effect": "refuse",
+            "time": "2026-01-01T00:00:00Z",
+            "message": "this checkout is older",
+        },
     },
     "status": {
         "formatVersion": 1,

@@ -19,6 +19,7 @@ _PLANS = (
 
 TESTS: dict[str, tuple[str, ...]] = {
     "model.ports": ("model/test_answers", "model/test_ports", "reporting/test_refusals"),
+    "model.applied_tree": ("model/test_applied_tree", "operations/test_tree_check"),
     "model.job": (
         "model/test_labels",
         "model/test_log_entry",

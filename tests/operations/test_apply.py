@@ -318,6 +318,25 @@ class TestCancel:
         assert (cancel.status, cancel.error) == (Status.SKIPPED, "its replacement was not submitted")
         assert outside.jobs.cancelled == []
 
+    @pytest.mark.fault(56, 57)
+    def test_a_withheld_cancel_is_skipped_and_leaves_no_reason(self, outside: Outside) -> None:
+        old, new = self.replaced(outside)
+        submit, cancel = apply(outside, new, withheld=lambda: "withheld: a newer commit was applied")
+        assert submit.status is Status.APPLIED
+        assert (cancel.status, cancel.error) == (Status.SKIPPED, "withheld: a newer commit was applied")
+        assert outside.jobs.cancelled == []
+        assert claim_of_job(outside, old).error == "", "a person's cancel would count as the tool's"
+
+    def test_what_withholds_cancels_may_fail_for_each_of_them(self, outside: Outside) -> None:
+        _, new = self.replaced(outside)
+
+        def withheld() -> str:
+            raise ServiceError("the store is away")
+
+        _, cancel = apply(outside, new, withheld=withheld)
+        assert (cancel.status, cancel.error) == (Status.FAILED, "the store is away")
+        assert outside.jobs.cancelled == []
+
     @pytest.mark.fault(17)
     @pytest.mark.parametrize("end", [State.SUCCEEDED, State.FAILED, State.CANCELLED])
     def test_a_cancel_is_waited_for_and_its_end_is_told(self, outside: Outside, end: State) -> None:
@@ -601,6 +620,12 @@ def test_a_second_job_is_cancelled_before_anything_is_waited_for(outside: Outsid
     apply(outside, job, wanted("other"), patience=60.0)
     assert cancelled == [before]
     assert outside.jobs.read("", "", younger.resource).state is State.CANCELLED
+
+
+def test_a_second_job_is_cancelled_from_any_tree(outside: Outside) -> None:
+    job, _, younger = TestTwice().doubled(outside)
+    apply(outside, job, withheld=lambda: "withheld: a newer commit was applied")
+    assert outside.jobs.cancelled == [younger.resource]
 
 
 def test_what_is_replaced_goes_on_until_what_replaces_it_is_known(outside: Outside) -> None:

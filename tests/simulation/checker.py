@@ -60,6 +60,8 @@ class _Pass:
         left_out: The jobs that its last listing of all runs left out against the bounds: of those named, and
             of those that ended where it was empty.
         shown: The jobs that its last listing of all runs showed, where the services break their bounds.
+        tree: The commit that it last read as applied last; None for none read since its plan.
+        cancelled: The job whose cancel that read was for.
         blind_looks: By key, the jobs of wanted content that its last search for that key would have left out.
     """
 
@@ -77,6 +79,8 @@ class _Pass:
     unseen: list[Job] = field(default_factory=list)
     left_out: list[Job] = field(default_factory=list)
     shown: set[str] = field(default_factory=set)
+    tree: str | None = None
+    cancelled: str = ""
     blind_looks: dict[str, list[Job]] = field(default_factory=dict)
 
 
@@ -86,7 +90,8 @@ class Checker:
     The invariants are I1 to I8, and the promises of planning and sending: "suspend", "attempts", "elder" (of
     two duplicates), "successor" (before a cancel), "blind" (listings), "paused" (processes) and "head" (of a
     request); "adopt": a live job is adopted only by its own content, before anything else is begun for it;
-    "instance": environments with one project and location take nothing of each other's; and
+    "instance": environments with one project and location take nothing of each other's;
+    "tree": a clone that is behind what was applied cancels nothing, and isn't recorded as applied; and
     "set-up": one that fails is tried three times at most, ten minutes apart, unless a person starts it.
 
     Attributes:
@@ -131,15 +136,20 @@ class Checker:
         # Commits of which a pass applied some jobs alone, and which need no verdict.
         self._in_part: set[str] = set()
         self._passes: dict[str, _Pass] = {}
+        self._comparing: dict[str, bool] = {}
         claims.watch = self.written
 
     # What the world tells as it happens.
 
-    def began(self, commit: Commit, who: str, *, whole: bool) -> None:
-        """A pass begins with what is checked out, or with some jobs of it."""
+    def began(self, commit: Commit, who: str, *, whole: bool, compares: bool) -> None:
+        """A pass begins with what is checked out, or some jobs of it.
+
+        Older versions don't compare it with what was applied.
+        """
         if not whole:
             self._in_part.add(commit.sha)
         self._passes[who] = _Pass(commit, self._world.now)
+        self._comparing[who] = compares
 
     def remembers(self, found: Mapping[ClaimId, Versioned], genesis: int, who: str) -> None:
         """A reconciler begins a short look, with the claims that it needn't read, by a store's summary."""
@@ -212,6 +222,31 @@ class Checker:
         more = {kind for kind, _ in drift[0] ^ drift[1]}
         if said[0] != said[1] or not drift[0] <= drift[1] or more - {DriftKind.DUPLICATE}:
             self._wrong("look", f"{said[0]} {drift[0]} and in full {said[1]} {drift[1]}")
+
+    def read_tree(self, commit: str, who: str) -> None:
+        """A reconciler reads which commit was applied last."""
+        self.seen["clones behind"] += self._is_before(self._passes[who].commit.sha, commit)
+        self._passes[who].tree, self._passes[who].cancelled = commit, ""
+
+    def wrote_tree(self, commit: str, last: str, who: str) -> None:
+        """A reconciler records its commit as applied, over another one."""
+        if self._is_before(commit, last):
+            self._wrong("tree", f"{who} recorded {commit[:7]} as applied, which is older than {last[:7]}")
+
+    def _is_before(self, commit: str, other: str) -> bool:
+        """Whether a commit of the repository is an ancestor of another one."""
+        return any(one.sha == other and commit in one.before for one in self._repository.history)
+
+    def _may_cancel(self, job: Job, who: str) -> None:
+        """A reconciler cancels what its tree replaces only if no newer one was applied, as it reads anew."""
+        one_pass = self._passes[who]
+        if one_pass.cancelled == job.name or not self._comparing[who]:
+            return  # the request is repeated
+        if one_pass.tree is None or one_pass.cancelled:
+            self._wrong("tree", f"{who} cancelled {job.name} without a look at what was applied last")
+        elif self._is_before(one_pass.commit.sha, one_pass.tree):
+            self._wrong("tree", f"{who} cancelled {job.name}, although {one_pass.tree[:7]} was applied")
+        one_pass.cancelled = job.name
 
     def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str, *, part: bool = False) -> None:
         """A reconciler gets all claims, or a part of them."""
@@ -356,7 +391,7 @@ class Checker:
 
     def planned(self, plan: Plan, who: str) -> None:
         """A pass is about to carry out this plan; its later searches are no part of its look."""
-        self._passes[who].planned = True
+        self._passes[who].planned, self._passes[who].tree = True, None
         cancels = (change.actual for change in plan.changes if change.action is Action.CANCEL)
         self._to_cancel |= {run.resource for run in cancels if run}
         self._own_cancels(plan)
@@ -443,6 +478,7 @@ class Checker:
         older = slot[: slot.index(job)] if job in slot else slot
         if any(other.counted(one_pass.began) for other in older):
             return
+        self._may_cancel(job, who)
         wanted = next((j for j in one_pass.commit.jobs if j.manifest.name == self._base_of(job)), None)
         if wanted is None:
             self._unwanted(job, who)
@@ -852,8 +888,8 @@ class Checkers:
         """The sums of what they saw."""
         return sum((checker.seen for checker in self._by_instance.values()), Counter[str]())
 
-    def began(self, commit: Commit, who: str, *, whole: bool) -> None:
-        self._of[who].began(commit, who, whole=whole)
+    def began(self, commit: Commit, who: str, *, whole: bool, compares: bool) -> None:
+        self._of[who].began(commit, who, whole=whole, compares=compares)
 
     def remembers(self, found: Mapping[ClaimId, Versioned], genesis: int, who: str) -> None:
         self._of[who].remembers(found, genesis, who)
@@ -908,6 +944,12 @@ class Checkers:
 
     def by_hand(self, plan: Plan, who: str) -> None:
         self._of[who].by_hand(plan)
+
+    def read_tree(self, commit: str, who: str) -> None:
+        self._of[who].read_tree(commit, who)
+
+    def wrote_tree(self, commit: str, last: str, who: str) -> None:
+        self._of[who].wrote_tree(commit, last, who)
 
     def planned(self, plan: Plan, who: str) -> None:
         self._of[who].planned(plan, who)

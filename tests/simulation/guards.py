@@ -191,6 +191,20 @@ GUARDS: Mapping[str, Guard] = {
             ),
         ),
     ),
+    "tree-compared": Guard(
+        "tree",
+        (
+            Patch(
+                "model.applied_tree",
+                "if relation in _IN_ORDER or allow_older:",
+                "if True:",
+            ),
+        ),
+    ),
+    "tree-read-again": Guard(
+        "tree",
+        (Patch(_APPLY, "if not change.repair and (reason := self.withheld()):", 'if reason := "":'),),
+    ),
     "adopt-unclaimed": Guard(
         "adopt",
         (Patch("submission.adoption", "if settled := _settled(adoption, observed):", "if settled := None:"),),

@@ -20,6 +20,7 @@ from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
 from reconciler.operations.plan import wanted_of, with_specs
 from reconciler.operations.report import open_record, report
+from reconciler.operations.tree import TreeCheck
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import check_limits, make_plan
 from reconciler.reporting.github.api import GitHubSettings
@@ -69,6 +70,8 @@ class Outside:
         answers: Chance of its own and its rate: plans that a person confirms only after a while.
         least_history: Claims and runs from which there is a summary.
         parts: Chance of its own and its rate: passes over some of the jobs, as by `apply PATH`.
+        behind: Chance of its own and its rate: passes of a clone that lacks the newest commits. Without any,
+            nobody compares what is checked out with what was applied, so that such runs are what they were.
     """
 
     world: World
@@ -87,13 +90,14 @@ class Outside:
     answers: tuple[random.Random, float] = (random.Random(0), 0.0)
     least_history: int = 0
     parts: tuple[random.Random, float] = (random.Random(0), 0.0)
+    behind: tuple[random.Random, float] = (random.Random(0), 0.0)
 
     def one_pass(self, process: Process, *, full: bool = False) -> Plan | None:
         """One apply and one report; the plan, or None where it couldn't be carried through."""
-        head, ports = self.repository.head, self._ports(process)
+        head, ports = self._checked_out(process), self._ports(process)
         commit = self._part_of(head)
         whole = commit is head
-        self.world.checker.began(commit, process.name, whole=whole)
+        self.world.checker.began(commit, process.name, whole=whole, compares=self._compares(process))
         if self.claims.genesis and not self.least_history:
             self.world.checker.agree(process.name, *self.both_plans())
         try:
@@ -108,6 +112,9 @@ class Outside:
             plan = self._plan_of(commit, ports, observed, by_hand=by_hand, whole=whole)
             if by_hand:
                 self.world.checker.by_hand(plan, process.name)
+            tree = TreeCheck(ports.claims, lambda: commit, self.place.engine, process.name, whole=whole)
+            if self._compares(process):
+                tree.check()
             check_limits(plan, 0.0, LIMITS, None)
             self.world.trace(process.name, _said(plan))
             self.world.checker.planned(plan, process.name)
@@ -121,7 +128,10 @@ class Outside:
                 patience=self._patience(),
                 pause=PAUSE,
                 together=partial(process.together, self.world.rng.choice(_AT_ONCE)),
+                withheld=tree.withheld if self._compares(process) else lambda: "",
             )
+            if self._compares(process):
+                tree.record()
             records = RecordsPort(process, self.world, self.records)
             open_record(records, commit.sha, plan, partial(self.repository.passed_over, head))
             outcomes = list(applier.run(plan))
@@ -150,10 +160,21 @@ class Outside:
         if self.draining or len(commit.jobs) < 2 or chance.random() >= rate:
             return commit
         jobs = chance.sample(commit.jobs, chance.randrange(1, len(commit.jobs)))
-        return Commit(commit.sha, tuple(sorted(jobs, key=lambda job: job.manifest.name)))
+        return Commit(commit.sha, tuple(sorted(jobs, key=lambda job: job.manifest.name)), commit.before)
+
+    def _compares(self, process: Process) -> bool:
+        return self.behind[1] > 0 and not self.is_old(process.name)
+
+    def _checked_out(self, process: Process) -> Commit:
+        """Return the newest commit, or sometimes one of those before it, as in a clone that nobody pulled."""
+        chance, rate = self.behind
+        history = self.repository.history
+        if self.draining or not self._compares(process) or chance.random() > rate:
+            return self.repository.head
+        return history[max(0, len(history) - 1 - chance.choice((1, 1, 2, 4)))]
 
     def is_old(self, who: str) -> bool:
-        """Whether a reconciler is of a version that knows nothing of summaries."""
+        """Whether a reconciler is of a version that knows nothing of summaries and of what was applied."""
         return self.older and who.startswith("r") and int(who[1:]) % 2 == 0
 
     def _look(

@@ -115,6 +115,7 @@ class Simulation:
                 answers=_answers(seed),
                 least_history=_least_history(seed),
                 parts=_parts(seed),
+                behind=_behind(seed),
                 # Two environments would adopt the same job: none can know of the other's claims.
                 adopters=_adopters(seed) if place == places[0] else (random.Random(0), 0.0),
             )
@@ -347,6 +348,12 @@ def _spoilers(seed: int) -> tuple[random.Random, float]:
     """Return how often somebody spoils the summary in one run: in most never."""
     rng = random.Random(f"spoilers of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.01, 0.05))
+
+
+def _behind(seed: int) -> tuple[random.Random, float]:
+    """Return how often a pass is one of a clone that is behind: in half of the runs never."""
+    rng = random.Random(f"behind of {seed}")
+    return rng, rng.choice((0.0, 0.0, 0.2, 0.5))
 
 
 def _days(seed: int) -> tuple[random.Random, float]:

@@ -23,10 +23,50 @@ _LEGACY = ("fraud", "wine")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What is checked out at one time."""
+    """What is checked out at one time.
+
+    As a history, it is that of a clone that has this commit and its ancestors, and nothing newer.
+
+    Attributes:
+        sha: Its name.
+        jobs: Its manifests.
+        before: Its ancestors, the newest first.
+    """
 
     sha: str
     jobs: tuple[DesiredJob, ...]
+    before: tuple[str, ...] = ()
+    obstacle: str = ""
+    remedy: str = ""
+    is_shallow: bool = False
+    is_published: bool = True
+    is_branch_head: bool = True
+
+    @property
+    def head(self) -> str:
+        """Its name."""
+        return self.sha
+
+    def has(self, commit: str) -> bool:
+        """Whether the clone has a commit."""
+        return commit in (self.sha, *self.before)
+
+    def is_ancestor(self, commit: str, of: str) -> bool:
+        """Whether the clone has a commit that comes before another one."""
+        names = (self.sha, *self.before)
+        return commit in names and of in names and names.index(commit) > names.index(of)
+
+    def is_on_branch(self, commit: str) -> bool:
+        """Whether a branch has a commit: nothing is rewritten."""
+        return True
+
+    def shares(self, commits: tuple[str, ...]) -> bool:
+        """Whether the clone has any of the commits."""
+        return any(self.has(commit) for commit in commits)
+
+    def ancestors(self, most: int) -> tuple[str, ...]:
+        """Its newest ancestors."""
+        return self.before[:most]
 
 
 class Repository:
@@ -92,7 +132,8 @@ class Repository:
     def _commit(self) -> Commit:
         self._number += 1
         sha = hashlib.sha1(str(self._number).encode()).hexdigest()
-        commit = Commit(sha, tuple(self._jobs[name] for name in sorted(self._jobs)))
+        before = tuple(commit.sha for commit in reversed(self.history))
+        commit = Commit(sha, tuple(self._jobs[name] for name in sorted(self._jobs)), before)
         self.history.append(commit)
         return commit
 

@@ -9,8 +9,16 @@ from datetime import datetime
 from typing import Any
 
 from reconciler.base.errors import ServiceError
+from reconciler.model.applied_tree import AppliedTree, tree_json, tree_of
 from reconciler.model.claim import Claim, ClaimId, CommitRecord, claim_json, claim_of, record_json, record_of
-from reconciler.model.ports import ClaimRead, Place, StoredSummary, Versioned, VersionedRecord
+from reconciler.model.ports import (
+    ClaimRead,
+    Place,
+    StoredSummary,
+    StoredTree,
+    Versioned,
+    VersionedRecord,
+)
 from reconciler.submission.summary import read_summary
 
 from .model import OURS, short_id
@@ -36,6 +44,7 @@ class Claims:
         marks: The generation of that object.
         summary: The summary of ended runs, and its generation.
         forgotten: Claims whose announcement was lost with a summary.
+        tree: The record of the tree that was applied last, and its generation.
         watch: Told of each write that took effect: what was there, and what is.
     """
 
@@ -43,6 +52,7 @@ class Claims:
         self.genesis = True
         self.marks = 1
         self.summary = b"", 0
+        self.tree = b"", 0
         self.watch: Callable[[Claim | None, Claim], None] = lambda before, after: None
         self._compares = compares
         self._marked = marked
@@ -88,10 +98,18 @@ class Claims:
         self._generation += 1
         self.summary = content, self._generation if content else 0
 
+    def put_tree(self, content: bytes, generation: int) -> bool:
+        """Compare and set the record of the tree that was applied last."""
+        if self.tree[1] != generation:
+            return False
+        self._generation += 1
+        self.tree = content, self._generation
+        return True
+
     def empty(self) -> dict[ClaimId, tuple[str, Versioned]]:
         """Lose everything, genesis too; what was there, for `restore`."""
         lost, self._objects = self._objects, {}
-        self.summary = b"", 0
+        self.summary = self.tree = b"", 0
         self.genesis = not self._marked
         return lost
 
@@ -167,6 +185,28 @@ class StorePort:
             raise ServiceError("the claim store doesn't answer")
         written = self._claims.put_summary(content, generation)
         self._process.turn("wrote the summary" if written else "did not write the summary")
+        if written and self._world.faults.happens("acknowledgement lost"):
+            raise ServiceError("the claim store doesn't answer")
+        return written
+
+    def applied_tree(self) -> StoredTree:
+        """The record of the tree that was applied last."""
+        self._reached("read what was applied")
+        content, generation = self._claims.tree
+        tree, now = tree_of(content) if content else None, self._now()
+        self._world.checker.read_tree(tree.commit if tree else "", self._process.name)
+        self._process.turn(f"read that {tree.commit[:7] if tree else 'nothing'} was applied")
+        return StoredTree(tree, generation, now)
+
+    def write_applied_tree(self, tree: AppliedTree, generation: int) -> bool:
+        """One compare-and-set, whose answer may be lost."""
+        self._reached(f"write that {tree.commit[:7]} is applied")
+        before = self._claims.tree[0]
+        written = self._claims.put_tree(tree_json(tree), generation)
+        if written:
+            last = tree_of(before).commit if before else ""
+            self._world.checker.wrote_tree(tree.commit, last, self._process.name)
+        self._process.turn(f"{'wrote' if written else 'did not write'} that {tree.commit[:7]} is applied")
         if written and self._world.faults.happens("acknowledgement lost"):
             raise ServiceError("the claim store doesn't answer")
         return written

@@ -551,6 +551,15 @@ def test_summary_begins_at_the_least_number_of_claims_and_runs(least: int, is_ke
     assert bool(world.outside.claims.stored[0]) is is_kept
 
 
+def test_unusable_summary_of_a_small_history_is_replaced() -> None:
+    world = World([bound_to(CENSUS, ENDED)], [ENDED])
+    world.outside.claims.stored = b"{", 1
+    assert world.look(CENSUS).notes
+    keep_summary(world.ports, world.look(CENSUS), by_key(CENSUS))
+    assert not world.look(CENSUS).notes
+    assert len(kept(world.outside)) == 1
+
+
 def test_summary_of_a_small_history_is_kept_up_to_date() -> None:
     world = World([bound_to(CENSUS, ENDED)], [ENDED])
     keep_summary(world.ports, world.short(CENSUS), by_key(CENSUS))

@@ -143,7 +143,11 @@ def _run(
             return _repeat(session, desired, previous, inputs)
         origin = exported(checkout.commit, desired) if checkout.is_exported else None
         applied = apply(session, desired, inputs.observed, listener, origin=origin, go_on=go_on)
-        after = follow_up(session, desired, applied, full_after=FULL_AFTER)
+        if applied.is_older:
+            # The claims and statuses are those of the newer commit, whose appliers keep them.
+            after = FollowUp(inputs.observed)
+        else:
+            after = follow_up(session, desired, applied, full_after=FULL_AFTER)
     failed = after.observed is None or any(outcome.status is Status.FAILED for outcome in applied.outcomes)
     return Pass(
         Result.REFUSED if applied.refused else Result.FAILED if failed else Result.SUCCEEDED,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from reconciler.base.errors import InvalidError, ReconcilerError
+from reconciler.model.applied_tree import TreeFinding
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Drift
 from reconciler.operations.apply import ApplyListener
@@ -23,6 +24,7 @@ Fields = tuple[tuple[str, Any], ...]
 """Fields of an event."""
 
 
+_AGO = re.compile(r", applied [a-z0-9 ]+ ago\b")
 _STATES = re.compile(rf"\b(?:{'|'.join(State)})\b", re.IGNORECASE)
 
 
@@ -62,6 +64,11 @@ class PassReporter(ApplyListener):
     def ending(self) -> None:
         """Report that the loop is ending."""
         self._events.info("ending")
+
+    def compared(self, tree: TreeFinding) -> None:
+        """Report what a person should know of the checkout's commit."""
+        found = [(("message", tree.line),)] if tree.line else []
+        self._report_new("warning", found, about="tree", same=_without_times)
 
     def carried_out(self, outcomes: Sequence[Outcome], origin: Origin) -> None:
         """Report the outcomes of a plan, and the submitted jobs without a commit."""
@@ -116,7 +123,8 @@ class PassReporter(ApplyListener):
         for kind in (Result.FAILED, Result.INVALID, Result.REFUSED):
             # Problems with a position are reported as "invalid" events already.
             error = result.error if result.result is kind and not problems else None
-            self._report_new(str(kind), [_of_error(error)] if error else [], about="pass")
+            found = [_of_error(error)] if error else []
+            self._report_new(str(kind), found, about="pass", same=_without_times)
         if result.error is None:
             self._recovered()
         else:
@@ -172,6 +180,11 @@ def _of_drift(found: Drift) -> Fields:
 def _without_states(fields: Fields) -> Fields:
     # A superseded run changes its state several times; its finding stays the same.
     return tuple((key, _STATES.sub("", value) if key == "detail" else value) for key, value in fields)
+
+
+def _without_times(fields: Fields) -> Fields:
+    # A checkout stays as old as it is, however long ago the newer commit was applied.
+    return tuple((key, _AGO.sub("", value) if isinstance(value, str) else value) for key, value in fields)
 
 
 def _of_outcomes(outcomes: Iterable[Outcome], status: Status) -> Iterable[Fields]:

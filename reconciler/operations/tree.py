@@ -1,0 +1,186 @@
+"""Comparison of a checkout with the tree that was applied last, and the record of the one that is applied."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Protocol
+
+from reconciler.base.errors import RefusedError, ServiceError
+from reconciler.model.applied_tree import (
+    MOST_ANCESTORS,
+    NOT_COMPARED,
+    AppliedTree,
+    Effect,
+    History,
+    Relation,
+    TreeFinding,
+    effect_of,
+    finding_of,
+    is_recorded,
+    relation_of,
+    withheld_reason,
+)
+from reconciler.model.ports import ClaimStore, StoredTree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from reconciler.google.session import Session
+
+_TRIES = 5
+_NOT_IN_ORDER = (Relation.OLDER, Relation.DIVERGED, Relation.UNKNOWN)
+
+
+class CheckedOut(History, Protocol):
+    """History of a checkout that also says how more of it is fetched."""
+
+    @property
+    def remedy(self) -> str:
+        """What makes an unknown relation known, as a clause."""
+
+
+class OlderTreeError(RefusedError):
+    """Error for an apply that stopped before its first write because of its checkout's commit."""
+
+
+class TreeCheck:
+    """Check of one apply's checkout against the tree that was applied last.
+
+    Args:
+        claims: The store that has the record.
+        open_history: Returns the checkout's history; called only to compare or to record.
+        engine: The environment's engine.
+        owner: The applying process, for people.
+        whole: True if it applies all jobs of the repository.
+        allow_older: True if a person asked to apply the checkout all the same.
+
+    Attributes:
+        finding: The last comparison.
+    """
+
+    def __init__(
+        self,
+        claims: ClaimStore,
+        open_history: Callable[[], CheckedOut],
+        engine: str,
+        owner: str,
+        *,
+        whole: bool,
+        allow_older: bool = False,
+    ) -> None:
+        self._claims = claims
+        self._open_history = open_history
+        self._engine = engine
+        self._owner = owner
+        self._whole = whole
+        self._allow_older = allow_older
+        self._stored = StoredTree(None, 0, None)
+        self.finding = NOT_COMPARED
+
+    @cached_property
+    def _history(self) -> CheckedOut:
+        return self._open_history()
+
+    def compare(self) -> TreeFinding:
+        """Read the record and compare the checkout with it; raise ServiceError if it can't be read."""
+        self._stored = stored = self._claims.applied_tree()
+        tree = stored.tree
+        if tree is None:
+            self.finding = NOT_COMPARED
+            return self.finding
+        history = self._history
+        relation = relation_of(tree, history)
+        is_head = relation is Relation.DIVERGED and history.is_branch_head
+        effect = effect_of(
+            relation, self._engine, whole=self._whole, is_branch_head=is_head, allow_older=self._allow_older
+        )
+        remedy = history.remedy if relation is Relation.UNKNOWN else ""
+        now = stored.now or datetime.now(UTC)
+        self.finding = finding_of(relation, effect, tree if history.head or remedy else None, now, remedy)
+        return self.finding
+
+    def check(self) -> TreeFinding:
+        """Compare, and raise OlderTreeError if nothing may be done."""
+        finding = self.compare()
+        if finding.effect is Effect.REFUSE:
+            raise OlderTreeError(finding.message, hint=finding.hint)
+        return finding
+
+    def record(self) -> None:
+        """Record the checkout's commit as the one that was applied last, where `check` permits it.
+
+        Raises:
+            OlderTreeError: Another apply has recorded another commit since, and nothing may be done.
+            ServiceError: The record can't be read or written.
+        """
+        for _ in range(_TRIES):
+            stored = self._stored
+            if (stored.tree and stored.tree.commit == self._history.head) or not self._is_recorded():
+                return
+            # A store that was just made has no time before it is asked again.
+            now = stored.now or self._claims.applied_tree().now or datetime.now(UTC)
+            ancestors = self._history.ancestors(MOST_ANCESTORS)
+            tree = AppliedTree(self._history.head, now, self._owner, ancestors)
+            if self._claims.write_applied_tree(tree, stored.generation):
+                self._stored = StoredTree(tree, 0, now)
+                return
+            self.check()
+        raise ServiceError(
+            "the commit that is applied can't be recorded: other processes keep recording theirs",
+            hint="try again",
+        )
+
+    def _is_recorded(self) -> bool:
+        # git is asked last, as few applies need it.
+        if not is_recorded(self.finding.effect, self._engine, whole=self._whole, is_published=True):
+            return False
+        return bool(self._history.head) and (self._engine == "local" or self._history.is_published)
+
+    def withheld(self) -> str:
+        """Return why the next cancel is withheld, "" if it is permitted; raise ServiceError.
+
+        The record is read again: another apply may have recorded a commit since, whose jobs must live.
+        """
+        if self.finding.effect is Effect.WITHHOLD:
+            return withheld_reason(self.finding.relation, self.finding.commit)
+        known, tree = self._stored.tree, self._claims.applied_tree().tree
+        if tree is None or (known and tree.commit == known.commit):
+            return ""
+        return withheld_reason(relation_of(tree, self._history), tree.commit)
+
+    @property
+    def replaced(self) -> str:
+        """The other commit that a person asked to replace by this checkout; "" for none."""
+        is_asked = self._allow_older and self._whole and self.finding.relation in _NOT_IN_ORDER
+        return self.finding.commit if is_asked else ""
+
+
+def tree_check(
+    session: Session, *, whole: bool, allow_older: bool = False, is_exported: bool = False
+) -> TreeCheck:
+    """Return the check of a session's checkout.
+
+    Args:
+        session: The environment.
+        whole: True if all jobs of the repository are applied.
+        allow_older: True if a person asked to apply the checkout, whatever was applied.
+        is_exported: True if this process fetched the branch and checked out its head.
+    """
+    ports = session.ports
+    return TreeCheck(
+        ports.claims,
+        partial(_git_history, session.config.root, is_exported=is_exported),
+        session.environment.engine,
+        ports.owner,
+        whole=whole,
+        allow_older=allow_older,
+    )
+
+
+def _git_history(root: Path, *, is_exported: bool) -> CheckedOut:
+    from reconciler.git.history import GitHistory  # here, as a plan before the first apply starts no program
+
+    return GitHistory(root, os.environ, is_exported=is_exported)

@@ -1,0 +1,218 @@
+"""The record of the tree that was applied last, a checkout's relation to it, and what that permits."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from reconciler.model.applied_tree import (
+    MAX_BYTES,
+    MOST_ANCESTORS,
+    AppliedTree,
+    Effect,
+    Relation,
+    effect_of,
+    finding_of,
+    is_recorded,
+    relation_of,
+    tree_json,
+    tree_of,
+    withheld_reason,
+)
+
+A, B, C, D, E = (letter * 40 for letter in "abcde")
+TIME = datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC)
+TREE = AppliedTree(C, TIME, "process 7 on laptop", (B, A))
+STORED = (
+    f'{{"formatVersion": 1, "commit": "{C}", "time": "2026-11-21T13:06:11+00:00", '
+    f'"who": "process 7 on laptop", "ancestors": ["{B}", "{A}"]}}'
+)
+
+
+@dataclass
+class Clone:
+    """A clone with these commits and their parents; `branches` are the commits of branches and tags."""
+
+    head: str
+    parents: dict[str, tuple[str, ...]]
+    branches: tuple[str, ...] = ()
+    obstacle: str = ""
+    is_shallow: bool = False
+    is_published: bool = True
+    is_branch_head: bool = False
+
+    def has(self, commit: str) -> bool:
+        return commit in self.parents
+
+    def _all(self, commit: str) -> set[str]:
+        found = {commit} & self.parents.keys()
+        for parent in self.parents.get(commit, ()):
+            found |= self._all(parent)
+        return found
+
+    def is_ancestor(self, commit: str, of: str) -> bool:
+        return self.has(commit) and commit in self._all(of)
+
+    def is_on_branch(self, commit: str) -> bool:
+        return any(self.is_ancestor(commit, branch) for branch in self.branches)
+
+    def shares(self, commits: tuple[str, ...]) -> bool:
+        return any(self._all(commit) & self._all(self.head) for commit in commits)
+
+    def ancestors(self, most: int) -> tuple[str, ...]:
+        return ()
+
+
+LINE = {A: (), B: (A,), C: (B,)}
+UP_TO_A, UP_TO_B = {A: ()}, {A: (), B: (A,)}
+FORKED = {A: (), B: (A,), D: (A,)}
+
+
+@pytest.mark.parametrize(
+    ("clone", "relation"),
+    [
+        (Clone("", {}), Relation.NONE),
+        (Clone("", {}, obstacle="git is missing"), Relation.UNKNOWN),
+        (Clone(C, LINE), Relation.SAME),
+        (Clone(C, {C: ()}, is_shallow=True), Relation.SAME),
+        (Clone(D, {**LINE, D: (C,)}), Relation.NEWER),
+        (Clone(D, {C: (), D: (C,)}, is_shallow=True), Relation.NEWER),
+        (Clone(E, {**LINE, D: (A,), E: (D, C)}), Relation.NEWER),  # by a merge
+        # Behind: with the commit, without it, and where the clone has nothing but its head.
+        (Clone(B, LINE, (C,)), Relation.OLDER),
+        (Clone(A, UP_TO_A, (A,)), Relation.OLDER),
+        (Clone(B, {B: ()}, (B,), is_shallow=True), Relation.OLDER),
+        # Beside: with the commit on a branch, and without it.
+        (Clone(D, {**LINE, D: (A,)}, (C, D)), Relation.DIVERGED),
+        (Clone(D, FORKED, (D,)), Relation.DIVERGED),
+        # Rewritten: no branch has it any more.
+        (Clone(D, {**LINE, D: (B,)}, (D,)), Relation.NONE),
+        (Clone(B, LINE, (B,)), Relation.NONE),
+        # A shallow clone may lack the way to it, or what they share.
+        (Clone(D, {C: (), D: ()}, (D,), is_shallow=True), Relation.UNKNOWN),
+        (Clone(D, {D: ()}, (D,), is_shallow=True), Relation.UNKNOWN),
+        (Clone(D, {**FORKED}, (D,), is_shallow=True), Relation.UNKNOWN),
+        # Another history, or more than a thousand commits behind.
+        (Clone(E, {E: ()}, (E,)), Relation.UNKNOWN),
+        (Clone(E, {**LINE, E: ()}, (C, E)), Relation.UNKNOWN),
+    ],
+)
+def test_relation_of_a_clone(clone: Clone, relation: Relation) -> None:
+    assert relation_of(TREE, clone) is relation
+
+
+IN_ORDER = {Relation.NONE, Relation.SAME, Relation.NEWER}
+CASES = [*itertools.product(Relation, ("google", "local"), (True, False), (True, False), (True, False))]
+
+
+@pytest.mark.parametrize(("relation", "engine", "whole", "is_branch_head", "allow_older"), CASES)
+def test_effect_of_every_case(
+    relation: Relation, engine: str, whole: bool, is_branch_head: bool, allow_older: bool
+) -> None:
+    """The table of the documentation, row by row."""
+    expected = {
+        (Relation.OLDER, "google"): Effect.REFUSE,
+        (Relation.DIVERGED, "google"): Effect.APPLY if is_branch_head else Effect.REFUSE,
+        (Relation.OLDER, "local"): Effect.WITHHOLD,
+        (Relation.DIVERGED, "local"): Effect.WITHHOLD,
+    }.get((relation, engine), Effect.WITHHOLD)
+    if not whole:
+        expected = Effect.WITHHOLD
+    if relation in IN_ORDER or allow_older:
+        expected = Effect.APPLY
+    found = effect_of(relation, engine, whole=whole, is_branch_head=is_branch_head, allow_older=allow_older)
+    assert found is expected
+    for is_published in (True, False):
+        records = is_recorded(found, engine, whole=whole, is_published=is_published)
+        assert records == (whole and found is Effect.APPLY and (engine == "local" or is_published))
+
+
+def test_stored_form_of_a_record_stays_the_same() -> None:
+    assert tree_json(TREE).decode() == STORED
+    assert tree_of(STORED.encode()) == TREE
+
+
+def test_longest_record_is_read() -> None:
+    ancestors = tuple(f"{number:040x}" for number in range(MOST_ANCESTORS))
+    tree = AppliedTree(C, TIME, "é" * 500, ancestors)
+    assert len(tree_json(tree)) < MAX_BYTES / 2
+    assert tree_of(tree_json(tree)).ancestors == ancestors
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"formatVersion": 2},
+        {"formatVersion": None},
+        {"commit": "c0ffee"},
+        {"commit": C.upper()},
+        {"commit": f"{C}\n"},
+        {"commit": "--output=/tmp/x"},
+        {"time": "yesterday"},
+        {"time": "2026-11-21T13:06:11"},
+        {"time": "0001-01-01T00:00:00Z"},
+        {"who": 7},
+        {"who": "x" * 201},
+        {"ancestors": [B, "HEAD"]},
+        {"ancestors": [B] * (MOST_ANCESTORS + 1)},
+        {"ancestors": B},
+        {"more": True},
+    ],
+)
+def test_what_is_no_record_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$"):
+        tree_of(json.dumps(json.loads(STORED) | change).encode())
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"[]", b"\xff", b"[" * 50_000, b" " * (MAX_BYTES + 1)])
+def test_what_is_no_json_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^[^\n]+$"):
+        tree_of(content)
+
+
+@pytest.mark.parametrize(
+    ("passed", "said"),
+    [
+        (timedelta(seconds=-5), "less than a minute ago"),
+        (timedelta(seconds=59), "less than a minute ago"),
+        (timedelta(minutes=1), "1 minute ago"),
+        (timedelta(minutes=3, seconds=20), "3 minutes ago"),
+        (timedelta(hours=23, minutes=59), "23 hours ago"),
+        (timedelta(days=2), "2 days ago"),
+    ],
+)
+def test_message_says_how_long_ago(passed: timedelta, said: str) -> None:
+    found = finding_of(Relation.OLDER, Effect.REFUSE, TREE, TIME + passed, "")
+    assert found.line == (
+        f"this checkout is older than ccccccc, applied {said}: pull, or use `reconciler apply --allow-older`"
+    )
+    assert found.note == "", "it is among the refusals"
+
+
+def test_other_messages() -> None:
+    def line(relation: Relation, effect: Effect) -> str:
+        return finding_of(relation, effect, TREE, TIME, "run `git fetch`").note
+
+    assert line(Relation.SAME, Effect.APPLY) == line(Relation.NEWER, Effect.APPLY) == ""
+    assert line(Relation.NONE, Effect.APPLY) == (
+        "No branch has ccccccc, applied less than a minute ago, any more."
+    )
+    assert line(Relation.DIVERGED, Effect.APPLY) == (
+        "This checkout has diverged from ccccccc, applied less than a minute ago, and is applied all the "
+        "same."
+    )
+    assert line(Relation.UNKNOWN, Effect.WITHHOLD) == (
+        "This checkout's history doesn't show if it is newer than ccccccc, applied less than a minute ago, "
+        "so it cancels nothing: run `git fetch`."
+    )
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_cancels_are_withheld_for_what_isn_t_in_order(relation: Relation) -> None:
+    reason = withheld_reason(relation, C)
+    assert bool(reason) == (relation not in IN_ORDER)
+    assert not reason or (reason.startswith("withheld: ") and "ccccccc" in reason)
