@@ -216,3 +216,53 @@ def test_cancels_are_withheld_for_what_isn_t_in_order(relation: Relation) -> Non
     reason = withheld_reason(relation, C)
     assert bool(reason) == (relation not in IN_ORDER)
     assert not reason or (reason.startswith("withheld: ") and "ccccccc" in reason)
+
+
+def test_words_of_relations_and_effects_stay_the_same() -> None:
+    """Readers of `plan --format json` rely on them."""
+    assert [*Relation] == ["none", "same", "newer", "older", "diverged", "unknown"]
+    assert [*Effect] == ["apply", "withhold", "refuse"]
+
+
+def test_checkout_far_behind_a_commit_that_is_here_is_older() -> None:
+    far = AppliedTree(C, TIME, "a test")
+    assert relation_of(far, Clone(A, LINE, (C,))) is Relation.OLDER
+    assert relation_of(far, Clone(D, {**LINE, D: (B,)}, (C, D))) is Relation.DIVERGED
+
+
+def test_record_names_a_thousand_ancestors_and_two_hundred_characters_of_its_writer() -> None:
+    assert MOST_ANCESTORS == 1000
+    assert MAX_BYTES == 100_000
+    stored = json.loads(tree_json(AppliedTree(C, TIME, "x" * 300)))
+    assert stored["who"] == "x" * 200
+
+
+def test_record_that_is_refused_is_told_why() -> None:
+    longest = STORED.encode() + b" " * (MAX_BYTES - len(STORED.encode()))
+    assert tree_of(longest) == TREE
+    with pytest.raises(ValueError, match=r"it has 100,001 bytes, and the longest record has 100,000"):
+        tree_of(longest + b" ")
+    with pytest.raises(ValueError, match="it has format version 2, not 1"):
+        tree_of(STORED.replace('"formatVersion": 1', '"formatVersion": 2').encode())
+    with pytest.raises(ValueError, match="it has format version None, not 1"):
+        tree_of(b"[]")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(3599, "59 minutes"), (3600, "1 hour"), (86_399, "23 hours"), (86_400, "1 day")],
+)
+def test_message_changes_its_unit_at_a_whole_one(seconds: int, said: str) -> None:
+    finding = finding_of(Relation.OLDER, Effect.REFUSE, TREE, TIME + timedelta(seconds=seconds), "")
+    assert f"applied {said} ago" in finding.message
+
+
+def test_finding_without_a_record_has_nothing_to_say() -> None:
+    found = finding_of(Relation.NONE, Effect.APPLY, None, TIME, "")
+    assert (found.relation, found.effect) == (Relation.NONE, Effect.APPLY)
+    assert (found.commit, found.time, found.message, found.hint, found.note) == ("", None, "", "", "")
+
+
+def test_finding_of_the_same_commit_names_it_with_its_time() -> None:
+    found = finding_of(Relation.SAME, Effect.APPLY, TREE, TIME, "")
+    assert (found.commit, found.time, found.line) == (C, TIME, "")

@@ -9,8 +9,9 @@ import pytest
 from memory_ports import Outside
 
 from reconciler.base.errors import ServiceError
+from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import ClaimId, ClaimState
-from reconciler.model.ports import Ports
+from reconciler.model.ports import Announcement, Ports
 from reconciler.submission.look import keep_summary, look
 from reconciler.submission.summary import OUTDATED, read_preface
 from tests.planning import claim_on, wanted
@@ -163,3 +164,91 @@ def test_announcement_replaces_a_spoiled_object(outside: Outside) -> None:
     outside.claims.stored = b"spoiled", 7
     outside.ports.claims.announce([CLAIM.id])
     assert announced(outside) == [(CLAIM.id,)]
+
+
+def test_second_announcement_of_a_process_is_added_to_its_first(outside: Outside) -> None:
+    ids = sorted((CLAIM.id, OTHER.id))
+    beside = outside.ports.claims
+    beside.announce([ClaimId("beside")])
+    claims = outside.ports.claims
+    claims.announce([ids[1]])
+    claims.announce([ids[0]])
+    assert announced(outside) == [(ClaimId("beside"),), tuple(ids)]
+    beside.announce([ClaimId("another")])
+    assert announced(outside) == [(ClaimId("another"), ClaimId("beside")), tuple(ids)]
+
+
+def test_announced_claim_is_announced_once(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = outside.ports.claims
+    claims.announce([CLAIM.id])
+    monkeypatch.setattr(outside.claims, "summary", lambda: pytest.fail("read again"))
+    claims.announce([CLAIM.id])
+
+
+def test_announcement_that_another_write_overtakes_is_tried_again(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, answers = outside.claims.write_summary, [False, True]
+
+    def overtaken(content: bytes, generation: int) -> bool:
+        return answers.pop(0) and write(content, generation)
+
+    monkeypatch.setattr(outside.claims, "write_summary", overtaken)
+    outside.ports.claims.announce([CLAIM.id])
+    assert (announced(outside), outside.time.slept) == ([(CLAIM.id,)], [1.0])
+
+
+def test_announcement_that_fails_is_tried_again(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, errors = outside.claims.write_summary, [ServiceError("away")]
+
+    def failing(content: bytes, generation: int) -> bool:
+        if errors:
+            raise errors.pop()
+        return write(content, generation)
+
+    monkeypatch.setattr(outside.claims, "write_summary", failing)
+    outside.ports.claims.announce([CLAIM.id])
+    assert (announced(outside), outside.time.slept) == ([(CLAIM.id,)], [1.0])
+
+
+def test_store_without_a_bucket_takes_no_announcement(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside.claims, "summary", lambda: None)
+    outside.ports.claims.announce([CLAIM.id])
+    assert (outside.claims.stored, outside.time.slept) == ((b"", 0), [])
+
+
+@pytest.mark.parametrize(("marked", "later", "expected"), [(3, 9, 3), (0, 9, 9)])
+def test_announcement_names_the_genesis_that_was_read_with_the_summary(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch, marked: int, later: int, expected: int
+) -> None:
+    outside.claims.marked = marked
+    monkeypatch.setattr(outside.claims, "genesis_generation", lambda: later)
+    outside.ports.claims.announce([CLAIM.id])
+    outside.claims.marked = expected
+    assert announced(outside) == [(CLAIM.id,)]
+
+
+def test_announcement_keeps_only_the_claims_that_a_look_did_not_find(outside: Outside) -> None:
+    claims = outside.ports.claims
+    ids = tuple(ClaimId(f"key-{number}") for number in range(6))
+    (left,) = claims.still_announced(
+        [Announcement("other", outside.time.now, ids)], {ids[2], ids[4]}, outdated=None
+    )
+    assert left.ids == (ids[0], ids[1], ids[3], ids[5])
+
+
+def test_store_is_checked_and_prepared_through_its_announcements(outside: Outside) -> None:
+    outside.claims.genesis = False
+    with pytest.raises(ServiceError, match="genesis"):
+        outside.ports.claims.check(1)
+    outside.ports.claims.prepare()
+    outside.ports.claims.check(1)
+
+
+def test_applied_tree_is_kept_through_the_announcements(outside: Outside) -> None:
+    claims = outside.ports.claims
+    tree = AppliedTree("1" * 40, outside.time.now, "a test")
+    assert claims.write_applied_tree(tree, 0)
+    assert claims.applied_tree().tree == tree
