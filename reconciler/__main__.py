@@ -22,7 +22,9 @@ def main() -> int:
         # A library's warning would break a log in JSON, and may quote untrusted text.
         warnings.simplefilter("ignore")
     from reconciler.cli import run
+    from reconciler.cli.streams import open_streams
 
+    open_streams()
     return run(sys.argv[1:])
 
 

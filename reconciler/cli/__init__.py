@@ -28,6 +28,24 @@ def run(argv: Sequence[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    log_format = _log_format(argv)
+    try:
+        try:
+            return _run(argv, log_format)
+        finally:
+            # Here, as argparse prints a help text and exits.
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader closed the pipe; at exit the interpreter would flush stdout again and print an error.
+        _drop_output()
+    except OSError as error:
+        named = f": {error.filename}" if error.filename else ""
+        print_message(f"{error.strerror or error}{named}", log_format)
+        _drop_output()
+    return int(ExitCode.FAILED)
+
+
+def _run(argv: Sequence[str], log_format: str) -> int:
     try:
         _refuse_unsecure_commands()
         if "_ARGCOMPLETE" in os.environ:  # set by the shell's script alone
@@ -36,10 +54,8 @@ def run(argv: Sequence[str]) -> int:
             complete(parser_of([]))
         arguments = parse(argv)
         code: ExitCode = arguments.command(arguments)
-        sys.stdout.flush()
         return int(code)
     except ReconcilerError as error:
-        log_format = _log_format(argv)
         if isinstance(error, InvalidError):
             print_problems(error.problems, log_format)
         print_error(error, log_format)
@@ -47,15 +63,6 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt as stop:
         print(_INTERRUPTED, file=sys.stderr)
         return _BY_SIGNAL + (stop.args[0] if stop.args else signal.SIGINT)
-    except BrokenPipeError:
-        # The reader closed the pipe; at exit the interpreter would flush stdout again and print an error.
-        _drop_output()
-        return int(ExitCode.FAILED)
-    except OSError as error:
-        named = f": {error.filename}" if error.filename else ""
-        print(f"reconciler: {one_line(f'{error.strerror or error}{named}')}", file=sys.stderr)
-        _drop_output()
-        return int(ExitCode.FAILED)
 
 
 def _drop_output() -> None:

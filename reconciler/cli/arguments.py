@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from reconciler import __version__
 from reconciler.base.errors import ExitCode, UsageError
+from reconciler.cli.parsers import HelpFormatter, Parser
 from reconciler.cli.values import (
     COLUMNS,
     EXAMPLES,
@@ -30,24 +31,6 @@ _WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet
 _FULL = "also read all ended runs and their claims, as an audit"
 _YES = "don't ask for confirmation in a Google Cloud environment"
 _Flags = Callable[[argparse.ArgumentParser], None]
-
-
-class _Parser(argparse.ArgumentParser):
-    """Parser that raises UsageError; argparse itself exits with 2, which means pending changes here."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, hint=f"see `{self.prog} --help`")
-
-
-class _Formatter(argparse.HelpFormatter):
-    """Formatter that puts each command and its help on one line."""
-
-    def add_argument(self, action: argparse.Action) -> None:
-        """Add an argument."""
-        super().add_argument(action)
-        # argparse forgets that commands are indented under their title, so the longest names don't fit.
-        if isinstance(action, argparse._SubParsersAction):
-            self._action_max_length += self._indent_increment
 
 
 class _Spec(NamedTuple):
@@ -104,7 +87,7 @@ def _check_command(name: str) -> None:
 def _refuse_unknown(argument: str, command: str) -> NoReturn:
     """Raise UsageError for an argument that the command doesn't take."""
     program = f"reconciler {command}"
-    parser = _Parser(prog=program)
+    parser = Parser(prog=program)
     spec = next(spec for spec in _COMMANDS if spec.name == command)
     spec.flags(parser)
     _common(parser)
@@ -127,9 +110,9 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     """Return the parser of the command that `argv` begins with; of all commands if it begins with none."""
     # Without an explicit width, argparse imports `shutil` to find it, which slows every command down.
     width = (terminal_columns() or COLUMNS) - 2  # argparse's own default
-    parser = _Parser(
+    parser = Parser(
         prog="reconciler",
-        formatter_class=partial(_Formatter, width=width),
+        formatter_class=partial(HelpFormatter, width=width),
         description="Keep the cloud in sync with a repository of training jobs written in YAML.",
         epilog="exit codes: 0 done, 1 something failed, 2 changes pending (plan --detailed-exitcode), "
         "3 invalid manifests or configuration, 4 refused by a limit or a stale plan, 64 wrong usage",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -97,7 +98,7 @@ def _sources(arguments: argparse.Namespace, working: Path) -> list[Source]:
     words: Sequence[str] = arguments.sources
     start = words.index("--") if "--" in words else len(words)
     needs_stdin = "-" in words or any(word == "--config=-" for word in words)
-    stdin = sys.stdin.buffer.read(MAX_SOURCE + 1) if needs_stdin else None
+    stdin = _standard_input() if needs_stdin else None
     sources = [
         Source("-", working, stdin or b"") if name == "-" else source_of(name, working)
         for name in words[:start]
@@ -109,6 +110,15 @@ def _sources(arguments: argparse.Namespace, working: Path) -> list[Source]:
         hint = "name files, or write `reconciler import -- gcloud ai custom-jobs create …`"
         raise UsageError("import needs a source", hint=hint)
     return sources
+
+
+def _standard_input() -> bytes:
+    try:
+        return sys.stdin.buffer.read(MAX_SOURCE + 1)
+    except OSError as error:
+        reason = "it is closed" if error.errno == errno.EBADF else error.strerror
+        hint = "pipe a source into the command, or name files"
+        raise ReconcilerError(f"standard input can't be read: {reason}", hint=hint) from None
 
 
 def _live(arguments: argparse.Namespace, session: Session) -> Source:

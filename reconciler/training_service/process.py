@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -182,8 +183,11 @@ class _Service:
 
 def _print_address(home: Path, found: Address | None) -> None:
     by = f" by process {found.pid} at {found.url}" if found else ""
-    sys.stdout.write(f"The embedded training service of {home} is served{by}.\n")
-    sys.stdout.flush()
+    text = f"The embedded training service of {home} is served{by}.\n"
+    # Clients find the address in a file: a service whose message can't be printed serves them as well.
+    with suppress(OSError):
+        if sys.stdout is not None:
+            os.write(sys.stdout.fileno(), os.fsencode(text))
 
 
 def _log_to(path: Path) -> None:
