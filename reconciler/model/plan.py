@@ -30,7 +30,7 @@ class Action(StrEnum):
 
 
 class DriftKind(StrEnum):
-    """Kinds of drift; for some, `planning.decide` adds a cancel that resolves the difference."""
+    """Kinds of drift; for some, `planning.drift` adds a cancel that resolves the difference."""
 
     ORPHANED = "orphaned"
     SUPERSEDED = "superseded"

@@ -14,9 +14,9 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import canonical_json
 from reconciler.model.plan import Action, Change, DesiredJob, Occasion, Plan, Stuck, Target
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
-from reconciler.planning.decide import (
+from reconciler.planning.decide import decide
+from reconciler.planning.drift import (
     Finding,
-    decide,
     drift_of_desired,
     duplicate_runs,
     foreign_runs,

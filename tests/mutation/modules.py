@@ -37,6 +37,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "planning.comparison": (*_PLANS, "planning/test_proposing"),
     "planning.planner": (*_PLANS, "planning/test_limits"),
     "planning.decide": _PLANS,
+    "planning.drift": _PLANS,
     "planning.attempts": _PLANS,
     "submission.adoption": (
         "submission/test_adoption",
