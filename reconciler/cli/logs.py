@@ -150,7 +150,8 @@ def _print_cause(job: ActualJob, cause: Cause | None, printed: bool, log_format:
     sys.stdout.flush()
     # The log is above.
     words = _SEE_LOG.sub("", str(cause))
-    line = f"{job.job_name} {'failed,' if job.state is State.FAILED else 'was'} {words}"
+    verb = {State.FAILED: " failed,", State.CANCELLED: " was"}.get(job.state, ":")
+    line = f"{job.job_name}{verb} {words}"
     if printed:
         print_message(line, log_format)
     else:

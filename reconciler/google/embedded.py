@@ -59,6 +59,7 @@ _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
 _COPY_LASTS = 10.0
 _SENSITIVE = "(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|EMULATOR"
+_INTERNAL = 500  # an error of the service that it has no message for
 _STATE = (ADDRESS, "state.db", "state.db-wal")  # a running service changes at least one of these files
 
 
@@ -372,6 +373,9 @@ class _Stopped:
 
         translated = Request.of(request.method, request.url, request.headers, request.body or b"")
         answer = self._application.handle(translated)
+        if answer.status == _INTERNAL:
+            hint = f"start it with `reconciler serve`, and see {self._home / 'service.log'} after another try"
+            raise ServiceError(f"the embedded service's state in {self._home} can't be read", hint=hint)
         headers = {name.lower(): value for name, value in answer.headers}
         return HttpResponse(answer.status, headers, answer.read())
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from reconciler.base.sanitize import one_line
 from reconciler.model.claim import Claim, ClaimState
-from reconciler.model.job import ActualJob, ErrorInfo, State
+from reconciler.model.job import UNREADABLE, ActualJob, ErrorInfo, State
 
 _BARE = "`reconciler rerun`"
 RERUN = f"run it again with {_BARE}"
@@ -34,6 +34,12 @@ class Blocked(StrEnum):
 
     STRANGER = "{resource} has this job's labels, but no recorded request created it; {end} it, or " + RERUN
     """A run may do the same work, and no claim proves its origin: a submission beside it could pay twice."""
+
+    UNREADABLE = (
+        "the training service can't read the state of {resource}: `reconciler cancel {name}` stops it if it "
+        "runs, and finds out how it ended"
+    )
+    """The job may be alive."""
 
     OTHER_INSTANCE = (
         "{resource} ({state}) has this content and was submitted under {instance}; it may be "
@@ -152,6 +158,7 @@ _WAYS_OUT = 'set "suspend: true" to leave it stopped, or run it again with `reco
 _AGAIN = "run it again with `reconciler rerun {name}`"
 _LIMIT = 'raise the limit under "scheduling"'
 _RESTART = "`reconciler serve --stop` makes it read changed variables"
+_STOP = "`reconciler cancel {name}` stops it if it runs, and finds out how it ended"
 _ENTRY = 'correct its entry under "images" in reconciler.yaml'
 
 # By reason: class, words and remedy. docs/causes.md says where the reasons come from.
@@ -224,6 +231,7 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
     "MACHINE_FAILED": (_SERVICE, "the machine failed", _AGAIN),
     "RUNNER_LOST": (_SERVICE, "the process that ran it was lost", _AGAIN),
     "INTERNAL": (_SERVICE, "the service failed", _AGAIN),
+    UNREADABLE: (_SERVICE, "its record can't be read", _AGAIN),
 }
 
 _DEADLINE = r"timed out|time.?out|ran for longer than"
@@ -259,6 +267,7 @@ _SYNTAX = r"(Syntax|Indentation|Tab)Error: "
 _PLACE = r'  File "(?:[^"]*/)?([^"/]+)", line (\d+)'
 _TRACEBACK = "Traceback (most recent call last):"
 _MARKED = r"Set-up failed \((?P<reason>[A-Z_]+)(?:; image=(?P<image>[^;)]*))?(?:; entry=(?P<entry>\w*))?\): "
+_UNREADABLE = r"Unreadable \((?P<columns>[a-z_ ]*)\): "
 _MOST = 300
 
 
@@ -291,10 +300,13 @@ def error_info(details: Any) -> ErrorInfo | None:
 
 
 def marked_info(message: str) -> tuple[ErrorInfo | None, str]:
-    """Split the message of an ml job into the cause of a failed set-up, None for other ends, and the rest.
+    """Split the message of an ml job into the cause that it begins with, None for none, and the rest.
 
-    The resource of an ml job has no field for a cause, so the embedded service puts it before the message.
+    The resource of an ml job has no field for a cause, so the embedded service puts two before the message:
+    a failed set-up, and a record that can't be read.
     """
+    if found := re.match(_UNREADABLE, message):
+        return ErrorInfo(UNREADABLE, {"class": str(_SERVICE), **found.groupdict()}), message[found.end() :]
     found = re.match(_MARKED, message)
     if found is None:
         return None, message
@@ -303,12 +315,12 @@ def marked_info(message: str) -> tuple[ErrorInfo | None, str]:
 
 
 def cause_of(job: ActualJob, name: str = "") -> Cause | None:
-    """Return the cause of a job's end; None if it succeeded or hasn't ended.
+    """Return the cause of a job's end; None if it succeeded or hasn't ended, and its record can be read.
 
     Args:
         name: Its base name, for the commands in the remedy; by default the job's name.
     """
-    if job.state not in (State.FAILED, State.CANCELLED):
+    if job.state not in (State.FAILED, State.CANCELLED) and not job.is_unreadable:
         return None
     head = re.split(rf"\n|{re.escape(_TRACEBACK)}", job.error.strip(), maxsplit=1)[0]
     reason, metadata = _reason(job, head), dict(job.info.metadata) if job.info else {}
@@ -324,6 +336,8 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
         if known and (job.info or known[0] is _USER):
             class_, remedy = known[0], known[2]
     else:
+        if job.is_unreadable and not job.state.ended:
+            remedy = _STOP
         if reason == "REQUESTED" and job.cancelled is not None:
             brief = job.cancelled or "cancelled outside the reconciler"
         message = brief if class_ is _CANCELLED else head or brief

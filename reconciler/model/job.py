@@ -36,6 +36,10 @@ class ErrorInfo(Struct, frozen=True, gc=False):
     metadata: Mapping[str, str] = {}
 
 
+UNREADABLE = "UNREADABLE"
+"""The embedded service's reason in place of a job's own if it can't read the job's record."""
+
+
 class ActualJob(Struct, frozen=True, gc=False):
     """One job resource of the service, as last read.
 
@@ -74,6 +78,16 @@ class ActualJob(Struct, frozen=True, gc=False):
     error_code: int = 0
     info: ErrorInfo | None = None
     cancelled: str | None = None
+
+    @property
+    def is_unreadable(self) -> bool:
+        """True if the embedded service can't read a part of the job's record."""
+        return self.info is not None and self.info.reason == UNREADABLE
+
+    @property
+    def has_unknown_state(self) -> bool:
+        """True if the state is a part of the record that the embedded service can't read."""
+        return self.is_unreadable and self.service_state.endswith("STATE_UNSPECIFIED")
 
 
 class Trials(Struct, frozen=True):

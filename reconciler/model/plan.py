@@ -48,6 +48,7 @@ class Stuck(StrEnum):
     DELETED = "deleted outside"
     GIVEN_UP = "given up"
     REVERTED = "already ran"
+    UNREADABLE = "unreadable"
     SUSPENDED = "suspended"
 
 

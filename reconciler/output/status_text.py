@@ -28,6 +28,7 @@ from reconciler.planning.outcome import Condition, JobStatus
 _NONE = "-"
 CONDITION_SIGNS: Mapping[Condition, str] = {
     **{Condition(state.lower()): sign for state, sign in SIGNS.items()},
+    Condition.UNREADABLE: "!",
     Condition.HELD: "!",
     Condition.REFUSED: "!",
     Condition.UNKNOWN: "?",
@@ -164,7 +165,7 @@ def _shorter_cause(row: JobStatus, room: int) -> str:
 
 def state_text(row: JobStatus, condition: Condition) -> str:
     """Return the condition, or the state with the service's own word for it."""
-    if row.state is None or condition is Condition.SUSPENDED:
+    if row.state is None or condition in (Condition.SUSPENDED, Condition.UNREADABLE):
         return condition
     # The service's own state is shown only if it says more than ours.
     own = row.service_state.removeprefix("JOB_STATE_")

@@ -204,7 +204,10 @@ class _Decision:
         return self._blocked(attempt.id.key, attempt.id.attempt, held(claim), attempt.run)
 
     def _bound(self, attempt: Attempt) -> Change:
-        state = attempt.state
+        state, run = attempt.state, attempt.run
+        if run and run.has_unknown_state:
+            reason = Blocked.UNREADABLE.format(resource=run.resource, name=self._job.manifest.name)
+            return self._blocked(attempt.id.key, attempt.id.attempt, reason, run)
         match state:
             case None:
                 return self._none(attempt, f"deleted outside; {RERUN}", Stuck.DELETED)
@@ -218,6 +221,8 @@ class _Decision:
     def _ended(self, attempt: Attempt, state: State) -> Change:
         """Return the change of an ended attempt: it stays ended, even if other content ran since."""
         stuck, remedy = _END[state]
+        if stuck is None and attempt.run and attempt.run.is_unreadable:
+            stuck, remedy = Stuck.UNREADABLE, [f"its record can't be read; {RERUN}"]
         if self._overtaken(attempt):
             said = f"already ran as {self._name(attempt)} ({state.lower()}); {RERUN}"
             return self._none(attempt, said, stuck or Stuck.REVERTED)

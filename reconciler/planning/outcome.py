@@ -91,6 +91,7 @@ class Condition(StrEnum):
     """
 
     FAILED = "failed"
+    UNREADABLE = "unreadable"
     HELD = "held"
     REFUSED = "refused"
     UNKNOWN = "outcome unknown"
@@ -126,6 +127,7 @@ class JobStatus(Struct, frozen=True, gc=False):
         cause: The cause of an end other than SUCCEEDED.
         given_up: True if a person decided against further requests.
         current: True for the newest attempt at the manifest's content, or the newest run without a manifest.
+        unreadable: True if the embedded service can't read a part of the run's record.
         run_labels: The labels of the run.
         manifest: The manifest of its base name; None for none.
         result: The result of a succeeded run in a few words: its best metric, or its output directory.
@@ -148,6 +150,7 @@ class JobStatus(Struct, frozen=True, gc=False):
     cause: Cause | None = None
     given_up: bool = False
     current: bool = False
+    unreadable: bool = False
     run_labels: Mapping[str, str] = {}
     manifest: Manifest | None = None
     result: str = ""
@@ -155,6 +158,8 @@ class JobStatus(Struct, frozen=True, gc=False):
     @property
     def condition(self) -> Condition:
         """The run's state, or the reason for a missing run."""
+        if self.unreadable:
+            return Condition.UNREADABLE
         if self.state is None and self.given_up:
             return Condition.GIVEN_UP
         found = _OF_CLAIM[self.claim] if self.state is None else _OF_STATE[self.state]

@@ -104,6 +104,7 @@ def _of_run(
         attempt=attempt_of(run),
         cause=cause_of(run, base_name),
         current=current,
+        unreadable=run.is_unreadable,
         run_labels=run.labels,
         manifest=manifest,
     )

@@ -416,6 +416,8 @@ def open_copy(home: Path) -> Iterator[Application]:
         DatabaseError: The state can't be read.
         OSError: The same.
     """
+    # Without a handler, Python prints errors with their tracebacks among the caller's messages.
+    logging.getLogger("reconciler.training_service").addHandler(logging.NullHandler())
     with closing(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)) as memory:
         with unserved(home):
             _copy_database(home / "state.db", memory)

@@ -160,7 +160,7 @@ def test_runs_with_one_name_have_pages_of_their_own() -> None:
 def test_every_condition_has_a_sign_and_its_word() -> None:
     rows = [row_of(n, state) for n, state in enumerate(State)]
     rows += [row_of(20 + n, None, claim=claim) for n, claim in enumerate([*ClaimState, "none"])]
-    rows += [row_of(40, None, claim=ClaimState.HELD, given_up=True)]
+    rows += [row_of(40, None, claim=ClaimState.HELD, given_up=True), row_of(41, unreadable=True)]
     document = parsed(pages_of(Pages(site_of(rows)))["index.html"])
     states = {words(each) for _, each in elements(document) if each.get("class", "").startswith("state ")}
     found = {condition for condition in Condition if any(condition in state for state in states)}

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.claim import ClaimState
@@ -131,8 +132,9 @@ def test_every_condition_has_a_sign_and_a_word(condition: Condition) -> None:
     }
     if condition is Condition.SUSPENDED:
         return
-    given_up = condition is Condition.GIVEN_UP
+    given_up, unreadable = condition is Condition.GIVEN_UP, condition is Condition.UNREADABLE
     one = row("a", states.get(condition), claims.get(condition, "none"), given_up=given_up)
+    one = replace(one, unreadable=unreadable)
     assert one.condition is condition
     assert condition in status_text([one], [one], NOW).splitlines()[1].lower()
 

@@ -10,7 +10,7 @@ import trainers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.training_service.apis.training import unsupported
+from reconciler.training_service.apis.unsupported import unsupported
 from reconciler.training_service.jobs.environment_variables import for_google_clients
 from reconciler.training_service.jobs.launch import (
     MOST_REPLICAS,

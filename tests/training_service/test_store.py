@@ -29,6 +29,7 @@ from reconciler.training_service.state.records import (
     details_of,
     number_of,
 )
+from reconciler.training_service.state.rows import LABEL
 from reconciler.training_service.storage import index
 from reconciler.training_service.storage.index import StoredObject
 
@@ -301,7 +302,7 @@ def test_jobs_are_selected_newest_first_from_where_one_left_off(store: Store) ->
 def test_unfinished_jobs_and_those_of_one_content_are_selected_by_an_index(store: Store) -> None:
     ids = []
     for number in range(300):
-        body = {"jobId": f"j{number}", "labels": {database.LABEL: f"k{number % 100}"}}
+        body = {"jobId": f"j{number}", "labels": {LABEL: f"k{number % 100}"}}
         ids.append(store.add_job(replace(record(store, f"j{number}"), body=body)).id)
     for id in ids[5:]:
         store.move(id, JobState.SUCCEEDED, only_from=UNFINISHED, at=store.now())

@@ -26,7 +26,7 @@ from reconciler.training_service.scheduler import jobs as attempts
 from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.scheduler.supervisor import Supervisor, lacking
 from reconciler.training_service.state.database import rfc3339
-from reconciler.training_service.state.records import JobRecord, JobState
+from reconciler.training_service.state.records import UNFINISHED, JobRecord, JobState, details_of
 from reconciler.training_service.state.run_folder import (
     FAILED,
     STOPPED,
@@ -465,7 +465,9 @@ def test_a_job_that_is_given_up_ends_with_all_its_processes(bench: Bench) -> Non
     job = bench.submit()
     bench.until(lambda: bench.running() and bench.state(job) is JobState.RUNNING)
     with bench.store.database.writing() as connection:
-        connection.execute("UPDATE jobs SET collection = ?, body = ?", ("hyperparameterTuningJobs", "[]"))
+        connection.execute(
+            "UPDATE jobs SET collection = ?, body = ?", ("hyperparameterTuningJobs", '{"studySpec": []}')
+        )
     bench.new_supervisor()
     found = bench.ended(job)
     assert (found.state, found.error_code) == (JobState.FAILED, 13)
@@ -751,3 +753,41 @@ def test_a_cloud_trainer_trains_unmodified_and_saves_its_model(
     log = run_folder(service.home, service.store.runs(job.id)[0].run_id).log.read_text()
     assert "saved ['wine/model/metrics.json', 'wine/model/model.joblib']" in log
     assert log.count("WARNING") == (0 if sys.version_info[:2] == (3, 10) else 1)
+
+
+def test_supervisor_ends_what_it_can_not_read_and_goes_on_with_the_rest(bench: Bench) -> None:
+    bench.hold()
+    running, untouched, waiting = bench.submit(), bench.submit(), bench.submit()
+    bench.until(lambda: bench.state(running) is bench.state(untouched) is JobState.RUNNING)
+    with bench.store.database.writing() as connection:
+        connection.execute("UPDATE jobs SET body = '{' WHERE id != ?", (untouched.id,))
+    for job in (waiting, running):
+        found = bench.ended(job)
+        assert (found.state, found.error_code) == (JobState.FAILED, 15)
+        assert found.error_details == details_of("UNREADABLE", columns="body")
+        assert found.error_message.endswith("can't be read: body.\nSo the job was ended.")
+    bench.release()
+    assert bench.ended(untouched).state is JobState.SUCCEEDED
+    assert bench.processes() == []
+
+
+def test_supervisor_keeps_the_end_that_a_run_has_recorded(bench: Bench) -> None:
+    job = bench.submit()
+    assert bench.ended(job).state is JobState.SUCCEEDED
+    with bench.store.database.writing() as connection:
+        connection.execute("UPDATE jobs SET body = '{', state = 'RUNNING', end_time = ''")
+    assert bench.ended(job).state is JobState.SUCCEEDED
+
+
+def test_supervisor_neither_starts_nor_ends_a_job_of_unknown_state(bench: Bench) -> None:
+    bench.hold()
+    running = bench.submit()
+    bench.until(lambda: bench.state(running) is JobState.RUNNING)
+    with bench.store.database.writing() as connection:
+        connection.execute("UPDATE jobs SET state = 'BROKEN'")
+    for _ in range(3):
+        bench.supervisor.tick()
+    assert bench.processes() != []
+    bench.store.move(running.id, JobState.CANCELLING, only_from=UNFINISHED, at=bench.store.now())
+    assert bench.ended(running).state is JobState.CANCELLED
+    assert bench.processes() == []

@@ -67,6 +67,7 @@ _LEGEND = (
 )
 _TONES: Mapping[Condition, str] = {
     Condition.FAILED: "bad",
+    Condition.UNREADABLE: "bad",
     Condition.HELD: "bad",
     Condition.REFUSED: "bad",
     Condition.UNKNOWN: "warn",
@@ -81,7 +82,14 @@ _TONES: Mapping[Condition, str] = {
     Condition.SUCCEEDED: "good",
     Condition.SUSPENDED: "mute",
 }
-_URGENT = (Condition.FAILED, Condition.HELD, Condition.REFUSED, Condition.UNKNOWN, Condition.DELETED)
+_URGENT = (
+    Condition.FAILED,
+    Condition.UNREADABLE,
+    Condition.HELD,
+    Condition.REFUSED,
+    Condition.UNKNOWN,
+    Condition.DELETED,
+)
 
 View = dict[str, Any]
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from reconciler.training_service.apis.training import (
     JobHandlers,
+    created,
     label_mistakes,
     ml_job_mistakes,
     place_of,
@@ -17,10 +18,12 @@ from reconciler.training_service.http.message import ApiError, violations
 from reconciler.training_service.state.database import AlreadyExistsError
 from reconciler.training_service.state.records import (
     ML_JOBS,
+    UNREADABLE,
     JobRecord,
     JobState,
     JsonObject,
     TrialRecord,
+    error_of,
     is_set_up,
 )
 from reconciler.training_service.tuning.checks import Mistake
@@ -73,6 +76,8 @@ class MlJobs(JobHandlers):
 
     def _patch(self, call: Call) -> JsonObject:
         job = self._named(call)
+        if "body" in job.unreadable:  # the labels are a part of it
+            raise ApiError("FAILED_PRECONDITION", error_of(job)[1])
         paths = {path.strip() for path in call.text("updateMask").split(",")}
         if "labels" not in paths or paths - {"labels", "etag"}:
             raise violations(
@@ -104,11 +109,11 @@ class MlJobs(JobHandlers):
         """Return the job in the API's form."""
         output = training_output(job, trials) if is_tuning(job) else {}
         return {
+            "jobId": job.job_id,
             **job.body,
-            "createTime": job.create_time,
             **times_of(job),
-            "state": str(job.state),
-            **({"errorMessage": _error_message(job)} if job.error_message else {}),
+            "state": "STATE_UNSPECIFIED" if "state" in job.unreadable else str(job.state),
+            **({"errorMessage": message} if (message := _error_message(job)) else {}),
             "trainingOutput": output,
             "etag": job.etag,
         }
@@ -121,19 +126,24 @@ class MlJobs(JobHandlers):
             case ("state",):
                 return filters.choice_field(lambda job: str(job.state), tuple(JobState), "=", "!=", ":")
             case ("createTime" | "create_time",):
-                return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
+                return filters.ordered_field(created, filters.moment)
             case ("labels", *key) if key:
                 return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
         return None
 
 
 def _error_message(job: JobRecord) -> str:
-    """Return the job's message, with the cause of a failed set-up before it: no field of the API has one."""
-    details = job.error_details
+    """Return the job's message, with a cause before it that no field of the API has.
+
+    It is that of a failed set-up, or of a record that can't be read.
+    """
+    _, message, details = error_of(job)
+    if details.get("reason") == UNREADABLE:
+        return f"Unreadable ({details['columns']}): {message}"
     if not (job.state is JobState.FAILED and is_set_up(details)):
-        return job.error_message
+        return message
     named = (f"; {name}={details[name]}" for name in ("image", "entry") if details.get(name))
-    return f"Set-up failed ({details['reason']}{''.join(named)}): {job.error_message}"
+    return f"Set-up failed ({details['reason']}{''.join(named)}): {message}"
 
 
 def _selects_output(call: Call) -> bool:

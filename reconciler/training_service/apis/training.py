@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
 
+from reconciler.training_service.apis.unsupported import unsupported
 from reconciler.training_service.http import filters
 from reconciler.training_service.http.auth import expired
 from reconciler.training_service.http.discovery import Call, Listing, Pages, page_size
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.http.message import ApiError, invalid, not_found
-from reconciler.training_service.jobs.cluster import PYTHON_FIELD, RUNTIME_FIELD, Pool, pools_of
-from reconciler.training_service.jobs.images import (
-    find_image,
-    find_override,
-    how_to_override,
-    how_to_run_staged,
-    is_staged_code,
-    known_runtimes,
-    python_of_image,
-)
-from reconciler.training_service.jobs.launch import MOST_REPLICAS, seconds
-from reconciler.training_service.jobs.machines import has_tpu
-from reconciler.training_service.state.database import LABEL, Store, TooLateError, new_etag
+from reconciler.training_service.jobs.launch import seconds
+from reconciler.training_service.state.database import Store, TooLateError, new_etag
 from reconciler.training_service.state.records import (
     ENDED,
-    TUNING_JOBS,
+    ML_JOBS,
     Code,
     JobRecord,
     JobState,
-    Json,
     JsonObject,
     TrialRecord,
+    UnreadableJob,
     details_of,
+    readable_time,
 )
-from reconciler.training_service.state.run_folder import ContainerTask, remove, run_folder
+from reconciler.training_service.state.rows import LABEL, UnreadableError
+from reconciler.training_service.state.run_folder import remove, run_folder
 from reconciler.training_service.tuning import checks
 from reconciler.training_service.tuning.checks import NOT_SET, Message, Mistake
 from reconciler.training_service.tuning.study import is_tuning
@@ -133,6 +126,7 @@ class JobHandlers(ABC):
         place = (self.collection, *place_of(call))
         size = page_size(call.number("pageSize"), "The page size", self.default_page, self.largest_page)
         selects, label, unfinished = self._filter(call.text("filter"))
+        selects = partial(_selects_known, selects) if call.text("filter") else selects
         query = [call.method.id, dict(call.path), call.text("filter")]
         token = call.text("pageToken")
         before = int(self._pages.position(token, query)) if token else 2**62
@@ -196,76 +190,46 @@ class JobHandlers(ABC):
         return job
 
     def _with_trials(self, job: JobRecord) -> JsonObject:
-        return self.resource(job, self._store.trials(job.id) if is_tuning(job) else ())
+        try:
+            trials = self._store.trials(job.id) if is_tuning(job) and not job.unreadable else []
+        except UnreadableError:
+            values = {each.name: getattr(job, each.name) for each in fields(JobRecord)}
+            return self.resource(UnreadableJob(**values, columns=("trials",)), ())
+        return self.resource(job, trials)
 
     def _without_trials(self, job: JobRecord) -> JsonObject:
         return self.resource(job, ())
 
 
-_NO_TPUS = "The embedded training service has no TPUs. Take a machine without them, such as n1-standard-8."
+def _selects_known(selects: filters.Predicate[JobRecord], job: JobRecord) -> bool:
+    """Return True if the filter selects the job.
+
+    Raises:
+        ApiError: FAILED_PRECONDITION: The job's labels can't be read. A list that left it out would make it
+            pass for missing.
+    """
+    if "labels" in job.unreadable:
+        name = f"{_parent(job.project, job.location)}/{job.collection}/{job.job_id}"
+        text = f"The labels of {name} can't be read in the service's database, so no list is complete."
+        raise ApiError("FAILED_PRECONDITION", f"{text} Restore state.db from a copy.")
+    return selects(job)
 
 
-def unsupported(job: JobRecord) -> Iterator[Mistake]:
-    """Yield the fields of a valid job by which it can't run on the embedded service, each with the remedy."""
-    pools = pools_of(job)
-    total = sum(pool.size for pool in pools)
-    if total > MOST_REPLICAS:
-        message = f"The job has {total} replicas: the embedded training service runs {MOST_REPLICAS} at most."
-        yield pools[-1].size_field, message
-    mistakes = [mistake for pool in pools for mistake in _unsupported(pool, job)]
-    yield from dict.fromkeys(mistakes)  # roles may share a field
-    if job.collection == TUNING_JOBS:
-        yield from checks.not_carried_out(job.body.get("studySpec", {}), "study_spec")
-
-
-def _unsupported(pool: Pool, job: JobRecord) -> Iterator[Mistake]:
-    if has_tpu(pool.machine_type, pool.accelerator):
-        yield pool.machine_field, _NO_TPUS
-    task = pool.task
-    if isinstance(task, ContainerTask):
-        yield from _without_place(pool, task, job.images)
-        return
-    if find_override(task.image, job.images):
-        return
-    remedy = f"say under images in reconciler.yaml what to run it as: {how_to_override(task.image)}"
-    if pool.image_field != RUNTIME_FIELD:
-        if find_image(task.image) is None:
-            from difflib import get_close_matches  # only needed for messages
-
-            name = "".join(f" to {similar}" for similar in get_close_matches(task.image, job.images, 1))
-            message = f"The embedded training service doesn't know the image {task.image}"
-            yield pool.image_field, f"{message}: correct its name{name}, or {remedy}"
-        return
-    pythons = known_runtimes().get(task.image)
-    if pythons is None:
-        message = f"There was never a runtime version {task.image}: the last ones are 1.15 and 2.11."
-        yield RUNTIME_FIELD, message
-    elif task.python and task.python not in pythons:
-        message = (
-            f"The runtime version {task.image} has no Python {task.python}: write {' or '.join(pythons)}."
-        )
-        yield PYTHON_FIELD, message
-    elif find_image(task.image) is None:
-        message = f"The embedded training service doesn't know the runtime version {task.image}: {remedy}"
-        yield RUNTIME_FIELD, message
-
-
-def _without_place(pool: Pool, task: ContainerTask, images: Mapping[str, Json]) -> Iterator[Mistake]:
-    # Other containers are taken: an engine may be there when they start.
-    if not is_staged_code(task) or find_override(task.image, images) or python_of_image(task.image):
-        return
-    from reconciler.training_service.processes.container_engines import any_engine  # slow, and rarely needed
-
-    if not any_engine(os.environ):
-        message = f"No container engine works on this machine to run the image {task.image}"
-        remedy = f"install or start Docker or Podman, or {how_to_run_staged(task.image)}"
-        yield pool.image_field, f"{message}: {remedy}"
+def created(job: JobRecord) -> datetime:
+    """Return the time of the job's creation for filters; one that none leaves out if it can't be read."""
+    readable = readable_time(job.create_time)
+    return filters.moment(readable) if readable else datetime.max.replace(tzinfo=UTC)
 
 
 def times_of(job: JobRecord) -> JsonObject:
-    """Return the job's start and end in the form of both APIs, as far as it has reached them."""
-    times = {"startTime": job.start_time, "endTime": job.end_time}
-    return {name: time for name, time in times.items() if time}
+    """Return the job's times in the form of both APIs, as far as it has reached them."""
+    times = {
+        "createTime": job.create_time,
+        "startTime": job.start_time,
+        "endTime": job.end_time,
+        **({"updateTime": job.update_time} if job.collection != ML_JOBS else {}),
+    }
+    return {name: time for name, time in times.items() if readable_time(time)}
 
 
 def place_of(call: Call) -> tuple[str, str]:

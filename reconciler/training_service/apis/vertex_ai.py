@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from reconciler.training_service.apis.training import (
     JobHandlers,
+    created,
     custom_job_mistakes,
     times_of,
     tuning_job_mistakes,
@@ -21,6 +22,7 @@ from reconciler.training_service.state.records import (
     JobState,
     JsonObject,
     TrialRecord,
+    error_of,
     error_status,
     number_of,
 )
@@ -87,16 +89,15 @@ class VertexJobs(JobHandlers):
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
         shown = vertex_trials(job, trials) if trials else []
-        error = error_status(job.error_code, job.error_message, job.error_details)
+        code, message, details = error_of(job)
         return {
             "name": _name(job),
+            "displayName": job.name,
             **job.body,
             **({"trials": shown} if shown else {}),
-            "state": STATES[job.state],
-            "createTime": job.create_time,
+            "state": "JOB_STATE_UNSPECIFIED" if "state" in job.unreadable else STATES[job.state],
             **times_of(job),
-            "updateTime": job.update_time,
-            **({"error": error} if job.error_code else {}),
+            **({"error": error_status(code, message, details)} if code else {}),
         }
 
     def filter_field(self, path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
@@ -107,7 +108,7 @@ class VertexJobs(JobHandlers):
             case ("state",):
                 return filters.choice_field(lambda job: STATES[job.state], _STATE_NAMES, "=", "!=")
             case ("create_time",):
-                return filters.ordered_field(lambda job: filters.moment(job.create_time), filters.moment)
+                return filters.ordered_field(created, filters.moment)
             case ("labels", *key) if key:
                 return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from reconciler.training_service.state.records import (
     TrialState,
     details_of,
 )
+from reconciler.training_service.state.rows import UnreadableError
 from reconciler.training_service.state.run_folder import (
     CANCELLED,
     FAILED,
@@ -38,13 +40,16 @@ _TOO_LONG = "The trial was ended: it ran for longer than scheduling.timeout."
 def recover_states(store: Store, home: Path) -> None:
     """Update the store from the folders of the runs; start, end and remove nothing."""
     for job in store.unfinished():
+        if job.unreadable:
+            continue  # as below
         try:
             study = study_of(job)
         except StudyError:
             continue  # the service ends such a job in the job's next step
         last = {run.trial: run for run in store.runs(job.id)}
         if study is not None:
-            _recover_trials(store, home, job, study, last)
+            with suppress(UnreadableError):
+                _recover_trials(store, home, job, study, last)
         elif 0 in last:
             folder = run_folder(home, last[0].run_id)
             # Read before the phase: a run that has recorded its ending no longer changes its phase.

@@ -30,8 +30,10 @@ from reconciler.training_service.state.records import (
     JobState,
     Wait,
     details_of,
+    error_of,
+    readable_time,
 )
-from reconciler.training_service.state.run_folder import CANCELLED, FAILED, Ending
+from reconciler.training_service.state.run_folder import CANCELLED, FAILED, STOPPED, Ending
 from reconciler.training_service.tuning.study import is_tuning
 
 
@@ -187,7 +189,7 @@ class Supervisor:
         self._runners.stop()
 
     def _begun(self) -> list[JobRecord]:
-        return [job for job in self._store.unfinished() if job.state is not JobState.QUEUED]
+        return [job for job in self._store.unfinished() if not _may_begin(job)]
 
     def _follow_begun(self) -> None:
         for job in self._begun():
@@ -195,7 +197,7 @@ class Supervisor:
 
     def _admit(self) -> bool:
         jobs = self._store.unfinished()
-        waiting = {job.id: job for job in jobs if job.state is JobState.QUEUED}
+        waiting = {job.id: job for job in jobs if _may_begin(job)}
         self._forget_all_but({job.id for job in jobs})
         for job in waiting.values():
             self._isolated(job, self._check_waiting)
@@ -257,6 +259,18 @@ class Supervisor:
         self._refused = refused
         return not refused
 
+    def _end_unreadable(self, job: JobRecord) -> None:
+        """End a job that can't be read, with all its processes, unless its run has recorded an end."""
+        folder = self._starter.folder(Work(job))
+        ending = folder.ending() if folder else None
+        if not self._tuning.abandon(job):
+            return
+        if ending is None or ending.state == STOPPED:
+            code, message, details = error_of(replace(job, error_message="So the job was ended."))
+            state = CANCELLED if job.state is JobState.CANCELLING else FAILED
+            ending = Ending(state, code, message, details=details)
+        self._end(job, ending)
+
     def _begin(self, job: JobRecord) -> None:
         refusal = self._starter.refusal(job)
         if refusal is not None:
@@ -265,6 +279,9 @@ class Supervisor:
             self._follow(begun)
 
     def _follow(self, job: JobRecord) -> None:
+        if _is_lost(job):
+            self._end_unreadable(job)
+            return
         if job.state is JobState.PREPARING and self._waited_too_long(job):
             job = self._move(job, JobState.CANCELLING, _waited(job)) or job
         ending = self._tuning.step(job) if is_tuning(job) else self._step(job)
@@ -292,9 +309,10 @@ class Supervisor:
 
     def _waited_too_long(self, job: JobRecord) -> bool:
         limit = max_wait(job)
-        if limit is None:
+        created = readable_time(job.create_time)
+        if limit is None or not created:
             return False
-        waited = self._store.clock() - datetime.fromisoformat(job.create_time)
+        waited = self._store.clock() - datetime.fromisoformat(created)
         return waited.total_seconds() > limit
 
     def _isolated(self, job: JobRecord, step: Callable[[JobRecord], None]) -> None:
@@ -323,6 +341,15 @@ class Supervisor:
         except Exception:  # tried again at each further failure; the log has one line for each 100
             if times % _TRIES == 0:
                 _log.exception("can't end job %s", job.job_id)
+
+
+def _is_lost(job: JobRecord) -> bool:
+    """Return True if it can't be read any more what the job is to run, and for how long."""
+    return not {"body", "images"}.isdisjoint(job.unreadable)
+
+
+def _may_begin(job: JobRecord) -> bool:
+    return job.state is JobState.QUEUED and not _is_lost(job)
 
 
 def _waited(job: JobRecord) -> str:

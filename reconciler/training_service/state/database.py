@@ -14,47 +14,30 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
-from itertools import islice
+from functools import partial
+from itertools import islice, pairwise
 from pathlib import Path
 
 from reconciler.training_service.state.records import (
     ENDED,
-    TABLES,
     UNFINISHED,
     JobRecord,
     JobState,
     Json,
     RunRecord,
     TrialRecord,
-    column_of,
-    job_of,
     number_of,
+)
+from reconciler.training_service.state.rows import (
+    LABEL_VALUE,
+    UNKNOWN_LABEL,
+    column_of,
+    head_of,
+    job_of,
     row_of,
     trial_of,
 )
-
-SCHEMA_VERSION = 6
-LABEL = "reconciler-key"
-"""The label by which the reconciler looks for the jobs of one content: this search has an index."""
-LABEL_VALUE = f"CASE WHEN json_valid(body) THEN json_extract(body, '$.labels.\"{LABEL}\"') END"
-
-_INDEXES = (
-    f"CREATE INDEX IF NOT EXISTS jobs_by_label ON jobs ({LABEL_VALUE})",
-    # A list continues in this index from the end of its last page.
-    "CREATE INDEX IF NOT EXISTS jobs_by_place ON jobs (collection, project_number, location, id, revision)",
-    # Older versions compare revisions to find changed rows.
-    "CREATE TRIGGER IF NOT EXISTS jobs_revised AFTER UPDATE ON jobs WHEN NEW.revision = OLD.revision BEGIN"
-    " UPDATE jobs SET revision = OLD.revision + 1 WHERE id = NEW.id; END",
-)
-# Before version 3 jobs had no trials.
-_ADD_TRIALS = ("ALTER TABLE runs ADD COLUMN trial INTEGER NOT NULL DEFAULT 0",)
-_ADD_REVISIONS = ("ALTER TABLE jobs ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",)
-# Before version 5 no end had a recorded cause.
-_ADD_CAUSES = "ALTER TABLE {} ADD COLUMN error_details TEXT NOT NULL DEFAULT '{{}}'"
-# Before version 4 `objects` was WITHOUT ROWID. SQLite stores such a table like an index, where a row of
-# over a quarter of a page takes a further page of its own.
-_RENAME_OLD_OBJECTS = ("ALTER TABLE objects RENAME TO objects_3",)
-_COPY_OLD_OBJECTS = ("INSERT INTO objects SELECT * FROM objects_3", "DROP TABLE objects_3")
+from reconciler.training_service.state.tables import SCHEMA_VERSION, statements
 
 
 class DatabaseError(Exception):
@@ -142,6 +125,8 @@ def _connect_file(path: Path) -> sqlite3.Connection:
 def prepare(connection: sqlite3.Connection) -> None:
     """Create or migrate the tables; raise DatabaseError if a newer version wrote the database."""
     connection.row_factory = sqlite3.Row
+    # One damaged byte must not hide all rows.
+    connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
     connection.execute("PRAGMA foreign_keys = ON")
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if found > SCHEMA_VERSION:
@@ -157,7 +142,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
     with _transaction(connection):
         # Another process may have migrated while this one waited for the lock.
         if int(connection.execute("PRAGMA user_version").fetchone()[0]) < SCHEMA_VERSION:
-            for statement in _statements(connection):
+            for statement in statements(connection):
                 connection.execute(statement)
 
 
@@ -175,30 +160,12 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _statements(connection: sqlite3.Connection) -> list[str]:
-    """Return the statements that bring the existing tables to this version."""
-    runs, jobs = (_columns(connection, table) for table in ("runs", "jobs"))
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    objects = version < 4 and _columns(connection, "objects")
-    ending = {table: _columns(connection, table) for table in ("jobs", "trials")}
-    return [
-        *(_ADD_TRIALS if runs and "trial" not in runs else ()),
-        *(_ADD_REVISIONS if jobs and "revision" not in jobs else ()),
-        *(_ADD_CAUSES.format(name) for name, has in ending.items() if has and "error_details" not in has),
-        *(_RENAME_OLD_OBJECTS if objects else ()),
-        *filter(str.strip, TABLES.split(";")),
-        *(_COPY_OLD_OBJECTS if objects else ()),
-        *_INDEXES,
-        f"PRAGMA user_version = {SCHEMA_VERSION}",
-    ]
-
-
-def _columns(connection: sqlite3.Connection, table: str) -> set[str]:
-    return {row["name"] for row in connection.execute(f"PRAGMA table_info({table})")}
-
-
 # All statements of `Store` contain only names of columns and conditions from the code.
-_SELECT = f"SELECT {', '.join(field.name for field in fields(JobRecord))} FROM jobs"  # noqa: S608
+_SELECT = f"SELECT {', '.join(field.name for field in fields(JobRecord))}, head FROM jobs"  # noqa: S608
+# The states between and around those of ended jobs: one that can't be read may be a live job's.
+_LOW, *_, _HIGH = _ENDED = sorted(ENDED)
+_BETWEEN = (f"(state > '{above}' AND state < '{below}')" for above, below in pairwise(_ENDED))
+_NOT_ENDED = " OR ".join((f"state < '{_LOW}'", *_BETWEEN, f"state > '{_HIGH}'"))
 
 
 class AlreadyExistsError(Exception):
@@ -250,7 +217,7 @@ class Store:
             AlreadyExistsError: The job id is already used in this project and location.
             TooLateError: The deadline has passed; the job was not added.
         """
-        values = {"project_number": number_of(job.project), **row_of(job)}
+        values = {"project_number": number_of(job.project), "head": head_of(job.body), **row_of(job)}
         del values["id"]  # the database counts
         try:
             with self.database.writing() as connection:
@@ -370,7 +337,7 @@ class Store:
             body = {key: value for key, value in before.body.items() if key != "labels"}
             if labels:
                 body["labels"] = dict(labels)
-            return _update(connection, before, body=body, etag=new_etag(), update_time=at)
+            return _update(connection, before, body=body, head=head_of(body), etag=new_etag(), update_time=at)
 
     def delete(self, id: int) -> None:
         """Delete a job and its runs."""
@@ -462,7 +429,9 @@ def _update(connection: sqlite3.Connection, job: JobRecord, **changes: Json) -> 
     values = (*map(column_of, changes.values()), job.id)
     # The statement contains only column names from this module.
     connection.execute(f"UPDATE jobs SET {names} WHERE id = ?", values)  # noqa: S608
-    return replace(job, **changes)
+    found = _first(connection, "WHERE id = ?", (job.id,))
+    assert found, "the row is locked"
+    return found
 
 
 def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:
@@ -474,8 +443,7 @@ def _few_ids(label: str | None, *, unfinished: bool) -> tuple[str, list[str]]:
     """Return a query for the only ids that can be selected, with its values; "" if these may be any."""
     # The texts are constants, and the values are bound.
     if label is not None:
-        return f"SELECT id FROM jobs WHERE {LABEL_VALUE} = ?", [label]  # noqa: S608
+        return f"SELECT id FROM jobs WHERE {LABEL_VALUE} IN (?, ?)", [label, UNKNOWN_LABEL]  # noqa: S608
     if unfinished:
-        marks = ", ".join("?" * len(UNFINISHED))
-        return f"SELECT id FROM jobs WHERE state IN ({marks})", sorted(UNFINISHED)  # noqa: S608
+        return f"SELECT id FROM jobs WHERE {_NOT_ENDED}", []  # noqa: S608
     return "", []

@@ -1,20 +1,15 @@
-"""Records of jobs, runs and trials as frozen values, the tables of the database, and their rows."""
+"""Records of jobs, runs and trials as frozen values, and the causes of ends."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import IntEnum, StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
-
-import msgspec
-
-if TYPE_CHECKING:
-    import sqlite3  # commands that read no database import this module too
+from typing import Any
 
 CUSTOM_JOBS = "customJobs"
 TUNING_JOBS = "hyperparameterTuningJobs"
@@ -85,8 +80,31 @@ class JobRecord:
     @property
     def name(self) -> str:
         """Return the name by which people know the job."""
-        # A record of another version may have no object here, and the supervisor must go on for other jobs.
-        return str(self.body.get("displayName", self.job_id)) if isinstance(self.body, dict) else self.job_id
+        return str(self.body.get("displayName", self.job_id))
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Return the names of the columns that can't be read, for which this record has other values."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableJob(JobRecord):
+    """A job with columns that can't be read.
+
+    Its body has the name and the labels alone, and an unknown state counts as RUNNING: whatever is unknown of
+    the job, it may still be alive.
+
+    Attributes:
+        columns: The names of these columns; "labels" too if name and labels can't be read either.
+    """
+
+    columns: tuple[str, ...] = ()
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """Return the names of the columns that can't be read."""
+        return self.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,119 +195,6 @@ class TrialRecord:
     error_details: Mapping[str, str] = field(default_factory=dict)
 
 
-TABLES = """
-CREATE TABLE IF NOT EXISTS jobs (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    collection TEXT NOT NULL,
-    project TEXT NOT NULL,
-    project_number TEXT NOT NULL,
-    location TEXT NOT NULL,
-    job_id TEXT NOT NULL,
-    body TEXT NOT NULL,
-    images TEXT NOT NULL,
-    state TEXT NOT NULL,
-    create_time TEXT NOT NULL,
-    start_time TEXT NOT NULL,
-    end_time TEXT NOT NULL,
-    update_time TEXT NOT NULL,
-    error_code INTEGER NOT NULL,
-    error_message TEXT NOT NULL,
-    error_details TEXT NOT NULL DEFAULT '{}',
-    etag TEXT NOT NULL,
-    gcs_secret TEXT NOT NULL UNIQUE,
-    revision INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (collection, project_number, location, job_id)
-);
-CREATE INDEX IF NOT EXISTS jobs_by_state ON jobs (state);
-CREATE TABLE IF NOT EXISTS runs (
-    run_id TEXT PRIMARY KEY,
-    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
-    number INTEGER NOT NULL,
-    trial INTEGER NOT NULL DEFAULT 0,
-    UNIQUE (job, number)
-);
-CREATE TABLE IF NOT EXISTS trials (
-    job INTEGER NOT NULL REFERENCES jobs (id) ON DELETE CASCADE,
-    number INTEGER NOT NULL,
-    parameters TEXT NOT NULL,
-    state TEXT NOT NULL,
-    create_time TEXT NOT NULL,
-    start_time TEXT NOT NULL,
-    end_time TEXT NOT NULL,
-    measurements TEXT NOT NULL,
-    final TEXT NOT NULL,
-    stopped_early INTEGER NOT NULL,
-    message TEXT NOT NULL,
-    error_details TEXT NOT NULL DEFAULT '{}',
-    PRIMARY KEY (job, number)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS buckets (
-    name TEXT PRIMARY KEY,
-    generation INTEGER NOT NULL,
-    created TEXT NOT NULL,
-    body TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS objects (
-    bucket TEXT NOT NULL,
-    name TEXT NOT NULL,
-    generation INTEGER NOT NULL,
-    metageneration INTEGER NOT NULL,
-    created TEXT NOT NULL,
-    updated TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    md5 TEXT NOT NULL,
-    crc32c TEXT NOT NULL,
-    inode INTEGER NOT NULL,
-    mtime_ns INTEGER NOT NULL,
-    body TEXT NOT NULL,
-    PRIMARY KEY (bucket, name)
-);
-CREATE TABLE IF NOT EXISTS announced (
-    bucket TEXT NOT NULL,
-    name TEXT NOT NULL,
-    inode INTEGER NOT NULL,
-    md5 TEXT NOT NULL,
-    body TEXT NOT NULL,
-    PRIMARY KEY (bucket, name, inode)
-) WITHOUT ROWID;
-"""
-"""Tables of the database; those of jobs, runs and trials have the fields of the records above."""
-
-
-def row_of(record: JobRecord | RunRecord | TrialRecord) -> dict[str, object]:
-    """Return the record's columns."""
-    return {name: column_of(value) for name, value in asdict(record).items()}
-
-
-def column_of(value: object) -> object:
-    """Return a value as SQLite stores it: JSON unless it is a text or a number."""
-    return value if isinstance(value, str | int) else json.dumps(value)
-
-
-def trial_of(row: sqlite3.Row) -> TrialRecord:
-    """Return the trial of a row."""
-    decoded = {
-        name: json.loads(row[name]) for name in ("parameters", "measurements", "final", "error_details")
-    }
-    # SQLite has no booleans.
-    values = {**dict(row), **decoded, "stopped_early": bool(row["stopped_early"])}
-    return msgspec.convert(values, TrialRecord)
-
-
-def job_of(row: sqlite3.Row) -> JobRecord:
-    """Return the job of a row."""
-    decoded = {name: _json(row[name]) for name in ("body", "images", "error_details")}
-    return JobRecord(**{**dict(row), **decoded, "state": JobState(row["state"])})
-
-
-def _json(text: str) -> Json:
-    try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return json.loads(text)  # msgspec refuses an unpaired surrogate
-
-
 @lru_cache(maxsize=100)
 def number_of(project: str) -> str:
     """Return the project's number: 12 digits derived from the id, or the number itself."""
@@ -310,12 +215,15 @@ class Code(IntEnum):
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
+    DATA_LOSS = 15
 
 
 DOMAIN = "training-service.reconciler"
 """The domain of this service's reasons, as in google.rpc.ErrorInfo."""
 
 SET_UP = "set-up"
+UNREADABLE = "UNREADABLE"
+"""The reason in place of a job's own if its record can't be read, with the names of the columns."""
 _CLASSES = {
     "user-code": ("COMMAND_NOT_RUN", "ENDED_BY_SIGNAL", "INVALID_JOB", "NO_METRIC", "NON_ZERO_EXIT"),
     SET_UP: (
@@ -329,7 +237,7 @@ _CLASSES = {
         *("TOO_MANY_REPLICAS", "TRIAL_TIME_LIMIT"),
     ),
     "cancelled": ("REQUESTED", "TIME_LIMIT", "WAIT_LIMIT"),
-    "service": ("INTERNAL", "MACHINE_FAILED", "RUNNER_LOST"),
+    "service": ("INTERNAL", "MACHINE_FAILED", "RUNNER_LOST", UNREADABLE),
 }
 _CLASS_OF = {reason: name for name, reasons in _CLASSES.items() for reason in reasons}
 MOST_OF_VALUE = 500
@@ -368,3 +276,25 @@ def error_status(code: int, message: str, details: Mapping[str, str]) -> JsonObj
         "message": message,
         "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", **info}],
     }
+
+
+_TIMES = ("create_time", "start_time", "end_time", "update_time")
+
+
+def readable_time(text: str) -> str:
+    """Return a time as stored, "" if it is none."""
+    try:
+        return text if datetime.fromisoformat(text).tzinfo else ""
+    except (TypeError, ValueError):
+        return ""
+
+
+def error_of(job: JobRecord) -> tuple[int, str, Mapping[str, str]]:
+    """Return the code, message and cause of a job's end, or of a record that can't be read."""
+    times = (name for name in _TIMES if getattr(job, name) and not readable_time(getattr(job, name)))
+    columns = " ".join((*job.unreadable, *times))
+    if not columns:
+        return job.error_code, job.error_message, job.error_details
+    message = f"The job's record in the service's database can't be read: {columns}."
+    said = f"{message}\n{job.error_message}".rstrip()
+    return Code.DATA_LOSS, said, details_of(UNREADABLE, columns=columns)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from studies import ml_job, vertex_job
 
-from reconciler.training_service.apis.training import unsupported
+from reconciler.training_service.apis.unsupported import unsupported
 from reconciler.training_service.state.records import CUSTOM_JOBS, JobRecord
 from reconciler.training_service.tuning import checks
 from reconciler.training_service.tuning.study import (
