@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -111,32 +111,6 @@ def replace_file(name: str, data: bytes, folder: int) -> None:
         os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:
         os.unlink(temporary, dir_fd=folder)
-        raise
-
-
-def replace_files(contents: Mapping[Path, bytes]) -> None:
-    """Write all files or none; raise OSError. A file that exists keeps its mode, others get 0644.
-
-    A link in the place of a file is replaced itself.
-    """
-    written: list[tuple[Path, Path]] = []
-    try:
-        for place, data in contents.items():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with opened_folder(place.parent) as folder:
-                temporary = place.with_name(write_temporary(f".{place.name}", data, folder))
-            written.append((place, temporary))
-            with suppress(FileNotFoundError):
-                mode = place.lstat().st_mode
-                temporary.chmod(stat.S_IMODE(mode) if stat.S_ISREG(mode) else 0o644)
-                continue
-            temporary.chmod(0o644)
-        for place, temporary in written:
-            temporary.replace(place)
-    except OSError:
-        for _, temporary in written:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
         raise
 
 

@@ -206,6 +206,21 @@ def repository_in(folder: Path) -> Path | None:
     return git if not stat.S_ISDIR(status.st_mode) or os.path.lexists(git / "HEAD") else None
 
 
+def git_folder(checkout: Path) -> Path | None:
+    """Return git's own folder of a checkout; None without git, and if only git knows its place."""
+    repository = repository_in(checkout)
+    if repository is None:
+        return None
+    with suppress(OSError, UnicodeError):
+        if stat.S_ISDIR(repository.lstat().st_mode):
+            return repository
+        # The `.git` file of a linked work tree or a submodule: https://git-scm.com/docs/gitrepository-layout
+        word, _, place = repository.read_text("utf-8").partition("gitdir: ")
+        if not word and place:
+            return checkout / place.rstrip("\n")
+    return None
+
+
 @contextmanager
 def opened(home: Home) -> Iterator[int | None]:
     """Open the home's folder; yield None if it is missing. Raises HomeError for a link in the checkout."""

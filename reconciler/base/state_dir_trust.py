@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from reconciler.base.state_dir import (
     Home,
     HomeError,
     check_mark,
+    git_folder,
     locate,
     opened,
     refuse_other_owner,
@@ -91,8 +91,8 @@ def refuse_tracked(home: Home, environ: Mapping[str, str]) -> None:
 
 def _tracked_by(top: Path, home: Path, environ: Mapping[str, str]) -> list[str]:
     """Return the paths of a home that the repository at `top` tracks."""
-    repository = repository_in(top)
-    index = _index_of(repository) if repository else None
+    git = git_folder(top)
+    index = git / "index" if git else None
     state = _state_of(index) if index else None
     cached_state, tracked = _TRACKED.get((top, home), (None, []))
     if state is None or cached_state != state:
@@ -123,18 +123,6 @@ def _state_of(index: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-
-
-def _index_of(repository: Path) -> Path | None:
-    """Return the index of a repository; None if only git knows its place."""
-    with suppress(OSError, UnicodeError):
-        if stat.S_ISDIR(repository.lstat().st_mode):
-            return repository / "index"
-        # The `.git` file of a linked work tree or a submodule: https://git-scm.com/docs/gitrepository-layout
-        word, _, place = repository.read_text("utf-8").partition("gitdir: ")
-        if not word and place:
-            return repository.parent / place.rstrip("\n") / "index"
-    return None
 
 
 def _surely_untracked(index: Path, name: str) -> bool:

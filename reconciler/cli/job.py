@@ -8,11 +8,12 @@ import sys
 from datetime import UTC, datetime
 
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
+from reconciler.base.replaced_files import write_file
 from reconciler.base.sanitize import one_line
 from reconciler.cli import print_error, print_json, print_lines
 from reconciler.cli.context import Context, confirm, context_of, newest_run, readable_jobs, selection_of
 from reconciler.cli.progress import progress
-from reconciler.git.commit import commit_file, write_file
+from reconciler.git.commit import commit_file
 from reconciler.google.session import Session
 from reconciler.manifests.yaml_load import position_in, with_rerun
 from reconciler.model.claim import ClaimId

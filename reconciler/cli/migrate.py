@@ -10,9 +10,9 @@ from typing import Any
 
 from reconciler.base.diagnostics import counted
 from reconciler.base.errors import ExitCode, InvalidError
-from reconciler.base.safe_files import replace_files
+from reconciler.base.replaced_files import replace_files
 from reconciler.base.sanitize import one_line
-from reconciler.cli import print_json, print_paged
+from reconciler.cli import print_json, print_message, print_paged
 from reconciler.cli.context import context_of
 from reconciler.model.plan import FORMAT_VERSION
 from reconciler.operations.migrating.jobs import MigratedJob, Migration, Options, migrate
@@ -30,7 +30,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     migration = migrate(context.config, context.environment, arguments.paths, options)
     is_written = bool(arguments.write and migration.texts and not migration.problems)
     if is_written:
-        replace_files(migration.contents)
+        left = replace_files(migration.contents) & {place.name for place in migration.contents}
+        if left:
+            message = f"an earlier run was killed before it had replaced {counted(len(left), 'file')}"
+            print_message(f"{message}; this one has completed it", arguments.log_format)
     if arguments.format == "json":
         print_json(_json(migration, is_written))
     elif arguments.format == "markdown":

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from reconciler.base.errors import NotFoundError, ReconcilerError
 from reconciler.base.git_command import SHA, Git, GitError
-from reconciler.base.safe_files import open_file, opened_folder, write_temporary
+from reconciler.base.replaced_files import write_file
 from reconciler.base.sanitize import one_line
 
 MAX_PASSED_OVER = 100
@@ -115,20 +115,6 @@ def commit_file(root: Path, path: str, data: bytes, message: str) -> str:
         write_file(file, before)
         raise
     return git.commit("HEAD") or ""
-
-
-def write_file(file: Path, data: bytes) -> None:
-    """Replace a regular file of the work tree, and keep its permissions; raise OSError."""
-    with opened_folder(file.parent) as folder:
-        descriptor, status = open_file(file.name, folder=folder)
-        os.close(descriptor)
-        temporary = write_temporary(file.name, data, folder)
-        try:
-            os.chmod(temporary, stat.S_IMODE(status.st_mode), dir_fd=folder)
-            os.replace(temporary, file.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError:
-            os.unlink(temporary, dir_fd=folder)
-            raise
 
 
 def _carried_commit(head: str, environ: Mapping[str, str]) -> str | None:

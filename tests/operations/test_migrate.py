@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -373,14 +377,14 @@ def test_invalid_manifest_is_named_and_nothing_is_migrated(
 def test_file_that_cannot_be_replaced_leaves_the_others(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [write(root, f"jobs/{name}.yaml", JOB.replace("tide-fit", name)) for name in ("a", "b")]
     before = [file.read_text() for file in files]
-    replace_temporary = Path.chmod
+    change_mode = os.chmod
 
-    def fails_for_the_second(self: Path, *arguments: Any, **more: Any) -> None:
-        if self.name.startswith(".b.yaml"):
+    def fails_for_the_second(path: str, *arguments: Any, **more: Any) -> None:
+        if path.startswith("b.yaml."):
             raise PermissionError(1, "not allowed")
-        replace_temporary(self, *arguments, **more)
+        change_mode(path, *arguments, **more)
 
-    monkeypatch.setattr(Path, "chmod", fails_for_the_second)
+    monkeypatch.setattr(os, "chmod", fails_for_the_second)
     assert run(["migrate", "--write"]) == 1
     assert [file.read_text() for file in files] == before
     assert sorted(path.name for path in (root / "jobs").iterdir()) == ["a.yaml", "b.yaml"]
@@ -578,3 +582,58 @@ def test_comments_anywhere_are_kept(comments: list[str], flow: bool) -> None:
     moves = {("spec", "trainingInput", *old): ("spec", *place) for old, place in found.report.moves.items()}
     after = rewritten(text.encode(), [NewDocument(1, new, {**moves, ("spec", "trainingInput"): ("spec",)})])
     assert comments_of(after.decode()) == comments_of(text)
+
+
+# Is killed before the renaming of a number.
+KILLED = """
+import os, signal, sys
+from reconciler.__main__ import main
+
+numbers = iter(range(int(os.environ["KILLED_AT"]), -1, -1))
+rename = os.replace
+def replace(source, target, **more):
+    if os.fspath(target).endswith(".yaml") and next(numbers) == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(source, target, **more)
+os.replace = replace
+sys.exit(main())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(4))
+def test_migration_that_was_killed_at_a_file_is_completed_by_another(root: Path, number: int) -> None:
+    """And until then git adds nothing of it but whole manifests."""
+    names = ("a", "b", "c", "d")
+    for name in names:
+        write(root, f"jobs/{name}.yaml", JOB.replace("tide-fit", name))
+    whole = {path: after for path, (_, after) in migrated(root).texts.items()}
+
+    def started(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environ = {**os.environ, "KILLED_AT": str(number)}
+        return subprocess.run(
+            [sys.executable, *arguments, "migrate", "--write"],
+            cwd=root,
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+
+    git = partial(subprocess.run, cwd=root, check=True, capture_output=True, text=True)
+    git(["git", "init", "-q"])
+    git(["git", "add", "jobs"])
+    assert started("-c", KILLED).returncode == -9
+    changed = git(["git", "status", "--porcelain", "--untracked-files=all", "--", "jobs"]).stdout.splitlines()
+    assert [line for line in changed if line[:2] != "A "] == [
+        f"AM jobs/{name}.yaml" for name in names[:number]
+    ]
+    assert migrated(root).texts.keys() == {f"jobs/{name}.yaml" for name in names[number:]}, "it only reads"
+    assert (root / ".git" / "reconciler-writes").exists()
+    again = started("-m", "reconciler")
+    assert again.returncode == 0, again.stderr
+    left = f"{4 - number} files" if number < 3 else "1 file"
+    said = f"an earlier run was killed before it had replaced {left}; this one has completed it"
+    assert again.stderr.splitlines()[-1:] == [f"reconciler: {said}"]
+    assert {path: (root / path).read_bytes() for path in whole} == whole
+    assert not (root / ".git" / "reconciler-writes").exists()
+    assert "nothing to migrate" in started("-m", "reconciler").stdout

@@ -12,7 +12,8 @@ from msgspec import Struct, field
 
 from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem, quote
 from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError
-from reconciler.base.safe_files import read_file, replace_files
+from reconciler.base.replaced_files import replace_files
+from reconciler.base.safe_files import read_file
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1

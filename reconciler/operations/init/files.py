@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from tempfile import mkstemp
 
 from reconciler import __version__
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import ReconcilerError, UsageError
+from reconciler.base.replaced_files import replace_files
 from reconciler.manifests import schemas
 from reconciler.manifests.schemas import ANY_KIND
 from reconciler.manifests.settings import FILE_NAME, Environment
@@ -396,15 +396,7 @@ def _put(file: Path, data: bytes, *, is_new: bool) -> None:
             pass
     try:
         # Written to a temporary file and renamed, so that no reader sees a part of it.
-        handle, temporary = mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "wb") as opened:
-                opened.write(data)
-            Path(temporary).chmod(file.stat().st_mode & 0o777)
-            Path(temporary).replace(file)
-        except BaseException:
-            Path(temporary).unlink()
-            raise
+        replace_files({file.parent.resolve() / file.name: data})
     except BaseException:
         if is_new:
             file.unlink()
