@@ -194,7 +194,7 @@ _AIPLATFORM: dict[str, Rule] = {
     "aiplatform.ContainerSpec": Rule(
         required=("imageUri",),  # "Required."
         gcloud={"imageUri": f"{_POOL}container-image-uri=…"},
-        fields={"imageUri": {"minLength": 1, "allOf": [IMAGE]}, "env": _ENV},
+        fields={"imageUri": {"minLength": 1, "allOf": IMAGE}, "env": _ENV},
     ),
     "aiplatform.PythonPackageSpec": Rule(
         required=("executorImageUri", "pythonModule"),  # "Required."; packageUris too, see WITHOUT_PACKAGE
@@ -203,7 +203,7 @@ _AIPLATFORM: dict[str, Rule] = {
             "pythonModule": f"{_POOL}python-module=…",
         },
         fields={
-            "executorImageUri": {"minLength": 1, "allOf": [IMAGE]},
+            "executorImageUri": {"minLength": 1, "allOf": IMAGE},
             "packageUris": _PACKAGE_URIS,
             "env": _ENV,
         },
@@ -474,7 +474,7 @@ _ML: dict[str, Rule] = {
             ),
         ],
     ),
-    "ml.ReplicaConfig": Rule(fields={"imageUri": {"allOf": [IMAGE]}}),
+    "ml.ReplicaConfig": Rule(fields={"imageUri": {"allOf": IMAGE}}),
     "ml.AcceleratorConfig": Rule(fields={"count": FROM_0}),
     "ml.DiskConfig": Rule(
         fields={

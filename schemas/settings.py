@@ -8,6 +8,7 @@ from words import (
     BUCKET,
     DURATION,
     GS_FOLDER,
+    IMAGE,
     NETWORK,
     REGION,
     Schema,
@@ -203,6 +204,7 @@ CONFIG: Schema = {
             "images": {
                 "description": "What the embedded service runs for an executor image or a runtime version.",
                 "type": "object",
+                "propertyNames": {"allOf": IMAGE},
                 "additionalProperties": _mapping(
                     "By the `executorImageUri` or `runtimeVersion` of manifests.",
                     {

@@ -161,10 +161,26 @@ REGION = [
     ),
 ]
 
-# https://github.com/distribution/reference/blob/main/reference.go: the grammar of an image's name has no
-# other characters. An empty one is the same as none.
-IMAGE = shaped(
-    r"[A-Za-z0-9._:/@+\[\]-]*",
-    "not the name of a container image",
-    'replace placeholders such as "<project-id>"; write "HOST/PROJECT/REPOSITORY/IMAGE:TAG"',
+# https://github.com/distribution/reference/blob/main/reference.go: the grammar of an image's name. A flag of
+# an engine, or an address, is none. An empty name is the same as no name.
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9A-Fa-f:]+\])(?::[0-9]{{1,5}})?"
+_PART = "[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_TAG = ":[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_DIGEST = "@[A-Za-z][A-Za-z0-9]*(?:[+._-][A-Za-z][A-Za-z0-9]*)*:[0-9A-Fa-f]{32,}"
+# https://github.com/containers/image/blob/main/docs/containers-transports.5.md: Podman reads images from
+# other places too, most of them files. "docker:" is no such place without "//".
+_TRANSPORTS = "containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball"
+_NO_IMAGE = "not the name of a container image"
+_WRITE_IMAGE = (
+    'write "HOST/PROJECT/REPOSITORY/IMAGE:TAG" alone, without a placeholder such as "<project-id>", '
+    'a flag or "https://"'
 )
+IMAGE = [
+    shaped(rf"(?:(?:{_HOST}/)?{_PART}(?:/{_PART})*(?:{_TAG})?(?:{_DIGEST})?)?", _NO_IMAGE, _WRITE_IMAGE),
+    told(
+        {"not": {"type": "string", "pattern": whole(rf"(?:{_TRANSPORTS}):.*")}},
+        "not the name of an image in a registry, but of a place that an engine reads images from",
+        'push the image, and write "HOST/PROJECT/REPOSITORY/IMAGE:TAG"',
+    ),
+]

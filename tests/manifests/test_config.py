@@ -56,6 +56,12 @@ def test_a_file_adds_environments_and_local_stays(tmp_path: Path) -> None:
         (PROD.replace("    project: acme-ml\n", ""), 4, "project"),
         ("- a\n- b", 1, "mapping"),
         ("images: {a: {python: 3.10, requirements: []}}", 1, '"3.10"'),
+        (
+            'images:\n  "2.11": {python: "3.10", requirements: []}\n'
+            '  --privileged: {python: "3.10", requirements: []}',
+            3,
+            "IMAGE:TAG",
+        ),
         ('images:\n  a: {python: "3.10", requirements: [six, numpy=1]}', 2, 'write "numpy==1"'),
         ("a: [", 1, ""),
         ("---\n{}\n---\n{}\n", 4, "second document"),

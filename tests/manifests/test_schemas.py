@@ -1094,3 +1094,19 @@ def test_only_the_packages_own_objects_are_its_own() -> None:
     assert schemas.is_shipped(filled)
     assert not schemas.is_shipped(copy.deepcopy(mine))
     assert not schemas.is_shipped({})
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "alpine",
+        "docker:24",
+        "python:3.13-slim",
+        "my.registry:5000/a/b_c/d__e/f-g---h:v1.2_3",
+        "[::1]:5000/x",
+        f"gcr.io/google.com/project/x:1@sha256:{'0' * 64}",
+    ],
+)
+def test_each_form_of_an_image_s_name_is_taken(image: str) -> None:
+    schema = schemas.document("custom-job.schema.json")["$defs"]["aiplatform.ContainerSpec"]
+    assert Draft202012Validator(schema["properties"]["imageUri"]).is_valid(image)

@@ -313,7 +313,7 @@ NEAR = [
     ),
     *("projects/p/global/networks/n", "projects/p/locations/l/keyRings/r/cryptoKeys/k", "reconciler-x"),
     *("x@y.gserviceaccount.com", "2026-01-01T00:00:00Z", "google.com:project-1", "my-project", "A_b-9"),
-    *("us-central1-a", "gs://bucket/.."),
+    *("us-central1-a", "gs://bucket/..", "docker-archive:x"),
 ]
 SIGNS = [
     *map(

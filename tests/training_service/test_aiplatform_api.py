@@ -304,6 +304,11 @@ def changed_pool(**changes: Any) -> dict[str, Any]:
             {"pythonPackageSpec": {"executorImageUri": "i", "pythonModule": "m", "packageUris": ["/x"]}},
             "package_uris[0]",
         ),
+        ({"containerSpec": {"imageUri": "-v/:/host"}}, "container_spec.image_uri"),
+        (
+            {"pythonPackageSpec": {"executorImageUri": "https://i/j"}},
+            "python_package_spec.executor_image_uri",
+        ),
         ({"pythonPackageSpec": {"env": [{"value": "x"}]}}, "env[0].name"),
         ({"pythonPackageSpec": {"env": [{"name": "x"}] * 101}}, "env"),
         ({"pythonPackageSpec": {"packageUris": ["gs://b/x"] * 101}}, "package_uris"),

@@ -263,6 +263,8 @@ def in_image(args: list[str], **config: list[str]) -> dict[str, Any]:
         (in_image(args=["a"], containerCommand=["b"]), "training_input.master_config.container_command"),
         (changed(masterConfig={"containerArgs": ["b"]}), "training_input.master_config.container_args"),
         (changed(workerConfig={"containerCommand": ["b"]}), "training_input.worker_config.container_command"),
+        (changed(masterConfig={"imageUri": "--privileged"}), "training_input.master_config.image_uri"),
+        (changed(workerConfig={"imageUri": "dir:/etc"}), "training_input.worker_config.image_uri"),
     ],
 )
 def test_what_a_job_lacks_is_told(service: Service, body: dict[str, Any], field: str) -> None:

@@ -249,6 +249,11 @@ def _parent(project: str, location: str) -> str:
 
 
 _LABEL = re.compile(r"[\w-]{0,64}")
+# An image's name alone: no flag of an engine, no address, no place of the engine's own.
+_IMAGE = re.compile(
+    r"(?!(?:containers-storage|dir|docker-archive|docker-daemon|oci|oci-archive|ostree|sif|tarball):)"
+    r"[A-Za-z0-9\[](?:[A-Za-z0-9._@+\[\]-]|/(?!/)|:(?!/))*"
+)
 _JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _MAX_PACKAGES = 100
 _MAX_VARIABLES = 100
@@ -337,6 +342,7 @@ def _pool(pool: Message, path: str) -> Iterator[Mistake]:
         yield f"{path}.task", "Exactly one of container_spec and python_package_spec must be set."
     if "containerSpec" in pool:
         yield from _unset(pool["containerSpec"], f"{path}.container_spec.", "imageUri")
+        yield from _image(pool["containerSpec"], "imageUri", f"{path}.container_spec")
         yield from _variables(pool["containerSpec"], f"{path}.container_spec.env")
     if "pythonPackageSpec" in pool:
         yield from _python_package(pool["pythonPackageSpec"], f"{path}.python_package_spec")
@@ -344,8 +350,18 @@ def _pool(pool: Message, path: str) -> Iterator[Mistake]:
 
 def _python_package(spec: Message, path: str) -> Iterator[Mistake]:
     yield from _unset(spec, path + ".", "executorImageUri", "packageUris", "pythonModule")
+    yield from _image(spec, "executorImageUri", path)
     yield from _packages(spec, f"{path}.package_uris")
     yield from _variables(spec, f"{path}.env")
+
+
+def _image(spec: Message, name: str, path: str) -> Iterator[Mistake]:
+    image = spec.get(name, "")
+    if image and not _IMAGE.fullmatch(image):
+        yield (
+            f"{path}.{snake(name)}",
+            "Must be the name of an image alone: HOST/PROJECT/REPOSITORY/IMAGE:TAG.",
+        )
 
 
 def _packages(spec: Message, path: str) -> Iterator[Mistake]:
@@ -405,6 +421,7 @@ def _ml_commands(given: Message, path: str) -> Iterator[Mistake]:
     image = given.get("masterConfig", {}).get("imageUri")
     for role in ("master", *_ML_POOLS):
         config = given.get(f"{role}Config", {})
+        yield from _image(config, "imageUri", f"{path}.{snake(role)}_config")
         for name in ("containerCommand", "containerArgs"):
             if not config.get(name):
                 continue
