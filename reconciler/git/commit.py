@@ -124,7 +124,7 @@ def _carried_commit(head: str, environ: Mapping[str, str]) -> str | None:
     try:
         event = json.loads(Path(environ.get("GITHUB_EVENT_PATH", "")).read_bytes())
         sha = event["pull_request"]["head"]["sha"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     return sha if isinstance(sha, str) and SHA.fullmatch(sha) else None
 

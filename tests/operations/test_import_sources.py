@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 from reconciler.cli import run
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.operations.importing import sources
+from reconciler.operations.importing.flags import load_all
 from reconciler.operations.load_desired import load_desired
 
 CREATE = "gcloud ai custom-jobs create --region=us-central1 --display-name=census"
@@ -390,6 +392,10 @@ def test_no_text_of_a_source_passes_for_an_unknown_value(
     assert image_and_args(manifest)[1] == ["\ufffdBUCKET\ufffd"]
 
 
+DOUBLED = "A0 = x\n" + "".join(f"A{n} = $(A{n - 1})$(A{n - 1})\n" for n in range(1, 41))
+CHAIN = "A0 = x\n" + "".join(f"A{n} = $(A{n - 1})\n" for n in range(1, 301))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -413,7 +419,23 @@ def test_no_text_of_a_source_passes_for_an_unknown_value(
         ("a.yaml", "workerPoolSpecs: [\n", "not readable as YAML"),
         ("a.yaml", "workerPoolSpecs: {}\nworkerPoolSpecs: {}\n", "is defined twice"),
         ("a.yaml", "jobs: [{predictionInput: {}, state: x}]\n", "is a batch prediction"),
+        ("a.json", "[" * 5000 + "]" * 5000, "too deeply nested values"),
+        ("a.json", '{"studySpec":' * 150 + "1" + "}" * 150, "too deeply nested values"),
+        ("a.yaml", "a: " + "[" * 5000 + "]" * 5000, "too deeply nested values"),
+        ("a.ipynb", "[" * 100_000, "nested too deeply"),
+        (
+            "a.json",
+            '{"workerPoolSpecs": [],\n"workerPoolSpecs": []}',
+            'a.json:2:1: "workerPoolSpecs" is defined twice',
+        ),
+        ("a.json", '{"workerPoolSpecs": [}', "not readable as YAML"),
         ("Makefile", f"A = $(B)\nB = $(A)\nx:\n\t{CREATE} $(A)\n", "refer to each other"),
+        ("Makefile", f"A = x $(A)\nx:\n\t{CREATE} $(A)\n", "refer to each other"),
+        ("Makefile", f"{DOUBLED}x:\n\t{CREATE} $(A40)\n", "too much text: more than 200,000 characters"),
+        ("Makefile", "A := x\n" + "A := $(A)$(A)\n" * 40, "too much text: more than 200,000 characters"),
+        ("Makefile", "A := x\n" + "A += $(A)\n" * 40, "too much text: more than 200,000 characters"),
+        ("Makefile", f"A := {'x' * 100_000}\n" + "B := $(A)\n" * 50, "more than 4,000,000 characters"),
+        ("Makefile", f"{CHAIN}x:\n\t{CREATE} $(A300)\n", "nested too deeply"),
     ],
 )
 def test_bad_source_is_refused_with_its_place(
@@ -425,6 +447,69 @@ def test_bad_source_is_refused_with_its_place(
     (root / name).write_text(text)
     assert message in refused(capsys, name)
     assert not (root / "jobs").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (CHAIN.replace("A0 = x", "A0 = --rate=1"), "$(A150)"),
+        # Nothing, doubled again and again, is nothing; to find that out takes no time.
+        (DOUBLED.replace("A0 = x", "A0 ="), "--rate=1$(A40)"),
+        ("A := --rate=\nA := $(A)1\n", "$(A)"),
+        ("A := --rate=1\nB = $(A)\nA := $(B)\n", "$(A)"),
+        ("A = $(B)\nB = --rate=1\n", "$(A)"),
+    ],
+    ids=["chain", "nothing doubled", "assigned at once", "in turn", "assigned later"],
+)
+def test_variables_of_a_makefile_that_refer_to_others_are_read(
+    text: str, value: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "Makefile").write_text(f"{text}x:\n\t{CREATE} {POOL} --args={value}\n")
+    assert run(["import", "Makefile", "--dry-run"]) == 0
+    assert image_and_args(yaml.safe_load(capsys.readouterr().out))[1] == ["--rate=1"]
+
+
+def saved_list(number: int) -> list[dict[str, Any]]:
+    pool = {
+        "machineSpec": {"machineType": "n1-standard-4"},
+        "replicaCount": "1",
+        "diskSpec": {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 100},
+        "containerSpec": {"imageUri": "gcr.io/tide/fit:1", "args": ["--rate=1"]},
+    }
+    times = dict.fromkeys(("createTime", "startTime", "endTime", "updateTime"), "2024-01-01T00:00:00Z")
+    return [
+        {
+            "name": f"projects/1/locations/us-central1/customJobs/{10**18 + n}",
+            "displayName": f"fit-{n}",
+            "jobSpec": {"workerPoolSpecs": [pool]},
+            "state": "JOB_STATE_SUCCEEDED",
+            **times,
+            "labels": {"team": "tide", "number": str(n)},
+        }
+        for n in range(number)
+    ]
+
+
+def test_saved_list_of_ten_thousand_jobs_is_read() -> None:
+    jobs = saved_list(10_000)
+    text = json.dumps(jobs)
+    assert len(text) < sources.MAX_SOURCE
+    assert load_all(text) == [(jobs, 1)]
+
+
+@pytest.mark.slow
+def test_large_saved_list_in_json_and_in_yaml_becomes_the_same_manifests(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = saved_list(3_000)
+    (root / "list.json").write_text(json.dumps(jobs))
+    (root / "list.yaml").write_text(yaml.dump(jobs, sort_keys=False))
+    texts = []
+    for name in ("list.json", "list.yaml"):
+        assert run(["import", name, "--dry-run"]) == 0
+        texts.append(capsys.readouterr().out.replace(name, "list"))
+    assert texts[0].count("kind: CustomJob") == 3_000
+    assert re.sub("list:[0-9]+", "", texts[0]) == re.sub("list:[0-9]+", "", texts[1])
 
 
 def test_other_command_lines_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,8 +8,9 @@ Files of flags and configs are YAML 1.1, with numbers such as 1e-4, and no key t
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import yaml
 from msgspec import Struct
@@ -269,8 +270,8 @@ REGIONS = frozenset(
 """Regions that gcloud 578 accepts for Vertex AI."""
 
 
-MAX_VALUES = 100_000
-"""Most values of a file, those of aliases counted each time."""
+MAX_VALUES = 1_000_000
+"""Most values of a file, those of aliases counted each time; a saved list of 10,000 jobs has half of them."""
 
 _FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*)(?:\.[0-9_]*)?[eE][-+]?[0-9]+\Z")
 _MOST_DEPTH = 100
@@ -330,6 +331,8 @@ def load_all(text: str) -> list[tuple[Any, int]]:
     """
     if len(text) > MAX_FILE_BYTES:
         raise ConfigError("the file is too large", hint=f"at most {MAX_FILE_BYTES // 1024} KB are read")
+    if (value := _json_of(text)) is not _NO_JSON:
+        return [(value, text[: len(text) - len(text.lstrip())].count("\n") + 1)]
     found = []
     try:
         loader = _Loader(without_marks(text))
@@ -343,9 +346,55 @@ def load_all(text: str) -> list[tuple[Any, int]]:
         place = error.problem_mark or error.context_mark
         line = place.line + 1 if place else 1
         raise ConfigError(f"not readable as YAML: {error.problem}", hint="correct it", line=line) from None
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except RecursionError:
+        raise _too_deep() from None
+    except (yaml.YAMLError, ValueError):
         raise ConfigError("not readable as YAML", hint="correct it, or save it as UTF-8") from None
     return found
+
+
+_NO_JSON = object()
+
+
+def _json_of(text: str) -> Any:
+    """Return the value of a list or mapping in JSON, which is read in a hundredth of the time of YAML.
+
+    Return `_NO_JSON` for anything else, and for what only the reader of YAML has a message for.
+    """
+    if text.lstrip()[:1] not in ("[", "{"):
+        return _NO_JSON
+    try:
+        value = json.loads(
+            without_marks(text), object_pairs_hook=_without_repeats, parse_constant=_no_constant
+        )
+    except RecursionError:
+        raise _too_deep() from None
+    except ValueError:
+        return _NO_JSON
+    todo = [(value, 0)]
+    while todo:
+        part, depth = todo.pop()
+        if depth > _MOST_DEPTH:
+            raise _too_deep()
+        if isinstance(part, dict | list):
+            children = part.values() if isinstance(part, dict) else part
+            todo += [(child, depth + 1) for child in children if isinstance(child, dict | list)]
+    return value
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError  # NaN and Infinity
+
+
+def _too_deep() -> ConfigError:
+    return ConfigError("too deeply nested values", hint=f"at most {_MOST_DEPTH} levels are read")
 
 
 def _check_depth(root: Any) -> None:
@@ -355,8 +404,10 @@ def _check_depth(root: Any) -> None:
     while todo:
         node, depth = todo.pop()
         count += 1
-        if depth > _MOST_DEPTH or count > MAX_VALUES:
-            raise _refused(node, "too many or too deeply nested values", "split the file")
+        if depth > _MOST_DEPTH:
+            raise _too_deep()
+        if count > MAX_VALUES:
+            raise _refused(node, "too many values", f"split the file: at most {MAX_VALUES:,} are read")
         if isinstance(node, yaml.SequenceNode):
             todo += [(child, depth + 1) for child in node.value]
         elif isinstance(node, yaml.MappingNode):

@@ -45,8 +45,10 @@ _DICTIONARY = re.compile(
     r"[ \t]*[A-Za-z_]\w*(?: = \{|\.update\(|(?:\[['\"]\w+['\"]\])+(?: = |\.(?:append|extend|update)\())"
 )
 _MOST_LINES = 300  # of a dictionary
-_MOST_NESTED = 20
-_MOST_EXPANDED = 200_000
+_MOST_NESTED = 200  # variables of a Makefile, each used by the one before
+_MOST_EXPANDED = 200_000  # characters of a variable or recipe
+_MOST_IN_ALL = 4_000_000
+_ALONE = "import the command line alone"
 
 
 def read_source(name: str, data: bytes, values: Mapping[str, str]) -> list[Found]:
@@ -304,7 +306,7 @@ def _texts(known: Mapping[str, Value]) -> dict[str, str]:
 
 
 def _makefile(text: str, values: Mapping[str, str]) -> list[Found]:
-    variables: dict[str, Value] = FixedValues(values)
+    variables = _MakeVariables(values)
     found: list[Found] = []
     lines = text.replace("\r\n", "\n").split("\n")
     place = conditions = 0
@@ -318,7 +320,7 @@ def _makefile(text: str, values: Mapping[str, str]) -> list[Found]:
         if logical[0].startswith("\t"):
             recipe = "\n".join(logical).lstrip("\t @+-")
             state = new_state(values)
-            read_shell(_made(recipe, variables, 0), state, first + 1)
+            read_shell(variables.expanded(recipe), state, first + 1)
             found += calls_of(state)
             continue
         line = " ".join(part.rstrip("\\").strip() for part in logical)
@@ -327,47 +329,91 @@ def _makefile(text: str, values: Mapping[str, str]) -> list[Found]:
         elif re.match(r"\s*endif\b", line):
             conditions = max(0, conditions - 1)
         elif match := _MAKE_ASSIGNMENT.fullmatch(line):
-            _assign(variables, *match.groups(), is_certain=not conditions)
+            variables.assign(*match.groups(), is_certain=not conditions)
     return found
 
 
-def _assign(variables: dict[str, Value], name: str, operator: str, text: str, *, is_certain: bool) -> None:
-    value = re.sub(r"\s+#.*$", "", text).strip()
-    if operator.startswith(":"):
-        value = _made(value, variables, 0)
-    if operator == "?" and name in variables:
-        return
-    if operator == "+":
-        value = f"{variables.get(name, '')} {value}".strip()
-    # A value under a condition is a guess.
-    variables[name] = value if is_certain else mark(name)
+class _MakeVariables:
+    """Variables of a Makefile. Those assigned by := are texts, and others are expanded where they are used.
 
+    https://www.gnu.org/software/make/manual/html_node/Flavors.html
+    """
 
-def _made(text: str, variables: Mapping[str, Value], depth: int) -> str:
-    """Return a text with make's references replaced by their values."""
-    if depth > _MOST_NESTED:
-        raise SourceError(
-            "the Makefile's variables refer to each other", hint="remove the circular reference"
-        )
-    made: list[str] = []
-    place = length = 0
-    while place < len(text):
-        char = text[place]
-        following = text[place + 1 : place + 2]
-        part, step = char, 1
-        if char == "$" and following == "$":
-            part, step = "$", 2
-        elif char == "$" and following in ("(", "{"):
-            end = _balanced(text, place + 1)
-            part, step = _reference(text[place + 2 : end], variables, depth), end - place + 1
-        elif char == "$" and following:
-            part, step = mark("TARGET"), 2
-        made.append(part)
-        place += step
-        length += len(part)
-        if length > _MOST_EXPANDED:
-            raise SourceError("the Makefile expands to too much text", hint="import the command line alone")
-    return "".join(made)
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values: dict[str, Value] = FixedValues(values)
+        self._simple: set[str] = set()
+        # Of variables that are used now, and the texts of those that were; each is expanded once.
+        self._used: list[str] = []
+        self._texts: dict[str, str] = {}
+        self._length = 0
+
+    def assign(self, name: str, operator: str, text: str, *, is_certain: bool) -> None:
+        """Carry out an assignment; `operator` is what stands before its equals sign."""
+        value = re.sub(r"\s+#.*$", "", text).strip()
+        if operator == "?" and name in self._values:
+            return
+        if operator.startswith(":") or (operator == "+" and name in self._simple):
+            value = self.expanded(value)
+        if operator == "+":
+            value = f"{self._values.get(name, '')} {value}".strip()
+        elif operator.startswith(":"):
+            self._simple.add(name)
+        else:
+            self._simple.discard(name)
+        # A value under a condition is a guess.
+        self._check(len(value), _MOST_EXPANDED)
+        self._values[name] = value if is_certain else mark(name)
+        self._texts.clear()
+
+    def expanded(self, text: str) -> str:
+        """Return a text with make's references replaced by their values."""
+        made: list[str] = []
+        place = length = 0
+        while place < len(text):
+            char = text[place]
+            following = text[place + 1 : place + 2]
+            part, step = char, 1
+            if char == "$" and following == "$":
+                part, step = "$", 2
+            elif char == "$" and following in ("(", "{"):
+                end = _balanced(text, place + 1)
+                part, step = self._value_of(text[place + 2 : end].strip()), end - place + 1
+            elif char == "$" and following:
+                part, step = mark("TARGET"), 2
+            made.append(part)
+            place += step
+            length += len(part)
+            self._check(length, _MOST_EXPANDED)
+        if not self._used:
+            self._length += length
+            self._check(self._length, _MOST_IN_ALL)
+        return "".join(made)
+
+    def _value_of(self, name: str) -> str:
+        value = self._values.get(name)
+        if not isinstance(value, str):
+            if re.match(r"shell\s+date\b", name):
+                return mark("DATE")
+            return mark("SHELL" if name.startswith("shell") else re.split(r"[\s:,]", name)[0])
+        if name in self._simple:
+            return value
+        if name not in self._texts:
+            if name in self._used:
+                raise SourceError(
+                    "the Makefile's variables refer to each other", hint="remove the circular reference"
+                )
+            if len(self._used) > _MOST_NESTED:
+                raise SourceError("the Makefile's variables are nested too deeply", hint=_ALONE)
+            self._used.append(name)
+            self._texts[name] = self.expanded(value)
+            self._used.pop()
+        return self._texts[name]
+
+    @staticmethod
+    def _check(length: int, most: int) -> None:
+        if length > most:
+            message = f"the Makefile expands to too much text: more than {most:,} characters"
+            raise SourceError(message, hint=_ALONE)
 
 
 def _balanced(text: str, place: int) -> int:
@@ -379,16 +425,6 @@ def _balanced(text: str, place: int) -> int:
         if not depth:
             return end
     return len(text)
-
-
-def _reference(inner: str, variables: Mapping[str, Value], depth: int) -> str:
-    name = inner.strip()
-    value = variables.get(name)
-    if isinstance(value, str):
-        return _made(value, variables, depth + 1)
-    if re.match(r"shell\s+date\b", name):
-        return mark("DATE")
-    return mark("SHELL" if name.startswith("shell") else re.split(r"[\s:,]", name)[0])
 
 
 # --- Python and notebooks ----------------------------------------------------------------------------------
@@ -403,7 +439,10 @@ def _python_file(text: str, values: Mapping[str, str]) -> list[Found]:
 def _notebook(text: str, values: Mapping[str, str]) -> list[Found]:
     try:
         notebook = json.loads(text)
-    except (ValueError, RecursionError):
+    except RecursionError:
+        message = "the notebook's JSON is nested too deeply"
+        raise SourceError(message, hint=_ALONE) from None
+    except ValueError:
         raise SourceError("the notebook isn't JSON", hint="save it again") from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
