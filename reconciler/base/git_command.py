@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.sanitize import one_line
@@ -19,6 +20,9 @@ TIMEOUT = 60.0
 
 SHA = re.compile(r"[0-9a-f]{40}")
 """The full hash of a commit."""
+
+VERIFY = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+"""The arguments before a name of a commit, whose hash git then prints."""
 
 _FILTER = re.compile(r"filter\..+(?=\.[^.]+\Z)", re.DOTALL)
 _FILTER_OFF = ("clean=", "process=", "smudge=", "required=false")
@@ -51,8 +55,26 @@ _ENVIRONMENT = {
 }
 
 
+# git's words for an object that it can't read: its file is empty, is not compressed, ends too early, or has
+# another checksum.
+_CORRUPT = re.compile(
+    rb"^(?:error|fatal): (?:inflate: |object file .* is empty$|unable to (?:unpack|stream) [0-9a-f]{40} "
+    rb"|corrupt loose object |(?:loose|packed) object [0-9a-f]{40} .* is corrupt$)",
+    re.MULTILINE,
+)
+_OBJECT = re.compile(rb"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])")
+
+
 class GitError(ReconcilerError):
     """Error for a missing or failed git; the message is the line in which git reports the reason."""
+
+
+class CorruptObjectError(GitError):
+    """Error for an object that git has and can't read."""
+
+    def __init__(self, id: str = "") -> None:
+        what = f"git's object {id} is" if id else "git's objects are"
+        super().__init__(f"{what} corrupt", hint="see `git fsck`, or clone the repository anew")
 
 
 class Git:
@@ -96,6 +118,8 @@ class Git:
                 check=True,
             )
         except subprocess.CalledProcessError as error:
+            if is_corrupt(error.stderr):
+                raise CorruptObjectError(_object_in(error.stderr)) from None
             raise GitError(_reason(error.stderr) or f"git exited with {error.returncode}") from None
         except subprocess.TimeoutExpired:
             raise GitError(f"git took longer than {timeout:.0f} s") from None
@@ -103,8 +127,8 @@ class Git:
             raise _cant_be_run(error) from None
         return done.stdout
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start git with pipes for its input and output; its error output is dropped."""
+    def start(self, *arguments: str, stderr: BinaryIO) -> subprocess.Popen[bytes]:
+        """Start git with pipes for its input and output, and a file for its error output."""
         try:
             return subprocess.Popen(
                 [*self._git, *arguments],
@@ -112,10 +136,19 @@ class Git:
                 env=self._environ,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
+                stderr=stderr,
             )
         except OSError as error:
             raise _cant_be_run(error) from None
+
+    def refuse_corrupt(self, *arguments: str) -> None:
+        """Raise CorruptObjectError if git fails because of an object that it can't read."""
+        try:
+            self.run(*arguments)
+        except CorruptObjectError:
+            raise
+        except GitError:
+            return
 
     def ask(self, *arguments: str) -> str | None:
         """Return the output of git; None if git is missing or fails."""
@@ -126,7 +159,7 @@ class Git:
 
     def commit(self, name: str) -> str | None:
         """Return the full hash of the commit that `name` refers to; None if no such commit exists."""
-        found = self.ask("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+        found = self.ask(*VERIFY, f"{name}^{{commit}}")
         sha = (found or "").strip()
         return sha if SHA.fullmatch(sha) else None
 
@@ -151,6 +184,16 @@ class Git:
             return None
         settings = [f"{section}.{off}" for section in sorted(sections) for off in _FILTER_OFF]
         return [word for setting in settings for word in ("-c", setting)]
+
+
+def is_corrupt(stderr: bytes) -> bool:
+    """Return True if git's error output is about an object that it has and can't read."""
+    return _CORRUPT.search(stderr) is not None
+
+
+def _object_in(stderr: bytes) -> str:
+    found = _OBJECT.search(stderr)
+    return found[0].decode() if found else ""
 
 
 def _cant_be_run(error: OSError) -> GitError:

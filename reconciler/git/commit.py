@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from reconciler.base.errors import NotFoundError, ReconcilerError
-from reconciler.base.git_command import SHA, Git, GitError
+from reconciler.base.git_command import (
+    SHA,
+    TIMEOUT,
+    VERIFY,
+    CorruptObjectError,
+    Git,
+    GitError,
+    is_corrupt,
+)
 from reconciler.base.replaced_files import write_file
 from reconciler.base.sanitize import one_line
 
@@ -54,6 +63,10 @@ def why_no_head(root: Path, environ: Mapping[str, str]) -> str:
         return "the repository uses SHA-256 object names, and only SHA-1 is supported"
     if git.commit("HEAD"):
         return "GITHUB_EVENT_PATH names no file with the pull request's head commit"
+    try:
+        git.refuse_corrupt(*VERIFY, "HEAD^{commit}")
+    except CorruptObjectError as error:
+        return error.message
     return ""
 
 
@@ -167,7 +180,8 @@ class Objects:
     """Reader of objects through a single `git cat-file` process."""
 
     def __init__(self, git: Git) -> None:
-        self._git = git.start("cat-file", "--batch")
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as git runs)
+        self._git = git.start("cat-file", "--batch", stderr=self._errors)
         assert self._git.stdin, "it is a pipe"
         assert self._git.stdout, "it is a pipe"
         self._requests, self._responses = self._git.stdin, self._git.stdout
@@ -180,6 +194,7 @@ class Objects:
             self._requests.close()
         self._responses.close()
         self._git.wait()
+        self._errors.close()
 
     def read(self, id: str, kind: str, most: int = MAX_BYTES) -> bytes:
         """Return a small object as bytes."""
@@ -206,38 +221,46 @@ class Objects:
         if left > most or self._left < 0:
             raise too_much(f"{MAX_BYTES // 1_000_000:,} MB")
         while left:
-            piece = self._receive(min(left, _CHUNK))
+            piece = self._receive(id, min(left, _CHUNK))
             left -= len(piece)
             yield piece
-        self._receive(1)  # the line end after each object
+        self._receive(id, 1)  # the line end after each object
 
     def _request(self, ids: Sequence[str]) -> None:
         try:
             self._requests.write("".join(f"{id}\n" for id in ids).encode())
             self._requests.flush()
         except BrokenPipeError:
-            _ended()
+            self._ended(ids[0])
 
     def _size(self, id: str, kind: str) -> int:
         # `<id> <type> <size>` or `<id> missing`: https://git-scm.com/docs/git-cat-file#_batch_output
         fields = self._responses.readline().split()
         if len(fields) == 2 and fields[1] == b"missing":
-            raise NotFoundError(f"git has no object {id}, which the commit needs", hint=_WHOLE_CLONE)
+            self._refuse_corrupt(id)
+            hint = f"{_WHOLE_CLONE}; or see `git fsck`"
+            raise NotFoundError(f"git has no object {id}, which the commit needs", hint=hint)
         if len(fields) != 3:
-            _ended()
+            self._ended(id)
         if fields[1].decode() != kind:
             raise GitError(f"git's object {id} is not a {kind}", hint="see `git fsck`")
         return int(fields[2])
 
-    def _receive(self, size: int) -> bytes:
+    def _receive(self, id: str, size: int) -> bytes:
         piece = self._responses.read(size)
         if len(piece) < size:
-            _ended()
+            self._ended(id)
         return piece
 
+    def _ended(self, id: str) -> NoReturn:
+        self._git.wait(TIMEOUT)
+        self._refuse_corrupt(id)
+        raise GitError("git ended while the commit was read", hint=f"{_WHOLE_CLONE}; or see `git fsck`")
 
-def _ended() -> NoReturn:
-    raise GitError("git ended while the commit was read", hint=f"{_WHOLE_CLONE}; or see `git fsck`")
+    def _refuse_corrupt(self, id: str) -> None:
+        self._errors.seek(0)
+        if is_corrupt(self._errors.read(_CHUNK)):
+            raise CorruptObjectError(id)
 
 
 def too_much(what: str) -> ReconcilerError:

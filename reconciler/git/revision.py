@@ -16,7 +16,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
-from reconciler.base.git_command import SHA, Git, GitError
+from reconciler.base.git_command import SHA, VERIFY, Git, GitError
 from reconciler.base.safe_files import new_file, open_folder
 from reconciler.git.commit import Entry, Objects, entries, too_much
 
@@ -72,6 +72,7 @@ def merge_base(root: Path, name: str, environ: Mapping[str, str]) -> str:
     # Changes that the other branch made since are no changes of this one.
     found = (git.ask("merge-base", sha, "HEAD") or "").strip()
     if not SHA.fullmatch(found):
+        git.refuse_corrupt("merge-base", sha, "HEAD")
         hint = _SHALLOW if _is_shallow(git) else "name a commit that shares history with HEAD"
         raise NotFoundError(f'"{name}" and HEAD have no common commit in this repository', hint=hint)
     return found
@@ -92,6 +93,7 @@ def _prefix(git: Git, root: Path) -> Names:
 def _commit(git: Git, name: str) -> str:
     sha = git.commit(name) if name else None
     if sha is None:
+        git.refuse_corrupt(*VERIFY, f"{name}^{{commit}}")
         known = "name a branch, a tag or a commit that exists here; `git fetch` gets others"
         hint = _SHALLOW if _is_shallow(git) else known
         raise NotFoundError(f'there is no commit "{name}" in this repository', hint=hint)
