@@ -116,6 +116,13 @@ def commit_file(root: Path, path: str, data: bytes, message: str) -> str:
     if off is None or git.ask("rev-parse", "--show-prefix") is None:
         raise GitError(f"{root} is not in a git repository", hint="leave out --commit")
     file = root / path
+    own, around = (_top_of(folder) for folder in (file.parent, root))
+    if own != around:
+        where = os.path.relpath(own, root)
+        raise GitError(
+            f"{path} is in {where}, a repository of its own",
+            hint=f"leave out --commit, and commit it in {where}, and then {where} here",
+        )
     if git.run(*off, "status", "--porcelain", "-z", "--ignored", "--", path):
         raise GitError(
             f"{path} has other uncommitted changes", hint="commit them first, or leave out --commit"
@@ -128,6 +135,10 @@ def commit_file(root: Path, path: str, data: bytes, message: str) -> str:
         write_file(file, before)
         raise
     return git.commit("HEAD") or ""
+
+
+def _top_of(folder: Path) -> str:
+    return os.fsdecode(Git(folder).run("rev-parse", "--show-toplevel")).removesuffix("\n")
 
 
 def _carried_commit(head: str, environ: Mapping[str, str]) -> str | None:
@@ -150,6 +161,7 @@ _CHUNK = 1 << 20
 _GROUP = 64
 _ID_BYTES = 20
 _MODE = re.compile(rb"[0-7]{5,6}")
+_GITLINK = 0o160000
 _WHOLE_CLONE = "a clone made with --filter lacks objects, and this command fetches none: use a full clone"
 
 
@@ -174,6 +186,11 @@ class Entry:
     def is_link(self) -> bool:
         """Return True for a symbolic link."""
         return stat.S_ISLNK(self.mode)
+
+    @property
+    def is_submodule(self) -> bool:
+        """Return True for a commit of another repository."""
+        return self.mode == _GITLINK
 
 
 class Objects:

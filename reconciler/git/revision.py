@@ -233,6 +233,15 @@ class Revision:
                 todo += (name for name in reversed(target.split("/")) if name not in ("", "."))
         return place
 
+    def submodule(self, path: Names) -> Names:
+        """Return the submodule that a path leads into; () for none."""
+        for depth in range(1, len(path) + 1):
+            above = self.place(path[: depth - 1])
+            entry = self._tree(self.entry(above)).get(path[depth - 1]) if above is not None else None
+            if entry is not None and entry.is_submodule:
+                return path[:depth]
+        return ()
+
     def listed(self, place: Names) -> Mapping[str, Entry]:
         """Return the entries of the folder at `place`, by name; none if it is no folder."""
         return self._tree(self.entry(place))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 MAX_LINES = 5
 """Maximum number of differing files that are named."""
 
+_NOT_IN = "is not in"
 _LFS_POINTER = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\noid sha256:([0-9a-f]{64})\nsize [0-9]+\n"
 )
@@ -201,13 +202,15 @@ class _Comparison:
     def _differing(self, path: str, place: Names | None, digest: bytes) -> str:
         """Return how a file that was read, or was not there, differs; "" if it does not."""
         if place is None:
-            return self._clause(path, "is not in") if digest else ""
+            return self._clause(path, _NOT_IN) if digest else ""
         if not digest:
             return self._clause(path, "is only in")
         same = self._digests.get(self._commit.entry(place).id) == digest
         return "" if same else self._clause(path, "differs from")
 
     def _clause(self, path: str, how: str) -> str:
+        if how == _NOT_IN and (submodule := self._commit.submodule(PurePosixPath(path).parts)):
+            path, how = "/".join(submodule), "is a submodule, whose files are not in"
         return f"{path} {how} commit {self._commit.sha[:7]}"
 
     def _differing_package(self, job: DesiredJob) -> str:
@@ -236,7 +239,7 @@ class _Comparison:
 
         shown = package.relative_to(self._root).as_posix()
         if not folder.is_relative_to(self._commit.root) or not folder.is_dir():
-            return self._clause(shown, "is not in")
+            return self._clause(shown, _NOT_IN)
         try:
             kept = read_source_tree(folder, self._commit.root)
         except InvalidError:
@@ -285,7 +288,7 @@ def _differing_file(read: SourceTree, kept: SourceTree) -> tuple[str, str] | Non
     for path in sorted({*ours, *theirs}):
         mine, its = ours.get(path), theirs.get(path)
         if mine is None or its is None:
-            return path, "is only in" if mine is None else "is not in"
+            return path, "is only in" if mine is None else _NOT_IN
         if mine.executable != its.executable:
             return path, "has a different executable bit than in"
         if not _is_same(mine, its):

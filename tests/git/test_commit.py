@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE
 
-from reconciler.git.commit import MAX_PASSED_OVER, Head, commit_of, head_of, passed_over
+from reconciler.base.git_command import GitError
+from reconciler.git.commit import MAX_PASSED_OVER, Head, commit_file, commit_of, head_of, passed_over
 
 
 @pytest.fixture
@@ -107,6 +108,24 @@ def test_a_changed_submodule_is_a_change(tmp_path: Path, root: Path, git: Callab
     assert commit_of(root) == git("rev-parse", "HEAD")
     (root / "trainer" / "train.py").write_text("x = 2\n")
     assert commit_of(root) is None
+
+
+def test_file_of_a_submodule_is_refused_with_its_folder(
+    tmp_path: Path, root: Path, git: Callable[..., str]
+) -> None:
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    git("init", cwd=inner)
+    (inner / "a.yaml").write_text("a\n")
+    git("add", ".", cwd=inner)
+    git("commit", "-m", "inner", cwd=inner)
+    git("-c", "protocol.file.allow=always", "submodule", "add", str(inner), "jobs/more")
+    git("commit", "-m", "two")
+    with pytest.raises(GitError, match=r"a\.yaml is in jobs/more, a repository of its own") as caught:
+        commit_file(root, "jobs/more/a.yaml", b"changed\n", "changed")
+    assert caught.value.hint == "leave out --commit, and commit it in jobs/more, and then jobs/more here"
+    assert (root / "jobs" / "more" / "a.yaml").read_text() == "a\n"
+    assert git("status", "--porcelain") == ""
 
 
 def test_no_repository_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

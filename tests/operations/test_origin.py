@@ -291,7 +291,21 @@ def test_a_submodules_files_are_no_files_of_the_commit(tree: Repository, tmp_pat
     tree.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner.root), "trainer")
     head = commit(tree)
     assert carried(tree) == {"census": "", "trees": "", "plain": head}
-    assert lines(tree) == [f"trainer is not in commit {head[:7]}: census and 1 more job carry no commit"]
+    said = f"trainer is a submodule, whose files are not in commit {head[:7]}"
+    assert lines(tree) == [f"{said}: census and 1 more job carry no commit"]
+
+
+def test_manifest_of_a_submodule_is_named_by_its_folder(tree: Repository, tmp_path: Path) -> None:
+    inner = Repository(tmp_path / "inner")
+    inner.job("inside")
+    (inner.root / "reconciler.yaml").unlink()  # it would be taken for a manifest
+    inner.git("init", "-q")
+    commit(inner)
+    tree.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner.root), "jobs/more")
+    head = commit(tree)
+    assert carried(tree)["inside"] == ""
+    said = f"jobs/more is a submodule, whose files are not in commit {head[:7]}"
+    assert lines(tree) == [f"{said}: inside carries no commit"]
 
 
 def test_differing_files_are_named_up_to_a_limit_and_then_counted(tree: Repository) -> None:
