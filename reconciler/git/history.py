@@ -90,11 +90,24 @@ class GitHistory:
         """Return True if the commit is here and an ancestor of another one."""
         return self._git.ask("merge-base", "--is-ancestor", commit, of) is not None
 
-    def is_on_branch(self, commit: str) -> bool:
-        """Return True if a branch or a tag contains the commit, or git doesn't say."""
+    def was_left(self, commit: str) -> bool:
+        """Return True if the clone had the commit on a branch or checked out, and has it on neither now.
+
+        An object alone says nothing: it may be borrowed from another clone, or fetched without a branch.
+        """
         # Where git fails, the commit is compared.
         found = self._refs_with(commit, *_BRANCHES)
-        return found is None or bool(found.strip())
+        if found is None or found.strip() or self._is_in_worktree(commit):
+            return False
+        logged = self._git.ask("rev-list", "--walk-reflogs", "HEAD", "--all") or ""
+        # A clone of this process's own fetches its branch alone, and keeps no log.
+        return self._is_exported or commit in logged.split()
+
+    def _is_in_worktree(self, commit: str) -> bool:
+        """Return True if another worktree has the commit, whose HEAD may be on no branch."""
+        listed = (self._git.ask("worktree", "list", "--porcelain") or "").splitlines()
+        heads = {line.removeprefix("HEAD ") for line in listed if line.startswith("HEAD ")}
+        return any(self.is_ancestor(commit, head) for head in heads - {self.head})
 
     def shares(self, commits: tuple[str, ...]) -> bool:
         """Return True if HEAD and any of these commits that are here have a common ancestor."""

@@ -117,8 +117,8 @@ class History(Protocol):
     def is_ancestor(self, commit: str, of: str) -> bool:
         """Return True if the commit is here and an ancestor of another one."""
 
-    def is_on_branch(self, commit: str) -> bool:
-        """Return True if a branch or a tag, local or remote-tracking, contains the commit."""
+    def was_left(self, commit: str) -> bool:
+        """Return True if the clone had the commit on a branch or checked out, and has it on neither now."""
 
     def shares(self, commits: tuple[str, ...]) -> bool:
         """Return True if HEAD and any of these commits that are here have a common ancestor."""
@@ -138,7 +138,7 @@ def relation_of(tree: AppliedTree, history: History) -> Relation:
         return Relation.NEWER
     is_here, is_shallow = history.has(commit), history.is_shallow
     # Amended, rebased or reset: nobody's work is lost with it. A shallow clone may only lack the way to it.
-    if is_here and not is_shallow and not history.is_on_branch(commit):
+    if is_here and not is_shallow and history.was_left(commit):
         return Relation.NONE
     # The record's own list, so that a clone knows that never fetched the commit.
     if head in tree.ancestors or (is_here and history.is_ancestor(head, commit)):
@@ -252,7 +252,10 @@ def finding_of(
             f"this checkout has diverged from {applied}",
             f"merge or rebase, and push, or {allow}",
         ),
-        Relation.UNKNOWN: (f"this checkout's history doesn't show if it is newer than {applied}", remedy),
+        Relation.UNKNOWN: (
+            f"this checkout's history doesn't show if it is newer than {applied}",
+            f"{remedy}, or {allow}",
+        ),
     }[relation]
     if effect is Effect.APPLY:
         # As the head of its branch, or because a person asked for it.

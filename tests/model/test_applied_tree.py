@@ -35,11 +35,15 @@ STORED = (
 
 @dataclass
 class Clone:
-    """A clone with these commits and their parents; `branches` are the commits of branches and tags."""
+    """A clone with these commits and their parents.
+
+    `branches` are the commits of branches and tags, `logged` those that were checked out or on a branch.
+    """
 
     head: str
     parents: dict[str, tuple[str, ...]]
     branches: tuple[str, ...] = ()
+    logged: tuple[str, ...] = ()
     obstacle: str = ""
     is_shallow: bool = False
     is_published: bool = True
@@ -57,8 +61,9 @@ class Clone:
     def is_ancestor(self, commit: str, of: str) -> bool:
         return self.has(commit) and commit in self._all(of)
 
-    def is_on_branch(self, commit: str) -> bool:
-        return any(self.is_ancestor(commit, branch) for branch in self.branches)
+    def was_left(self, commit: str) -> bool:
+        is_on_branch = any(self.is_ancestor(commit, branch) for branch in self.branches)
+        return commit in self.logged and not is_on_branch
 
     def shares(self, commits: tuple[str, ...]) -> bool:
         return any(self._all(commit) & self._all(self.head) for commit in commits)
@@ -90,8 +95,11 @@ FORKED = {A: (), B: (A,), D: (A,)}
         (Clone(D, {**LINE, D: (A,)}, (C, D)), Relation.DIVERGED),
         (Clone(D, FORKED, (D,)), Relation.DIVERGED),
         # Rewritten: no branch has it any more.
-        (Clone(D, {**LINE, D: (B,)}, (D,)), Relation.NONE),
-        (Clone(B, LINE, (B,)), Relation.NONE),
+        (Clone(D, {**LINE, D: (B,)}, (D,), (C,)), Relation.NONE),
+        (Clone(B, LINE, (B,), (C,)), Relation.NONE),
+        # The object alone is here, borrowed or fetched without a branch.
+        (Clone(D, {**LINE, D: (B,)}, (D,)), Relation.DIVERGED),
+        (Clone(B, LINE, (B,)), Relation.OLDER),
         # A shallow clone may lack the way to it, or what they share.
         (Clone(D, {C: (), D: ()}, (D,), is_shallow=True), Relation.UNKNOWN),
         (Clone(D, {D: ()}, (D,), is_shallow=True), Relation.UNKNOWN),
@@ -207,7 +215,7 @@ def test_other_messages() -> None:
     )
     assert line(Relation.UNKNOWN, Effect.WITHHOLD) == (
         "This checkout's history doesn't show if it is newer than ccccccc, applied less than a minute ago, "
-        "so it cancels nothing: run `git fetch`."
+        "so it cancels nothing: run `git fetch`, or use `reconciler apply --allow-older`."
     )
 
 

@@ -303,6 +303,26 @@ def test_two_release_branches_go_on_in_actions(cloud: Team) -> None:
     assert cloud.run(cloud.clone("person"), "apply").code == 4
 
 
+@pytest.mark.fault(56)
+@pytest.mark.parametrize("how", ["borrowed", "fetched", "in another worktree"])
+def test_a_newer_commit_that_is_here_on_no_branch_is_no_commit_that_was_left(cloud: Team, how: str) -> None:
+    cloud.push(args=["1"])
+    laptop = cloud.clone("laptop", *(["--reference", str(cloud.origin)] if how == "borrowed" else []))
+    assert cloud.run(cloud.author, "apply").code == 0
+    second = cloud.push(args=["2"])
+    assert cloud.run(cloud.author, "apply").code == 0
+    if how != "borrowed":
+        laptop.git("fetch", "-q", f"file://{cloud.origin}", "main")
+    if how == "in another worktree":
+        laptop.git("worktree", "add", "-q", "--detach", str(cloud.folder / "worktree"), "FETCH_HEAD")
+    assert laptop.git("cat-file", "-t", second) == "commit"
+    result = cloud.run(laptop, "apply")
+    assert result.code == 4, result.err
+    assert f"this checkout is older than {second[:7]}" in result.err
+    assert cloud.states() == {"1": "CANCELLED", "2": "QUEUED"}
+    assert cloud.recorded() == second
+
+
 @pytest.mark.parametrize("rewrites", ["amend", "squash", "reset"])
 def test_a_commit_that_no_branch_has_any_more_counts_as_none(team: Team, rewrites: str) -> None:
     base = team.push(args=["1"])

@@ -56,9 +56,9 @@ class Commit:
         names = (self.sha, *self.before)
         return commit in names and of in names and names.index(commit) > names.index(of)
 
-    def is_on_branch(self, commit: str) -> bool:
-        """Whether a branch has a commit: nothing is rewritten."""
-        return True
+    def was_left(self, commit: str) -> bool:
+        """Whether a commit is on no branch any more: nothing is rewritten."""
+        return False
 
     def shares(self, commits: tuple[str, ...]) -> bool:
         """Whether the clone has any of the commits."""
