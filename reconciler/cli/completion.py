@@ -14,8 +14,9 @@ from reconciler.base.errors import ExitCode
 from reconciler.base.state_dir_trust import home_of
 from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.schemas import KINDS
-from reconciler.manifests.settings import find_root, load_config, manifest_paths
+from reconciler.manifests.settings import find_root, load_config
 from reconciler.manifests.validate import validate
+from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.planning.outcome import Condition
 
 
@@ -48,7 +49,7 @@ def _job_names(**_: object) -> list[str]:
     config = load_config(root)
     filled = frozenset(config.environment(os.environ.get("RECONCILER_ENV") or None).defaults)
     with cached_manifests(root, filled, os.environ) as known:
-        found = validate(root, manifest_paths(root, []), filled, known=known, whole=True)
+        found = validate(root, manifest_paths(root, [])[0], filled, known=known, whole=True)
     return [manifest.name for manifest in found.manifests]
 
 

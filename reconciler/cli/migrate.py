@@ -12,7 +12,7 @@ from reconciler.base.diagnostics import counted
 from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.base.replaced_files import replace_files
 from reconciler.base.sanitize import one_line
-from reconciler.cli import print_json, print_message, print_paged
+from reconciler.cli import print_json, print_message, print_paged, print_problems
 from reconciler.cli.context import context_of
 from reconciler.model.plan import FORMAT_VERSION
 from reconciler.operations.migrating.jobs import MigratedJob, Migration, Options, migrate
@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         print(_markdown(migration, is_written))
     else:
         print_paged(_text(migration, is_written))
+    print_problems(migration.warnings, arguments.log_format)
     if migration.problems:
         raise InvalidError("nothing is migrated", problems=migration.problems)
     return ExitCode.DONE

@@ -15,10 +15,11 @@ from reconciler.base.errors import ExitCode, InvalidError, NotFoundError
 from reconciler.cli import print_json
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import cached_manifests
-from reconciler.manifests.settings import check_found, find_root, load_config, manifest_paths
+from reconciler.manifests.settings import check_found, find_root, load_config
 from reconciler.manifests.training_images import image_warnings
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import Manifest
+from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.output.json import validation_json
 from reconciler.output.text import validation_github, validation_text
 
@@ -34,13 +35,13 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             raise
         print(validation_github(1, [_in_checkout(problem, root) for problem in error.problems]))
         return ExitCode.INVALID
-    paths = manifest_paths(root, arguments.paths)
+    paths, missing = manifest_paths(root, arguments.paths)
     with cached_manifests(root, filled, os.environ) as known:
         found = validate(root, paths, filled, known=known, whole=not arguments.paths)
     check_found(found, arguments.paths)
     errors = [*found.problems, *capped(_code_problems(root, found.manifests))]
     images = capped(image_warnings(found.images, date.today()))
-    problems = sorted([*errors, *config.warnings, *found.warnings, *images])
+    problems = sorted([*errors, *config.warnings, *missing, *found.warnings, *images])
     if arguments.format == "json":
         print_json(validation_json(found.files, problems))
     elif arguments.format == "github":

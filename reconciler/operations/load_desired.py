@@ -17,11 +17,12 @@ from reconciler.base.errors import InvalidError, NotFoundError
 from reconciler.google.engines import engine_class
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import Identities, KnownFiles, cached_manifests
-from reconciler.manifests.settings import Config, Environment, check_found, manifest_paths
+from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import EVERYTHING, Manifest, Selection, unpacked
 from reconciler.model.naming import canonical_spec, identities, job_name, label_of
 from reconciler.model.plan import DesiredJob
+from reconciler.operations.jobs_folder import manifest_paths
 
 if TYPE_CHECKING:
     from reconciler.operations.staged_code import CodeReader
@@ -149,11 +150,11 @@ def load_desired(
 
     Raises:
         InvalidError: Manifests are invalid, or packages can't be staged; it has every problem.
-        UsageError: A path does not exist.
+        UsageError: A path does not exist; or none is named, and `jobs` is lost.
         NotFoundError: No job has a selected name, or none has the selected labels.
     """
     root, filled = config.root, frozenset(environment.defaults)
-    below = manifest_paths(root, paths)
+    below, missing = manifest_paths(root, paths)
     with cached_manifests(root, filled, os.environ) if known is None else nullcontext(known) as files:
         found = validate(root, below, filled, known=files, whole=not paths)
     check_found(found, paths)
@@ -161,7 +162,7 @@ def load_desired(
         raise InvalidError("some manifests are not valid", problems=found.problems)
     desired = desired_jobs(root, found.manifests, environment, found.identities)
     jobs = selected_jobs(desired.jobs, selection) if selection else desired.jobs
-    return replace(desired, jobs=jobs, warnings=(*config.warnings, *found.warnings))
+    return replace(desired, jobs=jobs, warnings=(*config.warnings, *missing, *found.warnings))
 
 
 def selected_jobs(jobs: Sequence[DesiredJob], selection: Selection) -> tuple[DesiredJob, ...]:

@@ -23,13 +23,13 @@ from reconciler.manifests.settings import (
     check_found,
     from_document,
     is_manifest,
-    manifest_paths,
     read_document,
 )
 from reconciler.manifests.validate import Validation, validate
 from reconciler.model.diff import Comparison
 from reconciler.model.manifest import EVERYTHING, Selection
 from reconciler.model.plan import Change, Plan, Target
+from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.operations.load_desired import Desired, selected_jobs, stageable_jobs
 from reconciler.operations.origin import laying_out
 from reconciler.operations.plan import hours_of, target_of, with_refusals
@@ -76,11 +76,10 @@ def proposal_of(
         if sides is None:
             return Plan(target, (), (), None, comparison=comparison)
         laid_out = {path: names for path, names in named.items() if commit.lay_out(names, is_manifest)}
-        for path in named:
+        for path in paths:
             if path not in laid_out and not os.path.lexists(path):
-                if paths:
-                    raise UsageError(f"there is no file or folder {path}, nor was there one in {base}")
-                manifest_paths(root, paths)
+                raise UsageError(f"there is no file or folder {path}, nor was there one in {base}")
+        missing = manifest_paths(root, paths)[1]
         # Only the needed files of the commit are written to its temporary folder, which the `with` removes.
         places = [commit.root.joinpath(*names) for names in laid_out.values()]
         old, before, base_problems = _load(commit.root, places, sides[0], laying_out(commit), known)
@@ -89,7 +88,7 @@ def proposal_of(
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
-    warnings = (*comparison.warnings, *new.warnings)
+    warnings = (*comparison.warnings, *missing, *new.warnings)
     comparison = replace(comparison, problems=problems, base_problems=len(base_problems), warnings=warnings)
     plan = propose(
         target,

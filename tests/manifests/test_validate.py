@@ -24,10 +24,10 @@ from reconciler.base.errors import UsageError
 from reconciler.manifests import files, rules, schemas
 from reconciler.manifests import validate as validation
 from reconciler.manifests.files import read_one
-from reconciler.manifests.settings import manifest_paths
 from reconciler.manifests.validate import Validation, check_document, validate
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import Manifest, Reconcile
+from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.output.text import validation_github, validation_text
 from tests.expected_problems import CASES
 from tests.expected_problems import problems_of as problems_of_case
@@ -1063,22 +1063,16 @@ def test_documents_of_the_good_ones_are_what_they_were_written_from() -> None:
 
 
 def test_where_manifests_are_unless_paths_are_named(tmp_path: Path) -> None:
-    """A folder that git doesn't keep, as nothing is in it, is no mistake where settings are."""
     jobs = tmp_path / "jobs"
-    assert manifest_paths(tmp_path, [Path("x")]) == [Path("x")]
-    with pytest.raises(UsageError, match=f"there is no folder {jobs}"):
-        manifest_paths(tmp_path, [])
-    (tmp_path / "reconciler.yaml").write_text("")
-    assert manifest_paths(tmp_path, []) == []
-    assert manifest_paths(tmp_path, [jobs]) == [jobs]
+    assert manifest_paths(tmp_path, [Path("x")]) == ([Path("x")], ())
+    assert manifest_paths(tmp_path, [jobs]) == ([jobs], ())
     assert validate(tmp_path, []) == Validation((), (), 0)
     jobs.symlink_to("gone")
-    assert [problem.path for problem in validate(tmp_path, manifest_paths(tmp_path, [])).problems] == ["jobs"]
+    paths, _ = manifest_paths(tmp_path, [])
+    assert [problem.path for problem in validate(tmp_path, paths).problems] == ["jobs"]
     jobs.unlink()
     jobs.mkdir()
-    assert manifest_paths(tmp_path, []) == [jobs]
-    (tmp_path / "reconciler.yaml").unlink()
-    assert manifest_paths(tmp_path, []) == [jobs]
+    assert manifest_paths(tmp_path, []) == ([jobs], ())
 
 
 def test_no_manifests_are_told_as_such() -> None:

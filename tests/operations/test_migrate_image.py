@@ -11,7 +11,7 @@ import pytest
 from reconciler.base.errors import UsageError
 from reconciler.cli import run
 from reconciler.manifests.cache import PlacedImage
-from reconciler.manifests.settings import find_root, load_config, manifest_paths
+from reconciler.manifests.settings import find_root, load_config
 from reconciler.manifests.training_images import (
     has_ended,
     image_warnings,
@@ -197,7 +197,7 @@ def test_report_names_the_end_of_the_image_and_what_the_new_one_needs(root: Path
 def test_migrated_manifest_is_valid_runs_and_is_not_migrated_again(root: Path) -> None:
     write(root, "jobs/job.yaml", JOB.replace(OLD, ENDED))
     assert run(["migrate", "--image", IMAGE, "--run", "--write"]) == 0
-    found = validate(root, manifest_paths(root, []))
+    found = validate(root, [root / "jobs"])
     assert not found.problems
     config = load_config(root)
     (job,) = desired_jobs(root, found.manifests, config.environment(None)).jobs
@@ -211,7 +211,7 @@ def test_name_in_the_report_is_the_name_of_the_job(root: Path) -> None:
     found = migrated(root, JOB, run=True)
     for path, content in found.contents.items():
         path.write_bytes(content)
-    manifests = validate(root, manifest_paths(root, [])).manifests
+    manifests = validate(root, [root / "jobs"]).manifests
     (job,) = desired_jobs(root, manifests, load_config(root).environment(None)).jobs
     assert found.submitted == [job.job_name]
 

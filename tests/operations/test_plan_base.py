@@ -372,20 +372,25 @@ def test_a_base_without_settings_and_jobs(repo: Repository) -> None:
 def test_an_emptied_folder_cancels_nothing(repo: Repository) -> None:
     repo.job(reconcile="{onDelete: cancel}")
     commit(repo)
-    (repo.root / "jobs").rename(repo.root / "trainings")
+    repo.git("mv", "jobs", "trainings")
     (found,) = proposed(repo).changes
     assert (found.edit, found.action) == (REMOVED, Action.NONE)
     assert "nothing is cancelled while there is no manifest at all" in found.notes[0]
 
 
 def test_no_manifests_on_either_side(repo: Repository) -> None:
-    """Git keeps no empty folder; without settings too, nothing says that this is a repository of jobs."""
+    """Git keeps no empty folder."""
     shutil.rmtree(repo.root / "jobs")
     commit(repo)
     assert edits(repo) == {}
-    (repo.root / "reconciler.yaml").unlink()
-    commit(repo)
-    with pytest.raises(UsageError, match=r"there is no folder .*jobs"):
+    (warning,) = compared(proposed(repo)).warnings
+    assert (warning.path, warning.level) == ("jobs", "warning")
+
+
+def test_folder_that_the_work_tree_alone_lacks_removes_no_job(repo: Repository) -> None:
+    """As in a sparse checkout."""
+    shutil.rmtree(repo.root / "jobs")
+    with pytest.raises(UsageError, match="although git's index has 1 file of it"):
         proposed(repo)
 
 

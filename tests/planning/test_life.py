@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +100,7 @@ def test_an_emptied_folder_cancels_nothing(repository: Repository) -> None:
     repository.job("census", reconcile="{onDelete: cancel}")
     assert repository.run("apply").code == 0
     shutil.move(repository.root / "jobs", repository.root / "elsewhere")
+    repository.git("init", "-q")  # whose index has no file of the folder
     live = {"JOB_STATE_QUEUED", "JOB_STATE_PENDING", "JOB_STATE_RUNNING"}
     for _ in range(2):
         assert repository.run("apply").code == 0
@@ -110,17 +112,65 @@ def test_an_emptied_folder_cancels_nothing(repository: Repository) -> None:
 
 def test_the_last_manifest_can_be_removed(repository: Repository) -> None:
     """Git keeps no empty folder."""
-    repository.job("census").unlink()
-    (repository.root / "jobs").rmdir()
-    for command in (["validate"], ["plan", "--detailed-exitcode"], ["apply"], ["report"]):
+    repository.job("census")
+    repository.git("init", "-q")
+    repository.git("add", ".")
+    repository.git("commit", "-q", "-m", "a job")
+    repository.git("rm", "-q", "-r", "jobs")
+    assert not (repository.root / "jobs").exists()
+    said = "jobs:1:1: warning: there is no such folder, and git has no file of it"
+    for command in (
+        ["validate"],
+        ["plan", "--detailed-exitcode"],
+        ["plan", "--base", "HEAD"],
+        ["apply"],
+        ["migrate"],
+        ["report"],
+    ):
         done = repository.run(*command)
         assert done.code == 0, done
-    assert repository.run("validate").out == "No manifests found.\n"
-    (repository.root / "reconciler.yaml").unlink()
-    (repository.root / ".git").mkdir()
-    for command in (["validate"], ["plan"], ["apply"]):
-        done = repository.run(*command)
-        assert (done.code, "there is no folder" in done.err) == (64, True)
+        assert (done.out + done.err).count(said) == (command != ["report"]), done
+    assert repository.run("validate").out.endswith("No manifests found; 1 warning in 1 file.\n")
+    (problem,) = repository.run("validate", "--format", "json").json["problems"]
+    assert problem["level"] == "warning"
+
+
+COMMANDS = (["validate"], ["plan"], ["apply"], ["migrate"], ["render", "census"])
+
+
+@pytest.mark.parametrize("how", ["removed", "sparse", "no repository", "no git"])
+def test_missing_folder_is_an_error_where_its_manifests_are_elsewhere(
+    repository: Repository, tmp_path: Path, how: str
+) -> None:
+    """And the message says how to get at them."""
+    repository.job("census")
+    remedies = {
+        "removed": "`git restore jobs` brings it back; `git rm -r jobs` removes it for good",
+        "sparse": "the checkout is sparse: run `git sparse-checkout add jobs`",
+    }
+    if how != "no repository":
+        repository.git("init", "-q")
+        repository.git("add", ".")
+        repository.git("commit", "-q", "-m", "a job")
+    environ = {"GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    if how == "sparse":
+        repository.git("sparse-checkout", "set", "--no-cone", "/*", "!/jobs")
+    else:
+        shutil.rmtree(repository.root / "jobs")
+    if how == "no git":
+        environ["PATH"] = str(tmp_path)
+    for command in COMMANDS if how != "no git" else (["validate"], ["render", "census"]):
+        done = repository.run(*command, **environ)
+        assert (done.code, done.out) == (64, "")
+        assert f"there is no folder {repository.root / 'jobs'}" in done.err
+        assert remedies.get(how, "or name the files or folders that hold them") in done.err
+    assert repository.run("plan", "jobs").code == 64
+    if how == "sparse":
+        repository.git("sparse-checkout", "add", "jobs")
+    elif how == "removed":
+        repository.git("restore", "jobs")
+    if how in remedies:
+        assert repository.run("validate").code == 0
 
 
 @pytest.mark.fault(11)

@@ -16,7 +16,7 @@ spec:
   workerPoolSpecs:
     - machineSpec: {machineType: n1-standard-4}
       replicaCount: 1
-      containerSpec: {imageUri: "example.com/trainer@sha256:1"}
+      containerSpec: {imageUri: "example.com/trainer@sha256:0000000000000000000000000000000000000000000000000000000000000000"}
 """
 
 

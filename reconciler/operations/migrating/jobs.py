@@ -17,13 +17,14 @@ from reconciler.manifests import schemas
 from reconciler.manifests.examine import examine
 from reconciler.manifests.files import ManifestFile, Signature, read_one, real_path
 from reconciler.manifests.packages import package_folder
-from reconciler.manifests.settings import Config, Environment, check_found, manifest_paths
+from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.training_images import has_ended, images_in
 from reconciler.manifests.validate import manifest_of, validate
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.operations.importing.manifest import tidy
+from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.operations.load_desired import stageable_jobs
 from reconciler.operations.migrating.pools import (
     Containers,
@@ -72,12 +73,14 @@ class Migration(Struct):
 
     Attributes:
         files: Number of files that were read.
+        warnings: A folder of manifests that is missing.
         texts: Old and new content of each file that changes, by its path.
         places: The real place of each of these files.
         problems: Reasons why nothing can be written.
     """
 
     files: int
+    warnings: tuple[Problem, ...] = ()
     jobs: list[MigratedJob] = field(default_factory=list)
     texts: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
     places: dict[str, Path] = field(default_factory=dict)
@@ -126,11 +129,12 @@ def migrate(config: Config, environment: Environment, paths: Sequence[Path], opt
         raise UsageError(f"the image {options.image} is past its end itself", hint=hint)
     root = real_path(config.root)
     filled = frozenset(environment.defaults)
-    found = validate(root, manifest_paths(config.root, paths), filled)
+    below, missing = manifest_paths(config.root, paths)
+    found = validate(root, below, filled)
     check_found(found, paths)
     if found.problems:
         raise InvalidError("only valid manifests can be migrated", problems=found.problems)
-    migration = Migration(found.files)
+    migration = Migration(found.files, missing)
     old = [each for each in found.manifests if each.api_version == ML_V1 or _is_to_move(each, options)]
     for path, manifests in groupby(old, key=lambda manifest: manifest.path):
         _FileMigration(config, environment, path, migration, options).run([*manifests])

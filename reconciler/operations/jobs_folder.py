@@ -1,0 +1,56 @@
+"""The folder `jobs`, from which manifests are read unless paths are named, and what its lack means."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from reconciler.base.diagnostics import WARNING, Problem, counted
+from reconciler.base.errors import UsageError
+from reconciler.manifests.settings import JOBS_FOLDER
+
+_HOLD = "keep the manifests there, or name the files or folders that hold them"
+_NONE = Problem(
+    JOBS_FOLDER,
+    1,
+    1,
+    "",
+    "there is no such folder, and git has no file of it: the repository has no manifest",
+    "git keeps no empty folder; where the manifests are elsewhere, name the files or folders that hold them",
+    WARNING,
+)
+
+
+def manifest_paths(root: Path, paths: Sequence[Path]) -> tuple[Sequence[Path], tuple[Problem, ...]]:
+    """Return the named paths, else `jobs` at the root, and a warning if that is missing.
+
+    Raises:
+        UsageError: The folder is missing, and not because its last manifest was removed: git's index has
+            files of it, or there is no git to ask.
+    """
+    folder = root / JOBS_FOLDER
+    if paths or os.path.lexists(folder):
+        return paths or [folder], ()
+    refuse_lost_folder(root)
+    return [], (_NONE,)
+
+
+def refuse_lost_folder(root: Path) -> None:
+    """Raise UsageError for a missing folder `jobs` unless git's index has no file of it."""
+    from reconciler.base.git_command import Git, GitError  # slow to import, and seldom needed
+
+    try:
+        listed = Git(root).run("ls-files", "-t", "-z", "--", JOBS_FOLDER).split(b"\0")[:-1]
+    except GitError as error:
+        message = f"there is no folder {root / JOBS_FOLDER}, and git can't tell why: {error.message}"
+        raise UsageError(message, hint=_HOLD) from None
+    if not listed:
+        return
+    number = counted(len(listed), "file")
+    message = f"there is no folder {root / JOBS_FOLDER}, although git's index has {number} of it"
+    # "S" is for files that a sparse checkout leaves out.
+    if all(line.startswith(b"S ") for line in listed):
+        raise UsageError(message, hint=f"the checkout is sparse: run `git sparse-checkout add {JOBS_FOLDER}`")
+    remedy = f"`git restore {JOBS_FOLDER}` brings it back; `git rm -r {JOBS_FOLDER}` removes it for good"
+    raise UsageError(message, hint=remedy)
