@@ -306,7 +306,7 @@ def test_the_actions_install_all_that_the_tool_says_it_needs(lock: str) -> None:
 def test_lock_without_the_extra_has_none_of_its_packages_that_nothing_else_needs() -> None:
     names = [{requirement.name for requirement in locked(lock)} for lock in LOCKS]
     assert names[0] < names[1]
-    assert names[1] - names[0] >= {"numpy", "optuna", "psutil", "sqlalchemy", "waitress"}
+    assert names[1] - names[0] >= {"numpy", "optuna", "psutil", "sqlalchemy"}
 
 
 def test_actions_install_the_extra_where_jobs_may_run_on_the_runner() -> None:
@@ -396,7 +396,7 @@ def test_the_extra_is_installed_only_where_it_is_wanted(extra: str, tmp_path: Pa
     assert done.returncode == 0, done.stderr
     installed = tmp_path / "temp" / "reconciler" / "venv" / "lib"
     assert bool([*installed.glob("python*/site-packages/six.py")]) is bool(extra)
-    assert not [*installed.glob("python*/site-packages/waitress")]
+    assert not [*installed.glob("python*/site-packages/psutil")]
 
 
 def without_hashes(requirements: str, _offered: Path) -> str:

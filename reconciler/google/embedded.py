@@ -53,7 +53,7 @@ ROOT = "http://embedded.invalid/"
 """Placeholder root of every API's URLs, replaced by the service's present address for each request."""
 
 _DISTRIBUTION = "mljob-reconciler"
-_EXTRA = ("cryptography", "google_crc32c", "optuna", "psutil", "uv", "waitress")
+_EXTRA = ("cryptography", "google_crc32c", "optuna", "psutil", "uv")
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
@@ -369,7 +369,7 @@ class _Stopped:
         return time.monotonic() < self._made + _COPY_LASTS and self._state == _state_of(self._home)
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        from reconciler.training_service.http.message import Request
+        from reconciler.base.listener.message import Request
 
         translated = Request.of(request.method, request.url, request.headers, request.body or b"")
         answer = self._application.handle(translated)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from reconciler import __version__
+from reconciler.base.listener.message import Request, Responder, Response
 from reconciler.training_service.address import unserved
 from reconciler.training_service.apis.ai_platform import MlJobs
 from reconciler.training_service.apis.credentials import CredentialsApi, is_for_metadata, metadata
@@ -33,9 +34,6 @@ from reconciler.training_service.http.discovery import Call, Form, Handler, List
 from reconciler.training_service.http.message import (
     STORAGE_PATHS,
     ApiError,
-    Request,
-    Responder,
-    Response,
     error_response,
     invalid,
     json_response,

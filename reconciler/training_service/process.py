@@ -194,5 +194,3 @@ def _log_to(path: Path) -> None:
     handler = logging.handlers.RotatingFileHandler(path, maxBytes=_LOG_BYTES, backupCount=1, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    # The queue's warnings only report that all threads are busy.
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)

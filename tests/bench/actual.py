@@ -15,6 +15,7 @@ from pathlib import Path
 from unittest import mock
 
 from reconciler.base.http import HttpRequest, HttpResponse
+from reconciler.base.listener.message import Request
 from reconciler.base.state_dir import Home, prepare_home
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.object_store import ensure_bucket
@@ -30,7 +31,6 @@ from reconciler.operations.plan import request_body, wanted_of
 from reconciler.submission.look import keep_summary, look
 from reconciler.submission.protocol import bound
 from reconciler.training_service.application import IMAGES, Application
-from reconciler.training_service.http.message import Request
 from reconciler.training_service.state.database import Database, Store, prepare
 from reconciler.training_service.state.records import JobState
 

@@ -24,13 +24,13 @@ import reconciler
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, NotSentError
+from reconciler.base.listener.message import Request, Response
 from reconciler.base.state_dir import Home, prepare_home
 from reconciler.google import embedded
 from reconciler.google.embedded import ROOT, EmbeddedService
 from reconciler.training_service import application
 from reconciler.training_service.address import Address, lock_home, read_address, write_address
 from reconciler.training_service.application import Application
-from reconciler.training_service.http.message import Request, Response
 
 DAY = timedelta(days=1)
 LISTING = HttpRequest("GET", ROOT + "v1/projects/local/jobs")

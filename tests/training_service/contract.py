@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import jsonschema
 from googleapiclient import discovery_cache
 
-from reconciler.training_service.http.message import Request, Response
+from reconciler.base.listener.message import Request, Response
 
 DOCUMENTS = Path(discovery_cache.__file__).parent / "documents"
 NAMES = ("aiplatform.v1", "ml.v1", "storage.v1", "logging.v2", "iamcredentials.v1")

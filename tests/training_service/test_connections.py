@@ -25,9 +25,9 @@ from test_gate import job_with
 from test_process import Processes
 from waiting import PATIENCE, patience, until
 
+from reconciler.base.listener import server
+from reconciler.base.listener.server import Limits
 from reconciler.training_service.address import Address
-from reconciler.training_service.http import server
-from reconciler.training_service.http.server import Limits
 from reconciler.training_service.state.records import JobState
 
 FILES = 1024

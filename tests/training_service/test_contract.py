@@ -15,9 +15,10 @@ import pytest
 from bodies import ML, VERTEX, custom_job, ml_job, tuning_job
 from served import Answer, Service
 
+from reconciler.base.listener.message import Request, Response
 from reconciler.training_service import application
 from reconciler.training_service.http import discovery
-from reconciler.training_service.http.message import Request, Response, json_response
+from reconciler.training_service.http.message import json_response
 
 OBJECT = "/storage/v1/b/bucket/o"
 

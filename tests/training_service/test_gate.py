@@ -11,8 +11,8 @@ from bodies import ML, VERTEX, custom_job, job_spec, ml_job
 from served import TOKEN, Service
 from waiting import PATIENCE
 
+from reconciler.base.listener.message import Request
 from reconciler.training_service.http.auth import Access, job_access
-from reconciler.training_service.http.message import Request
 from reconciler.training_service.state.records import JobRecord, JobState
 
 PATHS = ("/_service/health", ML, f"{VERTEX}/customJobs", "/storage/v1/b?project=p", "/nowhere")

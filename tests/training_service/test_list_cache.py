@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Clock
 
+from reconciler.base.listener.message import Request, Response
 from reconciler.training_service.application import Application
 from reconciler.training_service.http.discovery import ListCache, Listing
-from reconciler.training_service.http.message import Request, Response, json_response
+from reconciler.training_service.http.message import json_response
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import UNFINISHED, JobState

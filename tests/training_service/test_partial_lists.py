@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from served import Clock, Service
 
+from reconciler.base.listener.message import Request
 from reconciler.training_service.application import Application
 from reconciler.training_service.http import json_mapping
-from reconciler.training_service.http.message import Request
 from reconciler.training_service.state.database import Database, Store, prepare
 from reconciler.training_service.state.records import UNFINISHED, JobState
 

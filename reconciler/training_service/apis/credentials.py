@@ -16,9 +16,10 @@ import json
 import re
 from datetime import timedelta
 
+from reconciler.base.listener.message import Request, Response
 from reconciler.training_service.http.auth import Tokens, whole_seconds
 from reconciler.training_service.http.discovery import Call, Handler
-from reconciler.training_service.http.message import Request, Response, invalid, not_found
+from reconciler.training_service.http.message import invalid, not_found
 from reconciler.training_service.state.records import JsonObject
 
 _SHORTEST = timedelta(seconds=1)

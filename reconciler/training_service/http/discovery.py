@@ -23,8 +23,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
+from reconciler.base.listener.message import Request, Response
 from reconciler.training_service.http.auth import Access
-from reconciler.training_service.http.message import STORAGE_PATHS, Request, Response, invalid
+from reconciler.training_service.http.message import STORAGE_PATHS, invalid
 from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import Json, JsonObject
 

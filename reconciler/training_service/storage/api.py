@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, islice
 
+from reconciler.base.listener.message import Response
 from reconciler.training_service.http.discovery import Call, Form, Handler, Listing, Pages
 from reconciler.training_service.http.filters import Glob
-from reconciler.training_service.http.message import ApiError, Response, invalid
+from reconciler.training_service.http.message import ApiError, invalid
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import Found, Wanted
 from reconciler.training_service.storage.incoming import Uploads

@@ -1,0 +1,189 @@
+"""The listener: answers at once, the headers of every answer, and a process without descriptors."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPResponse
+
+import psutil
+import pytest
+from waiting import PATIENCE
+
+from reconciler.base.listener import server
+from reconciler.base.listener.message import Admit, Request, Responder, Response
+from reconciler.base.listener.server import Listener
+
+MARK = (("X-Mark", "ours"),)
+
+
+@contextmanager
+def listening(admit: Admit) -> Iterator[int]:
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    listener = Listener(bound, admit, max_body=1, headers=MARK)
+    listener.start()
+    try:
+        yield listener.port
+    finally:
+        listener.close(PATIENCE)
+
+
+@contextmanager
+def asked(port: int, line: str = "GET / HTTP/1.1", *more: str) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as connection:
+        connection.sendall("\r\n".join([line, "Host: 127.0.0.1", *more, "", ""]).encode())
+        yield connection
+
+
+def answer(connection: socket.socket, method: str = "GET") -> HTTPResponse:
+    response = HTTPResponse(connection, method=method)
+    response.begin()
+    return response
+
+
+def test_an_answer_at_once_waits_for_no_request_that_is_being_answered() -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def slow(request: Request) -> Response:
+        begun.release()
+        assert go_on.wait(PATIENCE)
+        return Response(200, content=b"slow")
+
+    def admit(head: Request) -> Response | Responder:
+        return Response(200, content=b"at once") if head.path == "/probe" else slow
+
+    with listening(admit) as port, ExitStack() as held:
+        waiting = [held.enter_context(asked(port)) for _ in range(server.THREADS + 2)]
+        for _ in range(server.THREADS):
+            assert begun.acquire(timeout=PATIENCE)
+        with asked(port, "GET /probe HTTP/1.1") as connection:
+            assert answer(connection).read() == b"at once"
+        go_on.set()
+        assert {answer(each).read() for each in waiting} == {b"slow"}
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+def test_head_gets_all_but_the_content(admitted: bool) -> None:
+    response = Response(200, (("Content-Type", "text/plain"),), b"some")
+    with listening(lambda head: (lambda request: response) if admitted else response) as port:
+        found = []
+        for method in ("GET", "HEAD"):
+            with asked(port, f"{method} / HTTP/1.1", "Connection: close") as connection:
+                got = answer(connection, method)
+                headers = {name: value for name, value in got.getheaders() if name != "Date"}
+                found.append((got.status, headers, got.read()))
+                assert connection.recv(1) == b""
+    (status, headers, content), other = found
+    assert headers["Content-Length"] == "4"
+    assert content == b"some"
+    assert other == (status, headers, b"")
+
+
+@pytest.mark.parametrize(
+    ("line", "more", "status"),
+    [
+        ("GET / HTTP/1.1", [], 200),
+        ("GET /at-once HTTP/1.1", [], 200),
+        ("GET /fails HTTP/1.1", [], 500),
+        ("GET /", [], 200),
+        ("nonsense", [], 400),
+        ("get / HTTP/1.1", [], 400),
+        ("GET / HTTP/1.1", ["no header"], 400),
+        ("GET / HTTP/1.1", ["Content-Length: x"], 400),
+        ("GET http://[ HTTP/1.1", [], 400),
+        ("POST / HTTP/1.1", ["Content-Length: 1"], 413),
+        ("GET / HTTP/1.1", [f"X: {'x' * server.MAX_HEAD}"], 431),
+        ("GET / HTTP/1.1", ["Transfer-Encoding: gzip"], 501),
+    ],
+)
+def test_every_answer_has_the_listeners_headers(line: str, more: list[str], status: int) -> None:
+    def respond(request: Request) -> Response:
+        assert request.path != "/fails"
+        return Response(200)
+
+    with (
+        listening(lambda head: Response(200) if head.path == "/at-once" else respond) as port,
+        asked(port, line, *more) as connection,
+    ):
+        got = answer(connection)
+        assert (got.status, got.getheader("X-Mark")) == (status, "ours")
+
+
+def test_a_head_is_answered_however_many_connections_come_behind_it() -> None:
+    go_on, held_up = threading.Event(), threading.Event()
+
+    def admit(head: Request) -> Response:
+        if head.path == "/first":
+            held_up.set()
+            assert go_on.wait(PATIENCE)
+        return Response(200, content=head.path.encode())
+
+    with listening(admit) as port, ExitStack() as held:
+        first = held.enter_context(asked(port, "GET /first HTTP/1.1"))
+        assert held_up.wait(PATIENCE)  # nothing is accepted now
+        silent = [held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(200)]
+        wanted = held.enter_context(asked(port, "GET /wanted HTTP/1.1"))
+        silent += [held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(300)]
+        go_on.set()
+        assert answer(wanted).read() == b"/wanted"
+        assert answer(first).read() == b"/first"
+        assert silent[0].recv(1) == b"", "the oldest without a whole head makes room"
+
+
+WITHOUT_FILES = """
+import resource, socket, sys
+from reconciler.base.listener.message import Response
+from reconciler.base.listener.server import Limits, Listener
+
+bound = socket.socket()
+bound.bind(("127.0.0.1", 0))
+listener = Listener(bound, lambda head: Response(200, content=b"here"), max_body=1)
+listener.start()
+with open("/dev/null") as last:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last.fileno() + 1 + int(sys.argv[1]),) * 2)
+    print(listener.port, flush=True)
+    sys.stdin.readline()
+print("more", flush=True)
+sys.stdin.readline()
+"""
+
+
+def cpu(process: subprocess.Popen[str]) -> float:
+    times = psutil.Process(process.pid).cpu_times()
+    return float(times.user + times.system)
+
+
+@pytest.mark.parametrize("left", [0, 2])
+def test_a_process_without_descriptors_answers_when_it_has_some_and_does_not_spin(left: int) -> None:
+    """`left` of them are free when connections come; then one more."""
+    command = [sys.executable, "-c", WITHOUT_FILES, str(left)]
+    with (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+        ExitStack() as held,
+    ):
+        assert process.stdin
+        assert process.stdout
+        address = "127.0.0.1", int(process.stdout.readline())
+        for _ in range(left + 3):
+            held.enter_context(socket.create_connection(address, PATIENCE))
+        connection = held.enter_context(asked(address[1]))
+        if left:
+            assert answer(connection).read() == b"here"
+        else:
+            began = cpu(process)
+            connection.settimeout(1.0)
+            with pytest.raises(TimeoutError):
+                answer(connection)
+            assert cpu(process) - began < 0.5
+            connection.settimeout(PATIENCE)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "more\n"
+        if not left:
+            assert answer(connection).read() == b"here"
+        process.stdin.close()
