@@ -131,7 +131,9 @@ class Repository:
         )
         return done.stdout.strip()
 
-    def start(self, *arguments: str, program: str = "", **environ: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, program: str = "", stderr: int = subprocess.PIPE, **environ: str
+    ) -> subprocess.Popen[str]:
         """`reconciler …` as a process that goes on; `program` is a file that stands in for the command."""
         if arguments[:1] in (("apply",), ("serve",), ("watch",)):
             self._share_environments()
@@ -142,7 +144,7 @@ class Repository:
             env={**os.environ, **environ},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
         )
 

@@ -17,6 +17,9 @@ from reconciler.cli import print_error, print_message
 from reconciler.cli.context import context_of
 from reconciler.manifests.settings import find_root
 
+ELSEWHERE = "run `reconciler open`"
+"""Where to get a link to live pages; in place of the link itself, where others may read it in a log."""
+
 _LOOPBACK = "127.0.0.1"
 _INTERVAL = 0.5
 """Seconds between two looks for a signal, or at the process that this one serves pages for."""
@@ -65,7 +68,13 @@ def _browser(link: str) -> Iterator[None]:
 
 
 def serve_pages(env: str | None, log_format: str) -> None:
-    """Serve the pages in a process of its own, until this process or the program in its place has ended."""
+    """Serve the pages in a process of its own, until this process or the program in its place has ended.
+
+    Without a terminal to show their link on, nobody could open them: they aren't served.
+    """
+    if not sys.stderr.isatty():
+        print_message(f"pages: {ELSEWHERE}", log_format)
+        return
     parent = os.getpid()
     if os.fork():
         return

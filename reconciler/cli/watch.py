@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import random
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,14 +15,13 @@ from reconciler.base.errors import ExitCode, InvalidError, ServiceError, UsageEr
 from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
 from reconciler.cli.context import events
+from reconciler.cli.open import ELSEWHERE
 from reconciler.google.embedded import check_installed
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.operations.watch.http import (
-    CONTENT_TYPE,
     Health,
     LivePages,
     Metrics,
-    Page,
     address_of,
     listening,
 )
@@ -57,10 +57,11 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         resources.enter_context(wakes.by_signals())
         source = resources.enter_context(_source(arguments, wakes, reporter))
         if address:
-            pages = {"/healthz": health.page, "/metrics": lambda: Page(200, metrics.text(), CONTENT_TYPE)}
+            pages = {"/healthz": health.page, "/metrics": metrics.page}
             live = _live(source, arguments.env)
             url = resources.enter_context(listening(address, pages, live.answer))
-            reporter.listening(url, live.link(url))
+            # A log keeps the link for others to read.
+            reporter.listening(url, live.link(url) if sys.stderr.isatty() else ELSEWHERE)
         Loop(source, wakes, reporter, health, arguments.resync, random.random).run()
     return ExitCode.DONE
 

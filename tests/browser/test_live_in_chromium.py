@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -106,7 +109,7 @@ def test_another_browser_sees_nothing(browser: Browser, page: Page, link: str) -
     for address in (link, f"{link.partition('/open')[0]}/index.html"):
         answer = stranger.goto(address)
         assert answer
-        assert answer.status == 401
+        assert answer.status == 404
         assert "census" not in stranger.content()
     other.close()
 
@@ -119,3 +122,102 @@ def test_the_end_of_the_server_is_told(page: Page, repository: Repository) -> No
     process.terminate()
     process.wait(PATIENCE)
     expect(page.get_by_role("status")).to_contain_text("doesn't answer", timeout=WAIT)
+
+
+class Stranger(ThreadingHTTPServer):
+    """Another port of the machine, of another user: what browsers send to it, and the page that they get."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), StrangersHandler)
+        self.page = ""
+        self.sent: list[tuple[str, str]] = []
+
+
+class StrangersHandler(BaseHTTPRequestHandler):
+    server: Stranger
+
+    def do_GET(self) -> None:
+        self.server.sent.append((self.path, str(self.headers)))
+        text = self.server.page.encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@pytest.fixture
+def stranger() -> Iterator[Stranger]:
+    with Stranger() as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield server
+        server.shutdown()
+
+
+ATTACK = """
+<!doctype html><title>attack</title>
+<iframe src="{0}index.html"></iframe><img src="{0}index.html"><script src="{0}live.js"></script>
+<form action="{0}index.html"><button>send</button></form><a id="link" href="{0}index.html">look</a>
+<iframe src="{0}open?link=guess"></iframe>
+<script>
+window.got = []
+const tries = [["{0}index.html", "no-cors"], ["{0}index.html", "cors"], ["{0}open?link=guess", "no-cors"]]
+window.done = Promise.all(tries.map(([address, mode]) =>
+  fetch(address, {{mode, credentials: "include"}}).then(answer => answer.text(), () => "").then(
+    text => window.got.push(text))))
+</script>
+"""
+
+
+# `localhost` is another site than 127.0.0.1, and another port of 127.0.0.1 is the same one.
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+@pytest.mark.parametrize("knows_the_folder", [False, True])
+def test_a_foreign_page_gets_no_cookie_and_no_page(
+    page: Page, link: str, stranger: Stranger, name: str, knows_the_folder: bool
+) -> None:
+    folder = link.partition("open?")[0]
+    page.goto(link)
+    page.wait_for_url(f"{folder}index.html")
+    shown: list[str] = []
+    root = folder if knows_the_folder else f"{folder.partition('//')[0]}//{urlsplit(folder).netloc}/"
+    stranger.page = ATTACK.format(root)
+    attacking = page.context.new_page()
+    attacking.on(
+        "response",
+        lambda answer: shown.append(f"{answer.status} {answer.url}") if answer.url.startswith(root) else None,
+    )
+    foreign = f"http://{name}:{stranger.server_port}"
+    attacking.goto(f"{foreign}/")
+    attacking.evaluate("window.done")
+    assert attacking.evaluate("window.got") == ["", "", ""]
+    attacking.locator("#link").click()
+    attacking.wait_for_url(f"{root}index.html")
+    assert "census" not in attacking.content()
+    attacking.goto(f"{foreign}/jobs/")
+    attacking.get_by_role("button", name="send").click()
+    attacking.wait_for_url(f"{root}index.html**")
+    assert "census" not in attacking.content()
+    assert {line.split()[0] for line in shown} == {"404"}, shown
+    assert not [head for _, head in stranger.sent if "reconciler" in head]
+    # The one who has the access still has it.
+    page.reload()
+    assert "census" in page.content()
+
+
+def test_the_cookie_goes_to_no_other_path_and_no_other_port(
+    page: Page, link: str, stranger: Stranger
+) -> None:
+    folder = link.partition("open?")[0]
+    page.goto(link)
+    page.wait_for_url(f"{folder}index.html")
+    (cookie,) = page.context.cookies(folder)
+    assert cookie.get("path") == urlsplit(folder).path
+    assert (cookie.get("httpOnly"), cookie.get("sameSite")) == (True, "Strict")
+    assert page.context.cookies(f"{urlsplit(folder).scheme}://{urlsplit(folder).netloc}/") == []
+    for path in ("/", "/index.html", "/open"):
+        page.goto(f"http://127.0.0.1:{stranger.server_port}{path}")
+    assert len(stranger.sent) >= 3
+    assert not [head for _, head in stranger.sent if "ookie" in head]
+    assert not [head for _, head in stranger.sent if urlsplit(folder).path in head]

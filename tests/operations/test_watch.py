@@ -178,7 +178,7 @@ def test_health_and_metrics_are_for_programs_of_this_machine(
         )
         assert watch.get("/healthz", Host="evil.example")[0] == 403
         assert watch.get("/metrics", Origin="http://evil.example")[0] == 403
-        assert watch.get("/else")[0] == 401  # pages need the link's cookie
+        assert watch.get("/else")[0] == 404  # pages need a link and its cookie
         assert watch.end(signal.SIGINT) == 0
 
 

@@ -30,12 +30,13 @@ from watchdog.observers import Observer
 
 from reconciler.base.errors import InvalidError, ServiceError, UsageError
 from reconciler.base.git_command import Git, GitError
+from reconciler.base.listener.message import Response
 from reconciler.cli.context import events
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import DriftKind
 from reconciler.operations.watch import loop as watch_loop
-from reconciler.operations.watch.http import CONTENT_TYPE, Health, Metrics, Page, address_of, listening
+from reconciler.operations.watch.http import Health, Metrics, address_of, listening
 from reconciler.operations.watch.loop import Loop, run_pass
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import (
@@ -276,7 +277,7 @@ class TestListener:
             assert asked()[0] == 200
 
     def test_who_asks_for_the_head_gets_all_but_the_text(self) -> None:
-        with listening(("127.0.0.1", 0), {"/metrics": lambda: Page(200, b"some")}) as url:
+        with listening(("127.0.0.1", 0), {"/metrics": lambda: Response(200, (), b"some")}) as url:
             port = int(url.rpartition(":")[2])
 
             def asked(line: str) -> list[bytes]:
@@ -299,7 +300,7 @@ class TestListener:
 
     @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "127.0.0.1@evil.example", ""])
     def test_a_name_of_another_host_reads_nothing(self, host: str) -> None:
-        with listening(("127.0.0.1", 0), {"/metrics": lambda: Page(200, b"secret")}) as url:
+        with listening(("127.0.0.1", 0), {"/metrics": lambda: Response(200, (), b"secret")}) as url:
             answer = urllib3.request("GET", f"{url}/metrics", headers={"Host": host}, retries=False)
             assert (answer.status, b"secret" in answer.data) == (403, False)
 
@@ -323,7 +324,7 @@ class Told:
         return [line["event"] for line in self.lines()]
 
     def samples(self) -> dict[str, float]:
-        families = text_string_to_metric_families(self.metrics.text().decode())
+        families = text_string_to_metric_families(self.metrics.page().content.decode())
         return {
             " ".join([sample.name, *sample.labels.values()]): sample.value
             for family in families
@@ -560,8 +561,9 @@ class TestTelling:
         assert len(commands.outside.jobs.jobs) == 1
 
     def test_metrics_say_what_they_are(self, told: Told) -> None:
-        assert "version=0.0.4" in CONTENT_TYPE
-        families = list(text_string_to_metric_families(told.metrics.text().decode()))
+        page = told.metrics.page()
+        assert "version=0.0.4" in dict(page.headers)["Content-Type"]
+        families = list(text_string_to_metric_families(page.content.decode()))
         assert families
         for family in families:
             assert family.name.startswith("reconciler_")

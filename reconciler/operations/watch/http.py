@@ -3,6 +3,10 @@
 The pages are read-only, for browsers that came by a link. A link is made when the listener starts, works once
 and within two minutes, and gives the browser a cookie. The cookie opens pages, here alone: the services know
 nothing of it, and no page changes anything.
+
+A browser sends a cookie of 127.0.0.1 to every port of it. So the pages are in a folder with a random name,
+new in each process, and the browser sends their cookie to that folder alone. The name alone opens nothing.
+All other paths but those of health and metrics get the same answer, so nobody learns the name by trying.
 """
 
 from __future__ import annotations
@@ -16,21 +20,18 @@ import time
 from collections import Counter as Count
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from email.message import Message
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
-from threading import Thread
-from typing import Any
-from urllib.parse import parse_qsl
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError, UsageError
+from reconciler.base.http.send import time_since_boot
+from reconciler.base.listener.message import Request, Responder, Response
+from reconciler.base.listener.server import Listener
 from reconciler.base.sanitize import one_line
 from reconciler.google.listing import TargetMemory
 from reconciler.google.session import Session, open_session
@@ -54,36 +55,16 @@ _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:]+)\]|([^:\[\]]+)):(\d{1,5})", re.ASCII
 # read the metrics otherwise.
 _LOOPBACK = re.compile(r"(?:127\.\d+\.\d+\.\d+|localhost|\[::1\])(?::\d{1,5})?", re.IGNORECASE | re.ASCII)
 _LAST_PORT = 65535
-_REQUEST_TAKES = 10.0
-_MOST_FIELDS = 20
+_ENDS_WITHIN = 1.0
+"""Seconds for which the end of the listener waits for answers under way."""
+_TEXT = (("Content-Type", "text/plain; charset=utf-8"),)
+_READING = ("GET", "HEAD")
 
+Answer = Callable[[Request], Response | Responder | None]
+"""Function that judges the head of a request for another path; None for what it has no answer to."""
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Response to a request."""
-
-    status: int
-    text: bytes
-    content_type: str = "text/plain; charset=utf-8"
-    headers: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """GET or HEAD request: its path, the last value of each parameter and cookie, and the listener's port."""
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    cookies: Mapping[str, str]
-    port: int
-
-
-Answer = Callable[[Request], Page]
-"""Function that makes the response to a request for another path."""
-
-Endpoints = Mapping[str, Callable[[], Page]]
-"""Functions that make the response, by path."""
+Endpoints = Mapping[str, Callable[[], Response]]
+"""Functions that make the response, by path; each takes a moment only."""
 
 
 class Health:
@@ -103,12 +84,12 @@ class Health:
         """Record the end of a pass."""
         self._last = self._monotonic()
 
-    def page(self) -> Page:
+    def page(self) -> Response:
         """Return status 200, or 503 if no pass has ended for too long."""
         ago = self._monotonic() - self._last
         well = ago <= self._longest
         text = f"{'ok' if well else 'stuck'}: the last pass ended {ago:.0f} s ago\n"
-        return Page(200 if well else 503, text.encode())
+        return Response(200 if well else 503, _TEXT, text.encode())
 
 
 def address_of(text: str) -> tuple[str, int]:
@@ -139,94 +120,58 @@ def listening(address: tuple[str, int], pages: Endpoints, others: Answer | None 
     Args:
         address: Host and port; port 0 for any free one.
         pages: The responses by path.
-        others: Makes the responses for other paths; None to refuse them.
+        others: Judges the requests for other paths; None to refuse them.
 
     Raises:
         ServiceError: The server can't listen at the address.
     """
     host, port = address
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
-        server = _server(host)((host, port), _handler(pages, others))
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        listener = Listener(bound, partial(_judged, pages, others), max_body=1, headers=_headers())
     except OSError as error:
+        bound.close()
         raise ServiceError(f"can't listen at {host}:{port}: {error.strerror}") from None
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="listener")
-    thread.start()
+    listener.start()
     try:
-        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{listener.port}"
     finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        listener.close(_ENDS_WITHIN)
 
 
-def _server(host: str) -> type[ThreadingHTTPServer]:
-    class Server(ThreadingHTTPServer):
-        # An open connection must not keep the process from ending.
-        daemon_threads = True
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """Ignore clients that close the connection early."""
-
-    return Server
+def _judged(pages: Endpoints, others: Answer | None, head: Request) -> Response | Responder:
+    # Browsers send Origin if a page of another origin could read the answer (CORS); programs do not.
+    is_of_here = _LOOPBACK.fullmatch(head.headers.get("host", "")) and "origin" not in head.headers
+    if head.path in pages:
+        if not is_of_here:
+            return Response(403, _TEXT, b"only for programs of this machine\n")
+        return pages[head.path]() if head.method in _READING else _NOT_ALLOWED
+    return (others(head) if others and is_of_here else None) or _NOT_FOUND
 
 
-def _handler(pages: Endpoints, others: Answer | None) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _REQUEST_TAKES
-        server_version = "reconciler"
-        sys_version = ""
-
-        def do_GET(self) -> None:
-            self.wfile.write(self._answered())
-
-        def do_HEAD(self) -> None:
-            self._answered()
-
-        def _answered(self) -> bytes:
-            """Send status and headers; return the body."""
-            page = self._page()
-            self.send_response(page.status)
-            self.send_header("Content-Type", page.content_type)
-            self.send_header("Content-Length", str(len(page.text)))
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("X-Content-Type-Options", "nosniff")
-            for name, value in page.headers:
-                self.send_header(name, value)
-            self.end_headers()
-            return page.text
-
-        def _page(self) -> Page:
-            # Browsers send Origin if a page of another origin could read the answer (CORS); programs do not.
-            if not _LOOPBACK.fullmatch(self.headers.get("Host", "")) or "Origin" in self.headers:
-                return Page(403, b"only for programs of this machine\n")
-            path, _, query = self.path.partition("?")
-            if path in pages:
-                return pages[path]()
-            if others is None:
-                return Page(404, b"there are /healthz and /metrics\n")
-            address: Any = self.server.server_address
-            return others(Request(self.command, path, _parameters(query), _cookies(self.headers), address[1]))
-
-        def log_message(self, *_: object) -> None:
-            """Suppress the access log."""
-
-    return Handler
+_NOT_ALLOWED = Response(405, (("Allow", "GET, HEAD"), *_TEXT), b"only GET and HEAD\n")
+_NOT_FOUND = Response(
+    404,
+    _TEXT,
+    b"There is no such page, or no access to it. Live pages open by a link: run `reconciler open`. "
+    b"A link works once, within two minutes, and gives access for 12 hours at most.\n",
+)
 
 
-def _parameters(query: str) -> dict[str, str]:
-    try:
-        return dict(parse_qsl(query, max_num_fields=_MOST_FIELDS))
-    except ValueError:
-        return {}
+def _headers() -> tuple[tuple[str, str], ...]:
+    """Return the headers of every response, the listener's own refusals included."""
+    return (
+        ("Cache-Control", "no-store"),
+        ("Content-Security-Policy", f"{live_policy()}; frame-ancestors 'none'"),
+        ("Cross-Origin-Opener-Policy", "same-origin"),
+        ("Cross-Origin-Resource-Policy", "same-origin"),
+        ("Referrer-Policy", "no-referrer"),
+        ("X-Content-Type-Options", "nosniff"),
+    )
 
 
-def _cookies(headers: Message) -> dict[str, str]:
-    pairs = (pair.strip().partition("=") for pair in ";".join(headers.get_all("Cookie", [])).split(";"))
-    return {name: value for name, _, value in pairs}
-
-
-CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 # Without this, each counter gets a second time series with the time of its creation.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library has no types for it
 
@@ -278,9 +223,9 @@ class Metrics:
         """Set the numbers of the plan's drift findings."""
         _set(self._drift, DriftKind, (finding.kind for finding in findings))
 
-    def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format, of type CONTENT_TYPE."""
-        return generate_latest(self._registry)
+    def page(self) -> Response:
+        """Return all metrics in Prometheus' text format."""
+        return Response(200, (("Content-Type", CONTENT_TYPE_PLAIN_0_0_4),), generate_latest(self._registry))
 
     def _counter(self, name: str, help_text: str, label: str = "", values: Iterable[str] = ()) -> Counter:
         made = Counter(f"reconciler_{name}", help_text, [label] if label else [], registry=self._registry)
@@ -309,15 +254,15 @@ _FRESH = 2.0
 """Seconds for which a snapshot is shown, or more if it took long to read."""
 _SHARE = 5.0
 """A snapshot is shown this many times as long as it took: a large repository isn't read all the time."""
+_COOKIE = "reconciler"
 _SCRIPT = "live.js"
-_HTML = "text/html; charset=utf-8"
-_LINK_PATH = "/open"
-_NO_ACCESS = b"These pages open by a link: run `reconciler open`. A link works once, within two minutes.\n"
+_HTML = (("Content-Type", "text/html; charset=utf-8"),)
+_LINK = "open"
 # Not a redirect: a browser that came from another site's page would leave the cookie out of it.
 _WELCOME = (
-    '<!doctype html><html lang="en"><meta charset="utf-8"><title>reconciler</title>'
-    '<meta http-equiv="refresh" content="0; url=/index.html">'
-    '<a href="/index.html">Open the pages</a></html>'
+    b'<!doctype html><html lang="en"><meta charset="utf-8"><title>reconciler</title>'
+    b'<meta http-equiv="refresh" content="0; url=index.html">'
+    b'<a href="index.html">Open the pages</a></html>'
 )
 
 
@@ -325,11 +270,11 @@ class Access:
     """Links that work once, and the cookies that they give.
 
     Args:
-        monotonic: Returns the time in seconds.
+        now: Returns the time in seconds; it goes on while the machine sleeps.
     """
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
+    def __init__(self, now: Callable[[], float] = time_since_boot) -> None:
+        self._now = now
         self._lock = threading.Lock()
         self._links: dict[bytes, float] = {}
         self._cookies: dict[bytes, float] = {}
@@ -338,7 +283,7 @@ class Access:
         """Return the word of a new link."""
         word = secrets.token_urlsafe(32)
         with self._lock:
-            self._links[word.encode()] = self._monotonic() + LINK_LASTS
+            self._links[word.encode()] = self._now() + LINK_LASTS
         return word
 
     def redeemed(self, word: str) -> str | None:
@@ -346,10 +291,10 @@ class Access:
         given = word.encode("utf-8", "surrogateescape")
         with self._lock:
             found = next((each for each in self._links if hmac.compare_digest(each, given)), None)
-            if found is None or self._links.pop(found) < self._monotonic():
+            if found is None or self._links.pop(found) < self._now():
                 return None
             cookie = secrets.token_urlsafe(32)
-            self._cookies[cookie.encode()] = self._monotonic() + COOKIE_LASTS
+            self._cookies[cookie.encode()] = self._now() + COOKIE_LASTS
             while len(self._cookies) > _MOST_BROWSERS:
                 del self._cookies[next(iter(self._cookies))]
             return cookie
@@ -359,7 +304,7 @@ class Access:
         given = cookie.encode("utf-8", "surrogateescape")
         with self._lock:
             found = next((each for each in self._cookies if hmac.compare_digest(each, given)), None)
-            return found is not None and self._cookies[found] >= self._monotonic()
+            return found is not None and self._cookies[found] >= self._now()
 
 
 class LivePages:
@@ -376,6 +321,7 @@ class LivePages:
         self._root = root
         self._environ = environ
         self._environment = environment
+        self._folder = secrets.token_urlsafe(16)
         self._lock = threading.Lock()
         self._memory = TargetMemory()
         self._known: tuple[Path, Environment, KnownFiles] | None = None
@@ -384,32 +330,53 @@ class LivePages:
 
     def link(self, url: str) -> str:
         """Return a new link to the listener at a URL."""
-        return f"{url}{_LINK_PATH}?link={self.access.link()}"
+        return f"{url}/{self._folder}/{_LINK}?link={self.access.link()}"
 
-    def answer(self, request: Request) -> Page:
-        """Return the page of a request, or the reason why there is none."""
-        name = f"reconciler-{request.port}"
+    def answer(self, head: Request) -> Response | Responder | None:
+        """Judge a request: return the answer to a link, or the maker of a page; None for all others."""
+        folder, _, path = head.path.removeprefix("/").partition("/")
+        if not hmac.compare_digest(folder.encode("latin-1"), self._folder.encode()):
+            return None
         # A program that looks at links for their title must not use one up.
-        if request.path == _LINK_PATH and request.method == "GET":
-            cookie = self.access.redeemed(request.query.get("link", ""))
-            if cookie is None:
-                return Page(401, _NO_ACCESS)
-            given = f"{name}={cookie}; Path=/; HttpOnly; SameSite=Strict; Max-Age={COOKIE_LASTS:.0f}"
-            return Page(200, _WELCOME.encode(), _HTML, (("Set-Cookie", given), *_headers()))
-        if not self.access.is_open(request.cookies.get(name, "")):
-            return Page(401, _NO_ACCESS)
-        path = request.path.removeprefix("/") or "index.html"
+        if path == _LINK and head.method == "GET":
+            return self._entered(head)
+        # A link of another page leads nowhere, also if that page is on another port of this machine: to a
+        # browser it is the same site.
+        from_elsewhere = head.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+        if from_elsewhere or not any(map(self.access.is_open, self._cookies(head))):
+            return None
+        if head.method not in _READING:
+            return _NOT_ALLOWED
+        return partial(self._page, path or "index.html")
+
+    def _entered(self, head: Request) -> Response | None:
+        cookie = self.access.redeemed(head.parameter("link"))
+        if cookie is None:
+            return None
+        bound = f"Path=/{self._folder}/; HttpOnly; SameSite=Strict; Max-Age={COOKIE_LASTS:.0f}"
+        return Response(200, (("Set-Cookie", f"{_COOKIE}={cookie}; {bound}"), *_HTML), _WELCOME)
+
+    @staticmethod
+    def _cookies(head: Request) -> Iterator[str]:
+        """Yield the values that may be our cookie's: other ports can set one of the same name beside it."""
+        for pair in head.headers.get("cookie", "").split(";"):
+            name, _, value = pair.strip().partition("=")
+            if name == _COOKIE:
+                yield value
+
+    def _page(self, path: str, request: Request) -> Response:
         if path == _SCRIPT:
-            return Page(200, script_text(_SCRIPT).encode(), "text/javascript; charset=utf-8")
+            script = script_text(_SCRIPT).encode()
+            return Response(200, (("Content-Type", "text/javascript; charset=utf-8"),), script)
         try:
             with self._lock:
-                text = self._pages().page(path, _SCRIPT, request.query.get("q", ""))
+                text = self._pages().page(path, _SCRIPT, request.parameter("q"))
         except (ReconcilerError, OSError) as error:
             reason = error.message if isinstance(error, ReconcilerError) else str(error.strerror or error)
-            return Page(503, f"The jobs can't be read now: {one_line(reason)}\n".encode())
+            return Response(503, _TEXT, f"The jobs can't be read now: {one_line(reason)}\n".encode())
         if text is None:
-            return Page(404, b"There is no such page, or no longer such a job.\n")
-        return Page(200, text.encode("utf-8", "backslashreplace"), _HTML, _headers())
+            return _NOT_FOUND
+        return Response(200, _HTML, text.encode("utf-8", "backslashreplace"))
 
     def _pages(self) -> Pages:
         """Return the pages of the present state, or of that of a moment ago."""
@@ -461,12 +428,3 @@ class LivePages:
             if row.start_time:
                 self._begun[job.run.resource] = known
         return known
-
-
-def _headers() -> tuple[tuple[str, str], ...]:
-    return (
-        ("Content-Security-Policy", f"{live_policy()}; frame-ancestors 'none'"),
-        ("Referrer-Policy", "no-referrer"),
-        ("Cross-Origin-Opener-Policy", "same-origin"),
-        ("Cross-Origin-Resource-Policy", "same-origin"),
-    )

@@ -39,7 +39,7 @@ class PassReporter(ApplyListener):
         self._live: frozenset[str] = frozenset()
 
     def listening(self, url: str, pages: str) -> None:
-        """Report the URL of the health and metrics endpoints, and the link to the pages."""
+        """Report the URL of the health and metrics endpoints, and where the pages are."""
         self._events.info("listening", url=url, pages=pages)
 
     def waiting(self, line: str) -> None:

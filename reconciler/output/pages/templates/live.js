@@ -50,8 +50,8 @@
 
   async function refresh() {
     const answer = await fetch(window.location.href, { cache: "no-store", redirect: "error" });
-    if (answer.status === 401) {
-      tell("Your access has ended: run `reconciler open` for a new link.");
+    if (answer.status === 404) {
+      tell("This page is gone, or your access has ended: run `reconciler open` for a new link.");
       return false;
     }
     if (!answer.ok) {
