@@ -6,6 +6,7 @@ together.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -38,6 +39,49 @@ class ReconcilerError(Exception):
 
 class ServiceError(ReconcilerError):
     """Error for a service that refused a request or could not be reached."""
+
+
+class MachineError(ReconcilerError):
+    """Error of this machine, such as no descriptor, memory or disk left; no file of the user is wrong."""
+
+
+# A change of the file, or of its name or its permissions, mends these alone.
+_OF_A_FILE = frozenset(
+    (
+        *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EEXIST),
+        *(errno.ENOTEMPTY, errno.ENAMETOOLONG, errno.EILSEQ, errno.EINVAL, errno.ENXIO, errno.ENODEV),
+    )
+)
+_OPEN_FILES = "end other programs, or raise the limit of open files: ulimit -n"
+_ROOM = "make room on the disk"
+_REMEDIES = {
+    errno.EMFILE: _OPEN_FILES,
+    errno.ENFILE: _OPEN_FILES,
+    errno.ENOMEM: "end other programs, which use its memory",
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EIO: "check the disk",
+}
+
+
+def check_machine(error: OSError, what: str) -> None:
+    """Raise MachineError unless a change of a file can mend the error.
+
+    Args:
+        error: The error of the system.
+        what: What failed, as the beginning of a sentence, such as `jobs/a.yaml can't be read`.
+    """
+    if error.errno not in _OF_A_FILE:
+        hint = _REMEDIES.get(error.errno or 0, "try again; no file is wrong")
+        raise MachineError(f"{what}: {error.strerror or error}", hint=hint) from None
+
+
+def machine_error(error: OSError | MemoryError) -> MachineError:
+    """Return the error for one of the system that nothing else explains."""
+    if isinstance(error, MemoryError):
+        return MachineError("this machine has no memory left", hint=_REMEDIES[errno.ENOMEM])
+    named = f": {error.filename}" if error.filename else ""
+    return MachineError(f"{error.strerror or error}{named}", hint=_REMEDIES.get(error.errno or 0, ""))
 
 
 class NotFoundError(ReconcilerError):

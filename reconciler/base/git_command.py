@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from reconciler.base.errors import ReconcilerError
+from reconciler.base.errors import ReconcilerError, check_machine
 from reconciler.base.sanitize import one_line
 
 TIMEOUT = 60.0
@@ -197,6 +197,7 @@ def _object_in(stderr: bytes) -> str:
 
 
 def _cant_be_run(error: OSError) -> GitError:
+    check_machine(error, "git can't be run")
     return GitError(f"git can't be run: {error.strerror}", hint="install git")
 
 

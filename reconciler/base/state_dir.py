@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from reconciler.base.errors import ExitCode, ReconcilerError, ServiceError
+from reconciler.base.errors import ExitCode, ReconcilerError, ServiceError, check_machine
 from reconciler.base.safe_files import (
     is_private,
     new_file,
@@ -246,6 +246,7 @@ def _open(home: Home) -> int | None:
     except NotADirectoryError:
         raise HomeError(f"{home.path} isn't used: it is not a folder", hint=OUTSIDE) from None
     except OSError as error:
+        check_machine(error, f"{home.path} can't be opened")
         raise HomeError(f"{home.path} can't be opened: {error.strerror}", hint=OUTSIDE) from None
 
 
@@ -351,7 +352,8 @@ def _is_marked(home: Home, folder: int, environ: Mapping[str, str]) -> bool:
         return False
     try:
         found, _ = read_file(MARK, _MARK_BYTES + 1, folder=folder)
-    except OSError:
+    except OSError as error:
+        check_machine(error, f"{home.path / MARK} can't be read")
         return False
     return hmac.compare_digest(found, _mark_of(home, folder, key))
 
@@ -388,10 +390,10 @@ def user_key(checkout: Path, environ: Mapping[str, str], *, make: bool) -> bytes
     """Return the user's 32-byte key; None if it is missing or can't be stored.
 
     A key that another user can read or may have written is ignored, and so is a key inside the checkout, a
-    resolved path. `make` creates a missing key.
+    resolved path. `make` creates a missing key. Raises MachineError.
     """
     folders = _key_folders(environ)
-    with suppress(OSError):
+    try:
         if not folders or Path(os.path.realpath(folders[-1])).is_relative_to(checkout):
             return None
         for folder in folders if make else ():
@@ -402,7 +404,11 @@ def user_key(checkout: Path, environ: Mapping[str, str], *, make: bool) -> bytes
             with suppress(FileNotFoundError):
                 return _read_key(descriptor)
             return _make_key(descriptor) if make else None
-    return None
+    except OSError as error:
+        # Where no file can be written at all, the user chooses another place.
+        if error.errno != errno.EROFS:
+            check_machine(error, f"the key in {folders[-1]} can't be used")
+        return None
 
 
 def _key_folders(environ: Mapping[str, str]) -> list[Path]:

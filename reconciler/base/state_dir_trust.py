@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from reconciler.base.diagnostics import counted
+from reconciler.base.errors import MachineError
 from reconciler.base.state_dir import (
     MARK,
     OUTSIDE,
@@ -112,7 +113,7 @@ def _remove_mark(home: Home) -> None:
     """Remove the mark of a home inside the checkout, if possible."""
     if home.checkout is None:
         return
-    with suppress(HomeError, OSError), opened(home) as descriptor:
+    with suppress(HomeError, MachineError, OSError), opened(home) as descriptor:
         if descriptor is not None:
             os.unlink(MARK, dir_fd=descriptor)
 

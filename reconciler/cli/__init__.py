@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TextIO
 
-from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
+from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError, machine_error
 from reconciler.base.sanitize import one_line
 from reconciler.cli.arguments import parse, parser_of
 
@@ -60,6 +60,9 @@ def _run(argv: Sequence[str], log_format: str) -> int:
             print_problems(error.problems, log_format)
         print_error(error, log_format)
         return int(error.exit_code)
+    except MemoryError as error:
+        print_error(machine_error(error), _log_format(argv))
+        return int(ExitCode.FAILED)
     except KeyboardInterrupt as stop:
         print(_INTERRUPTED, file=sys.stderr)
         return _BY_SIGNAL + (stop.args[0] if stop.args else signal.SIGINT)

@@ -15,7 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from reconciler.base.diagnostics import counted, quote
-from reconciler.base.errors import ExitCode, InvalidError, UsageError
+from reconciler.base.errors import ExitCode, InvalidError, UsageError, check_machine
 from reconciler.cli import print_error, print_lines, print_message
 from reconciler.cli.context import context_of
 from reconciler.git.commit import commit_of
@@ -176,7 +176,10 @@ def _event(path: str) -> Any:
     try:
         with Path(path).open("rb") as file:
             return json.loads(file.read(_MAX_EVENT))
-    except (OSError, ValueError, RecursionError):
+    except OSError as error:
+        check_machine(error, f"can't read {path}")
+        return None
+    except (ValueError, RecursionError):
         return None
 
 
@@ -187,6 +190,7 @@ def _text(path: Path, environment: str) -> str:
             # A character has at most 4 bytes, so a longer file never fits.
             text = file.read(4 * MAX_COMMENT + 1).decode()
     except OSError as error:
+        check_machine(error, f"can't read {path}")
         raise UsageError(f"can't read {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path} isn't UTF-8 text", hint=_HINT) from None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from reconciler.base.errors import NotFoundError, ReconcilerError
+from reconciler.base.errors import MachineError, NotFoundError, ReconcilerError
 from reconciler.base.git_command import (
     SHA,
     TIMEOUT,
@@ -131,7 +131,7 @@ def commit_file(root: Path, path: str, data: bytes, message: str) -> str:
     write_file(file, data)
     try:
         git.run(*off, "commit", "--quiet", "--only", "--no-gpg-sign", "--message", message, "--", path)
-    except GitError:
+    except (GitError, MachineError):
         write_file(file, before)
         raise
     return git.commit("HEAD") or ""

@@ -15,12 +15,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
 
-from reconciler.base.errors import ServiceError, UsageError
+from reconciler.base.errors import ServiceError, UsageError, check_machine
 from reconciler.base.http import NotSentError
 from reconciler.base.sanitize import redacted
 from reconciler.google.client import ApiError, Connection, unknown
@@ -83,9 +82,12 @@ def _may_contain_engines(folder: Path) -> bool:
     # as a zip file or an egg.
     if not folder.is_dir():
         return folder.exists()
-    with suppress(OSError), os.scandir(folder) as entries:
-        return any(_may_name_engine(entry) for entry in entries)
-    return True
+    try:
+        with os.scandir(folder) as entries:
+            return any(_may_name_engine(entry) for entry in entries)
+    except OSError as error:
+        check_machine(error, f"{folder} can't be read")
+        return True
 
 
 def _may_name_engine(entry: os.DirEntry[str]) -> bool:
@@ -94,7 +96,8 @@ def _may_name_engine(entry: os.DirEntry[str]) -> bool:
     try:
         with open(f"{entry.path}/entry_points.txt", "rb") as file:  # noqa: PTH123  # 100 files per run: Path is slow
             return schemas.ENGINES.encode() in file.read()
-    except OSError:
+    except OSError as error:
+        check_machine(error, f"{entry.path} can't be read")
         return False
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem, file_problem, too_large
-from reconciler.base.errors import UsageError
+from reconciler.base.errors import UsageError, check_machine
 from reconciler.base.safe_files import IrregularFileError, open_file
 
 MAX_FILES = 50_000
@@ -163,6 +163,8 @@ def signature_of(status: os.stat_result) -> Signature:
 
 
 def _unreadable(path: str, error: OSError) -> Problem:
+    """Return the problem of a file that can't be read; raise MachineError if the file isn't the reason."""
+    check_machine(error, f"{path} can't be read")
     return file_problem(path, f"this can't be read: {error.strerror}", "check its permissions")
 
 
@@ -240,10 +242,15 @@ def read_one(file: Path, path: str) -> bytes | Problem:
 
 
 def file_mode(path: Path) -> int:
-    """Return the file's mode from `stat`; 0 if the file is missing or unreadable."""
+    """Return the file's mode from `stat`; 0 if the file is missing or unreadable.
+
+    Raises:
+        MachineError: This machine can't tell.
+    """
     try:
         return path.stat().st_mode
-    except OSError:
+    except OSError as error:
+        check_machine(error, f"{path} can't be read")
         return 0
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from reconciler.base.diagnostics import Problem, pointer_of, quote
-from reconciler.base.errors import InvalidError
+from reconciler.base.errors import InvalidError, check_machine
 from reconciler.base.http.wire import (
     GITHUB,
     GOOGLE,
@@ -160,6 +160,7 @@ def _read(file: Path, root: Path) -> tuple[str, str]:
     except (FileNotFoundError, NotADirectoryError):
         return "", ""
     except OSError as error:
+        check_machine(error, f"{file} can't be read")
         return "", f"{file} isn't used: {error.strerror}"
     if why := _distrust(file, status, root):
         return "", f"{file} isn't used: {why}"

@@ -15,7 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.concurrency import run_concurrently, run_in_order
-from reconciler.base.errors import NotFoundError, ReconcilerError, RefusedError, ServiceError, UsageError
+from reconciler.base.errors import (
+    NotFoundError,
+    ReconcilerError,
+    RefusedError,
+    ServiceError,
+    UsageError,
+    check_machine,
+)
 from reconciler.base.git_command import SHA, Git, GitError
 from reconciler.base.safe_files import new_file, open_folder
 from reconciler.base.sanitize import redacted, without_credentials
@@ -287,6 +294,7 @@ def write_site(folder: Path, pages: Iterable[tuple[str, str]], *, force: bool) -
                 _write(name, data, folders[parent])
                 count, size = count + 1, size + len(data)
     except OSError as error:
+        check_machine(error, f"can't write the report to {folder}")
         name = f"{error.filename}: " if error.filename else ""
         raise UsageError(f"can't write the report to {folder}: {name}{error.strerror}") from None
     return count, size

@@ -32,7 +32,7 @@ from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from reconciler.base.diagnostics import quote
-from reconciler.base.errors import InvalidError
+from reconciler.base.errors import InvalidError, check_machine
 from reconciler.base.safe_files import IrregularFileError, kind_of, opened_folder, read_file
 from reconciler.packaging import gitignore
 
@@ -432,11 +432,15 @@ class _Reader:
         except UnfitError as error:
             self._note(path, error.message, error.hint)
         except OSError as error:
+            check_machine(error, f"{self._place(path)} can't be read")
             reason = error.strerror or type(error).__name__
             self._note(path, f"can't be read: {reason}", "make it readable, or exclude it in a .gitignore")
 
+    def _place(self, path: Names) -> str:
+        return PurePosixPath(_shown(self._package), *path).as_posix()
+
     def _note(self, path: Names, message: str, hint: str) -> None:
-        place = PurePosixPath(_shown(self._package), *path).as_posix()
+        place = self._place(path)
         self.findings.append(SourceFinding(place, f"{quote(place)} {message}", hint))
 
 

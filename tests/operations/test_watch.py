@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -343,6 +344,49 @@ def test_where_nothing_says_githubs_address_a_branch_does_not_either(
             assert "api.github.com" in watch.awaits("not-kept")["message"]
             assert watch.end() == 0
         assert not elsewhere.requests
+
+
+@pytest.mark.usefixtures("service")
+def test_an_error_of_the_machine_is_a_failed_pass_and_posts_no_status(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = repository.job("census")
+    with GitHubServer(tokens={"t0ken": "write"}).running() as github:
+        with (repository.root / "reconciler.yaml").open("a") as settings:
+            settings.write(f"github: {{repository: {github.repository}, apiUrl: '{github.url}'}}\n")
+        repository.git("init", "-q")
+        repository.git("add", "-A")
+        repository.git("commit", "-q", "-m", "one")
+        sha = repository.git("rev-parse", "HEAD")
+        github.commits.add(sha)
+        monkeypatch.setenv("GITHUB_TOKEN", "t0ken")
+        monkeypatch.setenv("GITHUB_API_URL", github.url)
+        monkeypatch.chdir(repository.root)
+
+        def turn() -> Pass:
+            return run_pass(Checkout(repository.root, sha, os.environ, None), LoopCache(), None)
+
+        with monkeypatch.context() as broken:
+            opened = os.open
+
+            def failing(path: Any, *more: Any, **named: Any) -> int:
+                if path == "census.yaml":
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                return opened(path, *more, **named)
+
+            broken.setattr(os, "open", failing)
+            failed = turn()
+        assert failed.result is Result.FAILED
+        assert failed.error is not None
+        assert failed.error.message == "jobs/census.yaml can't be read: Too many open files"
+        assert not github.statuses
+        # A real mistake is told to the commit.
+        manifest.write_text("kind: [\n")
+        repository.git("commit", "-q", "-a", "--amend", "-m", "two")
+        sha = repository.git("rev-parse", "HEAD")
+        github.commits.add(sha)
+        assert turn().result is Result.INVALID
+        assert [status["state"] for status in github.statuses[sha]] == ["error"]
 
 
 def _contexts(github: GitHubServer, sha: str) -> set[str]:

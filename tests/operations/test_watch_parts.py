@@ -28,7 +28,7 @@ from waiting import until
 from watchdog.events import DirModifiedEvent
 from watchdog.observers import Observer
 
-from reconciler.base.errors import InvalidError, ServiceError, UsageError
+from reconciler.base.errors import InvalidError, MachineError, ServiceError, UsageError
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.listener.message import Response
 from reconciler.cli.context import events
@@ -605,6 +605,35 @@ class TestLoop:
         Loop(Source(), wakes, told.reporter, Health(1.0), 300.0, lambda: 1.0).run()
         assert [round(wait) for wait in waits] == [2, 4, 8, 300, 2]
 
+    @pytest.mark.parametrize(
+        "error",
+        [MachineError("git can't be run: Too many open files"), OSError(24, "Too many"), MemoryError()],
+    )
+    def test_a_machine_that_fails_between_passes_ends_no_loop(
+        self, commands: Commands, told: Told, monkeypatch: pytest.MonkeyPatch, error: Exception
+    ) -> None:
+        commands.job("census")
+        wakes, checkouts = Wakes(), iter([error, error, None])
+
+        class Source:
+            due = math.inf
+
+            def refresh(self) -> bool:
+                return True
+
+            def checkout(self) -> Checkout:
+                if broken := next(checkouts):
+                    raise broken
+                wakes.stop()
+                return Checkout(commands.root, "", os.environ, "prod")
+
+            def follow(self, jobs: Any) -> None: ...
+
+        monkeypatch.setattr(wakes, "wait", lambda seconds: True)
+        Loop(Source(), wakes, told.reporter, Health(1.0), 300.0, lambda: 1.0).run()
+        assert told.samples()["reconciler_passes_total failed"] == 2
+        assert [name for name in told.names() if name != "waiting"] == ["failed", "goes-on", "ending"]
+
     def test_mended_manifests_are_compared_with_what_was_before_they_were_broken(
         self, told: Told, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -884,6 +913,26 @@ class TestClone:
         assert checkout is not None
         assert checkout.commit == remote.git("rev-parse", "HEAD")
         assert checkout.is_exported
+        clone.close()
+
+    def test_a_full_disk_is_told_and_the_branch_is_tried_later(
+        self, remote: Remote, cloned: Callable[..., Clone], told: Told, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        remote.push()
+        clone = cloned()
+        branch = RemoteBranch(clone, os.environ, None, 60.0, Wakes(), told.reporter, lambda: 0.5)
+
+        def full(*arguments: Any, **more: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Path, "mkdir", full)
+            assert not branch.refresh()
+        (line,) = told.lines()
+        assert (line["event"], line["message"]) == ("not-fetched", "No space left on device")
+        branch.due = 0.0
+        assert branch.refresh()
+        assert told.names() == ["goes-on", "fetched"]
         clone.close()
 
     def test_why_it_cannot_be_fetched_is_gits_own_reason_and_not_its_advice(self, tmp_path: Path) -> None:

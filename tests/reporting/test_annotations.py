@@ -8,15 +8,15 @@ import pytest
 
 from reconciler.cli import run
 
-MANIFEST = """\
+MANIFEST = f"""\
 apiVersion: aiplatform.googleapis.com/v1
 kind: CustomJob
-metadata: {name: plain}
+metadata: {{name: plain}}
 spec:
   workerPoolSpecs:
-    - machineSpec: {machineType: n1-standard-4}
+    - machineSpec: {{machineType: n1-standard-4}}
       replicaCount: 1
-      containerSpec: {imageUri: "example.com/trainer@sha256:0000000000000000000000000000000000000000000000000000000000000000"}
+      containerSpec: {{imageUri: "example.com/trainer@sha256:{"0" * 64}"}}
 """
 
 

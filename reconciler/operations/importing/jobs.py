@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem, quote
-from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError
+from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError, check_machine
 from reconciler.base.replaced_files import replace_files
 from reconciler.base.safe_files import read_file
 from reconciler.manifests.secrets import without_secrets
@@ -396,6 +396,7 @@ def source_of(path: str, working: Path) -> Source:
     try:
         data, _ = read_file(place, MAX_SOURCE + 1, follow=True)
     except OSError as error:
+        check_machine(error, f"{path} can't be read")
         reason = "it is a folder: name its files" if place.is_dir() else (error.strerror or str(error))
         problem = Problem(path, 1, 1, "", f"can't be read: {reason}", "name a readable file")
         raise InvalidError("nothing is imported", problems=[problem]) from None
@@ -421,7 +422,8 @@ def _holds(place: Path, text: str) -> bool:
     """Return True if a file exists with this content."""
     try:
         return read_file(place, MAX_FILE_BYTES)[0] == text.encode("utf-8", "backslashreplace")
-    except OSError:
+    except OSError as error:
+        check_machine(error, f"{place} can't be read")
         return False
 
 

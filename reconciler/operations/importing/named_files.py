@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from reconciler.base.diagnostics import MAX_FILE_BYTES
+from reconciler.base.errors import check_machine
 from reconciler.base.safe_files import read_file
 from reconciler.manifests.files import file_mode, real_path
 from reconciler.operations.importing.body import Code
@@ -82,6 +83,7 @@ class Files:
         try:
             data, _ = read_file(place, MAX_FILE_BYTES + 1)
         except OSError as error:
+            check_machine(error, f"{quoted(name)} can't be read")
             raise flag_error(flag, f"{quoted(name)} can't be read: {error.strerror}", "name a file") from None
         return data.decode("utf-8-sig", "replace")
 

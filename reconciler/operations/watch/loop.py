@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
-from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError, UsageError
+from reconciler.base.errors import InvalidError, ReconcilerError, UsageError, machine_error
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session, open_session
 from reconciler.operations.apply import ApplyListener, apply
@@ -61,22 +61,28 @@ class Loop:
         with suppress(Stopped):
             while not self.wakes.stopping:
                 if self.source.refresh() or changed or time.monotonic() >= self._due:
-                    self._pass(self.source.checkout())
+                    self._pass()
                 changed = self.wakes.wait(min(self._due, self.source.due) - time.monotonic())
         self.reporter.ending()
 
-    def _pass(self, checkout: Checkout | None) -> None:
-        if checkout is None:
-            # The source has no commit yet; its own due time wakes the loop.
-            self._due = math.inf
-            return
-        began = time.monotonic()
-        result = run_pass(
-            checkout, self._cache, self._previous, lambda: not self.wakes.stopping, self.reporter
-        )
+    def _pass(self) -> None:
+        began, commit = time.monotonic(), ""
+        try:
+            checkout = self.source.checkout()
+        except _ERRORS as error:
+            result = failed_pass(error)
+        else:
+            if checkout is None:
+                # The source has no commit yet; its own due time wakes the loop.
+                self._due = math.inf
+                return
+            commit = checkout.commit
+            result = run_pass(
+                checkout, self._cache, self._previous, lambda: not self.wakes.stopping, self.reporter
+            )
         ended = time.monotonic()
         self.health.passed()
-        self.reporter.passed(result, ended - began, checkout.commit)
+        self.reporter.passed(result, ended - began, commit)
         if result.jobs is not None:
             self.source.follow(result.jobs)
         self._failures = self._failures + 1 if result.result is Result.FAILED else 0
@@ -102,13 +108,19 @@ def run_pass(
     """
     try:
         return _run(checkout, cache, previous, go_on, listener or ApplyListener())
-    except (InvalidError, UsageError) as error:
-        return Pass(Result.INVALID, error)
-    except ReconcilerError as error:
-        return Pass(Result.FAILED, error)
-    except OSError as error:
-        named = f": {error.filename}" if error.filename else ""
-        return Pass(Result.FAILED, ServiceError(f"{error.strerror or error}{named}"))
+    except _ERRORS as error:
+        return failed_pass(error)
+
+
+_ERRORS = (ReconcilerError, MemoryError, OSError)
+
+
+def failed_pass(error: ReconcilerError | MemoryError | OSError) -> Pass:
+    """Return the result of a pass that an error of files, of a service or of this machine ended."""
+    if isinstance(error, ReconcilerError):
+        mistaken = isinstance(error, InvalidError | UsageError)
+        return Pass(Result.INVALID if mistaken else Result.FAILED, error)
+    return Pass(Result.FAILED, machine_error(error))
 
 
 def _run(

@@ -28,7 +28,7 @@ from watchdog.observers import Observer
 from watchdog.observers.api import ObservedWatch
 
 from reconciler.base.diagnostics import quote
-from reconciler.base.errors import InvalidError, ServiceError, UsageError
+from reconciler.base.errors import InvalidError, MachineError, ServiceError, UsageError, machine_error
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.sanitize import one_line
 from reconciler.git.commit import head_of
@@ -447,9 +447,12 @@ class RemoteBranch:
                 moved = self.clone.refresh()
             self._failures = 0
             self.reporter.fetched(self.clone.commit if moved else "", None)
-        except GitError as error:
+        except (GitError, MachineError) as error:
             self._failures += 1
             self.reporter.fetched("", error)
+        except OSError as error:
+            self._failures += 1
+            self.reporter.fetched("", machine_error(error))
         later = backoff(self._failures, self.chance) if self._failures else 0.0
         self.due = time.monotonic() + self.interval + later
         return moved

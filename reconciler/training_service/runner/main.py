@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from reconciler.base.errors import MachineError
 from reconciler.base.state_dir import Home, HomeError
 from reconciler.base.state_dir_trust import check
 from reconciler.training_service.jobs.machines import MemoryLimits
@@ -92,8 +93,8 @@ class _Run:
             return self._work()
         except Interrupted as interrupted:
             return interrupted.ending
-        except OSError as error:
-            details = details_of(reason_of(error))
+        except (OSError, MachineError) as error:
+            details = details_of(reason_of(error) if isinstance(error, OSError) else "MACHINE_FAILED")
             message = f"The machine failed the job: {error}"
             return Ending(FAILED, Code.RESOURCE_EXHAUSTED, message, details=details)
         except Exception:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+from reconciler.base.errors import MachineError
 from reconciler.base.state_dir import Home, HomeError
 from reconciler.base.state_dir_trust import check
 from reconciler.training_service.jobs.launch import demand, max_wait, priority
@@ -252,7 +253,7 @@ class Supervisor:
         if self._home.checkout is not None:
             try:
                 check(self._home, os.environ)
-            except HomeError as error:
+            except (HomeError, MachineError) as error:
                 refused = f"{error.message}; {error.hint}"
         if refused and refused != self._refused:  # once for each reason, not at each tick
             _log.error("no job begins: %s", refused)
