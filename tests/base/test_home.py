@@ -717,6 +717,7 @@ def test_trust_accepts_old_home_inside_another_checkout(repository: Repository, 
     kept.mkdir(parents=True)
     git(kept.parent, "init", "-q")
     (kept / "state.db").touch()
+    (repository.root / "jobs").mkdir()
     named = {"RECONCILER_HOME": str(kept)}
     assert "`reconciler trust`" in repository.run("status", **named).err
     assert repository.run("trust", "--yes", **named).code == 0

@@ -511,6 +511,7 @@ def test_endpoints_of_a_branch_get_no_google_token(
 def test_each_endpoint_is_judged(
     repository: Repository, google: dict[str, str], serve: Serve, api: str
 ) -> None:
+    repository.job("census")
     stranger = serve(answer(404))
     lead_to(repository, stranger.url, api)
     refused = repository.run("plan", **google)

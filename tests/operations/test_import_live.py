@@ -35,6 +35,7 @@ def send(repository: Repository, method: str, path: str, body: Any = None) -> An
 
 
 def test_live_job_of_another_client_is_imported_suspended(repository: Repository) -> None:
+    (repository.root / "jobs").mkdir()
     repository.run("apply")  # starts the service
     place = PLACE
     for name in ("other", "second"):
@@ -53,6 +54,7 @@ def test_live_job_of_another_client_is_imported_suspended(repository: Repository
 
 
 def test_filter_of_the_service_chooses_the_jobs(repository: Repository) -> None:
+    (repository.root / "jobs").mkdir()
     repository.run("apply")  # starts the service
     for name in ("first-a", "first-b", "second"):
         send(repository, "POST", f"{PLACE}/customJobs", custom_job(name))

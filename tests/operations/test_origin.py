@@ -214,6 +214,7 @@ def test_a_manifest_that_only_the_commit_has_keeps_the_tree_from_being_the_commi
 
 def test_the_last_manifest_that_only_the_commit_has_is_noticed_too(tree: Repository) -> None:
     shutil.rmtree(tree.root / "jobs")
+    (tree.root / "jobs").mkdir()
     assert len(origin(tree).elsewhere) == 3
     assert origin(tree).exact == ""
     head = commit(tree)

@@ -71,7 +71,10 @@ def test_a_change_of_any_file_that_counts_is_a_submission(
         assert name.startswith("more_")
 
         shutil.move(repository.root / "jobs", repository.root / "away")
+        # Without git, a missing folder is a mistake; an empty one says that the manifests were removed.
+        (repository.root / "jobs").mkdir()
         watch.awaits("drift", kind="orphaned")
+        (repository.root / "jobs").rmdir()
         shutil.move(repository.root / "away", repository.root / "jobs")
         saved(repository.root / "jobs/census.yaml", of_machine(text, 16))
         watch.awaits("submitted", 5)
