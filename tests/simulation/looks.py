@@ -258,7 +258,7 @@ class Looks:
         elsewhere = Preface(Place("acme", "acme-ml", "there"), claims.marked)
         spoiled = (
             b"",
-            content[: self._rng.randrange(1, len(content))],
+            content[: self._rng.randrange(1, len(content) + 1)],
             _OVERSIZED,
             encoded(elsewhere, Summary(self._outside.time.now, 0, "")),
         )

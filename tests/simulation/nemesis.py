@@ -103,7 +103,7 @@ class Nemesis:
         what, spoiled = chance.choice(
             (
                 ("summary lost", b""),
-                ("summary cut", content[: chance.randrange(1, len(content))]),
+                ("summary cut", content[: chance.randrange(1, len(content) + 1)]),
                 ("summary oversized", gzip.compress(bytes(20 * 1024 * 1024), 1)),
                 ("summary of another environment", encoded(elsewhere, Summary(now, 0, ""))),
             )
