@@ -136,6 +136,14 @@ class _Decision:
         """The largest number of a submission: the manifest's attempts, and those that used up none."""
         return self._job.manifest.reconcile.attempts + len(self._unstarted)
 
+    def _next_try(self, number: int) -> datetime | None:
+        """Return the time before which no try follows a failed set-up; None if it may follow at once."""
+        last = self._unstarted.get(number)
+        if last is None or last.run is None or self._is_due(last, self._tries(number)):
+            return None
+        ended = time_of(last.run.end_time)
+        return ended and ended + BETWEEN_TRIES
+
     def _tries(self, number: int) -> int:
         """Return the tries of one set-up up to this submission; 0 if its trainer was started."""
         last, tries = self._unstarted.get(number), 0
@@ -169,7 +177,9 @@ class _Decision:
             # FAILED: a later attempt exists only because an earlier one failed.
             return self._none(attempt, said, Stuck.FAILED)
         if claim is None:
-            return self._again(attempt, "found without a claim: adopted if it is the same job")
+            # Should the job be gone by then, this is another try of what failed a moment ago.
+            change = self._again(attempt, "found without a claim: adopted if it is the same job")
+            return replace(change, not_before=self._next_try(attempt.id.attempt - 1))
         match claim.state:
             case ClaimState.BOUND:
                 return self._bound(attempt)
