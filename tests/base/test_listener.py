@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPResponse
+from typing import Any
 
 import psutil
 import pytest
@@ -133,6 +134,32 @@ def test_a_head_is_answered_however_many_connections_come_behind_it() -> None:
         assert answer(wanted).read() == b"/wanted"
         assert answer(first).read() == b"/first"
         assert silent[0].recv(1) == b"", "the oldest without a whole head makes room"
+
+
+def test_a_connection_for_which_there_is_no_memory_ends_no_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, errors = server.Channel.__init__, iter([MemoryError(), OSError(), None])
+
+    def failing(*arguments: Any, **named: Any) -> None:
+        if error := next(errors):
+            raise error
+        made(*arguments, **named)
+
+    monkeypatch.setattr(server.Channel, "__init__", failing)
+    with listening(lambda head: Response(200, content=b"here")) as port:
+        for _ in range(2):
+            with asked(port) as connection, pytest.raises(OSError):  # noqa: PT011 - as the system has it
+                answer(connection)
+        with asked(port) as connection:
+            assert answer(connection).read() == b"here"
+
+
+def test_nothing_is_left_of_a_listener_that_was_closed() -> None:
+    before = threading.active_count()
+    with listening(lambda head: Response(200)) as port, asked(port) as connection:
+        assert answer(connection).status == 200
+    assert threading.active_count() == before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), PATIENCE)
 
 
 WITHOUT_FILES = """

@@ -263,8 +263,10 @@ def _open_channels(server: BaseWSGIServer, *, admitted: bool) -> list[Channel]:
     return [each for each in channels if each.admitted is admitted and not each.will_close]
 
 
-def _has_head(connection: socket.socket) -> bool:
-    """Return True if a whole head waits to be read; with a broken connection, False."""
+def _has_head(connection: socket.socket | None) -> bool:
+    """Return True if a whole head waits to be read; with a broken or closed connection, False."""
+    if connection is None:
+        return False
     with suppress(OSError):
         waiting = connection.recv(MAX_HEAD, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         return bool(find_double_newline(waiting) >= 0)
@@ -285,6 +287,7 @@ THREADS = 8
 _QUEUE = 4096
 """Connections that the kernel keeps until they are accepted; others try again after a second."""
 _PAUSE = 0.05
+_ENDS_WITHIN = 5.0
 
 
 class Listener:
@@ -331,7 +334,9 @@ class Listener:
         while self._sending() and time.monotonic() < until:
             time.sleep(0.01)
         self._server.task_dispatcher.shutdown(timeout=max(0.0, until - time.monotonic()))
-        wasyncore.close_all(self._sockets)
+        # By the thread that uses the sockets.
+        self._server.trigger.pull_trigger(partial(wasyncore.close_all, self._sockets))
+        self._thread.join(_ENDS_WITHIN)
 
     def _accept(self) -> None:
         """Accept the connections that wait; close the oldest of too many that have sent no whole head."""
@@ -360,9 +365,12 @@ class Listener:
                 if len(with_head) > most // 8:
                     break
         for connection, address in (*with_head, *newest):
-            with suppress(OSError):  # some systems refuse once the client has gone
+            # An error that left this method would end the whole server.
+            try:
                 server.set_socket_options(connection)
-            server.channel_class(server, connection, address, server.adj, map=self._sockets)
+                server.channel_class(server, connection, address, server.adj, map=self._sockets)
+            except (OSError, MemoryError):
+                connection.close()
         self._make_room(most, missing)
 
     def _make_room(self, most: int, missing: int) -> None:
