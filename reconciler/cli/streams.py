@@ -45,9 +45,11 @@ class _Messages(io.FileIO):
     def write(self, data: Buffer, /) -> int:
         """Write data; return its length also if nobody can read it."""
         try:
-            return super().write(data)
+            written: int | None = super().write(data)
         except OSError:
-            return memoryview(data).nbytes
+            written = None
+        # None also from a terminal that takes nothing at the moment, if another program has set it so.
+        return memoryview(data).nbytes if written is None else written
 
 
 def _closed(flags: int) -> int:
