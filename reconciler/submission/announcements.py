@@ -3,7 +3,8 @@
 Each process announces its new claims in the object of the summary, before it writes them: several at once,
 because Cloud Storage accepts one write per second and object. A short look reads announced claims one by one.
 Only a new claim needs this. A claim that changes was open at every look before, and a summary that leaves it
-out is of a look that saw a later generation.
+out is of a look that saw a later generation. A settled claim opens again only for a second job of its
+request, which every look finds while it is live.
 """
 
 from __future__ import annotations
@@ -156,14 +157,7 @@ class AnnouncedClaims:
     def still_announced(
         self, announced: Iterable[Announcement], seen: Collection[ClaimId], outdated: datetime | None
     ) -> tuple[Announcement, ...]:
-        """Return the announcements that a summary made of a look still needs.
-
-        Args:
-            announced: The announcements before the look.
-            seen: The claims that the look found. Of the others, this process keeps only those of which the
-                store may still take a write.
-            outdated: Time before which other processes' announcements are dropped; None for none.
-        """
+        """Return the announcements that a summary still needs, as `Claims.still_announced`."""
         left = []
         for one in announced:
             missing = {*one.ids} - {*seen}

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,28 @@ def test_messages_that_can_not_be_written_change_neither_output_nor_exit_code(
 def test_a_refusal_has_its_exit_code_on_any_streams(root: Path, command: str) -> None:
     for streams in ("2>&-", ">&- 2>/dev/full", ">/dev/full 2>&1", "2>&1 | head -c 0"):
         assert shell(root, f"{COMMAND} {command} {streams}")[0] == REFUSED[command], streams
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_message_is_dropped_where_a_terminal_takes_nothing_at_the_moment(
+    root: Path, unbuffered: str
+) -> None:
+    """Another program that shares a terminal may have set it so that a write doesn't wait."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(write, bytes(4096))
+    refused = subprocess.run(
+        [*COMMAND.split(), "frobnicate"],
+        cwd=root,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        stdin=subprocess.DEVNULL,
+        stderr=write,
+    )
+    os.close(write)
+    os.close(read)
+    assert refused.returncode == REFUSED["frobnicate"]
 
 
 def test_message_in_json_names_the_stream(root: Path) -> None:

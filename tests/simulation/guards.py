@@ -224,10 +224,12 @@ GUARDS: Mapping[str, Guard] = {
     "look-live": Guard(
         "look",
         (Patch("submission.look", "moving = {*open_, *live}", "moving = {*open_}"),),
+        looks=True,
     ),
     "look-goes-on": Guard(
         "look",
         (Patch("submission.look", "and not may_go_on(job, kept[key])", ""),),
+        looks=True,
     ),
     "look-restored": Guard(
         "look",

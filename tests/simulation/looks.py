@@ -10,7 +10,7 @@ import gzip
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from hashlib import sha256
 
@@ -26,9 +26,10 @@ from reconciler.model.ports import Place, Ports, Refused, Unknown, Versioned
 from reconciler.operations.execute import Applier
 from reconciler.operations.plan import wanted_of, with_specs
 from reconciler.planning.planner import make_plan
+from reconciler.submission.announcements import AnnouncedClaims
 from reconciler.submission.look import FULL_AFTER, Look, keep_summary, look
 from reconciler.submission.observe import Observed, observe
-from reconciler.submission.summary import Preface, Summary, encoded, read_preface
+from reconciler.submission.summary import Preface, Summary, Wanted, encoded, read_preface
 from tests.memory_ports import BOUNDS, Outside
 
 from .passes import body_of
@@ -50,6 +51,13 @@ _OVERSIZED = gzip.compress(bytes(9 * 2**20), 1)
 
 class KilledError(Exception):
     """The process that acts is killed."""
+
+
+class _Earlier(AnnouncedClaims):
+    """The claims as earlier versions of the tool write them."""
+
+    def announce(self, ids: Iterable[ClaimId]) -> None:
+        """Announce nothing."""
 
 
 class Looks:
@@ -77,6 +85,7 @@ class Looks:
             (self._edit, 6),
             (self._apply, 12),
             (self._end, 6),
+            (self._try_again, 1),
             (self._adopt, 2),
             (self._spoil, 1),
             (self._wait, 3),
@@ -113,17 +122,18 @@ class Looks:
             self._add(name, self._jobs[name].manifest.reconcile)
 
     def _rerun(self) -> None:
-        self._wished(rerun=str(self._next()))
+        self._wished(self._some_name(), rerun=str(self._next()))
 
     def _wish(self) -> None:
         rng = self._rng
         change = rng.choice(({"attempts": rng.choice((1, 2, 3))}, {"suspend": rng.random() < 0.5}))
-        self._wished(**change, on_change=rng.choice(("keep", "cancel")))
+        self._wished(self._some_name(), **change, on_change=rng.choice(("keep", "cancel")))
 
-    def _wished(self, **fields: object) -> None:
-        if self._jobs:
-            name = self._rng.choice(sorted(self._jobs))
-            job = self._jobs[name]
+    def _some_name(self) -> str:
+        return self._rng.choice(sorted(self._jobs)) if self._jobs else ""
+
+    def _wished(self, name: str, **fields: object) -> None:
+        if job := self._jobs.get(name):
             self._older[name].append(job)
             spec = job.manifest.spec["workerPoolSpecs"] if name != "iris" else None
             content = spec[0]["containerSpec"]["args"][0] if spec else "0"
@@ -156,9 +166,19 @@ class Looks:
         self._jobs[name] = _desired(name, str(self._next()), wishes)
         self._say(f"{name} is {self._jobs[name].job_name}")
 
-    def _apply(self) -> None:
+    def _try_again(self) -> None:
+        """Let an older version, which announces nothing, make further attempts; some end unseen."""
+        for name in sorted(self._jobs):
+            self._wished(name, attempts=3)
+        self._apply(is_old=True)
+        for _ in self._jobs:
+            self._end()
+
+    def _apply(self, *, is_old: bool = False) -> None:
         rng, ports = self._rng, self._outside.ports
-        self._is_old = rng.random() < 0.05
+        self._is_old = is_old or rng.random() < 0.05
+        if self._is_old:
+            ports = replace(ports, claims=_Earlier(self._outside.claims, ports.clock, ports.chance, 0))
         jobs = list(self._jobs.values())
         whole = rng.random() < 0.7
         if not whole and jobs:
@@ -229,10 +249,10 @@ class Looks:
             self._say(f"{job.job_name} {state}")
 
     def _double(self) -> None:
-        """Make a second job of a request whose job is live."""
-        live = [job for job in self._outside.jobs.jobs if not job.state.ended and job.labels]
-        if live:
-            job = self._rng.choice(live)
+        """Make a second job of a request, whose first job may have ended."""
+        made = [job for job in self._outside.jobs.jobs if job.labels]
+        if made:
+            job = self._rng.choice(made)
             self._outside.jobs.add(job.body, job.api_version, job.kind)
             self._say(f"{job.job_name} is made twice")
 
@@ -288,17 +308,36 @@ class Looks:
         self.seen["compared with a short look"] += not looks[0].full
         plans = [_plan(ports, jobs, seen.observed, whole=True) for seen in looks]
         claims = self._outside.claims.held
-        exempt = {claims[id].claim.base_name for id in self._unannounced if id in claims}
+        missable = self._missable(wanted_of(jobs))
+        exempt = {claims[id].claim.base_name for id in missable if id in claims}
         short, full = (_actions(plan, exempt) for plan in plans)
         if short != full:
             return f"look: a short look plans {sorted(short - full)}, and a full one {sorted(full - short)}"
         unseen = [
             found.claim.job_name
             for id, found in claims.items()
-            if not (found.claim.ended or found.claim.gone)
-            if id not in self._unannounced and id not in looks[0].observed.versions
+            if not (found.claim.ended or found.claim.gone or self._is_over(found.claim))
+            if id not in missable and id not in looks[0].observed.versions
         ]
         return f"look: a short look misses the open {unseen[0]}" if unseen else ""
+
+    def _is_over(self, claim: Claim) -> bool:
+        """Return True if a claim lacks no more than the end of its job.
+
+        Another job of the same request opens a settled claim again, and may have ended by now. No plan needs
+        that end, and whoever reports on a commit reads the claims of its jobs.
+        """
+        jobs = self._outside.jobs.jobs
+        return any(job.resource == claim.resource and job.state.ended for job in jobs)
+
+    def _missable(self, wanted: Wanted) -> set[ClaimId]:
+        """Return the claims that nobody announced, less further attempts, for which a look searches."""
+        further = {
+            id
+            for id in self._unannounced
+            if id.key in wanted and 1 < id.attempt <= wanted[id.key].manifest.reconcile.attempts
+        }
+        return self._unannounced - further
 
 
 def _desired(name: str, content: str, reconcile: Reconcile) -> DesiredJob:
