@@ -68,6 +68,27 @@ def test_an_answer_at_once_waits_for_no_request_that_is_being_answered() -> None
         assert {answer(each).read() for each in waiting} == {b"slow"}
 
 
+def test_a_listener_ends_whole_when_its_thread_is_quicker_than_its_caller() -> None:
+    bound = socket.socket()
+    bound.bind(("127.0.0.1", 0))
+    listener = Listener(bound, lambda head: Response(200), max_body=1)
+    listener.start()
+    trigger, pulled = listener._server.trigger, []
+    pull = trigger._physical_pull
+
+    def late() -> None:
+        if trigger.thunks and not pulled:
+            pulled.append(True)
+            pull()
+            listener._thread.join(PATIENCE)
+        pull()
+
+    trigger._physical_pull = late
+    listener.close(PATIENCE)
+    assert pulled
+    assert not listener._thread.is_alive()
+
+
 @pytest.mark.parametrize("admitted", [True, False])
 def test_head_gets_all_but_the_content(admitted: bool) -> None:
     response = Response(200, (("Content-Type", "text/plain"),), b"some")

@@ -335,8 +335,19 @@ class Listener:
             time.sleep(0.01)
         self._server.task_dispatcher.shutdown(timeout=max(0.0, until - time.monotonic()))
         # By the thread that uses the sockets.
-        self._server.trigger.pull_trigger(partial(wasyncore.close_all, self._sockets))
+        self._server.trigger.pull_trigger(self._close_sockets)
         self._thread.join(_ENDS_WITHIN)
+        self._server.trigger.close()
+
+    def _close_sockets(self) -> None:
+        """Close all sockets, so that the thread ends; but not the trigger, which `close` may be writing to."""
+        for each in list(self._sockets.values()):
+            with suppress(OSError):
+                if each is self._server:
+                    wasyncore.dispatcher.close(each)  # its own method closes the trigger too
+                elif each is not self._server.trigger:
+                    each.close()
+        self._sockets.clear()
 
     def _accept(self) -> None:
         """Accept the connections that wait; close the oldest of too many that have sent no whole head."""
