@@ -75,6 +75,9 @@ ROWS: Mapping[int, str] = {
     56: "A checkout that is behind, or has diverged, is applied after a newer commit",
     57: "An apply of a newer commit comes while one of an older commit is about to cancel",
     58: "The record of the commit that was applied last is lost or damaged, or the history is too short",
+    59: "Content whose job apply had cancelled is wanted again",
+    60: "Appliers that disagree keep cancelling each other's jobs",
+    61: "A cancel is recorded and not carried out, or an apply is killed after it",
 }
 """What can go wrong, by row."""
 

@@ -130,7 +130,7 @@ class _Listener(ApplyListener):
             print(shown, end="\n\n", flush=True)
         notes = [*uncarried(origin, submitted_by(plan)), *missing_status_reasons(config, origin)]
         print_lines(notes, arguments.log_format)
-        if any(change.action in _ASKED for change in plan.changes):
+        if any(change.action in _ASKED or change.is_awaited for change in plan.changes):
             confirm(self._context, arguments, "Apply this plan?")
 
     def submitting(self) -> AbstractContextManager[SubmissionListener]:

@@ -89,7 +89,7 @@ def _import_live(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _adopt(plan: Plan, session: Session) -> Mapping[str, Adopted]:
-    from reconciler.operations.execute import adopt_jobs
+    from reconciler.operations.live_jobs import adopt_jobs
 
     return adopt_jobs(session, plan.live)
 
@@ -123,7 +123,7 @@ def _standard_input() -> bytes:
 
 def _live(arguments: argparse.Namespace, session: Session) -> Source:
     """Return the environment's jobs that this tool hasn't submitted; raise NotFoundError without any."""
-    from reconciler.operations.execute import find_live_jobs
+    from reconciler.operations.live_jobs import find_live_jobs
 
     found = find_live_jobs(
         session,

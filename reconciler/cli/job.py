@@ -16,7 +16,7 @@ from reconciler.cli.progress import progress
 from reconciler.git.commit import commit_file
 from reconciler.google.session import Session
 from reconciler.manifests.yaml_load import position_in, with_rerun
-from reconciler.model.claim import ClaimId
+from reconciler.model.claim import BY_COMMAND, ClaimId
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Manifest, Selection
 from reconciler.model.naming import label_of
@@ -124,8 +124,7 @@ def _is_cancelled(session: Session, job: ActualJob, log_format: str) -> bool:
     """Request a job's cancel; report an error and return False if the service refuses it."""
     # One job must not keep the others running.
     try:
-        if job.state is not State.CANCELLING:
-            _cancel(session, job, log_format)
+        _cancel(session, job, log_format)
     except ReconcilerError as error:
         print_error(error, log_format)
         return False
@@ -135,12 +134,14 @@ def _is_cancelled(session: Session, job: ActualJob, log_format: str) -> bool:
 def _cancel(session: Session, job: ActualJob, log_format: str) -> None:
     """Record the cancel on the job's claim, and request it."""
     try:
-        record_cancel(session.ports, job, "cancelled by `reconciler cancel`")
+        record_cancel(session.ports, job, BY_COMMAND)
     except ServiceError as error:
         # Stopping the job counts more: whoever may cancel jobs needn't be able to write claims.
         said = f"the cancellation isn't recorded, so the run will count as cancelled outside: {error.message}"
         print_lines([said], log_format)
-    cancel(session.ports, job)
+    # A job that apply has cancelled needs no other request, but a person's cancel is final.
+    if job.state is not State.CANCELLING:
+        cancel(session.ports, job)
 
 
 def _selected(

@@ -29,6 +29,12 @@ from reconciler.model.manifest import OnLiveRun
 _CLAIM_FORMAT = 1
 MAX_ERROR = 1000
 """Longest error in a claim, in characters."""
+MOST_RETURNS = 3
+"""Times that a content whose job apply had cancelled is submitted again without a person."""
+BY_COMMAND = "cancelled by `reconciler cancel`"
+"""Recorded reason of a person's cancel, which is final."""
+# Releases without returns wrote "cancelled: ", also for duplicates: what they cancelled stays cancelled.
+_BY_APPLY = "cancelled by apply: "
 
 # A claim is an entry of an object's metadata, which may have 8 KiB in total: texts of free length are cut to
 # these numbers of bytes of JSON. 3 KiB are left for the other fields.
@@ -87,7 +93,8 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
         rerun: A digest of the manifest's `rerun`, to detect a change; "" if unknown.
         labels: BOUND: a digest of the job's labels at submission; "" if unknown.
         odd: HELD: resource name of the job that was found but can't be bound; "" for none.
-        error: REJECTED, HELD: the reason, in one line. BOUND: the reason of this tool's cancel of the job.
+        error: REJECTED, HELD: the reason, in one line. BOUND: the reason of this tool's cancel of the job,
+            from `by_apply` for a cancel after which the content may come back.
         not_before: REJECTED: when it may be sent again, by the service's clock; None for at once.
         refusals: Number of consecutive refusals by the service.
         unanswered: Number of consecutive requests without a known outcome.
@@ -136,6 +143,29 @@ class Claim(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     def reason(self) -> str:
         """The error; that of a bound claim is about a cancel, and counts once its job is CANCELLED."""
         return "" if self.state is ClaimState.BOUND and self.ended is not State.CANCELLED else self.error
+
+    @property
+    def is_stopped(self) -> bool:
+        """True if its job ended because apply cancelled it by a manifest's policy."""
+        return self.state is ClaimState.BOUND and is_by_apply(self.reason)
+
+    @property
+    def may_be_followed(self) -> bool:
+        """True if the next attempt at the content may be made: its job failed or was stopped."""
+        return self.is_stopped or (self.state is ClaimState.BOUND and self.ended is State.FAILED)
+
+
+def by_apply(reason: str) -> str:
+    """Return the reason to record for a cancel by a manifest's policy; the content may come back after it.
+
+    The reason of a duplicate's cancel has another form: the run that stayed may have succeeded.
+    """
+    return f"{_BY_APPLY}{reason}"
+
+
+def is_by_apply(reason: str | None) -> bool:
+    """Return True if a recorded reason is one of `by_apply`."""
+    return (reason or "").startswith(_BY_APPLY)
 
 
 def rerun_digest(rerun: str) -> str:

@@ -131,6 +131,7 @@ class Change(Struct, frozen=True):
         actual: The run of the change, if any.
         key: The key of the change's claim, possibly from an older version of the hash.
         free: Number of earlier submissions of the content that used up no attempt.
+        stopped: True if apply has cancelled the content's last job by a manifest's policy.
         not_before: Time before which the submission isn't sent, by the service's clock; None for none.
         repair: True if a cancel is of a duplicate job of an attempt.
         stuck: Reason for leaving an out-of-sync job unchanged; None for a job in sync or a planned action.
@@ -157,6 +158,7 @@ class Change(Struct, frozen=True):
     actual: ActualJob | None = None
     key: str = ""
     free: int = 0
+    stopped: bool = False
     not_before: datetime | None = None
     repair: bool = False
     stuck: Stuck | None = None
@@ -167,6 +169,11 @@ class Change(Struct, frozen=True):
     is_new: bool = False
     earlier_commit: str = ""
     files: tuple[FileChange, ...] = ()
+
+    @property
+    def is_awaited(self) -> bool:
+        """True if the content is submitted again once its job, which is being cancelled, has ended."""
+        return self.stopped and self.action is Action.NONE and self.stuck is None
 
     @property
     def spec(self) -> JsonObject | None:

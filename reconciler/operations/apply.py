@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
+from msgspec.structs import replace as replaced
+
 from reconciler.base.errors import RefusedError
 from reconciler.git.commit import passed_over
 from reconciler.google.session import Session
@@ -17,12 +19,13 @@ from reconciler.model.plan import Action, DesiredJob, Plan
 from reconciler.operations.execute import PATIENCE, Applier, applier_of
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
-from reconciler.operations.plan import accelerator_hours, plan_of
+from reconciler.operations.plan import accelerator_hours, plan_of, wanted_of
 from reconciler.operations.report import open_record, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.tree import OlderTreeError, TreeCheck, tree_check
-from reconciler.planning.outcome import Outcome
+from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.planner import SUBMISSIONS, check_limits
+from reconciler.submission.look import look
 from reconciler.submission.observe import Observed
 
 _ORDER = {Action.BLOCKED: 1, Action.CANCEL: 2}
@@ -99,7 +102,8 @@ def apply(
         patience: Seconds to wait for unknown outcomes, and for cancelled jobs to end.
         go_on: Called before each submission and each wait, from any thread; False stops further ones.
     """
-    plan = plan_of(session, desired, observed, whole=whole, by_hand=by_hand)
+    planned = partial(plan_of, session, desired, whole=whole, by_hand=by_hand)
+    plan = planned(observed)
     # Only this process's own checkout of a branch comes with its origin.
     tree = tree_check(session, whole=whole, allow_older=allow_older, is_exported=origin is not None)
     origin = origin or _compare_with_commit(session.config, desired, plan)
@@ -108,19 +112,62 @@ def apply(
     # Limits are checked against the whole plan, before anything of it is shown or carried out.
     try:
         listener.compared(tree.check())
-        limits = session.environment.limits
-        check_limits(plan, accelerator_hours(plan, limits), limits, reviewed)
+        _check_limits(session, plan, reviewed)
     except RefusedError as error:
         return replace(applied, refused=error, tree=tree.finding)
     listener.planned(plan, origin)
     with listener.submitting() as progress:
+        applier = replace(applied.applier, listener=progress)
         try:
-            outcomes = carry_out(session, replace(applied.applier, listener=progress), plan, origin, tree)
+            outcomes = carry_out(session, applier, plan, origin, tree)
         except OlderTreeError as error:
             # Another apply has recorded its commit since the comparison.
             return replace(applied, refused=error, tree=tree.finding)
+        # What was reviewed is carried out, and nothing beside it.
+        if reviewed is None and any(change.is_awaited for change in plan.changes):
+            plan, more = _return_ended(session, desired, applier, plan, planned)
+            outcomes += more
     listener.carried_out(outcomes, origin)
-    return replace(applied, outcomes=outcomes, tree=tree.finding)
+    return replace(applied, plan=plan, outcomes=outcomes, tree=tree.finding)
+
+
+def _return_ended(
+    session: Session,
+    desired: Desired,
+    applier: Applier,
+    plan: Plan,
+    planned: Callable[[Observed], Plan],
+) -> tuple[Plan, list[Outcome]]:
+    """Wait for cancelled jobs that are wanted again to end, and submit their contents again.
+
+    Args:
+        plan: The plan that was carried out.
+        planned: Makes a plan of the same jobs.
+
+    Returns:
+        The plan with the later changes of these jobs, and their outcomes.
+    """
+    outcomes = [*applier.await_ends(plan)]
+    ended = {outcome.change.base_name for outcome in outcomes if outcome.status is Status.APPLIED}
+    unended = [outcome for outcome in outcomes if outcome.status is not Status.APPLIED]
+    if not ended:
+        return plan, unended
+    observed = look(session.ports, wanted_of(desired.jobs)).observed
+    later = [change for change in planned(observed).changes if change.base_name in ended]
+    others = (change for change in plan.changes if change.base_name not in ended)
+    merged = replaced(plan, changes=(*others, *later))
+    try:
+        _check_limits(session, merged)
+    except RefusedError as error:
+        return plan, [*unended, *(failed(change, error) for change in later if change.action in SUBMISSIONS)]
+    # The commit's record has these jobs already, as jobs that haven't ended.
+    with closing(applier.run(replaced(plan, changes=tuple(later)))) as submitted:
+        return merged, [*unended, *submitted]
+
+
+def _check_limits(session: Session, plan: Plan, reviewed: str | None = None) -> None:
+    limits = session.environment.limits
+    check_limits(plan, accelerator_hours(plan, limits), limits, reviewed)
 
 
 def _compare_with_commit(config: Config, desired: Desired, plan: Plan) -> Origin:
@@ -134,8 +181,8 @@ def _compare_with_commit(config: Config, desired: Desired, plan: Plan) -> Origin
 
 
 def submitted_by(plan: Plan) -> list[DesiredJob]:
-    """Return the jobs that a plan submits."""
-    return [c.desired for c in plan.changes if c.desired and c.action in SUBMISSIONS]
+    """Return the jobs that a plan submits, at once or after the ends of their cancelled runs."""
+    return [c.desired for c in plan.changes if c.desired and (c.action in SUBMISSIONS or c.is_awaited)]
 
 
 def carry_out(

@@ -1,4 +1,4 @@
-"""Execution of a plan's changes, and adoption of live jobs that a person imported."""
+"""Execution of a plan's changes."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from reconciler.base.concurrency import RunTasks, run_concurrently, run_in_order
 from reconciler.base.errors import ReconcilerError, ServiceError
-from reconciler.google.client import ApiError, parts_of, text_of
-from reconciler.google.engines import BUILT_IN
-from reconciler.google.object_store import Staging, staged_uri
+from reconciler.google.object_store import Staging
 from reconciler.google.session import Session
-from reconciler.model.claim import Claim, ClaimId, ClaimState, age, rerun_digest
-from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, PREFIX, REQUEST_ID, SOURCE, ActualJob
-from reconciler.model.manifest import ML_V1, JsonObject, Selection
+from reconciler.model.claim import Claim, ClaimId, ClaimState, age, by_apply, rerun_digest
+from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob
+from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, Change, DesiredJob, Plan
 from reconciler.model.ports import Ports, Versioned
-from reconciler.operations.load_desired import Desired, load_desired
+from reconciler.operations.load_desired import Desired
 from reconciler.operations.plan import request_body
 from reconciler.operations.submissions import (
     Listener,
@@ -46,11 +43,8 @@ from reconciler.submission.claims_upkeep import (
     refreshed,
     runs_by_claim,
 )
-from reconciler.submission.observe import Observed, observe
+from reconciler.submission.observe import Observed
 from reconciler.submission.protocol import Order, SubmissionResult, Submitter
-
-if TYPE_CHECKING:
-    from reconciler.operations.importing.manifest import LiveJob
 
 PATIENCE = 60.0
 """Seconds that one apply waits for unknown outcomes, and for cancelled jobs to end."""
@@ -76,8 +70,9 @@ class Applier:
         together: Runs several submissions or claim updates; the functions above must be thread-safe if it
             uses threads.
         listener: Called with the submissions' progress, from one thread at a time.
-        withheld: Called before each cancel of a run without a duplicate; returns why it is withheld, "" for
-            nothing; raises ServiceError.
+        withheld: Called before each cancel of a run without a duplicate, and before each submission of
+            content whose job apply had cancelled; returns why it is withheld, "" for nothing; raises
+            ServiceError.
     """
 
     ports: Ports
@@ -102,7 +97,11 @@ class Applier:
         submissions = Submissions(
             self.ports, self.together, self.patience, self.pause, self.on_wait, self.go_on, self.listener
         )
-        orders = self._each_submission(plan)
+        returns = (change for change in plan.changes if change.stopped and change.action in SUBMISSIONS)
+        withheld = [*self._withheld(returns)]
+        yield from _collecting(iter(withheld), missing)
+        left_out = {id(outcome.change) for outcome in withheld}
+        orders = self._each_submission(plan, left_out)
         with suppress(ServiceError):
             # All at once: each write of a claim would announce it by itself, and fail alone where this fails.
             self.ports.claims.announce(submission.order.claim.id for submission in orders)
@@ -188,12 +187,40 @@ class Applier:
                 return result
             clock.sleep(delay)
 
-    def _each_submission(self, plan: Plan) -> list[Submission]:
+    def await_ends(self, plan: Plan) -> Iterator[Outcome]:
+        """Wait for the jobs whose contents are submitted again once they have ended; yield their outcomes."""
+        withheld = [*self._withheld(change for change in plan.changes if change.is_awaited)]
+        yield from withheld
+        left_out = {id(outcome.change) for outcome in withheld}
+        awaited = [
+            (change, change.actual)
+            for change in plan.changes
+            if change.is_awaited and change.actual and id(change) not in left_out
+        ]
+        for _, run in awaited:
+            self.on_wait(f"{run.job_name}: it is being cancelled; waiting for its end to submit it again")
+        for outcome in self._await_ends(awaited):
+            if outcome.state is None or outcome.state.ended:
+                yield outcome
+            else:
+                said = "its job is still cancelling: apply again once it has ended"
+                yield Outcome(outcome.change, Status.SKIPPED, error=said)
+
+    def _withheld(self, changes: Iterable[Change]) -> Iterator[Outcome]:
+        """Yield the outcomes of returns that the checkout doesn't permit."""
+        for change in changes:
+            try:
+                if reason := self.withheld():
+                    yield Outcome(change, Status.SKIPPED, error=reason)
+            except ReconcilerError as error:
+                yield failed(change, error)
+
+    def _each_submission(self, plan: Plan, left_out: Collection[int]) -> list[Submission]:
         witnesses = _witnesses(change.actual for change in plan.changes if change.actual)
         return [
             self._submission(change, witnesses.get(change.kind, ()))
             for change in plan.changes
-            if change.action in SUBMISSIONS
+            if change.action in SUBMISSIONS and id(change) not in left_out
         ]
 
     def _submission(self, change: Change, witnesses: tuple[ActualJob, ...]) -> Submission:
@@ -220,8 +247,11 @@ class Applier:
                 if not change.repair and (reason := self.withheld()):
                     yield Outcome(change, Status.SKIPPED, error=reason)
                     continue
-                record_cancel(self.ports, run, f"cancelled: {change.reason}")
+                reason = f"cancelled: {change.reason}" if change.repair else by_apply(change.reason)
+                record_cancel(self.ports, run, reason)
                 cancel(self.ports, run)
+                # An apply that wants the run may have seen it alive in between, and cleared the reason.
+                record_cancel(self.ports, run, reason)
                 cancelled.append((change, run))
             except ReconcilerError as error:
                 yield failed(change, error)
@@ -351,118 +381,3 @@ def _update(claim: Claim, steps: Sequence[Callable[[], object]]) -> str:
     except ReconcilerError as error:
         return f"the claim of {claim.job_name} is not up to date: {error.message}"
     return ""
-
-
-_REFUSED = 400
-
-
-def find_live_jobs(
-    session: Session, names: Collection[str], selection: Selection, wanted: str, *, with_adopted: bool
-) -> list[LiveJob]:
-    """Return the environment's jobs that this tool hasn't submitted; raise ServiceError.
-
-    Args:
-        names: Names, resource names or their last parts; none for all jobs.
-        selection: Only its conditions on labels count.
-        wanted: A filter of the service's own, sent with its list call; "" for all jobs.
-        with_adopted: True if jobs that a claim names are among them.
-    """
-    listed = [*_listed(session, wanted)]
-    # A tuning job's trials may be listed as jobs of their own.
-    left_out = {name for job in listed for name in _trials(job)}
-    left_out |= frozenset() if with_adopted else _bound(session)
-    return [
-        _imported(job)
-        for job in listed
-        if _is_named(job, names) and job.resource not in left_out and selection.has_labels(job.labels)
-        if not any(key.startswith(PREFIX) for key in job.labels)
-        # A batch prediction is no mistake unless somebody asks for it.
-        if names or "predictionInput" not in job.body
-    ]
-
-
-def _imported(job: ActualJob) -> LiveJob:
-    from reconciler.operations.importing.manifest import live_job  # here, as `apply` imports no job
-
-    live = live_job(job.body)
-    # The older service's answers have no resource name.
-    live.resource = job.resource
-    return live
-
-
-def _listed(session: Session, wanted: str) -> Iterator[ActualJob]:
-    # Google switched the older service off.
-    versions = [version for version in BUILT_IN if version != ML_V1 or session.is_local]
-    refusals: list[ApiError] = []
-    for version in versions:
-        try:
-            yield from session.engine(version).whole_jobs(wanted)
-        except ApiError as error:
-            # The services' filters name other fields: one that refuses this filter has no such job.
-            if not wanted or error.status != _REFUSED:
-                raise
-            refusals.append(error)
-    if len(refusals) == len(versions):
-        raise refusals[0]
-
-
-def _trials(job: ActualJob) -> Iterator[str]:
-    for trial in parts_of(job.body, "trials"):
-        if name := text_of(trial, "customJob"):
-            yield name
-
-
-def _is_named(job: ActualJob, names: Collection[str]) -> bool:
-    return not names or not {job.job_name, job.resource, job.resource.rpartition("/")[2]}.isdisjoint(names)
-
-
-def _bound(session: Session) -> frozenset[str]:
-    """Return the resource names of the jobs that claims name."""
-    try:
-        claims = [found.claim for found in session.claims.listed().values()]
-    except ServiceError:
-        return frozenset()  # an environment that was never prepared has adopted nothing
-    return frozenset(claim.resource for claim in claims if claim.state is ClaimState.BOUND)
-
-
-def adopt_jobs(session: Session, jobs: Mapping[str, str]) -> dict[str, Adopted]:
-    """Bind live jobs to the manifests in the repository; return the result of each, by base name.
-
-    Args:
-        session: With the embedded service, it is started.
-        jobs: The jobs' resource names, by the base names of their manifests.
-
-    Raises:
-        InvalidError: A manifest is invalid.
-        ServiceError: The claims or jobs can't be read.
-    """
-    desired = load_desired(session.config, session.environment, [])
-    if session.is_local:
-        # In Google Cloud `reconciler init --claims` does this.
-        session.ports.claims.prepare()
-    observed = observe(session.ports)
-    applier = applier_of(session, desired, lambda job: "")
-    by_name = {job.manifest.base_name: job for job in desired.jobs}
-    named = (by_name.get(name.replace("-", "_")) for name in jobs)
-    session.ports.claims.announce(ClaimId(label_of(job.identity)) for job in named if job)
-    results = {}
-    for name, resource in jobs.items():
-        job = by_name.get(name.replace("-", "_"))
-        if job is None:
-            results[name] = Adopted(None, "has its manifest outside the folder that apply reads")
-            continue
-        try:
-            results[name] = _adopt(session, applier, desired, job, resource, observed)
-        except ReconcilerError as error:
-            results[name] = Adopted(None, f"was not adopted: {error.message}")
-    return results
-
-
-def _adopt(
-    session: Session, applier: Applier, desired: Desired, job: DesiredJob, resource: str, observed: Observed
-) -> Adopted:
-    archive = desired.archives.get(job.job_name)
-    if archive is None:
-        return applier.adopt(job, resource, observed, "", lambda uri: False)
-    package = staged_uri(session.environment.staging_bucket, archive())
-    return applier.adopt(job, resource, observed, package, partial(session.staging.holds, archive=archive()))

@@ -140,7 +140,7 @@ class TreeCheck:
         return bool(self._history.head) and (self._engine == "local" or self._history.is_published)
 
     def withheld(self) -> str:
-        """Return why the next cancel is withheld, "" if it is permitted; raise ServiceError.
+        """Return why the next cancel or return is withheld, "" if it is permitted; raise ServiceError.
 
         The record is read again: another apply may have recorded a commit since, whose jobs must live.
         """

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from reconciler.model.cause import is_set_up
-from reconciler.model.claim import Claim, ClaimId, ClaimState, age, kept, made
+from reconciler.model.claim import Claim, ClaimId, ClaimState, age, is_by_apply, kept, made
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
@@ -51,8 +51,26 @@ class Attempt(Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """True if it is known to have failed: only then the next attempt may be made."""
+        """True if it is known to have failed."""
         return self.bound and self.state is State.FAILED
+
+    @property
+    def stopped(self) -> bool:
+        """True if its run ended because apply cancelled it by a manifest's policy."""
+        return self.bound and self.state is State.CANCELLED and is_by_apply(self.cancelled)
+
+    @property
+    def stopping(self) -> bool:
+        """True if apply has cancelled its run by a manifest's policy, and the run hasn't ended."""
+        if self.run is None or self.run.state is not State.CANCELLING or not self.bound:
+            return False
+        assert self.claim is not None, "a bound attempt has a claim"
+        return self.claim.resource == self.run.resource and is_by_apply(self.claim.error)
+
+    @property
+    def may_be_followed(self) -> bool:
+        """True if the next attempt may be made: it is known to have failed, or was stopped."""
+        return self.failed or self.stopped
 
     @property
     def set_up_failed(self) -> bool:

@@ -18,7 +18,7 @@ from reconciler.model.cause import (
     entry_digest,
     held,
 )
-from reconciler.model.claim import Claim, ClaimState, age, time_of
+from reconciler.model.claim import MOST_RETURNS, Claim, ClaimState, age, time_of
 from reconciler.model.diff import FieldChange
 from reconciler.model.job import INSTANCE, KEY, ActualJob, State
 from reconciler.model.manifest import ML_V1
@@ -35,6 +35,9 @@ BETWEEN_TRIES = timedelta(minutes=10)
 
 _AUTOMATIC = Occasion()
 _GONE = "the service no longer has its record"
+_WANTED_AGAIN = "apply cancelled it while it was unwanted, and it is wanted again"
+_RETURNS_LATER = "cancelling; submitted again once it has ended"
+_TOO_OFTEN = "stopped and wanted again three times: another apply wants other content"
 
 
 def decide(
@@ -78,19 +81,25 @@ class _Decision:
         self._told = sorted(mine, key=lambda attempt: -keys.index(attempt.id.key))
         self._mine = [attempt for attempt in self._told if _is_credible(attempt, self._told)]
         self._rest = [attempt for attempt in of_base if attempt.id.key not in keys]
-        # On Google's services every ended job counts as an attempt.
+        # On Google's services every failed job counts as an attempt.
         unstarted = [one for one in self._mine if target.engine == "local" and one.set_up_failed]
-        spent = {one.id.attempt for one in self._mine if one not in unstarted}
+        stopped = [one for one in self._mine if one.stopped]
+        spent = {one.id.attempt for one in self._mine if one not in unstarted and one not in stopped}
         self._unstarted = {one.id.attempt: one for one in unstarted if one.id.attempt not in spent}
+        self._stopped = {one.id.attempt for one in stopped} - spent
+        self._free = len(self._unstarted.keys() | self._stopped)
 
     def change(self) -> Change:
-        open_ = [attempt for attempt in self._mine if not attempt.failed]
+        open_ = [attempt for attempt in self._mine if not attempt.may_be_followed]
         if self._job.manifest.reconcile.suspend:
             return self._suspended(open_)
         # An open attempt blocks any other: it may have a job that is still alive.
         if open_:
             return self._open(_counting(open_))
-        return self._after_failure(_counting(self._mine)) if self._mine else self._first()
+        if not self._mine:
+            return self._first()
+        last = _counting(self._mine)
+        return self._after_stop(last) if last.stopped else self._after_failure(last)
 
     def _suspended(self, open_: Sequence[Attempt]) -> Change:
         known = open_ or self._mine
@@ -109,6 +118,28 @@ class _Decision:
         change = self._submission(key, 1, found.reason, fields=found.fields)
         return replace(change, is_new=found.is_new, earlier_commit=found.commit)
 
+    def _after_stop(self, last: Attempt) -> Change:
+        """Return the change of a content whose last job apply has cancelled."""
+        if self._wanted <= last.id.attempt:
+            # `attempts` was lowered since, to less than what failed before.
+            change = self._ended(last, State.FAILED)
+        elif not self._may_return(last):
+            change = self._none(last, f"{_TOO_OFTEN}; {RERUN}", Stuck.CANCELLED)
+        elif beside := self._beside():
+            change = self._blocked(last.id.key, last.id.attempt + 1, _of_stranger(beside), beside)
+        else:
+            change = self._submission(last.id.key, last.id.attempt + 1, _WANTED_AGAIN, actual=last.run)
+        return replace(change, stopped=True)
+
+    def _may_return(self, last: Attempt) -> bool:
+        """Return True if the content may come back after its last job, which was stopped or is stopping."""
+        return len(self._stopped - {last.id.attempt}) < MOST_RETURNS
+
+    def _is_awaited(self, last: Attempt) -> bool:
+        """Return True if the content comes back after its last job, which is still being cancelled."""
+        is_left = self._wanted >= last.id.attempt  # once stopped, it doesn't count
+        return last.stopping and is_left and self._may_return(last)
+
     def _after_failure(self, last: Attempt) -> Change:
         number = last.id.attempt
         left = self._wanted - number
@@ -122,7 +153,7 @@ class _Decision:
         if beside := self._beside():
             return self._blocked(last.id.key, number + 1, _of_stranger(beside), beside)
         if not tried:
-            reason = f"attempt {number - len(self._unstarted)} failed, {left} left"
+            reason = f"attempt {number - self._free} failed, {left} left"
             return self._submission(last.id.key, number + 1, reason, actual=last.run)
         reason, when = f"{self._why_failed(last)}; this doesn't count as an attempt", None
         if not is_due:
@@ -134,7 +165,7 @@ class _Decision:
     @property
     def _wanted(self) -> int:
         """The largest number of a submission: the manifest's attempts, and those that used up none."""
-        return self._job.manifest.reconcile.attempts + len(self._unstarted)
+        return self._job.manifest.reconcile.attempts + self._free
 
     def _next_try(self, number: int) -> datetime | None:
         """Return the time before which no try follows a failed set-up; None if it may follow at once."""
@@ -174,7 +205,7 @@ class _Decision:
         if attempt.id.attempt > self._wanted and not attempt.bound and not attempt.run:
             wanted = self._job.manifest.reconcile.attempts
             said = f'attempt {attempt.id.attempt} is no longer needed: "attempts" is {wanted}'
-            # FAILED: a later attempt exists only because an earlier one failed.
+            # FAILED: such an attempt exists only because an earlier one failed; a stopped one is not counted.
             return self._none(attempt, said, Stuck.FAILED)
         if claim is None:
             # Should the job be gone by then, this is another try of what failed a moment ago.
@@ -221,6 +252,8 @@ class _Decision:
         match state:
             case None:
                 return self._none(attempt, f"deleted outside; {RERUN}", Stuck.DELETED)
+            case State.CANCELLING if self._is_awaited(attempt):
+                return replace(self._none(attempt, _RETURNS_LATER), stopped=True)
             case State.QUEUED | State.PREPARING | State.RUNNING | State.CANCELLING:
                 return self._none(attempt, state.lower())
             case State.SUCCEEDED | State.FAILED | State.CANCELLED:
@@ -272,7 +305,7 @@ class _Decision:
             return self._blocked(key, number, clash)
         action = Action.SUBMIT if number == 1 else Action.RETRY
         change = self._about(action, reason, key, number, fields=fields, actual=actual)
-        return replace(change, free=len(self._unstarted), not_before=not_before)
+        return replace(change, free=self._free, not_before=not_before)
 
     def _clash(self, name: str) -> str | None:
         """Return the reason against a job name that other content has."""
@@ -341,10 +374,10 @@ _END: dict[State, tuple[Stuck | None, list[str]]] = {
 
 
 def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
-    # Without a claim, an attempt rests on labels alone; a later attempt needs a failed predecessor.
+    # Without a claim, an attempt rests on labels alone; a later attempt needs a predecessor that permits it.
     before = attempt.id.attempt - 1
-    failed = (other.failed for other in attempts if other.id.attempt == before)
-    return attempt.claim is not None or before == 0 or any(failed)
+    permitted = (other.may_be_followed for other in attempts if other.id.attempt == before)
+    return attempt.claim is not None or before == 0 or any(permitted)
 
 
 def _counting(attempts: Sequence[Attempt]) -> Attempt:

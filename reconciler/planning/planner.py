@@ -107,6 +107,8 @@ def _of_wanted(job: DesiredJob, of_base: Iterable[Attempt], change: Change) -> I
 
 def _replaces(change: Change) -> bool:
     """Return True if the desired content runs or ran: only then may it replace a cancelled run."""
+    if change.stopped and change.action is Action.NONE:
+        return False  # it runs no more, or not yet again
     return change.action is not Action.BLOCKED and change.stuck not in (Stuck.SUSPENDED, Stuck.GIVEN_UP)
 
 

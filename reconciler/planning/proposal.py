@@ -15,6 +15,9 @@ from reconciler.planning.decide import decide
 HoursOf = Callable[[DesiredJob], float]
 """The most accelerator-hours that one run of a job can use."""
 
+_NOT_ASKED = "submitted unless this content already ran"
+"""A comparison asks no service."""
+
 
 def propose(
     target: Target,
@@ -54,6 +57,8 @@ def propose(
             continue
         else:
             change = _removed(old[name], whole=whole, is_empty=is_empty)
+        if change.action is Action.SUBMIT:
+            change = replace(change, notes=(*change.notes, _NOT_ASKED))
         changes.append(replace(change, hours=(_hours(was, hours), _hours(now, hours))))
     return Plan(target, tuple(changes), (), None, whole, comparison)
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
 from reconciler.model.cause import GIVEN_UP, held_short, with_name
-from reconciler.model.claim import Claim, ClaimState, CommitRecord, WantedJob
+from reconciler.model.claim import Claim, ClaimState, CommitRecord, WantedJob, time_of
 from reconciler.model.plan import Action, Change, Drift, Plan, Stuck
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.reporting.github.api import Contexts
@@ -35,6 +36,9 @@ MANY = 20
 
 # The update mark and the separators between the parts need up to 25 characters of a description.
 _ROOM = MAX_DESCRIPTION - 25
+
+_Claimed = Sequence[tuple[Claim, Attempt]]
+"""Attempts with their claims."""
 
 _SUBMITTED_TWICE = "submitted twice"  # in the overall status; `_runs_listed` makes the text of the job's own
 _TO_BE_RETRIED = (Action.RETRY, Action.BLOCKED)
@@ -147,7 +151,14 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
     last = newest or record
     by = f"superseded by {record.replaced_by[:7]}" if record.replaced_by else "superseded"
     verdicts = [
-        _verdict(view, record.sha, name, job, superseded=by if _is_superseded(name, job, last) else "")
+        _verdict(
+            view,
+            record,
+            name,
+            job,
+            superseded=by if _is_superseded(name, job, last) else "",
+            is_newest=record.sha == last.sha,
+        )
         for name, job in sorted(record.jobs.items())
     ]
     by_commit: dict[str, list[CommitStatus]] = defaultdict(list)
@@ -175,26 +186,28 @@ def duplicate_statuses(view: View) -> dict[str, list[CommitStatus]]:
     This includes jobs of closed records.
     """
     found: dict[str, list[CommitStatus]] = defaultdict(list)
-    for attempts in view.attempts.values():
-        for attempt in attempts:
-            first = next((a.claim for a in attempts if a.claim), None)
-            if attempt.others and attempt.claim and first and first.commit:
-                context = view.contexts.of_job(first.base_name)
-                found[first.commit].append(plain_status("error", context, _runs_listed(attempt)))
+    for turn in chain.from_iterable(_turns([key], view.attempts) for key in view.attempts):
+        first, _ = turn[0]
+        context = view.contexts.of_job(first.base_name)
+        listed = [_runs_listed(attempt) for _, attempt in turn if attempt.others]
+        if listed and first.commit:
+            found[first.commit] += (plain_status("error", context, text) for text in listed)
     return dict(found)
 
 
 def reopened(view: View, record: CommitRecord, newest: CommitRecord) -> CommitRecord:
     """Return the record, open again if one of its jobs was submitted twice, or is attempted again."""
-    twice = {key for key, attempts in view.attempts.items() if any(attempt.others for attempt in attempts)}
-    jobs = {
-        name: replace(job, settled=job.settled and twice.isdisjoint(job.keys))
+    twice = {
+        name
         for name, job in record.jobs.items()
+        if any(attempt.others for _, attempt in _turn_of(view, record, job)[0])
     }
-    has_duplicate = any(not twice.isdisjoint(job.keys) for job in jobs.values())
+    jobs = {
+        name: replace(job, settled=job.settled and name not in twice) for name, job in record.jobs.items()
+    }
     # A plan of selected jobs doesn't show if a failed job outside the selection has attempts left.
     goes_on = view.plan.whole and not due_statuses(view, record, newest).final
-    return replace(record, jobs=jobs, closed=record.closed and not (has_duplicate or goes_on))
+    return replace(record, jobs=jobs, closed=record.closed and not (twice or goes_on))
 
 
 def may_turn(view: View, record: CommitRecord, newest: CommitRecord) -> bool:
@@ -205,7 +218,7 @@ def may_turn(view: View, record: CommitRecord, newest: CommitRecord) -> bool:
     return record.whole and any(
         claimed[-1][1].failed
         for name, job in record.jobs.items()
-        if not _is_superseded(name, job, newest) and (claimed := _claimed(job.keys, view.attempts))
+        if not _is_superseded(name, job, newest) and (claimed := _turn_of(view, record, job)[0])
     )
 
 
@@ -275,10 +288,22 @@ def _is_superseded(name: str, job: WantedJob, newest: CommitRecord) -> bool:
     return newest.whole if newer is None else set(newer.keys).isdisjoint(job.keys)
 
 
-def _verdict(view: View, sha: str, name: str, job: WantedJob, *, superseded: str) -> Verdict:
-    claimed = _claimed(job.keys, view.attempts)
-    verdict = _judge(view, sha, name, job, _without_idle_refusal(claimed), superseded=superseded)
+def _verdict(
+    view: View, record: CommitRecord, name: str, job: WantedJob, *, superseded: str, is_newest: bool
+) -> Verdict:
+    claimed, later = _turn_of(view, record, job)
     attempts = claimed[-1][1].id.attempt if claimed else 0
+    change = view.change(name, job.keys) if not later else None
+    if claimed and claimed[-1][1].stopped and not superseded:
+        if is_newest and change and change.action in _TO_BE_RETRIED:
+            claimed = []  # this commit brings the content back
+        elif not is_newest:
+            superseded, change = "superseded", None
+    verdict = _judge(
+        view, record.sha, name, job, _without_idle_refusal(claimed), change, superseded=superseded
+    )
+    if any(turn[0][0].commit == verdict.sha for turn in later):
+        verdict = replace(verdict, status=None)  # that commit shows the newest turn
     # "submitted twice" counts as an end although it isn't final: it may be found out after the end of the
     # first run, and the number must not fall then.
     return replace(verdict, step=2 * attempts + (verdict.final or verdict.word == _SUBMITTED_TWICE))
@@ -289,14 +314,15 @@ def _judge(
     sha: str,
     name: str,
     job: WantedJob,
-    claimed: Sequence[tuple[Claim, Attempt]],
+    claimed: _Claimed,
+    change: Change | None,
     *,
     superseded: str,
 ) -> Verdict:
     # The commit of the first submission gets the status; later commits only found the job.
     # No commit submitted an adopted job: each that contains it shows how it stands.
     first = claimed[0][0].commit or (sha if claimed[0][0].is_adopted else "") if claimed else sha
-    context, change = view.contexts.of_job(name), view.change(name, job.keys)
+    context = view.contexts.of_job(name)
     twice = next((_runs_listed(attempt) for _, attempt in claimed if attempt.others), "")
     if twice:
         return _problem(name, first, context, _SUBMITTED_TWICE, twice)
@@ -384,9 +410,7 @@ def _problem(name: str, sha: str, context: str, word: str, text: str) -> Verdict
     return Verdict(name, word, "error", final=False, sha=sha, status=plain_status("error", context, text))
 
 
-def _end(
-    name: str, sha: str, context: str, word: str, text: str, claimed: Sequence[tuple[Claim, Attempt]]
-) -> Verdict:
+def _end(name: str, sha: str, context: str, word: str, text: str, claimed: _Claimed) -> Verdict:
     """Return the final verdict of a job without the end of a run."""
     job_name = claimed[-1][0].job_name if claimed else ""
     return Verdict(name, word, "error", True, sha, run_status("error", context, text, job_name))
@@ -429,16 +453,44 @@ def _summary(verdicts: Sequence[Verdict], room: int) -> str:
     return f"{named} · {counts}" if named else counts
 
 
-def _claimed(keys: Sequence[str], attempts: Mapping[str, Iterable[Attempt]]) -> list[tuple[Claim, Attempt]]:
-    """Return the attempts at exactly this content that have claims, newest last."""
+def _turns(keys: Sequence[str], attempts: Mapping[str, Iterable[Attempt]]) -> Sequence[_Claimed]:
+    """Return the attempts at exactly this content that have claims, newest last, in turns.
+
+    A turn ends with a run that apply cancelled. Another commit that brings the content back begins the next.
+    """
     mine = [(a.claim, a) for key in keys for a in attempts.get(key, ()) if a.claim]
-    return sorted(mine, key=lambda pair: (pair[1].id.attempt, -keys.index(pair[1].id.key)))
+    mine.sort(key=lambda pair: (pair[1].id.attempt, -keys.index(pair[1].id.key)))
+    turns: list[list[tuple[Claim, Attempt]]] = []
+    for claim, attempt in mine:
+        if not turns or (turns[-1][-1][1].stopped and turns[-1][0][0].commit != claim.commit):
+            turns.append([])
+        turns[-1].append((claim, attempt))
+    return turns
 
 
-def _without_idle_refusal(claimed: Sequence[tuple[Claim, Attempt]]) -> Sequence[tuple[Claim, Attempt]]:
+def _turn_of(view: View, record: CommitRecord, job: WantedJob) -> tuple[_Claimed, Sequence[_Claimed]]:
+    """Return the attempts that a commit's statuses are about, and the content's later turns.
+
+    It is the last turn that this commit, or one that was applied before it, began.
+    """
+    turns = _turns(job.keys, view.attempts)
+    last = max((n for n, turn in enumerate(turns) if not n or _began_before(record, turn)), default=0)
+    return turns[last] if turns else [], turns[last + 1 :]
+
+
+def _began_before(record: CommitRecord, turn: _Claimed) -> bool:
+    claim, attempt = turn[0]
+    if claim.commit in (record.sha, *record.applied):
+        return True
+    # A record lists a limited number of commits, and a changed work tree has none.
+    made = time_of(attempt.run.create_time) if attempt.run else None
+    return made is not None and made < record.since
+
+
+def _without_idle_refusal(claimed: _Claimed) -> _Claimed:
     """Return the attempts without a last attempt that was refused and is no longer needed."""
     is_refused = len(claimed) > 1 and claimed[-1][0].state is ClaimState.REJECTED
-    return claimed[:-1] if is_refused and not claimed[-2][1].failed else claimed
+    return claimed[:-1] if is_refused and not claimed[-2][1].may_be_followed else claimed
 
 
 def _runs_listed(attempt: Attempt) -> str:

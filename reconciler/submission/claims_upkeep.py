@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from reconciler.base.errors import ReconcilerError, ServiceError
-from reconciler.model.claim import Claim, ClaimId, ClaimState, elder, kept, made
+from reconciler.model.claim import BY_COMMAND, Claim, ClaimId, ClaimState, elder, is_by_apply, kept, made
 from reconciler.model.job import KEY, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Ports
@@ -35,7 +35,7 @@ def refreshed(claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]) -
     """
     wished = _wished(claim, job) if job else claim
     if claim.state is ClaimState.BOUND:
-        return _seen(wished, runs)
+        return _seen(wished, runs, is_desired=job is not None)
     made_ = [run for run in runs if made(claim, run)]
     # `Submitter.adopt` compares a desired job before it binds. Without a manifest, the request id decides.
     return bound(wished, elder(made_)) if made_ and job is None else wished
@@ -50,9 +50,9 @@ def is_left(claim: Claim, job: DesiredJob | None, known: Mapping[ClaimId, Claim]
         known: Every claim.
     """
     before = known.get(ClaimId(claim.id.key, claim.id.attempt - 1))
-    # A further attempt needs a failed predecessor. It had one when it was claimed, but the claim of that one
-    # may since have been bound to another run.
-    is_called_for = claim.id.attempt == 1 or (before is not None and before.ended is State.FAILED)
+    # A further attempt needs a predecessor that permits it. It had one when it was claimed, but the claim of
+    # that one may since have been bound to another run.
+    is_called_for = claim.id.attempt == 1 or (before is not None and before.may_be_followed)
     is_wanted = job is not None and not job.manifest.reconcile.suspend
     return claim.state is ClaimState.PENDING and not (is_wanted and is_called_for)
 
@@ -62,7 +62,7 @@ def _wished(claim: Claim, job: DesiredJob) -> Claim:
     return replace(claim, base_name=manifest.name, path=manifest.path, on_delete=manifest.reconcile.on_delete)
 
 
-def _seen(claim: Claim, runs: Sequence[ActualJob]) -> Claim:
+def _seen(claim: Claim, runs: Sequence[ActualJob], *, is_desired: bool) -> Claim:
     # The audit may keep an older duplicate instead of the job that the claim names.
     stays = kept(claim, runs)
     if stays is not None and stays.resource != claim.resource:
@@ -77,6 +77,10 @@ def _seen(claim: Claim, runs: Sequence[ActualJob]) -> Claim:
     run = next((run for run in runs if run.resource == claim.resource), None)
     if run is None:
         return claim if claim.ended else replace(claim, gone=True)
+    # The cancel failed. Should somebody else cancel the run by now, its content must not come back.
+    is_stale = is_desired and not run.state.ended and run.state is not State.CANCELLING
+    if is_stale and is_by_apply(claim.error):
+        claim = replace(claim, error="")
     return replace(claim, ended=run.state if run.state.ended else claim.ended, gone=False)
 
 
@@ -101,10 +105,10 @@ _WRITES = 5
 
 
 def record_cancel(ports: Ports, run: ActualJob, reason: str) -> None:
-    """Record on the claim that names a run why this tool is about to cancel it.
+    """Record on the claim that names a run why this tool cancels it; a person's reason replaces any other.
 
-    Without the record, the run would count as cancelled outside. The record comes first: after a crash
-    between the two, the next apply still cancels what it replaces, and a person repeats the command.
+    Without the record, the run would count as cancelled outside. The record comes before the cancel: after a
+    crash between the two, the next apply still cancels what it replaces, and a person repeats the command.
 
     Raises:
         ServiceError: The claim can't be read or written.
@@ -119,7 +123,7 @@ def record_cancel(ports: Ports, run: ActualJob, reason: str) -> None:
         is_bound = found.claim.state is ClaimState.BOUND
         claim = found.claim if is_bound else bound(found.claim, run)
         # A claim has room for its own run: the second run of an attempt isn't the one that a manifest wants.
-        if claim.resource != run.resource or claim.error:
+        if claim.resource != run.resource or claim.error in (reason, BY_COMMAND):
             return
         if ports.claims.write(replace(claim, error=reason), found.generation):
             return

@@ -39,7 +39,7 @@ from msgspec.structs import replace
 from reconciler.base.errors import ServiceError
 from reconciler.base.sanitize import one_line
 from reconciler.model.claim import MAX_ERROR, Claim, ClaimId, ClaimState, elder
-from reconciler.model.job import REQUEST_ID, ActualJob, State, labels_digest
+from reconciler.model.job import REQUEST_ID, ActualJob, labels_digest
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import (
     Answer,
@@ -240,7 +240,7 @@ class Submitter:
             raise NotBegunError(
                 f"its set-up failed a moment ago; it is tried again after {order.not_before:%H:%M:%S} UTC"
             )
-        self._check_failed_before(order.claim.id)
+        self._check_predecessor(order.claim.id)
         # A claim under an older version of the hash is for the same content: a second would submit it twice.
         for id in order.earlier:
             older = self._claims.read(id).found
@@ -252,8 +252,8 @@ class Submitter:
             return self._send(order, None, now)
         return self._bind_or_hold(Versioned(order.claim, 0), job)
 
-    def _check_failed_before(self, id: ClaimId) -> None:
-        """Raise ServiceError unless the previous attempt, if any, is known to have failed."""
+    def _check_predecessor(self, id: ClaimId) -> None:
+        """Raise ServiceError unless the previous attempt, if any, is known to have failed or been stopped."""
         if id.attempt == 1:
             return
         before = self._claims.read(ClaimId(id.key, id.attempt - 1)).found
@@ -262,11 +262,12 @@ class Submitter:
             if not claim.ended:
                 job = self._jobs.read(claim.api_version, claim.kind, claim.resource)
                 claim = replace(claim, ended=job.state if job.state.ended else None)
-            # Record the failure before the next attempt: the service may drop the job, and with it the proof.
-            if claim.ended is State.FAILED and (claim == before.claim or self._put(claim, before.generation)):
+            # Record the end before the next attempt: the service may drop the job, and with it the proof.
+            if claim.may_be_followed and (claim == before.claim or self._put(claim, before.generation)):
                 return
         raise ServiceError(
-            f"attempt {id.attempt} is not submitted: attempt {id.attempt - 1} isn't known to have failed",
+            f"attempt {id.attempt} is not submitted: attempt {id.attempt - 1} isn't known to have failed, "
+            "or to have been cancelled by apply",
             hint="run `reconciler plan` again: jobs changed since the last plan",
         )
 

@@ -30,7 +30,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from reconciler.model.cause import is_set_up
-from reconciler.model.claim import Claim, ClaimId, ClaimState, age, checked, made
+from reconciler.model.claim import MOST_RETURNS, Claim, ClaimId, ClaimState, age, checked, made
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Announcement, Place, StoredSummary, Versioned
@@ -229,11 +229,14 @@ def settled_by_key(summary: Summary, wanted: Wanted) -> dict[str, list[Kept]]:
 def may_go_on(job: DesiredJob, kept: Sequence[Kept]) -> bool:
     """Return True if a further attempt at a settled content may be due, or may have been made since."""
     last = max((attempt.versioned.claim for attempt in kept), key=lambda claim: claim.id.attempt)
+    stopped = sum(attempt.versioned.claim.is_stopped for attempt in kept)
+    if last.is_stopped:
+        return stopped <= MOST_RETURNS
     if last.ended is not State.FAILED:
         return False
-    # A failed set-up uses up no attempt.
-    is_free = any(attempt.run is not None and is_set_up(attempt.run) for attempt in kept)
-    return is_free or last.id.attempt < job.manifest.reconcile.attempts
+    # Neither a failed set-up nor a job that apply cancelled uses up an attempt.
+    unstarted = any(attempt.run is not None and is_set_up(attempt.run) for attempt in kept)
+    return unstarted or last.id.attempt - stopped < job.manifest.reconcile.attempts
 
 
 def summarize(

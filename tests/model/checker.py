@@ -36,11 +36,30 @@ def one_job_per_attempt(world: World) -> bool:
 
 
 def retries_follow_failures(world: World) -> bool:
-    """A job of attempt n + 1 is there only after the one of attempt n failed."""
+    """A job of attempt n + 1 is there only after the one of attempt n failed, or was stopped by an apply."""
     return all(
-        not world.jobs(attempt + 1) or any(world.tries[one].job in _FAILED for one in world.jobs(attempt))
+        not world.jobs(attempt + 1)
+        or any(world.tries[one].job in _FAILED for one in world.jobs(attempt))
+        or is_stopped(world, attempt)
         for attempt in range(len(world.claims) - 1)
     )
+
+
+def is_stopped(world: World, attempt: int) -> bool:
+    """The job of an attempt was cancelled, and its claim says that an apply did it."""
+    claim = world.claims[attempt]
+    return claim.stopped and claim.job >= 0 and world.tries[claim.job].job is Job.CANCELLED
+
+
+def returns_end(setting: Setting) -> Invariant:
+    """Return the invariant that no content comes back without end."""
+
+    def holds(world: World) -> bool:
+        made = [attempt for attempt in range(len(world.claims)) if world.jobs(attempt)]
+        returns = sum(is_stopped(world, attempt - 1) for attempt in made if attempt)
+        return returns <= setting.returns
+
+    return holds
 
 
 def no_end(setting: Setting) -> Invariant:

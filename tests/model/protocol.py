@@ -54,6 +54,8 @@ class Rules:
         own_tries: Only a job of one of the claim's own tries is bound.
         resolve_waits: `resolve --resubmit` waits as a takeover does.
         retry_failed_only: The next attempt needs the one before to have been seen FAILED.
+        return_stopped_only: Or CANCELLED, and its claim to say that an apply did it.
+        returns_end: A content comes back a few times, and not without end.
         retry_claim: The next attempt has a claim of its own.
         free_set_ups: A set-up that failed uses up no attempt.
         set_ups_end: A set-up is tried a few times, and not without end.
@@ -78,6 +80,8 @@ class Rules:
     own_tries: bool = True
     resolve_waits: bool = True
     retry_failed_only: bool = True
+    return_stopped_only: bool = True
+    returns_end: bool = True
     retry_claim: bool = True
     free_set_ups: bool = True
     set_ups_end: bool = True
@@ -143,22 +147,26 @@ class Protocol:
             yield "audits", world, read._replace(step=Step.AUDIT, settled=False)
 
     def _attempt(self, world: World) -> int:
-        """The attempt that is due: the first whose predecessor was seen FAILED, and that wasn't itself."""
-        spent = set_ups = 0
+        """The attempt that is due: the first whose predecessor permits it, and that permits no other."""
+        spent = set_ups = returns = 0
         for attempt in range(self.setting.submissions - 1):
             claim = world.claims[attempt]
             ended = world.tries[claim.job].job if claim.state is ClaimState.BOUND else Job.NONE
             failed = ended in (Job.FAILED, Job.UNSTARTED)
-            if failed and self.setting.set_ups:
+            stopped = ended is Job.CANCELLED and (claim.stopped or not self.rules.return_stopped_only)
+            returns += stopped
+            if returns > self.setting.returns and self.rules.returns_end:
+                return attempt
+            if failed and (self.setting.set_ups or self.setting.returns):
                 is_free = ended is Job.UNSTARTED
                 spent += not is_free or not self.rules.free_set_ups
                 set_ups = set_ups + 1 if is_free else 0
-                is_last = set_ups == self.setting.set_ups and self.rules.set_ups_end
+                is_last = is_free and set_ups == self.setting.set_ups and self.rules.set_ups_end
                 if is_last or (spent == self.setting.attempts and self.rules.attempts_end):
                     return attempt
             # Without the rule, an attempt that came to nothing that is known counts as one that failed.
             unknown = claim.state is ClaimState.PENDING and not self.rules.retry_failed_only
-            if not failed and not (unknown and self._settled(world, claim)):
+            if not (failed or stopped) and not (unknown and self._settled(world, claim)):
                 return attempt
         return self.setting.submissions - 1
 

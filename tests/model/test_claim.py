@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields
 
-from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json, claim_of, time_of
+from reconciler.model.claim import (
+    BY_COMMAND,
+    Claim,
+    ClaimId,
+    ClaimState,
+    by_apply,
+    claim_json,
+    claim_of,
+    time_of,
+)
 from reconciler.model.job import State
 
 TIMES = st.datetimes(datetime(2020, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))
@@ -200,3 +209,23 @@ def test_what_is_no_claim_is_said_to_be_none(change: dict[str, Any], said: str) 
     document = {name: value for name, value in {**PENDING, **change}.items() if value is not None}
     with pytest.raises(ValueError, match="^" + re.escape(said)):
         claim_of(document)
+
+
+@pytest.mark.parametrize(
+    ("state", "ended", "reason", "stopped"),
+    [
+        (ClaimState.BOUND, State.CANCELLED, by_apply("superseded"), True),
+        (ClaimState.BOUND, State.CANCELLED, "cancelled: superseded", False),
+        (ClaimState.BOUND, State.CANCELLED, BY_COMMAND, False),
+        (ClaimState.BOUND, State.SUCCEEDED, by_apply("superseded"), False),
+        (ClaimState.BOUND, State.FAILED, by_apply("superseded"), False),
+        (ClaimState.BOUND, None, by_apply("superseded"), False),
+        (ClaimState.REJECTED, None, by_apply("said by the service"), False),
+    ],
+)
+def test_claim_is_stopped_once_its_job_was_cancelled_for_a_reason_of_this_version(
+    state: ClaimState, ended: State | None, reason: str, stopped: bool
+) -> None:
+    claim = Claim(ClaimId("k"), state, "n", "b", "v", "k", resource="r", ended=ended, error=reason)
+    assert claim.is_stopped is stopped
+    assert claim.may_be_followed is (stopped or ended is State.FAILED)

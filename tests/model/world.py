@@ -50,7 +50,7 @@ class Job(StrEnum):
     UNSTARTED = "unstarted"
     """Ended as FAILED in its set-up: that uses up no attempt."""
     CANCELLED = "cancelled"
-    """By the repair; nobody else cancels here."""
+    """By the repair, by an apply that wants other content, or by a person."""
 
 
 class Step(StrEnum):
@@ -74,12 +74,16 @@ class Step(StrEnum):
 
 
 class Claim(NamedTuple):
-    """What is durably known of one attempt; `tries` newest last, `job` the try whose job it became."""
+    """What is durably known of one attempt; `tries` newest last, `job` the try whose job it became.
+
+    `stopped` is the recorded reason of an apply that cancels the job, as it wants other content.
+    """
 
     state: ClaimState = ClaimState.ABSENT
     generation: int = 0
     tries: tuple[int, ...] = ()
     job: int = NO_TRY
+    stopped: bool = False
 
 
 class Try(NamedTuple):
@@ -158,6 +162,7 @@ class Setting:
         reconcilers: How many run at once; each does pass after pass for ever.
         foreign: Somebody may make a job with our key label and another body.
         jobs_fail: A job may end FAILED.
+        returns: How often a content comes back whose job an apply had cancelled; 0 where nobody cancels.
         set_ups: Tries of a set-up that may follow each other; 0 where no set-up fails.
         wrong_listings: How many listings may leave out what they must show.
     """
@@ -172,6 +177,7 @@ class Setting:
     reconcilers: int = 2
     foreign: bool = False
     jobs_fail: bool = False
+    returns: int = 0
     set_ups: int = 0
     wrong_listings: int = 0
 
@@ -186,6 +192,8 @@ class Setting:
     @property
     def submissions(self) -> int:
         """More than there are to be, so that one too many shows."""
+        if self.returns:
+            return self.attempts + self.returns + 1
         return self.attempts * self.set_ups + 1 if self.set_ups else self.attempts
 
     def start(self) -> World:
@@ -203,9 +211,24 @@ def service_moves(world: World, setting: Setting, *, fenced: bool) -> Iterator[M
     yield Move("time passes", _later(world, setting))
     if setting.foreign and not world.foreign_job:
         yield Move("somebody makes a job with our key label", world._replace(foreign_job=True))
+    if setting.returns:
+        yield from _cancels(world)
     for number, one in enumerate(world.tries):
         for what, changed in _of_try(one, setting, world, fenced):
             yield Move(f"the service {what} try {number + 1}", world.with_try(number, changed))
+
+
+def _cancels(world: World) -> Iterator[Move]:
+    """Others than these reconcilers cancel: an apply that wants other content, and people."""
+    for attempt, claim in enumerate(world.claims):
+        if claim.job < 0 or world.tries[claim.job].job is not Job.LIVE:
+            continue
+        # Nothing else writes a bound claim here, so the generation may stay, and the states finitely many.
+        changed = claim._replace(stopped=not claim.stopped)
+        does = "clears the reason of" if claim.stopped else "records that it cancels"
+        yield Move(f"an apply {does} attempt {attempt + 1}", world.with_claim(attempt, changed))
+        ended = world.tries[claim.job]._replace(job=Job.CANCELLED)
+        yield Move(f"somebody cancels attempt {attempt + 1}", world.with_try(claim.job, ended))
 
 
 def _of_try(one: Try, setting: Setting, world: World, fenced: bool) -> Iterator[tuple[str, Try]]:

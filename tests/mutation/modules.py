@@ -11,6 +11,7 @@ _PLANS = (
     "planning/test_attempts",
     "planning/test_attempts_by_base",
     "planning/test_repair",
+    "planning/test_returning_content",
     "planning/test_set_ups",
     "planning/test_outcome",
     "planning/test_planner_laws",
@@ -92,8 +93,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "operations/test_apply_details",
         "operations/test_apply_progress",
         "operations/test_apply_quota",
-        "operations/test_live_jobs",
         "submission/test_instances",
     ),
+    "operations.live_jobs": ("operations/test_live_jobs",),
 }
 """By module of `reconciler`; the tests' files are in `tests/`."""

@@ -111,6 +111,24 @@ def test_adopted_job_is_cancelled_for_edited_content_and_no_other_runs_beside_it
     assert plans(repository)[1] == []
 
 
+@pytest.mark.fault(54, 59)
+def test_content_of_an_adopted_job_comes_back_as_a_job_of_this_tools_own(
+    repository: Repository, adopted: Path
+) -> None:
+    text = adopted.read_text().replace("spec:", "reconcile: {onChange: cancel}\nspec:", 1)
+    adopted.write_text(text.replace("--other", "--new"))
+    assert repository.run("apply").code == 0
+    adopted.write_text(text)
+    planned = repository.run("plan", "--format", "json").json["changes"]
+    assert sorted(change["action"] for change in planned) == ["cancel", "none", "retry"]
+    done = repository.run("apply")
+    assert done.code == 0, done.err
+    found = states(repository, "--all")
+    assert found["adopted"] == "CANCELLED"
+    assert [state for name, state in found.items() if name.endswith("_2")] == ["RUNNING"]
+    assert plans(repository) == [{"adopted": "none", "beside": "none"}, []]
+
+
 def test_apply_of_a_part_shows_the_difference_after_an_edit_and_leaves_other_jobs(
     repository: Repository,
 ) -> None:

@@ -16,16 +16,20 @@ from planning import LOCAL, wanted
 
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import ServiceError
+from reconciler.model import claim
 from reconciler.model.cause import unsettled_reason
-from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
+from reconciler.model.claim import BY_COMMAND, Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.model.job import ATTEMPT, INSTANCE, REQUEST_ID, ActualJob, State, labels_digest
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, DriftKind, Plan
 from reconciler.model.ports import NotSent, Refused, Unknown
 from reconciler.operations.execute import Applier
+from reconciler.planning import attempts as attempts_of
 from reconciler.planning.outcome import Outcome, Standing, Status
 from reconciler.planning.planner import make_plan
+from reconciler.submission import claims_upkeep
+from reconciler.submission.claims_upkeep import record_cancel
 from reconciler.submission.observe import observe
 
 
@@ -307,7 +311,7 @@ class TestCancel:
         assert claim_of_job(outside, old).ended is State.CANCELLED
         # Else the run would count as cancelled outside.
         superseded = f"superseded by {new.job_name} (onChange: cancel)"
-        assert claim_of_job(outside, old).error == f"cancelled: {superseded}"
+        assert claim_of_job(outside, old).error == f"cancelled by apply: {superseded}"
 
     @pytest.mark.parametrize("answer", [Refused(400, "INVALID_ARGUMENT", "no"), Unknown("?")])
     def test_nothing_is_cancelled_without_what_replaces_it(self, outside: Outside, answer: Any) -> None:
@@ -326,6 +330,88 @@ class TestCancel:
         assert (cancel.status, cancel.error) == (Status.SKIPPED, "withheld: a newer commit was applied")
         assert outside.jobs.cancelled == []
         assert claim_of_job(outside, old).error == "", "a person's cancel would count as the tool's"
+
+    @pytest.mark.fault(59)
+    def test_what_it_stopped_comes_back_and_carries_the_commit_that_wants_it(self, outside: Outside) -> None:
+        old, new = self.replaced(outside)
+        apply(outside, new)
+        back = wanted(content="a", on_change="cancel")
+        outcomes = apply(outside, back, commit_of=lambda job: "0ff1ce")
+        assert told(outcomes) == [("retry", "applied", "QUEUED"), ("cancel", "applied", "CANCELLED")]
+        claims = [claim_of_job(outside, old, attempt) for attempt in (1, 2)]
+        assert [(claim.commit, claim.ended) for claim in claims] == [
+            ("c0ffee", State.CANCELLED),
+            ("0ff1ce", None),
+        ]
+
+    @pytest.mark.fault(59)
+    def test_a_return_is_withheld_as_a_cancel_is(self, outside: Outside) -> None:
+        _, new = self.replaced(outside)
+        apply(outside, new)
+        retry, cancel = apply(
+            outside, wanted(content="a", on_change="cancel"), withheld=lambda: "withheld: a newer one"
+        )
+        assert (retry.status, retry.error) == (Status.SKIPPED, "withheld: a newer one")
+        assert (cancel.status, cancel.error) == (Status.SKIPPED, "its replacement was not submitted")
+        assert len(outside.jobs.sent) == 2
+
+    @pytest.mark.fault(19, 59)
+    @pytest.mark.parametrize("attempts", [1, 3])
+    @pytest.mark.parametrize("answer", [None, Unknown("?"), "lost"])
+    def test_an_earlier_version_beside_submits_no_second_job(
+        self, outside: Outside, monkeypatch: pytest.MonkeyPatch, answer: Any, attempts: int
+    ) -> None:
+        """To it, what was cancelled is final, and an attempt after that is one that nobody called for."""
+        old, new = self.replaced(outside)
+        apply(outside, new)
+        back = wanted(content="a", on_change="cancel", attempts=attempts)
+        outside.jobs.answers = [answer] if answer else []
+        apply(outside, back)
+        before = len(outside.jobs.sent)
+        with monkeypatch.context() as earlier:
+            for module in (claim, attempts_of, claims_upkeep):
+                earlier.setattr(module, "is_by_apply", lambda reason: False)
+            for _ in range(3):
+                apply(outside, back)
+                outside.time.now += BOUNDS.executes + BOUNDS.visible + timedelta(seconds=1)
+        jobs = [run for run in outside.jobs.jobs if run.job_name == f"{old.job_name}_2"]
+        assert len(jobs) <= 1
+        if answer is None or attempts == 1:
+            assert len(outside.jobs.sent) == before
+        # This version goes on, and there is one job in the end.
+        for _ in range(3):
+            apply(outside, back)
+            outside.time.now += BOUNDS.executes + BOUNDS.visible + timedelta(seconds=1)
+        jobs = [run for run in outside.jobs.jobs if run.job_name == f"{old.job_name}_2"]
+        assert len(jobs) == 1
+
+    def test_a_reason_that_another_apply_cleared_before_the_cancel_is_recorded_again(
+        self, outside: Outside
+    ) -> None:
+        old, new = self.replaced(outside)
+        cancel = outside.jobs.cancel
+
+        def meanwhile(run: ActualJob) -> None:
+            applier(outside).upkeep([old], observe(outside.ports))
+            assert claim_of_job(outside, old).error == "", "to that apply the run is wanted and alive"
+            cancel(run)
+
+        outside.jobs.cancel = meanwhile  # type: ignore[method-assign]
+        apply(outside, new)
+        assert claim_of_job(outside, old).error.startswith("cancelled by apply: superseded by ")
+
+    def test_a_person_s_cancel_stays_the_reason(self, outside: Outside) -> None:
+        old, new = self.replaced(outside)
+        cancel = outside.jobs.cancel
+
+        def meanwhile(run: ActualJob) -> None:
+            record_cancel(outside.ports, run, BY_COMMAND)
+            cancel(run)
+
+        outside.jobs.cancel = meanwhile  # type: ignore[method-assign]
+        apply(outside, new)
+        assert claim_of_job(outside, old).error == BY_COMMAND
+        assert told(apply(outside, old)) == [], "it stays cancelled"
 
     def test_what_withholds_cancels_may_fail_for_each_of_them(self, outside: Outside) -> None:
         _, new = self.replaced(outside)

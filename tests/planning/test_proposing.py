@@ -43,6 +43,7 @@ def test_a_plan_has_its_comparison() -> None:
 
 
 JOB = wanted()
+NOT_ASKED = "submitted unless this content already ran"
 GOES_ON = "if the run of the earlier content is still live, it continues"
 
 
@@ -54,7 +55,7 @@ def test_a_new_job_is_submitted() -> None:
         3,
         JOB.job_name,
     )
-    assert (*found.hours, found.notes) == (0.0, 2.0, ())
+    assert (*found.hours, found.notes) == (0.0, 2.0, (NOT_ASKED,))
 
 
 def test_a_changed_job_is_submitted_with_its_fields() -> None:
@@ -66,7 +67,7 @@ def test_a_changed_job_is_submitted_with_its_fields() -> None:
     )
     assert found.fields == (FieldChange("/args/0", "a", "bb"),)
     assert (found.fields[0].before, found.fields[0].after) == ("a", "bb")
-    assert found.notes == (f"{GOES_ON} alongside this one",)
+    assert found.notes == (f"{GOES_ON} alongside this one", NOT_ASKED)
     assert (*found.hours, found.code_changed, found.is_new) == (2.0, 3.0, False, False)
 
 
@@ -118,6 +119,7 @@ def test_on_change_cancels_the_earlier_run() -> None:
     assert found.notes == (
         "if the run of the earlier content is still live, it is cancelled once this one is submitted",
         "onChange: keep → cancel",
+        NOT_ASKED,
     )
 
 
@@ -209,7 +211,7 @@ def test_how_a_job_is_treated_is_noted(before: dict[str, Any], after: dict[str, 
 
 
 def test_attempts_of_other_content_begin_anew() -> None:
-    assert one([JOB], [wanted(content="b", attempts=3)]).notes[1:] == ("attempts: 1 → 3",)
+    assert one([JOB], [wanted(content="b", attempts=3)]).notes[1:] == ("attempts: 1 → 3", NOT_ASKED)
 
 
 def changed(job: DesiredJob, **fields: Any) -> DesiredJob:
@@ -223,13 +225,13 @@ def test_labels_places_kinds_and_spellings_are_noted() -> None:
         ("the labels changed; an existing run keeps its own",),
     )
     found = one([JOB], [changed(wanted(content="b"), labels={"team": "b"})])
-    assert found.notes[1:] == ("the labels changed",)
+    assert found.notes[1:] == ("the labels changed", NOT_ASKED)
     found = one([JOB], [changed(JOB, path="jobs/moved.yaml")])
     assert (found.edit, found.notes) == (Edit.UNCHANGED, ("moved from jobs/census.yaml",))
     found = one([wanted("a-b")], [changed(wanted("a-b"), name="a_b")])
     assert (found.edit, found.notes) == (Edit.UNCHANGED, ('it was written "a-b"',))
     found = one([JOB], [changed(wanted(content="b"), kind="Job")])
-    assert found.notes[1:] == ("kind: CustomJob → Job",)
+    assert found.notes[1:] == ("kind: CustomJob → Job", NOT_ASKED)
 
 
 def test_what_is_known_to_be_impossible_is_blocked() -> None:

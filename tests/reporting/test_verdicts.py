@@ -14,7 +14,15 @@ from msgspec import structs
 from planning import bound_to, claim_on, plan, run_of, wanted
 
 from reconciler.manifests.settings import from_document
-from reconciler.model.claim import Claim, ClaimState, CommitRecord, WantedJob, record_json
+from reconciler.model.claim import (
+    BY_COMMAND,
+    Claim,
+    ClaimState,
+    CommitRecord,
+    WantedJob,
+    by_apply,
+    record_json,
+)
 from reconciler.model.claim import record_of as record_of_json
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Reconcile
@@ -448,6 +456,103 @@ class TestSuperseded:
         view = view_of([], [], [suspended], commit=ASKED)
         single = due_statuses(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
         assert (single.state, single.over) == ("pending", Over.NOTHING)
+
+
+class TestStopped:
+    """Content that apply stopped for another commit, and that a third one brought back."""
+
+    BY = by_apply("superseded by census_0123456789abcdef (onChange: cancel)")
+    GOOD, BAD, REVERT = (letter * 40 for letter in "abc")
+    FIRST = run_of(JOB, State.CANCELLED, cancelled=BY)
+    CLAIM = bound_to(JOB, FIRST, commit=GOOD, error=BY)
+
+    def second(self, state: State) -> tuple[list[ActualJob], list[Claim]]:
+        run = run_of(JOB, state, 2, number=2)
+        return [self.FIRST, run], [self.CLAIM, bound_to(JOB, run, 2, commit=self.REVERT)]
+
+    def records(self) -> tuple[CommitRecord, CommitRecord]:
+        """Those of the first commit, and of the one that wants its content again."""
+        good = record_of(JOB, sha=self.GOOD)
+        return good, record_of(JOB, sha=self.REVERT, number=3, applied=(self.GOOD, self.BAD))
+
+    def shown(
+        self, record: CommitRecord, runs: list[ActualJob], claims: list[Claim], **view: Any
+    ) -> dict[tuple[str, str], tuple[str, str]]:
+        """State and description by commit and context."""
+        due = due_statuses(view_of(runs, claims, **view), record, self.records()[1])
+        return {
+            (sha, status.context): (status.state, status.description.partition(" · ")[0])
+            for sha, statuses in due.by_commit.items()
+            for status in statuses
+        }
+
+    def test_the_first_commit_keeps_its_end_and_the_other_waits(self) -> None:
+        good, revert = self.records()
+        stopped = ("error", f"superseded, {self.BY}")
+        assert self.shown(good, [self.FIRST], [self.CLAIM]) == {
+            (self.GOOD, CONTEXT): stopped,
+            (self.GOOD, "reconciler"): ("error", "cancelled: census"),
+        }
+        assert self.shown(revert, [self.FIRST], [self.CLAIM]) == {
+            (self.REVERT, CONTEXT): ("pending", "not submitted yet"),
+            (self.REVERT, "reconciler"): ("pending", "0 of 1 job succeeded, 1 not submitted yet"),
+        }
+
+    @pytest.mark.parametrize(
+        ("state", "expected"),
+        [(State.RUNNING, "pending"), (State.SUCCEEDED, "success"), (State.FAILED, "failure")],
+    )
+    def test_the_new_attempt_is_told_to_the_commit_that_brought_it_back(
+        self, state: State, expected: str
+    ) -> None:
+        good, revert = self.records()
+        runs, claims = self.second(state)
+        told = self.shown(good, runs, claims)
+        assert told.keys() == {(self.GOOD, CONTEXT), (self.GOOD, "reconciler")}
+        assert {state for state, _ in told.values()} == {"error"}
+        told = self.shown(revert, runs, claims, desired=[wanted()])
+        assert told.keys() == {(self.REVERT, CONTEXT), (self.REVERT, "reconciler")}
+        assert {state for state, _ in told.values()} == {expected}
+
+    def test_a_later_commit_with_the_content_shows_the_new_attempt(self) -> None:
+        runs, claims = self.second(State.SUCCEEDED)
+        later = record_of(JOB, sha="d" * 40, number=4, applied=(self.GOOD, self.BAD, self.REVERT))
+        told = self.shown(later, runs, claims)
+        assert told["d" * 40, "reconciler"][0] == "success"
+        # Also where its list of earlier commits is cut off, or the attempt carries no commit.
+        claims[1] = structs.replace(claims[1], commit="")
+        later = structs.replace(later, applied=(), since=NOW + timedelta(days=9))
+        assert self.shown(later, runs, claims)["d" * 40, "reconciler"][0] == "success"
+        # A claim without a run has no time.
+        pending = claim_on(JOB, ClaimState.PENDING, 2, commit=self.REVERT)
+        later = structs.replace(later, applied=(self.REVERT,))
+        told = self.shown(later, [self.FIRST], [self.CLAIM, pending])
+        assert told["d" * 40, "reconciler"][0] == "pending"
+
+    def test_content_that_does_not_come_back_is_red_at_the_commit_that_wants_it(self) -> None:
+        _, revert = self.records()
+        by_hand = [structs.replace(self.CLAIM, error=BY_COMMAND)]
+        run = structs.replace(self.FIRST, cancelled=BY_COMMAND)
+        assert self.shown(revert, [run], by_hand)[self.REVERT, "reconciler"] == (
+            "error",
+            "cancelled: census",
+        )
+
+    def test_a_blocked_return_is_told_with_its_reason(self) -> None:
+        _, revert = self.records()
+        stranger = run_of(JOB, State.RUNNING, number=5, mark="unknown")
+        told = self.shown(revert, [self.FIRST, stranger], [self.CLAIM])
+        state, said = told[self.REVERT, CONTEXT]
+        assert (state, self.GOOD in {sha for sha, _ in told}) == ("error", False)
+        assert "no recorded request" in said
+
+    def test_duplicates_of_the_new_attempt_are_told_to_its_commit(self) -> None:
+        runs, claims = self.second(State.SUCCEEDED)
+        view = view_of([*runs, run_of(JOB, State.CANCELLED, 2, number=3)], claims)
+        assert duplicate_statuses(view).keys() == {self.REVERT}
+        good, revert = (structs.replace(record, closed=True) for record in self.records())
+        assert reopened(view, good, revert) == good
+        assert not reopened(view, revert, revert).closed
 
 
 class TestManyJobs:

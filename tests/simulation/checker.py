@@ -31,6 +31,7 @@ MOST_REQUEST_IDS = 5
 """Requests without an outcome after which a submission may be held."""
 
 _TRIES = 3
+_RETURNS = 3
 _BETWEEN_TRIES = 600.0
 _TOLD = 3
 """Whole passes that saw a job's end, after which its claim must know it; one may have lost a race."""
@@ -124,6 +125,7 @@ class Checker:
         self._written: dict[ClaimId, datetime] = {}
         self._commanded: set[str] = set()
         self._to_cancel: set[str] = set()
+        self._to_stop: set[str] = set()
         self._adopted: set[str] = set()
         self._asked: dict[tuple[str, str], float] = {}
         self._taken_at: dict[str, float] = {}
@@ -350,6 +352,8 @@ class Checker:
             self._wrong("attempts", f"{request.sender} sent a create of {name}, and attempts is {most}")
         elif int(number) > 1 and not self._failed_before(key, int(number)):
             self._wrong("attempts", f"{request.sender} sent a create of {name}, and none before has failed")
+        elif self._is_stopped(key, int(number) - 1) and self._stops(key, int(number)) > _RETURNS:
+            self._wrong("returns", f"{request.sender} sent a create of {name} after {_RETURNS} returns")
         elif request.slot not in self._by_hand and not self._beyond:
             self._tried(request)
 
@@ -359,7 +363,17 @@ class Checker:
         free = (
             self._unstarted(key, n, since) or (since == inf and self._ever(key, n)) for n in range(1, number)
         )
-        return attempts + sum(map(bool, free)) * (self._place.engine == "local")
+        is_local = self._place.engine == "local"
+        return attempts + sum(map(bool, free)) * is_local + self._stops(key, number)
+
+    def _stops(self, key: str, number: int) -> int:
+        """The earlier attempts whose job an apply cancelled by a manifest's policy."""
+        return sum(self._is_stopped(key, n) for n in range(1, number))
+
+    def _is_stopped(self, key: str, number: int) -> bool:
+        made = self._made(key, number)
+        made += [self._second[slot]] if (slot := (key, str(number))) in self._second else []
+        return any(job.state is State.CANCELLED and job.name in self._to_stop for job in made)
 
     def _ever(self, key: str, number: int) -> bool:
         """Whether any job of an attempt failed in its set-up."""
@@ -392,8 +406,9 @@ class Checker:
     def planned(self, plan: Plan, who: str) -> None:
         """A pass is about to carry out this plan; its later searches are no part of its look."""
         self._passes[who].planned, self._passes[who].tree = True, None
-        cancels = (change.actual for change in plan.changes if change.action is Action.CANCEL)
-        self._to_cancel |= {run.resource for run in cancels if run}
+        cancels = [c for c in plan.changes if c.action is Action.CANCEL and c.actual]
+        self._to_cancel |= {change.actual.resource for change in cancels if change.actual}
+        self._to_stop |= {change.actual.resource for change in cancels if change.actual and not change.repair}
         self._own_cancels(plan)
 
     def commanded(self, name: str) -> None:
@@ -407,6 +422,10 @@ class Checker:
         self._by_hand |= {(change.key, str(change.attempt)) for change in plan.changes}
 
     def _failed_before(self, key: str, number: int) -> bool:
+        """Whether the attempt before failed, or an apply cancelled it by a manifest's policy."""
+        if self._is_stopped(key, number - 1):
+            self.seen["returns"] += 1
+            return True
         slot = key, str(number - 1)
         before = [job for job in self._world.jobs if job.slot == slot]
         before += [self._second[slot]] if slot in self._second else []
@@ -482,6 +501,8 @@ class Checker:
         wanted = next((j for j in one_pass.commit.jobs if j.manifest.name == self._base_of(job)), None)
         if wanted is None:
             self._unwanted(job, who)
+        elif job in self._second.values():
+            return  # of two contents, a plan gives it to one alone
         elif label_of(wanted.identity) == job.slot[0]:
             self._wrong("elder", f"{who} cancelled {job.name}, which is wanted, and none older stays")
         else:
@@ -489,7 +510,7 @@ class Checker:
 
     def _unwanted(self, job: Job, who: str) -> None:
         """What no manifest names is cancelled where its manifest once said so."""
-        asked = [j for commit in self._repository.history for j in commit.jobs]
+        asked = self._repository.asked
         mine = [j for j in asked if label_of(j.identity) == job.slot[0]]
         if not any(j.manifest.reconcile.on_delete == "cancel" for j in mine):
             self._wrong(
@@ -502,12 +523,14 @@ class Checker:
         if reconcile.on_change != "cancel" or reconcile.suspend:
             said = "suspended" if reconcile.suspend else "onChange: keep"
             self._wrong("successor", f"{who} cancelled {job.name} for {wanted.job_name}, which is {said}")
-        elif not any(other.slot[0] == key and self._is_ours(other) for other in self._world.jobs):
+        elif not any(other.slot[0] == key and self._is_ours(other) for other in self._world.jobs) and not any(
+            second == key for second, _ in self._second
+        ):
             self._wrong("successor", f"{who} cancelled {job.name} before there was a {wanted.job_name}")
 
     def _base_of(self, job: Job) -> str:
         """Return the name of the manifest that a job was made of."""
-        asked = (one for commit in self._repository.history for one in commit.jobs)
+        asked = self._repository.asked
         return next((one.manifest.name for one in asked if label_of(one.identity) == job.slot[0]), "")
 
     def _is_ours(self, job: Job) -> bool:
@@ -575,7 +598,7 @@ class Checker:
                 self._wrong("adopt", f"{claim.owner} adopted {job.name} for a second content")
             self._second[slot] = job
             return
-        asked = [one for commit in self._repository.history for one in commit.jobs]
+        asked = self._repository.asked
         wanted = next((one for one in asked if label_of(one.identity) == claim.id.key), None)
         if before is not None or slot in self._begun or any(j.slot == slot for j in self._ours()):
             self._wrong("adopt", f"{claim.owner} adopted {job.name}, and the content was begun before")
@@ -656,6 +679,7 @@ class Checker:
         self._findings(plan)
         self._own_cancels(plan)
         self._cancelled_outside(plan)
+        self._returned(plan)
         if self._beyond:
             self._kept()
 
@@ -680,7 +704,7 @@ class Checker:
         claims = [found.claim for id, found in self._claims.all().items() if id.key == label]
         if not claims and not self._beside(job, plan):
             self._wrong("I2", f"{job.job_name} is wanted, and has no claim")
-        failed = {claim.id.attempt for claim in claims if claim.ended is State.FAILED}
+        failed = {claim.id.attempt for claim in claims if claim.may_be_followed}
         # A further attempt may be wanted no more before it came to anything.
         called_for = [c for c in claims if c.id.attempt == 1 or c.id.attempt - 1 in failed]
         for claim in (
@@ -716,7 +740,12 @@ class Checker:
         is_own = bound is not None and (bound.origin == "create" or bound.adopted_as == (label, "1"))
         if bound is None or bound.gone or not is_own or bound in self._second.values():
             return
-        first = min(claims, key=lambda claim: claim.id.attempt)
+        # A commit that wanted stopped content again is told of what it brought back.
+        stops = (c.id.attempt for c in claims if c.is_stopped and c is not newest)
+        since = max(stops, default=0)
+        first = min((c for c in claims if c.id.attempt > since), key=lambda claim: claim.id.attempt)
+        if not first.commit and bound.adopted_as is None:
+            return  # of a work tree that was no commit's
         context = self._place.contexts.of_job(job.manifest.name)
         # Nobody submitted an adopted job for a commit: the newest one shows it.
         sha = first.commit or self._repository.head.sha
@@ -759,6 +788,8 @@ class Checker:
                 return False
         claims = [found.claim for id, found in self._claims.all().items() if id.key in keys]
         last = {claim.id.key: claim for claim in sorted(claims, key=lambda claim: claim.id.attempt)}
+        if any(claim.is_stopped for claim in claims):
+            return False  # a commit keeps the end that its run had for it
         ended = [claim.ended for claim in last.values() if claim.state is ClaimState.BOUND]
         is_whole = len(ended) == len(keys) and all(state is State.SUCCEEDED for state in ended)
         return is_whole and not self._twice(claims) and self._is_told(commit)
@@ -814,6 +845,22 @@ class Checker:
                 alike = [job for job in self._world.jobs if job.job_name == finding.job_name]
                 if all(job.asked_by not in ("", PERSON) for job in alike):
                     self._wrong("I8", f"{finding.job_name} was cancelled by {alike[0].asked_by}, not outside")
+
+    def _returned(self, plan: Plan) -> None:
+        """What reconcilers alone cancelled, for other content, is back if it is wanted."""
+        for change in plan.changes:
+            if change.desired is None or change.action is Action.BLOCKED:
+                continue
+            key = label_of(change.desired.identity)
+            claims = [found.claim for id, found in self._claims.all().items() if id.key == key]
+            last = max(claims, key=lambda claim: claim.id.attempt, default=None)
+            job = next((job for job in self._ours() if last and job.name == last.resource), None)
+            if last is None or job is None or job.gone or change.desired.manifest.reconcile.suspend:
+                continue
+            is_own = job.asked_by not in ("", PERSON) and job.name in self._to_stop - self._commanded
+            is_own &= job.state is State.CANCELLED and len(self._made(key, last.id.attempt)) == 1
+            if is_own and self._stops(key, last.id.attempt + 1) <= _RETURNS:
+                self._wrong("returns", f"{job.asked_by} cancelled {job.name}, and it never came back")
 
     def _cancelled_outside(self, plan: Plan) -> None:
         """What a person cancelled outside, and no reconciler was about to cancel, is a finding."""

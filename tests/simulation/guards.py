@@ -191,6 +191,20 @@ GUARDS: Mapping[str, Guard] = {
             ),
         ),
     ),
+    "return-of-its-own": Guard(
+        "attempts",
+        (Patch("model.claim", 'return (reason or "").startswith(_BY_APPLY)', "return True"),),
+    ),
+    "returns-end": Guard(
+        "returns",
+        (
+            Patch(
+                _DECISION,
+                "return len(self._stopped - {last.id.attempt}) < MOST_RETURNS",
+                "return len(self._stopped - {last.id.attempt}) < MOST_RETURNS + 9",
+            ),
+        ),
+    ),
     "tree-compared": Guard(
         "tree",
         (

@@ -13,6 +13,7 @@ from reconciler.base.errors import ReconcilerError
 from reconciler.cli.apply import WAITING_PATIENCE
 from reconciler.google.engines import engine_class
 from reconciler.manifests.settings import Limits
+from reconciler.model.claim import BY_COMMAND
 from reconciler.model.job import State
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, DesiredJob, Occasion, Plan, Target
@@ -63,6 +64,7 @@ class Outside:
         bounds: What they believe the services to keep to.
         repairs: Whether a duplicate's cancel is carried out.
         draining: Whether nobody begins another pass.
+        quarrels: Whether work trees are edited all the same.
         people: Decides by chance of its own which passes a person starts.
         adopters: Chance of its own and its rate: passes before which a person adopts a job.
         older: Whether half of the reconcilers are of a version that knows nothing of summaries.
@@ -72,6 +74,7 @@ class Outside:
         parts: Chance of its own and its rate: passes over some of the jobs, as by `apply PATH`.
         behind: Chance of its own and its rate: passes of a clone that lacks the newest commits. Without any,
             nobody compares what is checked out with what was applied, so that such runs are what they were.
+        edits: Chance of its own and its rate: passes of a work tree in which a job has other content.
     """
 
     world: World
@@ -83,6 +86,7 @@ class Outside:
     bounds: Bounds
     repairs: bool = True
     draining: bool = False
+    quarrels: bool = False
     people: random.Random = field(default_factory=random.Random)
     adopters: tuple[random.Random, float] = (random.Random(0), 0.0)
     older: bool = False
@@ -91,12 +95,15 @@ class Outside:
     least_history: int = 0
     parts: tuple[random.Random, float] = (random.Random(0), 0.0)
     behind: tuple[random.Random, float] = (random.Random(0), 0.0)
+    edits: tuple[random.Random, float] = (random.Random(0), 0.0)
 
     def one_pass(self, process: Process, *, full: bool = False) -> Plan | None:
         """One apply and one report; the plan, or None where it couldn't be carried through."""
         head, ports = self._checked_out(process), self._ports(process)
-        commit = self._part_of(head)
-        whole = commit is head
+        tree = self._edited(head)
+        is_edited = tree is not head
+        commit = self._part_of(tree)
+        whole = commit is tree
         self.world.checker.began(commit, process.name, whole=whole, compares=self._compares(process))
         if self.claims.genesis and not self.least_history:
             self.world.checker.agree(process.name, *self.both_plans())
@@ -112,9 +119,9 @@ class Outside:
             plan = self._plan_of(commit, ports, observed, by_hand=by_hand, whole=whole)
             if by_hand:
                 self.world.checker.by_hand(plan, process.name)
-            tree = TreeCheck(ports.claims, lambda: commit, self.place.engine, process.name, whole=whole)
+            check = TreeCheck(ports.claims, lambda: commit, self.place.engine, process.name, whole=whole)
             if self._compares(process):
-                tree.check()
+                check.check()
             check_limits(plan, 0.0, LIMITS, None)
             self.world.trace(process.name, _said(plan))
             self.world.checker.planned(plan, process.name)
@@ -124,16 +131,17 @@ class Outside:
             applier = Applier(
                 ports,
                 body_of,
-                commit_of=lambda job: commit.sha,
+                commit_of=lambda job: "" if is_edited else commit.sha,
                 patience=self._patience(),
                 pause=PAUSE,
                 together=partial(process.together, self.world.rng.choice(_AT_ONCE)),
-                withheld=tree.withheld if self._compares(process) else lambda: "",
+                withheld=check.withheld if self._compares(process) else lambda: "",
             )
             if self._compares(process):
-                tree.record()
-            records = RecordsPort(process, self.world, self.records)
-            open_record(records, commit.sha, plan, partial(self.repository.passed_over, head))
+                check.record()
+            if not is_edited:
+                records = RecordsPort(process, self.world, self.records)
+                open_record(records, commit.sha, plan, partial(self.repository.passed_over, head))
             outcomes = list(applier.run(plan))
             for outcome in outcomes:
                 said = outcome.error or outcome.state
@@ -148,11 +156,24 @@ class Outside:
                 self.world.checker.saw(observed.runs)
             if not is_old:
                 keep_summary(ports, seen, wanted, also, whole=whole)
-            self._report(process, commit, observed, outcomes, whole=whole)
+            sha = "" if is_edited else commit.sha
+            self._report(process, commit, observed, outcomes, sha=sha, whole=whole)
         except ReconcilerError as error:
             self.world.trace(process.name, f"stopped: {error.message}")
             return None
         return plan
+
+    def _edited(self, commit: Commit) -> Commit:
+        """Return a commit, sometimes with other content of one job, as in a work tree that somebody edits."""
+        chance, rate = self.edits
+        if (self.draining and not self.quarrels) or chance.random() >= rate:
+            return commit
+        job = self.repository.edited(chance)
+        others = [other for other in commit.jobs if job and other.manifest.name != job.manifest.name]
+        if job is None or len(others) == len(commit.jobs):
+            return commit
+        jobs = sorted([*others, job], key=lambda job: job.manifest.name)
+        return Commit(commit.sha, tuple(jobs), commit.before)
 
     def _part_of(self, commit: Commit) -> Commit:
         """Return a commit, sometimes with some of its jobs alone."""
@@ -217,7 +238,7 @@ class Outside:
         run = self.people.choice(live)
         self.world.trace(process.name, f"reconciler cancel {run.job_name}")
         self.world.checker.commanded(run.resource, process.name)
-        record_cancel(ports, run, "cancelled by `reconciler cancel`")
+        record_cancel(ports, run, BY_COMMAND)
         cancel(ports, run)
 
     def _adopt(self, process: Process, ports: Ports, seen: Look, commit: Commit) -> None:
@@ -276,6 +297,7 @@ class Outside:
         observed: Observed,
         outcomes: list[Outcome],
         *,
+        sha: str,
         whole: bool,
     ) -> None:
         problems = {
@@ -284,7 +306,7 @@ class Outside:
             if o.change.desired and o.error and o.status is not Status.APPLIED
         }
         plan = self._plan_of(commit, self._ports(process), observed, whole=whole)
-        view = View(self.place.contexts, commit.sha, observed, plan, problems)
+        view = View(self.place.contexts, sha, observed, plan, problems)
         settings = GitHubSettings(REPOSITORY, API, "token")
         transport = GitHubPort(process, self.world, self.statuses)
         reporter = GitHubReporter(

@@ -37,6 +37,10 @@ _QUIET_PASSES = 96
 """More than four attempts of the longest jobs take, and the tries of their set-ups."""
 _BETWEEN = (200.0, 3400.0)
 """Seconds between the last passes, in turn: some come soon after an end."""
+_QUARREL = 16
+"""Passes in which appliers disagree after the trouble."""
+_SOON = 250.0
+"""Seconds between two of these: what was cancelled has mostly ended."""
 _SHARED = 1 / 3
 """The part of the runs in which two environments share a project and location."""
 _IN_THE_CLOUD = 1 / 2
@@ -116,6 +120,7 @@ class Simulation:
                 least_history=_least_history(seed),
                 parts=_parts(seed),
                 behind=_behind(seed),
+                edits=_edits(seed),
                 # Two environments would adopt the same job: none can know of the other's claims.
                 adopters=_adopters(seed) if place == places[0] else (random.Random(0), 0.0),
             )
@@ -229,6 +234,7 @@ class Simulation:
     def _last(self, outside: Outside, process: Process) -> None:
         """Whole passes until there is nothing to do, and two more."""
         raises = _RAISES if self._days[1] > 0 and len(self._outsides) == 1 else 0
+        self._quarrel(outside, process)
         plan, still, checker = None, 0, self._checkers[outside.place.instance]
         lasts = {f"last {other.place.instance}".strip() for other in self._outsides}
         for number in range(_QUIET_PASSES * (1 + raises)):
@@ -255,6 +261,14 @@ class Simulation:
                 return
             process.sleep(_BETWEEN[number % 2])
         checker.never_still(_QUIET_PASSES, plan)
+
+    def _quarrel(self, outside: Outside, process: Process) -> None:
+        """Passes without a fault over trees that want different content, one soon after the other."""
+        outside.quarrels = True
+        for _ in range(_QUARREL if outside.edits[1] else 0):
+            outside.one_pass(process)
+            process.sleep(_SOON)
+        outside.quarrels = False
 
     def _next(self) -> int:
         """Whose turn it is; time passes until somebody can go on."""
@@ -354,6 +368,12 @@ def _behind(seed: int) -> tuple[random.Random, float]:
     """Return how often a pass is one of a clone that is behind: in half of the runs never."""
     rng = random.Random(f"behind of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.2, 0.5))
+
+
+def _edits(seed: int) -> tuple[random.Random, float]:
+    """Return how often a pass is one of an edited work tree: in half of the runs never."""
+    rng = random.Random(f"edits of {seed}")
+    return rng, rng.choice((0.0, 0.0, 0.1, 0.5))
 
 
 def _days(seed: int) -> tuple[random.Random, float]:

@@ -19,6 +19,8 @@ from reconciler.model.plan import DesiredJob
 NAMES = ("census", "churn-model", "iris", "fraud", "ranker", "sales", "tags", "topics", "vision", "wine")
 _TUNED = ("iris", "vision")
 _LEGACY = ("fraud", "wine")
+_REVERTED = 0.3
+"""The part of the edits of a work tree that go back to older content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Repository:
 
     Attributes:
         head: Its newest commit.
-        asked: The identity of each content that a commit ever asked for.
+        asked: The jobs that any commit or work tree ever asked for.
         history: All of its commits, the oldest first.
     """
 
@@ -89,6 +91,7 @@ class Repository:
         self.history: list[Commit] = []
         self._jobs: dict[str, DesiredJob] = {}
         self._older: dict[str, list[DesiredJob]] = {}
+        self._drafts: list[DesiredJob] = []
         for name in rng.sample(self._names, min(manifests, len(self._names))):
             self._put(name, "0", self._reconcile())
         self.head = self._commit()
@@ -175,6 +178,24 @@ class Repository:
 
     def _more_attempts(self) -> str:
         return self._with(lambda r: replace(r, attempts=min(4, r.attempts + 1)), "has more attempts")
+
+    def edited(self, rng: random.Random) -> DesiredJob | None:
+        """Return other content of a job that is wanted, older or never committed; None for no job."""
+        if not self._jobs:
+            return None
+        name = rng.choice(sorted(self._jobs))
+        if (older := self._older.get(name)) and rng.random() < _REVERTED:
+            return rng.choice(older)
+        wishes = replace(self._jobs[name].manifest.reconcile, on_change="cancel")
+        draft = desired(name, "a draft", wishes)
+        if draft not in self._drafts:
+            self._drafts.append(draft)
+        return draft
+
+    @property
+    def asked(self) -> list[DesiredJob]:
+        """The jobs that any commit or work tree ever asked for."""
+        return [*(job for commit in self.history for job in commit.jobs), *self._drafts]
 
     def raise_attempts(self) -> None:
         """Commit one more attempt for every job."""

@@ -10,7 +10,7 @@ from memory_ports import Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
-from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json
+from reconciler.model.claim import BY_COMMAND, Claim, ClaimId, ClaimState, by_apply, claim_json
 from reconciler.model.job import KEY, ActualJob, State, labels_digest
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
@@ -108,6 +108,12 @@ def test_a_submission_is_left_when_nothing_calls_for_it(
     assert is_left(claim, job, known) is expected
 
 
+@pytest.mark.parametrize(("reason", "expected"), [(by_apply("superseded"), False), (BY_COMMAND, True)])
+def test_a_submission_after_a_stop_is_called_for(reason: str, expected: bool) -> None:
+    claim, first = claim_on(JOB, ClaimState.PENDING, 2), claim_on(JOB, ended=State.CANCELLED, error=reason)
+    assert is_left(claim, JOB, {claim.id: claim, first.id: first}) is expected
+
+
 class Cancels:
     """A service with one run of `JOB`, whose answers to cancel requests a test chooses."""
 
@@ -175,8 +181,20 @@ def test_a_recorded_cancel_adds_no_field_that_an_older_version_would_refuse() ->
     assert stored == {**claim_json(bound_to(JOB, RUN)), "error": "because"}
 
 
-def test_the_first_recorded_reason_stays() -> None:
-    assert recorded(bound_to(JOB, RUN, error="first"), RUN).error == "first"
+def test_the_last_recorded_reason_counts_unless_a_person_gave_one() -> None:
+    assert recorded(bound_to(JOB, RUN, error="first"), RUN).error == "because"
+    assert recorded(bound_to(JOB, RUN, error=BY_COMMAND), RUN).error == BY_COMMAND
+
+
+@pytest.mark.fault(59)
+@pytest.mark.parametrize("state", State)
+def test_the_reason_of_a_cancel_that_failed_is_cleared_while_its_run_is_wanted(state: State) -> None:
+    run, reason = run_of(JOB, state), by_apply("superseded by a_b_0123 (onChange: cancel)")
+    claim = bound_to(JOB, run, error=reason)
+    is_stale = not state.ended and state is not State.CANCELLING
+    assert refreshed(claim, JOB, [run]).error == ("" if is_stale else reason)
+    assert refreshed(claim, None, [run]).error == reason, "no manifest wants it"
+    assert refreshed(replace(claim, error=BY_COMMAND), JOB, [run]).error == BY_COMMAND
 
 
 @pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.REJECTED, ClaimState.HELD])

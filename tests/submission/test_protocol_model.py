@@ -19,11 +19,14 @@ from tests.model.checker import (
     Invariant,
     bound_to_our_own,
     check,
+    is_stopped,
     no_end,
     one_job_is_left,
     one_job_per_attempt,
     reachable,
     retries_follow_failures,
+    returns_end,
+    safe,
     settled,
 )
 from tests.model.protocol import Protocol, Rules
@@ -47,6 +50,7 @@ TWO_TRIES = Setting()
 THREE_TRIES = Setting(tries=3)
 FOREIGN_JOB = Setting(foreign=True)
 RETRIES = Setting(attempts=2, jobs_fail=True)
+RETURNS = Setting(returns=1, jobs_fail=True)
 SET_UPS = Setting(set_ups=2, jobs_fail=True)
 LATE = Setting(really_executes=3)
 STALE = Setting(really_visible=3)
@@ -55,6 +59,7 @@ WORLDS = {
     "two tries": TWO_TRIES,
     "a foreign job": FOREIGN_JOB,
     "retries": RETRIES,
+    "returns": RETURNS,
     "set-ups that fail": SET_UPS,
     "one wrong listing": Setting(wrong_listings=1),
 }
@@ -126,6 +131,16 @@ NEEDED: dict[str, tuple[Setting, Rules, Invariant]] = {
     "own tries only": (FOREIGN_JOB, without("own_tries"), bound_to_our_own),
     "resolve waits": (FOREIGN_JOB, without("resolve_waits"), one_job_per_attempt),
     "retry after FAILED only": (RETRIES, without("retry_failed_only"), retries_follow_failures),
+    "return after an apply's cancel only": (
+        RETURNS,
+        without("return_stopped_only"),
+        retries_follow_failures,
+    ),
+    "returns end": (
+        replace(RETURNS, tries=3, reconcilers=1),
+        without("returns_end"),
+        returns_end(RETURNS),
+    ),
     "a retry's own claim": (replace(RETRIES, tries=3), without("retry_claim"), one_job_per_attempt),
     "set-ups are tried a few times": (
         replace(SET_UPS, tries=3, reconcilers=1),
@@ -141,6 +156,18 @@ NEEDED: dict[str, tuple[Setting, Rules, Invariant]] = {
         one_job_is_left,
     ),
 }
+
+
+@pytest.mark.fault(59, 60)
+@pytest.mark.parametrize("attempts", [1, 2])
+def test_content_comes_back_and_not_without_end(attempts: int) -> None:
+    setting = replace(RETURNS, tries=3, reconcilers=1, attempts=attempts)
+    finding = check(Protocol(setting, DESIGN), returns_end(setting))
+    assert not finding.violation, told(finding)
+    assert not finding.dead_end, told(finding)
+    worlds = [*reachable(Protocol(setting, DESIGN))]
+    assert any(is_stopped(world, 0) and world.jobs(1) for world in worlds)
+    assert all(safe(world) for world in worlds)
 
 
 @pytest.mark.fault(53)

@@ -11,7 +11,7 @@ from memory_ports import BOUNDS, Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.claim import BY_COMMAND, Claim, ClaimId, ClaimState, by_apply
 from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, labels_digest
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.ports import Answer, NotSent, Refused, Taken, Unknown
@@ -285,6 +285,45 @@ def test_a_further_attempt_is_made_only_after_one_that_failed(outside: Outside, 
     with pytest.raises(ServiceError, match="not submitted: attempt 1 isn't known to have failed"):
         settle(outside, SECOND)
     assert len(outside.jobs.sent) == (1 if state else 0)
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_sent"),
+    [
+        (by_apply("superseded"), True),
+        (BY_COMMAND, False),
+        ("cancelled: superseded by census_4567 (onChange: cancel)", False),
+        ("", False),
+    ],
+)
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_further_attempt_is_made_after_one_that_apply_stopped(
+    outside: Outside, reason: str, is_sent: bool, is_known: bool
+) -> None:
+    found = outside.claims.write(replace(settle(outside).claim, error=reason), 2)
+    assert found is not None
+    (job,) = outside.jobs.jobs
+    outside.jobs.becomes(job, State.CANCELLED)
+    if is_known:
+        outside.claims.write(replace(found.claim, ended=State.CANCELLED), found.generation)
+        outside.jobs.jobs.clear()
+    if not is_sent:
+        with pytest.raises(ServiceError, match="isn't known to have failed, or to have been cancelled by"):
+            settle(outside, SECOND)
+        return
+    assert settle(outside, SECOND).claim.state is ClaimState.BOUND
+    # The service may drop the record of the first one now.
+    assert outside.claims.held[ID].claim.ended is State.CANCELLED
+
+
+@pytest.mark.parametrize("state", [State.CANCELLING, State.RUNNING])
+def test_no_further_attempt_is_made_beside_a_run_that_apply_is_stopping(
+    outside: Outside, state: State
+) -> None:
+    outside.claims.write(replace(settle(outside).claim, error=by_apply("superseded")), 2)
+    outside.jobs.becomes(outside.jobs.jobs[0], state)
+    with pytest.raises(ServiceError, match="attempt 2 is not submitted"):
+        settle(outside, SECOND)
 
 
 @pytest.mark.parametrize("ended", [State.FAILED, State.SUCCEEDED, State.CANCELLED])

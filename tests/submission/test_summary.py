@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.claim import Claim, ClaimId, ClaimState, by_apply
 from reconciler.model.job import KEY, ActualJob, ErrorInfo, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
@@ -352,6 +352,23 @@ def test_failed_set_up_uses_up_no_attempt() -> None:
     assert may_go_on(job, [copy_of(bound_to(job, set_up), set_up)])
     second = run_of(job, State.FAILED, 2, number=2)
     assert may_go_on(job, [copy_of(bound_to(job, set_up), set_up), copy_of(bound_to(job, second, 2), second)])
+
+
+@pytest.mark.parametrize(("stops", "expected"), [(1, True), (3, True), (4, False)])
+def test_stopped_content_may_have_come_back_until_it_did_three_times(stops: int, expected: bool) -> None:
+    assert may_go_on(JOB, [stopped(attempt) for attempt in range(1, stops + 1)]) is expected
+
+
+def test_stops_use_up_no_attempt_of_content_that_failed_since() -> None:
+    failed = run_of(JOB, State.FAILED, 2)
+    after = copy_of(bound_to(JOB, failed, 2), failed)
+    assert not may_go_on(JOB, [stopped(1), after])
+    assert may_go_on(wanted("census", attempts=2), [stopped(1), after])
+
+
+def stopped(attempt: int) -> Kept:
+    run = run_of(JOB, State.CANCELLED, attempt)
+    return copy_of(bound_to(JOB, run, attempt, error=by_apply("superseded")), run)
 
 
 WRONG = "the summary of ended runs was wrong (`reconciler apply --full` corrects it): "

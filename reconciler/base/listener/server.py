@@ -340,7 +340,7 @@ class Listener:
         self._server.trigger.close()
 
     def _close_sockets(self) -> None:
-        """Close all sockets, so that the thread ends; but not the trigger, which `close` may be writing to."""
+        """Close all sockets, which ends the thread; but not the trigger, to which `close` may be writing."""
         for each in list(self._sockets.values()):
             with suppress(OSError):
                 if each is self._server:

@@ -1,0 +1,194 @@
+"""Content whose job apply had cancelled comes back when it is wanted again, and not without end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from reconciler.model.claim import BY_COMMAND, Claim, ClaimState, by_apply
+from reconciler.model.job import ActualJob, ErrorInfo, State
+from reconciler.model.plan import Action, Change, Stuck
+from tests.planning import GOOGLE, LIVE, LOCAL, bound_to, claim_on, only, plan, run_of, wanted
+
+JOB = wanted()
+REASON = by_apply("superseded by census_0123456789abcdef (onChange: cancel)")
+EARLIER = "cancelled: superseded by census_0123456789abcdef (onChange: cancel)"
+REPAIR = "cancelled: a second run of the same attempt; projects/1/locations/l/customJobs/1 stays"
+TOO_OFTEN = (
+    "stopped and wanted again three times: another apply wants other content; "
+    "run it again with `reconciler rerun`"
+)
+
+
+def stopped(attempt: int = 1, reason: str = REASON) -> tuple[ActualJob, Claim]:
+    """A cancelled run, and its claim with the recorded reason."""
+    run = run_of(JOB, State.CANCELLED, attempt, number=attempt, cancelled=reason)
+    return run, bound_to(JOB, run, attempt, error=reason)
+
+
+def failed(attempt: int) -> tuple[ActualJob, Claim]:
+    run = run_of(JOB, State.FAILED, attempt, number=attempt)
+    return run, bound_to(JOB, run, attempt)
+
+
+def change_of(*pairs: tuple[ActualJob | None, Claim], **reconcile: Any) -> Change:
+    runs = [run for run, _ in pairs if run]
+    return only(plan([wanted(**reconcile)], runs, [claim for _, claim in pairs]))
+
+
+@pytest.mark.parametrize("target", [LOCAL, GOOGLE])
+def test_content_that_apply_stopped_is_submitted_again_and_uses_up_no_attempt(target: Any) -> None:
+    run, claim = stopped()
+    change = only(plan([JOB], [run], [claim], target))
+    assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
+    assert change.job_name == f"{JOB.job_name}_2"
+    assert change.reason == "apply cancelled it while it was unwanted, and it is wanted again"
+    assert (change.actual, change.stopped, change.not_before) == (run, True, None)
+
+
+def test_a_run_that_the_service_has_dropped_comes_back_by_its_claim() -> None:
+    _, claim = stopped()
+    assert change_of((None, claim)).action is Action.RETRY
+
+
+@pytest.mark.parametrize("reason", [BY_COMMAND, EARLIER, REPAIR, ""])
+def test_what_a_person_or_an_earlier_version_or_a_repair_cancelled_stays_cancelled(reason: str) -> None:
+    change = change_of(stopped(reason=reason))
+    assert (change.action, change.stuck, change.stopped) == (Action.NONE, Stuck.CANCELLED, False)
+
+
+def test_a_reason_counts_for_the_run_that_the_claim_names_alone() -> None:
+    run, claim = stopped()
+    other = replace(run, resource=f"{run.resource}0", cancelled=None)
+    change = only(plan([JOB], [other], [replace(claim, resource="projects/1/locations/l/customJobs/9")]))
+    assert (change.action, change.stuck) == (Action.NONE, Stuck.CANCELLED)
+
+
+@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
+def test_a_cancel_that_came_too_late_changes_nothing(state: State) -> None:
+    run = run_of(JOB, state)
+    change = change_of((run, bound_to(JOB, run, error=REASON)))
+    assert (change.action, change.stopped) == (Action.NONE, False)
+
+
+def test_content_comes_back_three_times_without_a_person() -> None:
+    pairs = [stopped(1), stopped(2), stopped(3)]
+    change = change_of(*pairs)
+    assert (change.action, change.attempt, change.free) == (Action.RETRY, 4, 3)
+    change = change_of(*pairs, stopped(4))
+    assert (change.action, change.stuck, change.reason) == (Action.NONE, Stuck.CANCELLED, TOO_OFTEN)
+    # Also where the service has dropped the runs.
+    assert change_of(*((None, claim) for _, claim in [*pairs, stopped(4)])).reason == TOO_OFTEN
+
+
+def test_failures_between_count_as_attempts_and_not_as_returns() -> None:
+    change = change_of(stopped(1), failed(2), attempts=2)
+    assert (change.action, change.attempt, change.reason) == (Action.RETRY, 3, "attempt 1 failed, 1 left")
+    change = change_of(failed(1), stopped(2), attempts=2)
+    assert (change.action, change.attempt, change.stopped) == (Action.RETRY, 3, True)
+    change = change_of(stopped(1), failed(2), attempts=1)
+    assert (change.action, change.stuck) == (Action.NONE, Stuck.FAILED)
+
+
+def test_content_does_not_come_back_when_attempts_was_lowered_to_what_failed() -> None:
+    change = change_of(failed(1), stopped(2), attempts=1)
+    assert (change.action, change.stuck) == (Action.NONE, Stuck.FAILED)
+    assert change.reason == f'{REASON}; raise "attempts" or run it again with `reconciler rerun`'
+    run = run_of(JOB, State.CANCELLING, 2, number=2)
+    change = change_of(failed(1), (run, bound_to(JOB, run, 2, error=REASON)), attempts=1)
+    assert (change.reason, change.is_awaited) == ("cancelling", False)
+
+
+def test_failed_set_ups_on_both_sides_of_a_stop_are_counted_apart() -> None:
+    info = ErrorInfo("PACKAGES_NOT_RESOLVED", {"class": "set-up", "image": "an-image"})
+
+    def unstarted(attempt: int) -> tuple[ActualJob, Claim]:
+        run = run_of(JOB, State.FAILED, attempt, number=attempt, info=info)
+        return run, bound_to(JOB, run, attempt)
+
+    change = change_of(unstarted(1), unstarted(2), stopped(3), unstarted(4))
+    assert (change.action, change.attempt, change.free) == (Action.RETRY, 5, 4)
+    assert "try 2 of 3" in change.reason
+
+
+def test_suspended_content_does_not_come_back() -> None:
+    change = change_of(stopped(), suspend=True)
+    assert (change.action, change.stuck) == (Action.NONE, Stuck.SUSPENDED)
+
+
+@pytest.mark.parametrize("state", LIVE)
+def test_content_whose_run_is_being_cancelled_waits_for_its_end(state: State) -> None:
+    run = run_of(JOB, state)
+    change = change_of((run, bound_to(JOB, run, error=REASON)))
+    waits = state is State.CANCELLING
+    assert (change.action, change.stuck, change.is_awaited) == (Action.NONE, None, waits)
+    expected = "cancelling; submitted again once it has ended" if waits else state.lower()
+    assert change.reason == expected
+
+
+@pytest.mark.parametrize("reason", [BY_COMMAND, EARLIER, ""])
+def test_content_that_others_are_cancelling_is_not_waited_for(reason: str) -> None:
+    run = run_of(JOB, State.CANCELLING)
+    change = change_of((run, bound_to(JOB, run, error=reason)))
+    assert (change.reason, change.is_awaited) == ("cancelling", False)
+
+
+def test_content_that_came_back_three_times_is_not_waited_for() -> None:
+    run = run_of(JOB, State.CANCELLING, 4, number=4)
+    change = change_of(stopped(1), stopped(2), stopped(3), (run, bound_to(JOB, run, 4, error=REASON)))
+    assert (change.reason, change.is_awaited) == ("cancelling", False)
+
+
+def test_a_run_of_unknown_origin_blocks_the_return() -> None:
+    run, claim = stopped()
+    stranger = run_of(JOB, State.RUNNING, number=2, mark="unknown")
+    change = only(plan([JOB], [run, stranger], [claim]))
+    assert (change.action, change.attempt) == (Action.BLOCKED, 2)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "cancels"),
+    [([stopped()], 1), ([stopped(n) for n in (1, 2, 3, 4)], 0)],
+    ids=["it returns", "it returned too often"],
+)
+def test_other_content_is_cancelled_only_for_content_that_comes_back(
+    pairs: list[tuple[ActualJob, Claim]], cancels: int
+) -> None:
+    other = wanted(content="b")
+    live = run_of(other, State.RUNNING, number=9)
+    job = wanted(on_change="cancel")
+    claims = [*(claim for _, claim in pairs), bound_to(other, live)]
+    found = plan([job], [*(run for run, _ in pairs), live], claims)
+    assert [change.action for change in found.changes].count(Action.CANCEL) == cancels
+
+
+def test_other_content_runs_on_until_the_awaited_end() -> None:
+    other, run = wanted(content="b"), run_of(JOB, State.CANCELLING)
+    live = run_of(other, State.RUNNING, number=9)
+    claims = [bound_to(JOB, run, error=REASON), bound_to(other, live)]
+    assert only(plan([wanted(on_change="cancel")], [run, live], claims)).is_awaited
+
+
+def test_a_return_whose_outcome_is_unknown_goes_on() -> None:
+    pending = claim_on(JOB, ClaimState.PENDING, 2)
+    change = change_of(stopped(), (None, pending))
+    assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
+
+
+@given(st.lists(st.sampled_from(["stopped", "failed"]), min_size=1, max_size=9), st.integers(1, 4))
+def test_no_history_leads_to_more_returns_and_attempts_than_permitted(ends: list[str], attempts: int) -> None:
+    pairs = [(stopped if end == "stopped" else failed)(n) for n, end in enumerate(ends, 1)]
+    change = change_of(*pairs, attempts=attempts)
+    if change.action is Action.RETRY:
+        assert change.attempt == len(ends) + 1
+        returns = ends.count("stopped") if ends[-1] == "stopped" else 0
+        assert returns <= 3
+        assert ends.count("failed") < attempts
+    elif ends.count("failed") >= attempts:
+        assert change.stuck is Stuck.FAILED
+    else:
+        assert (ends[-1], change.stuck) == ("stopped", Stuck.CANCELLED)
