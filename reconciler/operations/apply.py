@@ -123,10 +123,14 @@ def apply(
         except OlderTreeError as error:
             # Another apply has recorded its commit since the comparison.
             return replace(applied, refused=error, tree=tree.finding)
-        # What was reviewed is carried out, and nothing beside it.
-        if reviewed is None and any(change.is_awaited for change in plan.changes):
+        awaited = [change for change in plan.changes if change.is_awaited]
+        if awaited and reviewed is None:
             plan, more = _return_ended(session, desired, applier, plan, planned)
             outcomes += more
+        elif awaited:
+            # What was reviewed is carried out, and nothing beside it.
+            said = "it isn't submitted by the reviewed plan: apply again once its job has ended"
+            outcomes += (Outcome(change, Status.SKIPPED, error=said) for change in awaited)
     listener.carried_out(outcomes, origin)
     return replace(applied, plan=plan, outcomes=outcomes, tree=tree.finding)
 

@@ -250,9 +250,10 @@ class Applier:
                 reason = f"cancelled: {change.reason}" if change.repair else by_apply(change.reason)
                 record_cancel(self.ports, run, reason)
                 cancel(self.ports, run)
-                # An apply that wants the run may have seen it alive in between, and cleared the reason.
-                record_cancel(self.ports, run, reason)
                 cancelled.append((change, run))
+                # An apply that wants the run may have seen it alive in between, and cleared the reason.
+                with suppress(ServiceError):
+                    record_cancel(self.ports, run, reason)
             except ReconcilerError as error:
                 yield failed(change, error)
 

@@ -331,13 +331,17 @@ def matters(change: Change) -> bool:
     """Return True if a change is shown by default: it acts or edits, or its job is not in sync."""
     if change.edit:
         return change.edit is not Edit.UNCHANGED
-    return change.action is not Action.NONE or (change.stuck is not None and change.reason != Stuck.SUSPENDED)
+    if change.action is not Action.NONE or change.is_awaited:
+        return True
+    return change.stuck is not None and change.reason != Stuck.SUSPENDED
 
 
 def _out_of_sync(plan: Plan) -> str:
     """Return the numbers of unchanged jobs that are not in sync, by reason."""
     numbers = Counter(change.stuck for change in plan.changes if change.stuck)
     counts = [f"{numbers[reason]} {reason}" for reason in Stuck if numbers[reason]]
+    if awaited := sum(change.is_awaited for change in plan.changes):
+        counts.append(f"{awaited} to be submitted again")
     return f" ({', '.join(counts)})" if counts else ""
 
 

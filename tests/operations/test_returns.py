@@ -212,6 +212,9 @@ def test_a_revert_waits_for_the_run_that_is_being_cancelled(team: Team, end: Job
         stopped.kill()
     revert(team)
     assert planned(team) == ("none", "cancelling; submitted again once it has ended")
+    digest = team.run(team.author, "plan", "--format", "json").json["digest"]
+    reviewed = team.run(team.author, "apply", "--plan-digest", digest)
+    assert (reviewed.code, "it isn't submitted by the reviewed plan" in reviewed.out) == (1, True)
     with team.author.start("apply", **team.environ) as process:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "is being cancelled" in line)

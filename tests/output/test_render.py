@@ -104,6 +104,14 @@ def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
     assert shown == [f"why {stuck}" for stuck in Stuck]
 
 
+def test_a_job_that_is_submitted_again_after_its_cancel_is_shown_and_not_called_up_to_date() -> None:
+    awaited = replace(CHANGE, action=Action.NONE, stopped=True, reason="cancelling; submitted again")
+    lines = plan_text(plan(awaited)).splitlines()
+    assert "      cancelling; submitted again" in lines
+    assert lines[-1] == "Nothing to do: 1 job (1 to be submitted again)."
+    assert "cancelling; submitted again" in plan_markdown(plan(awaited))
+
+
 def test_plan_names_the_job_in_the_command_that_runs_it_again() -> None:
     failed = replace(CHANGE, action=Action.NONE, stuck=Stuck.FAILED, reason=f"failed; {RERUN}")
     assert "      failed; run it again with `reconciler rerun census`" in plan_text(plan(failed)).splitlines()
