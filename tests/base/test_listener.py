@@ -17,7 +17,7 @@ from waiting import PATIENCE
 
 from reconciler.base.listener import server
 from reconciler.base.listener.message import Admit, Request, Responder, Response
-from reconciler.base.listener.server import Listener
+from reconciler.base.listener.server import Limits, Listener
 
 MARK = (("X-Mark", "ours"),)
 
@@ -66,6 +66,36 @@ def test_an_answer_at_once_waits_for_no_request_that_is_being_answered() -> None
             assert answer(connection).read() == b"at once"
         go_on.set()
         assert {answer(each).read() for each in waiting} == {b"slow"}
+
+
+def test_connections_of_one_turn_close_those_before_them_and_not_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Limits, "of_process", lambda: Limits(strangers=3, clients=8))
+    begun, go_on = threading.Event(), threading.Event()
+
+    def admit(head: Request) -> Response | Responder:
+        begun.set()
+        assert go_on.wait(PATIENCE)
+        return lambda request: Response(200, content=b"served")
+
+    with listening(admit) as port, ExitStack() as held:
+
+        def silent() -> socket.socket:
+            return held.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
+
+        first, second = silent(), silent()
+        # The thread that reads stands still, so that the next two are accepted together.
+        client = held.enter_context(asked(port))
+        assert begun.wait(PATIENCE)
+        third, fourth = silent(), silent()
+        go_on.set()
+        assert answer(client).read() == b"served"
+        assert first.recv(1) == b""
+        for each in (second, third, fourth):
+            each.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                each.recv(1)
 
 
 def test_a_listener_ends_whole_when_its_thread_is_quicker_than_its_caller() -> None:

@@ -119,6 +119,7 @@ class Checker:
         self._statuses = statuses
         self._place = place
         self._begun: dict[tuple[str, str], float] = {}
+        self._refused: set[tuple[str, str]] = set()
         self._beyond = beyond
         self._is_old = is_old
         self._marks: set[str] = set()
@@ -443,7 +444,12 @@ class Checker:
             self._wrong("blind", f"{who} {did} after a listing without {', '.join(left_out)}")
 
     def _looked(self, request: Request) -> None:
-        """A second request for one attempt doesn't rest on a search that can be known to be blind."""
+        """A second request for one attempt doesn't rest on a search that can be known to be blind.
+
+        After a refusal the search is a precaution alone, against one that was wrong.
+        """
+        if request.slot in self._refused:
+            return
         one_pass, world = self._passes[request.sender], self._world
         there = [job for job in self._ours() if job.slot == request.slot and world.is_blind_to(job)]
         witnesses = [job for job in one_pass.blind_looks.get(request.slot[0], ()) if not job.gone]
@@ -550,8 +556,13 @@ class Checker:
             self._unannounced.add(claim.id)
         if before is not None and before.state is ClaimState.BOUND and claim.state is not ClaimState.BOUND:
             self._wrong("I2", f"the claim of {claim.job_name} was bound, and is {claim.state} now")
+        slot = claim.id.key, str(claim.id.attempt)
         if claim.state is ClaimState.PENDING:
-            self._begun.setdefault((claim.id.key, str(claim.id.attempt)), self._world.now)
+            self._begun.setdefault(slot, self._world.now)
+        if claim.state is ClaimState.REJECTED:
+            self._refused.add(slot)
+        elif before is not None and before.state is not ClaimState.REJECTED:
+            self._refused.discard(slot)
         if claim.state is ClaimState.PENDING and before is not None and before.state is ClaimState.PENDING:
             self.seen["takeovers"] += 1
         if claim.state is ClaimState.BOUND:
@@ -741,9 +752,12 @@ class Checker:
         if bound is None or bound.gone or not is_own or bound in self._second.values():
             return
         # A commit that wanted stopped content again is told of what it brought back.
-        stops = (c.id.attempt for c in claims if c.is_stopped and c is not newest)
-        since = max(stops, default=0)
-        first = min((c for c in claims if c.id.attempt > since), key=lambda claim: claim.id.attempt)
+        turn: list[Claim] = []
+        for claim in sorted(claims, key=lambda claim: claim.id.attempt):
+            if turn and turn[-1].is_stopped and turn[0].commit != claim.commit:
+                turn = []
+            turn.append(claim)
+        first = turn[0]
         if not first.commit and bound.adopted_as is None:
             return  # of a work tree that was no commit's
         context = self._place.contexts.of_job(job.manifest.name)
@@ -751,7 +765,7 @@ class Checker:
         sha = first.commit or self._repository.head.sha
         shown = self._statuses.last(sha, context)
         blocked = any(c.action is Action.BLOCKED and c.desired is job for c in plan.changes)
-        expected = "error" if blocked or self._twice(claims) else _SHOWN.get(bound.state, "pending")
+        expected = "error" if blocked or self._twice(turn) else _SHOWN.get(bound.state, "pending")
         if shown is None or shown["state"] != expected:
             self._wrong("I3", f"{bound.job_name} is {bound.state}, and its commit shows {shown}")
 

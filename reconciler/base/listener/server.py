@@ -356,7 +356,6 @@ class Listener:
         server, most = self._server, self._limits.strangers
         newest: deque[tuple[socket.socket, Any]] = deque()
         with_head: list[tuple[socket.socket, Any]] = []
-        room = max(most // 2, most - len(_open_channels(server, admitted=False)))
         missing = 0
         for accepted in range(_QUEUE):
             try:
@@ -367,7 +366,8 @@ class Listener:
                 # The process has no descriptor left, which is an error before an empty queue is one.
                 missing = int(not accepted)
                 break
-            if len(newest) > room:
+            # Of what is connected already, the oldest make room below.
+            if len(newest) > most:
                 oldest = newest.popleft()
                 if not _has_head(oldest[0]):
                     oldest[0].close()
