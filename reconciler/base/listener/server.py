@@ -263,6 +263,20 @@ def _open_channels(server: BaseWSGIServer, *, admitted: bool) -> list[Channel]:
     return [each for each in channels if each.admitted is admitted and not each.will_close]
 
 
+_Accepted = tuple[socket.socket, Any]
+"""A connection and its address."""
+
+
+def _thin(newest: deque[_Accepted], with_head: list[_Accepted], most: int) -> None:
+    """Close the oldest connections above `most`; move those whose head waits."""
+    while len(newest) > most:
+        oldest = newest.popleft()
+        if _has_head(oldest[0]):
+            with_head.append(oldest)
+        else:
+            oldest[0].close()
+
+
 def _has_head(connection: socket.socket | None) -> bool:
     """Return True if a whole head waits to be read; with a broken or closed connection, False."""
     if connection is None:
@@ -354,9 +368,9 @@ class Listener:
         # Waitress accepts one connection in a turn. In a flood the queue would stay full, and the kernel
         # would drop a client's attempts for seconds. Most of a flood ends here, where it costs little.
         server, most = self._server, self._limits.strangers
-        newest: deque[tuple[socket.socket, Any]] = deque()
-        with_head: list[tuple[socket.socket, Any]] = []
-        missing = 0
+        newest: deque[_Accepted] = deque()
+        with_head: list[_Accepted] = []
+        missing = accepted = 0
         for accepted in range(_QUEUE):
             try:
                 newest.append(server.socket.accept())
@@ -366,15 +380,12 @@ class Listener:
                 # The process has no descriptor left, which is an error before an empty queue is one.
                 missing = int(not accepted)
                 break
-            # Of what is connected already, the oldest make room below.
-            if len(newest) > most:
-                oldest = newest.popleft()
-                if not _has_head(oldest[0]):
-                    oldest[0].close()
-                    continue
-                with_head.append(oldest)
-                if len(with_head) > most // 8:
-                    break
+            _thin(newest, with_head, most)
+            if len(with_head) > most // 8:
+                break
+        if accepted > most:
+            # In a flood, those that are connected already stay for another turn, in which a head may come.
+            _thin(newest, with_head, max(most // 2, most - len(_open_channels(server, admitted=False))))
         for connection, address in (*with_head, *newest):
             # An error that left this method would end the whole server.
             try:
