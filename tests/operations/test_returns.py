@@ -106,17 +106,17 @@ def test_a_revert_trains_the_reverted_content_again(team: Team) -> None:
 
 
 @pytest.mark.fault(59)
-def test_a_job_whose_manifest_was_removed_comes_back_with_it(team: Team) -> None:
-    team.push(args=[GOOD])
-    team.push(name="other", args=["other"])
-    assert team.run(team.author, "apply").code == 0
-    (team.author.root / "jobs" / "census.yaml").unlink()
-    team.commit()
-    team.send()
-    assert team.run(team.author, "apply").code == 0
-    revert(team)
-    assert team.run(team.author, "apply").code == 0
-    assert team.runs() == [(GOOD, "CANCELLED"), ("other", "QUEUED"), (GOOD, "QUEUED")]
+def test_a_job_whose_manifest_was_removed_comes_back_with_it(local: Team) -> None:
+    local.push(args=[GOOD])
+    local.push(name="other", args=["other"])
+    assert local.run(local.author, "apply").code == 0
+    (local.author.root / "jobs" / "census.yaml").unlink()
+    local.commit()
+    local.send()
+    assert local.run(local.author, "apply").code == 0
+    revert(local)
+    assert local.run(local.author, "apply").code == 0
+    assert local.runs() == [(GOOD, "CANCELLED"), ("other", "QUEUED"), (GOOD, "QUEUED")]
 
 
 @pytest.mark.fault(59)
@@ -134,45 +134,45 @@ def test_returns_count_against_the_limit_of_submissions(local: Team) -> None:
 
 
 @pytest.mark.fault(59)
-def test_a_cancel_by_a_person_is_final(team: Team) -> None:
-    team.push(args=[GOOD])
-    assert team.run(team.author, "apply").code == 0
-    assert team.run(team.author, "cancel", "census", "--yes").code == 0
-    team.push(args=[BAD])
-    assert team.run(team.author, "apply").code == 0
-    revert(team)
-    team.run(team.author, "apply")
-    assert team.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED")]
-    action, reason = planned(team)
+def test_a_cancel_by_a_person_is_final(local: Team) -> None:
+    local.push(args=[GOOD])
+    assert local.run(local.author, "apply").code == 0
+    assert local.run(local.author, "cancel", "census", "--yes").code == 0
+    local.push(args=[BAD])
+    assert local.run(local.author, "apply").code == 0
+    revert(local)
+    local.run(local.author, "apply")
+    assert local.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED")]
+    action, reason = planned(local)
     assert (action, "already ran as census_" in reason) == ("none", True)
 
 
 @pytest.mark.fault(61)
-def test_a_cancel_in_the_console_after_one_that_failed_is_final(team: Team, tmp_path: Path) -> None:
-    team.push(args=[GOOD])
-    assert team.run(team.author, "apply").code == 0
-    team.push(args=[BAD])
-    assert apply_by(team, wrapped(tmp_path, "execute.cancel = refuse")) == 1
-    assert team.runs() == [(GOOD, "QUEUED"), (BAD, "QUEUED")]
-    revert(team)
+def test_a_cancel_in_the_console_after_one_that_failed_is_final(local: Team, tmp_path: Path) -> None:
+    local.push(args=[GOOD])
+    assert local.run(local.author, "apply").code == 0
+    local.push(args=[BAD])
+    assert apply_by(local, wrapped(tmp_path, "execute.cancel = refuse")) == 1
+    assert local.runs() == [(GOOD, "QUEUED"), (BAD, "QUEUED")]
+    revert(local)
     # The good one is alive, and wanted: the reason for the cancel that failed is none any more.
-    assert team.run(team.author, "apply").code == 0
-    assert team.runs() == [(GOOD, "QUEUED"), (BAD, "CANCELLED")]
-    move(team, JobState.CANCELLED, JobState.QUEUED)
-    team.run(team.author, "apply")
-    assert team.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED")]
-    assert planned(team)[0] == "none"
+    assert local.run(local.author, "apply").code == 0
+    assert local.runs() == [(GOOD, "QUEUED"), (BAD, "CANCELLED")]
+    move(local, JobState.CANCELLED, JobState.QUEUED)
+    local.run(local.author, "apply")
+    assert local.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED")]
+    assert planned(local)[0] == "none"
 
 
 @pytest.mark.fault(6, 61)
-def test_a_kill_between_record_and_cancel_leaves_the_run_to_the_revert(team: Team, tmp_path: Path) -> None:
-    team.push(args=[GOOD])
-    assert team.run(team.author, "apply").code == 0
-    team.push(args=[BAD])
-    assert apply_by(team, wrapped(tmp_path, "execute.cancel = kill")) == -9
-    revert(team)
-    assert team.run(team.author, "apply").code == 0
-    assert team.runs() == [(GOOD, "QUEUED"), (BAD, "CANCELLED")], "it trains on"
+def test_a_kill_between_record_and_cancel_leaves_the_run_to_the_revert(local: Team, tmp_path: Path) -> None:
+    local.push(args=[GOOD])
+    assert local.run(local.author, "apply").code == 0
+    local.push(args=[BAD])
+    assert apply_by(local, wrapped(tmp_path, "execute.cancel = kill")) == -9
+    revert(local)
+    assert local.run(local.author, "apply").code == 0
+    assert local.runs() == [(GOOD, "QUEUED"), (BAD, "CANCELLED")], "it trains on"
 
 
 @pytest.mark.fault(6, 61)
@@ -187,67 +187,67 @@ def test_a_kill_after_the_cancel_leaves_the_run_to_the_revert(team: Team, tmp_pa
 
 
 @pytest.mark.fault(59)
-def test_what_an_earlier_version_cancelled_stays_cancelled(team: Team, tmp_path: Path) -> None:
+def test_what_an_earlier_version_cancelled_stays_cancelled(local: Team, tmp_path: Path) -> None:
     """The upgrade would train every content that was ever reverted to."""
-    team.push(args=[GOOD])
-    assert team.run(team.author, "apply").code == 0
-    team.push(args=[BAD])
+    local.push(args=[GOOD])
+    assert local.run(local.author, "apply").code == 0
+    local.push(args=[BAD])
     earlier = 'execute.by_apply = lambda reason: f"cancelled: {reason}"'
-    assert apply_by(team, wrapped(tmp_path, earlier)) == 0
-    revert(team)
-    assert planned(team)[0] == "none"
-    team.run(team.author, "apply")
-    assert team.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED")]
+    assert apply_by(local, wrapped(tmp_path, earlier)) == 0
+    revert(local)
+    assert planned(local)[0] == "none"
+    local.run(local.author, "apply")
+    assert local.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED")]
 
 
 @pytest.mark.fault(17, 59)
 @pytest.mark.parametrize("end", [JobState.CANCELLED, JobState.SUCCEEDED, JobState.FAILED])
-def test_a_revert_waits_for_the_run_that_is_being_cancelled(team: Team, end: JobState) -> None:
-    team.push(args=[GOOD])
-    assert team.run(team.author, "apply").code == 0
-    move(team, JobState.RUNNING, JobState.QUEUED)
-    team.push(args=[BAD])
-    with team.author.start("apply", **team.environ) as stopped:
-        until(lambda: team.runs()[0] == (GOOD, "CANCELLING"))
+def test_a_revert_waits_for_the_run_that_is_being_cancelled(local: Team, end: JobState) -> None:
+    local.push(args=[GOOD])
+    assert local.run(local.author, "apply").code == 0
+    move(local, JobState.RUNNING, JobState.QUEUED)
+    local.push(args=[BAD])
+    with local.author.start("apply", **local.environ) as stopped:
+        until(lambda: local.runs()[0] == (GOOD, "CANCELLING"))
         stopped.kill()
-    revert(team)
-    assert planned(team) == ("none", "cancelling; submitted again once it has ended")
-    digest = team.run(team.author, "plan", "--format", "json").json["digest"]
-    reviewed = team.run(team.author, "apply", "--plan-digest", digest)
+    revert(local)
+    assert planned(local) == ("none", "cancelling; submitted again once it has ended")
+    digest = local.run(local.author, "plan", "--format", "json").json["digest"]
+    reviewed = local.run(local.author, "apply", "--plan-digest", digest)
     assert (reviewed.code, "it isn't submitted by the reviewed plan" in reviewed.out) == (1, True)
-    with team.author.start("apply", **team.environ) as process:
+    with local.author.start("apply", **local.environ) as process:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "is being cancelled" in line)
         assert line.endswith(": it is being cancelled; waiting for its end to submit it again\n")
-        assert team.runs() == [(GOOD, "CANCELLING"), (BAD, "QUEUED")], (
+        assert local.runs() == [(GOOD, "CANCELLING"), (BAD, "QUEUED")], (
             "the bad one runs until the good one does"
         )
-        move(team, end, JobState.CANCELLING)
+        move(local, end, JobState.CANCELLING)
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
     if end is JobState.CANCELLED:
-        assert team.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED"), (GOOD, "QUEUED")]
+        assert local.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED"), (GOOD, "QUEUED")]
         assert "retry" in out
     else:
-        assert team.runs() == [(GOOD, end), (BAD, "CANCELLED")]
+        assert local.runs() == [(GOOD, end), (BAD, "CANCELLED")]
 
 
 @pytest.mark.fault(59)
-def test_a_person_s_cancel_of_a_run_that_apply_is_cancelling_is_final(team: Team) -> None:
-    team.push(args=[GOOD])
-    assert team.run(team.author, "apply").code == 0
-    move(team, JobState.RUNNING, JobState.QUEUED)
-    team.push(args=[BAD])
-    with team.author.start("apply", **team.environ) as stopped:
-        until(lambda: team.runs()[0] == (GOOD, "CANCELLING"))
+def test_a_person_s_cancel_of_a_run_that_apply_is_cancelling_is_final(local: Team) -> None:
+    local.push(args=[GOOD])
+    assert local.run(local.author, "apply").code == 0
+    move(local, JobState.RUNNING, JobState.QUEUED)
+    local.push(args=[BAD])
+    with local.author.start("apply", **local.environ) as stopped:
+        until(lambda: local.runs()[0] == (GOOD, "CANCELLING"))
         stopped.kill()
-    name = team.service.jobs(*team.place)[-1]["displayName"]
-    with team.author.start("cancel", name, "--yes", **team.environ) as process:
-        until(lambda: "cancelled by `reconciler cancel`" in {claim.get("error") for claim in team.claims()})
-        move(team, JobState.CANCELLED, JobState.CANCELLING)
+    name = local.service.jobs(*local.place)[-1]["displayName"]
+    with local.author.start("cancel", name, "--yes", **local.environ) as process:
+        until(lambda: "cancelled by `reconciler cancel`" in {claim.get("error") for claim in local.claims()})
+        move(local, JobState.CANCELLED, JobState.CANCELLING)
         process.communicate(timeout=PATIENCE)
-    revert(team)
-    assert planned(team)[0] == "none"
+    revert(local)
+    assert planned(local)[0] == "none"
 
 
 @pytest.mark.fault(60)
