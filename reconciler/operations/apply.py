@@ -10,7 +10,7 @@ from functools import partial
 
 from msgspec.structs import replace as replaced
 
-from reconciler.base.errors import RefusedError
+from reconciler.base.errors import ReconcilerError, RefusedError
 from reconciler.git.commit import passed_over
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
@@ -156,8 +156,11 @@ def _return_ended(
     unended = [outcome for outcome in outcomes if outcome.status is not Status.APPLIED]
     if not ended:
         return plan, unended
-    observed = look(session.ports, wanted_of(desired.jobs)).observed
-    later = [change for change in planned(observed).changes if change.base_name in ended]
+    try:
+        again = planned(look(session.ports, wanted_of(desired.jobs)).observed)
+    except ReconcilerError as error:
+        return plan, [*unended, *(failed(change, error) for change in plan.changes if change.is_awaited)]
+    later = [change for change in again.changes if change.base_name in ended]
     others = (change for change in plan.changes if change.base_name not in ended)
     merged = replaced(plan, changes=(*others, *later))
     try:

@@ -121,8 +121,8 @@ class _Decision:
     def _after_stop(self, last: Attempt) -> Change:
         """Return the change of a content whose last job apply has cancelled."""
         if self._wanted <= last.id.attempt:
-            # `attempts` was lowered since, to less than what failed before.
-            change = self._ended(last, State.FAILED)
+            # It was lowered since, to less than what failed before.
+            change = self._none(last, f"{last.cancelled}; {MORE_ATTEMPTS}", Stuck.FAILED)
         elif not self._may_return(last):
             change = self._none(last, f"{_TOO_OFTEN}; {RERUN}", Stuck.CANCELLED)
         elif beside := self._beside():
@@ -135,10 +135,15 @@ class _Decision:
         """Return True if the content may come back after its last job, which was stopped or is stopping."""
         return len(self._stopped - {last.id.attempt}) < MOST_RETURNS
 
-    def _is_awaited(self, last: Attempt) -> bool:
-        """Return True if the content comes back after its last job, which is still being cancelled."""
-        is_left = self._wanted >= last.id.attempt  # once stopped, it doesn't count
-        return last.stopping and is_left and self._may_return(last)
+    def _stopping(self, last: Attempt) -> Change:
+        """Return the change of a content whose last job apply is cancelling."""
+        if self._wanted < last.id.attempt:  # once stopped, the attempt itself doesn't count
+            change = self._none(last, f"cancelling; {MORE_ATTEMPTS}", Stuck.FAILED)
+        elif self._may_return(last):
+            change = self._none(last, _RETURNS_LATER)
+        else:
+            change = self._none(last, f"cancelling; {_TOO_OFTEN}; {RERUN}", Stuck.CANCELLED)
+        return replace(change, stopped=True)
 
     def _after_failure(self, last: Attempt) -> Change:
         number = last.id.attempt
@@ -219,7 +224,8 @@ class _Decision:
             case ClaimState.REJECTED:
                 # No request of a rejected claim can make a job: the next one is as good as the first.
                 why = _found(attempt) or _why_rejected(claim)
-                return self._again(attempt, why, fresh=not attempt.run)
+                change = self._again(attempt, why, fresh=not attempt.run)
+                return replace(change, stopped=not attempt.run and attempt.id.attempt - 1 in self._stopped)
             case ClaimState.HELD:
                 return self._held(attempt, claim)
             case _:
@@ -252,8 +258,8 @@ class _Decision:
         match state:
             case None:
                 return self._none(attempt, f"deleted outside; {RERUN}", Stuck.DELETED)
-            case State.CANCELLING if self._is_awaited(attempt):
-                return replace(self._none(attempt, _RETURNS_LATER), stopped=True)
+            case State.CANCELLING if attempt.stopping:
+                return self._stopping(attempt)
             case State.QUEUED | State.PREPARING | State.RUNNING | State.CANCELLING:
                 return self._none(attempt, state.lower())
             case State.SUCCEEDED | State.FAILED | State.CANCELLED:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
 from reconciler.model.cause import GIVEN_UP, held_short, with_name
-from reconciler.model.claim import Claim, ClaimState, CommitRecord, WantedJob, time_of
+from reconciler.model.claim import Claim, ClaimState, CommitRecord, WantedJob
 from reconciler.model.plan import Action, Change, Drift, Plan, Stuck
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.reporting.github.api import Contexts
@@ -29,6 +29,7 @@ from reconciler.reporting.status import (
     status_of,
     update_status,
 )
+from reconciler.reporting.turns import Claimed, turn_of, turns_of
 from reconciler.submission.observe import Observed
 
 MANY = 20
@@ -36,9 +37,6 @@ MANY = 20
 
 # The update mark and the separators between the parts need up to 25 characters of a description.
 _ROOM = MAX_DESCRIPTION - 25
-
-_Claimed = Sequence[tuple[Claim, Attempt]]
-"""Attempts with their claims."""
 
 _SUBMITTED_TWICE = "submitted twice"  # in the overall status; `_runs_listed` makes the text of the job's own
 _TO_BE_RETRIED = (Action.RETRY, Action.BLOCKED)
@@ -186,7 +184,7 @@ def duplicate_statuses(view: View) -> dict[str, list[CommitStatus]]:
     This includes jobs of closed records.
     """
     found: dict[str, list[CommitStatus]] = defaultdict(list)
-    for turn in chain.from_iterable(_turns([key], view.attempts) for key in view.attempts):
+    for turn in chain.from_iterable(turns_of([key], view.attempts) for key in view.attempts):
         first, _ = turn[0]
         context = view.contexts.of_job(first.base_name)
         listed = [_runs_listed(attempt) for _, attempt in turn if attempt.others]
@@ -200,7 +198,7 @@ def reopened(view: View, record: CommitRecord, newest: CommitRecord) -> CommitRe
     twice = {
         name
         for name, job in record.jobs.items()
-        if any(attempt.others for _, attempt in _turn_of(view, record, job)[0])
+        if any(attempt.others for _, attempt in turn_of(view.attempts, record, job)[0])
     }
     jobs = {
         name: replace(job, settled=job.settled and name not in twice) for name, job in record.jobs.items()
@@ -218,7 +216,7 @@ def may_turn(view: View, record: CommitRecord, newest: CommitRecord) -> bool:
     return record.whole and any(
         claimed[-1][1].failed
         for name, job in record.jobs.items()
-        if not _is_superseded(name, job, newest) and (claimed := _turn_of(view, record, job)[0])
+        if not _is_superseded(name, job, newest) and (claimed := turn_of(view.attempts, record, job)[0])
     )
 
 
@@ -291,19 +289,24 @@ def _is_superseded(name: str, job: WantedJob, newest: CommitRecord) -> bool:
 def _verdict(
     view: View, record: CommitRecord, name: str, job: WantedJob, *, superseded: str, is_newest: bool
 ) -> Verdict:
-    claimed, later = _turn_of(view, record, job)
+    claimed, later = turn_of(view.attempts, record, job)
     attempts = claimed[-1][1].id.attempt if claimed else 0
     change = view.change(name, job.keys) if not later else None
+    is_of_other = False
     if claimed and claimed[-1][1].stopped and not superseded:
-        if is_newest and change and change.action in _TO_BE_RETRIED:
+        is_returning = change.action in _TO_BE_RETRIED if change else not (view.plan.whole or later)
+        if is_newest and is_returning:
             claimed = []  # this commit brings the content back
-        elif not is_newest:
+        elif is_newest:
+            is_of_other = True
+        else:
             superseded, change = "superseded", None
     verdict = _judge(
         view, record.sha, name, job, _without_idle_refusal(claimed), change, superseded=superseded
     )
-    if any(turn[0][0].commit == verdict.sha for turn in later):
-        verdict = replace(verdict, status=None)  # that commit shows the newest turn
+    is_of_other &= verdict.sha != record.sha
+    if is_of_other or any(turn[0][0].commit == verdict.sha for turn in later):
+        verdict = replace(verdict, status=None)  # that commit shows its own end, or the newest turn
     # "submitted twice" counts as an end although it isn't final: it may be found out after the end of the
     # first run, and the number must not fall then.
     return replace(verdict, step=2 * attempts + (verdict.final or verdict.word == _SUBMITTED_TWICE))
@@ -314,7 +317,7 @@ def _judge(
     sha: str,
     name: str,
     job: WantedJob,
-    claimed: _Claimed,
+    claimed: Claimed,
     change: Change | None,
     *,
     superseded: str,
@@ -410,7 +413,7 @@ def _problem(name: str, sha: str, context: str, word: str, text: str) -> Verdict
     return Verdict(name, word, "error", final=False, sha=sha, status=plain_status("error", context, text))
 
 
-def _end(name: str, sha: str, context: str, word: str, text: str, claimed: _Claimed) -> Verdict:
+def _end(name: str, sha: str, context: str, word: str, text: str, claimed: Claimed) -> Verdict:
     """Return the final verdict of a job without the end of a run."""
     job_name = claimed[-1][0].job_name if claimed else ""
     return Verdict(name, word, "error", True, sha, run_status("error", context, text, job_name))
@@ -453,41 +456,7 @@ def _summary(verdicts: Sequence[Verdict], room: int) -> str:
     return f"{named} · {counts}" if named else counts
 
 
-def _turns(keys: Sequence[str], attempts: Mapping[str, Iterable[Attempt]]) -> Sequence[_Claimed]:
-    """Return the attempts at exactly this content that have claims, newest last, in turns.
-
-    A turn ends with a run that apply cancelled. Another commit that brings the content back begins the next.
-    """
-    mine = [(a.claim, a) for key in keys for a in attempts.get(key, ()) if a.claim]
-    mine.sort(key=lambda pair: (pair[1].id.attempt, -keys.index(pair[1].id.key)))
-    turns: list[list[tuple[Claim, Attempt]]] = []
-    for claim, attempt in mine:
-        if not turns or (turns[-1][-1][1].stopped and turns[-1][0][0].commit != claim.commit):
-            turns.append([])
-        turns[-1].append((claim, attempt))
-    return turns
-
-
-def _turn_of(view: View, record: CommitRecord, job: WantedJob) -> tuple[_Claimed, Sequence[_Claimed]]:
-    """Return the attempts that a commit's statuses are about, and the content's later turns.
-
-    It is the last turn that this commit, or one that was applied before it, began.
-    """
-    turns = _turns(job.keys, view.attempts)
-    last = max((n for n, turn in enumerate(turns) if not n or _began_before(record, turn)), default=0)
-    return turns[last] if turns else [], turns[last + 1 :]
-
-
-def _began_before(record: CommitRecord, turn: _Claimed) -> bool:
-    claim, attempt = turn[0]
-    if claim.commit in (record.sha, *record.applied):
-        return True
-    # A record lists a limited number of commits, and a changed work tree has none.
-    made = time_of(attempt.run.create_time) if attempt.run else None
-    return made is not None and made < record.since
-
-
-def _without_idle_refusal(claimed: _Claimed) -> _Claimed:
+def _without_idle_refusal(claimed: Claimed) -> Claimed:
     """Return the attempts without a last attempt that was refused and is no longer needed."""
     is_refused = len(claimed) > 1 and claimed[-1][0].state is ClaimState.REJECTED
     return claimed[:-1] if is_refused and not claimed[-2][1].may_be_followed else claimed

@@ -385,6 +385,19 @@ class TestCancel:
         jobs = [run for run in outside.jobs.jobs if run.job_name == f"{old.job_name}_2"]
         assert len(jobs) == 1
 
+    @pytest.mark.fault(59)
+    def test_a_return_that_was_refused_is_withheld_too(self, outside: Outside) -> None:
+        _, new = self.replaced(outside)
+        apply(outside, new)
+        back = wanted(content="a", on_change="cancel")
+        outside.jobs.answers = [Refused(400, "INVALID_ARGUMENT", "no")]
+        apply(outside, back)
+        sent = len(outside.jobs.sent)
+        retry, _ = apply(outside, back, withheld=lambda: "withheld: a newer one")
+        assert (retry.status, retry.error) == (Status.SKIPPED, "withheld: a newer one")
+        assert len(outside.jobs.sent) == sent
+        assert told(apply(outside, back))[0] == ("retry", "applied", "QUEUED")
+
     def test_a_reason_that_another_apply_cleared_before_the_cancel_is_recorded_again(
         self, outside: Outside
     ) -> None:

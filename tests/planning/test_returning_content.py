@@ -100,7 +100,8 @@ def test_content_does_not_come_back_when_attempts_was_lowered_to_what_failed() -
     assert change.reason == f'{REASON}; raise "attempts" or run it again with `reconciler rerun`'
     run = run_of(JOB, State.CANCELLING, 2, number=2)
     change = change_of(failed(1), (run, bound_to(JOB, run, 2, error=REASON)), attempts=1)
-    assert (change.reason, change.is_awaited) == ("cancelling", False)
+    assert (change.stuck, change.is_awaited) == (Stuck.FAILED, False)
+    assert change.reason == 'cancelling; raise "attempts" or run it again with `reconciler rerun`'
 
 
 def test_failed_set_ups_on_both_sides_of_a_stop_are_counted_apart() -> None:
@@ -139,8 +140,20 @@ def test_content_that_others_are_cancelling_is_not_waited_for(reason: str) -> No
 
 def test_content_that_came_back_three_times_is_not_waited_for() -> None:
     run = run_of(JOB, State.CANCELLING, 4, number=4)
-    change = change_of(stopped(1), stopped(2), stopped(3), (run, bound_to(JOB, run, 4, error=REASON)))
-    assert (change.reason, change.is_awaited) == ("cancelling", False)
+    pairs = [stopped(1), stopped(2), stopped(3), (run, bound_to(JOB, run, 4, error=REASON))]
+    change = change_of(*pairs)
+    assert (change.reason, change.is_awaited) == (f"cancelling; {TOO_OFTEN}", False)
+    # Nothing is cancelled for it.
+    live = run_of(wanted(content="b"), State.RUNNING, number=9)
+    claims = [*(claim for _, claim in pairs), bound_to(wanted(content="b"), live)]
+    found = plan([wanted(on_change="cancel")], [*(run for run, _ in pairs), live], claims)
+    assert [change.action for change in found.changes] == [Action.NONE]
+
+
+def test_a_refused_return_is_submitted_only_where_returns_are_permitted() -> None:
+    refused = claim_on(JOB, ClaimState.REJECTED, 2, error="no quota")
+    assert change_of(stopped(), (None, refused)).stopped
+    assert not change_of(failed(1), (None, refused), attempts=2).stopped
 
 
 def test_a_run_of_unknown_origin_blocks_the_return() -> None:

@@ -529,6 +529,37 @@ class TestStopped:
         told = self.shown(later, [self.FIRST], [self.CLAIM, pending])
         assert told["d" * 40, "reconciler"][0] == "pending"
 
+    def test_a_commit_whose_content_a_later_one_brought_back_follows_it(self) -> None:
+        """It was applied after the stop, and its own apply submitted nothing."""
+        runs, claims = self.second(State.SUCCEEDED)
+        runs[0] = structs.replace(runs[0], end_time="2026-01-01T12:00:00Z")
+        waited = record_of(JOB, sha="d" * 40, number=2, applied=(self.GOOD, self.BAD))
+        waited = structs.replace(waited, since=NOW + timedelta(hours=18))
+        told = self.shown(waited, runs, claims)
+        assert told["d" * 40, "reconciler"][0] == "success"
+        # One that was applied before the stop keeps that end.
+        before = structs.replace(waited, applied=(self.GOOD,), since=NOW + timedelta(hours=6))
+        assert self.shown(before, runs, claims)["d" * 40, "reconciler"][0] == "error"
+
+    def test_a_commit_that_began_a_turn_keeps_its_end_when_an_older_one_is_applied_again(self) -> None:
+        stopped = run_of(JOB, State.CANCELLED, 2, number=2, cancelled=self.BY)
+        third = run_of(JOB, State.SUCCEEDED, 3, number=3)
+        claims = [
+            self.CLAIM,
+            bound_to(JOB, stopped, 2, commit=self.REVERT, error=self.BY),
+            bound_to(JOB, third, 3, commit=self.GOOD),
+        ]
+        _, revert = self.records()
+        assert (
+            self.shown(revert, [self.FIRST, stopped, third], claims)[self.REVERT, "reconciler"][0] == "error"
+        )
+
+    def test_an_apply_of_other_jobs_leaves_it_open(self) -> None:
+        _, revert = self.records()
+        told = self.shown(revert, [self.FIRST], [self.CLAIM], desired=[TREES], whole=False)
+        assert {sha for sha, _ in told} == {self.REVERT}
+        assert {state for state, _ in told.values()} == {"pending"}
+
     def test_content_that_does_not_come_back_is_red_at_the_commit_that_wants_it(self) -> None:
         _, revert = self.records()
         by_hand = [structs.replace(self.CLAIM, error=BY_COMMAND)]
