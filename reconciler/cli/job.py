@@ -138,7 +138,10 @@ def _cancel(session: Session, job: ActualJob, log_format: str) -> None:
     except ServiceError as error:
         if job.state is State.CANCELLING:
             # Nothing but the record would make it a person's cancel.
-            hint = "apply may have cancelled it, and submits it again if it is wanted"
+            hint = (
+                "apply may have cancelled it, and submits it again if it is wanted: "
+                '"suspend: true" in its manifest prevents that'
+            )
             raise ServiceError(f"the cancellation isn't recorded: {error.message}", hint=hint) from None
         # Stopping the job counts more: whoever may cancel jobs needn't be able to write claims.
         said = f"the cancellation isn't recorded, so the run will count as cancelled outside: {error.message}"

@@ -399,7 +399,7 @@ class TestCancel:
         assert told(apply(outside, back))[0] == ("retry", "applied", "QUEUED")
 
     def test_a_reason_that_another_apply_cleared_before_the_cancel_is_recorded_again(
-        self, outside: Outside
+        self, outside: Outside, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         old, new = self.replaced(outside)
         cancel = outside.jobs.cancel
@@ -409,11 +409,13 @@ class TestCancel:
             assert claim_of_job(outside, old).error == "", "to that apply the run is wanted and alive"
             cancel(run)
 
-        outside.jobs.cancel = meanwhile  # type: ignore[method-assign]
+        monkeypatch.setattr(outside.jobs, "cancel", meanwhile)
         apply(outside, new)
         assert claim_of_job(outside, old).error.startswith("cancelled by apply: superseded by ")
 
-    def test_a_person_s_cancel_stays_the_reason(self, outside: Outside) -> None:
+    def test_a_person_s_cancel_stays_the_reason(
+        self, outside: Outside, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         old, new = self.replaced(outside)
         cancel = outside.jobs.cancel
 
@@ -421,7 +423,7 @@ class TestCancel:
             record_cancel(outside.ports, run, BY_COMMAND)
             cancel(run)
 
-        outside.jobs.cancel = meanwhile  # type: ignore[method-assign]
+        monkeypatch.setattr(outside.jobs, "cancel", meanwhile)
         apply(outside, new)
         assert claim_of_job(outside, old).error == BY_COMMAND
         assert told(apply(outside, old)) == [], "it stays cancelled"
