@@ -202,11 +202,14 @@ def _locked(place: Path) -> tuple[int, int, set[str]]:
         with ExitStack() as stack:
             with suppress(FileExistsError):
                 place.mkdir(mode=0o700)
-            folder = open_folder(place)
+            # Another process may remove the folder and its lock at any moment before this one has the lock.
+            try:
+                folder = open_folder(place)
+            except FileNotFoundError:
+                continue
             stack.callback(os.close, folder)
             if os.fstat(folder).st_uid != os.geteuid():
                 raise PermissionError(errno.EPERM, "it belongs to another user", str(place))
-            # Another process may remove the folder and its lock at any moment before this one has the lock.
             with suppress(FileNotFoundError):
                 lock = os.open(_LOCK, _OPEN_LOCK, 0o600, dir_fd=folder)
                 stack.callback(os.close, lock)

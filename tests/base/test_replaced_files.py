@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from reconciler.base import replaced_files
 from reconciler.base.replaced_files import replace_files, write_file
+from reconciler.base.safe_files import open_folder
 
 # Replaces jobs/a/1.yaml, jobs/a/2.yaml and jobs/b/1.yaml, and is killed before the call of a number.
 KILLED = """
@@ -166,6 +168,22 @@ for number in range(50):
     assert [writer.wait() for writer in writers] == [0, 0, 0, 0]
     assert texts(root)["a/1.yaml"] in {text * 1000 for text in "abcd"}
     assert scratches(root) == []
+
+
+def test_folder_that_another_process_removes_before_it_is_opened_is_made_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[Path] = []
+
+    def open_removed(place: Path) -> int:
+        if place not in removed:
+            removed.append(place)
+            place.rmdir()
+        return open_folder(place)
+
+    monkeypatch.setattr(replaced_files, "open_folder", open_removed)
+    replace_files({root / "jobs" / "a" / "1.yaml": b"new"})
+    assert (len(removed), texts(root)["a/1.yaml"], scratches(root)) == (1, "new", [])
 
 
 def test_failed_write_changes_no_file(root: Path) -> None:

@@ -281,9 +281,9 @@ def test_two_watchers_of_different_trees_end_at_the_bound(local: Team) -> None:
         for watch in (one, another):
             watch.awaits_rest()
         assert standing(local) == ended, "nothing is submitted any more"
-        assert {count for count, _ in ended.values()} <= {3, 4}
-    # Two that cancel each other's last run at the same moment are both stuck.
-    (stuck, *_) = [clone for clone, args in trees if ended[args][1] == "CANCELLED"]
+    # The other may have as few as one run, if it always came first, or be stuck too.
+    assert max(count for count, _ in ended.values()) == 4
+    (stuck, *_) = [clone for clone, args in trees if ended[args] == (4, "CANCELLED")]
     said = local.run(stuck, "plan").out
     assert "stopped and wanted again three times: another apply wants other content" in said
     assert "`reconciler rerun census`" in said

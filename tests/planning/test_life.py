@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import urllib3
 from repository import Repository
-from waiting import PATIENCE
+from waiting import PATIENCE, until
 
 
 def call(repository: Repository, method: str, path: str, body: Any = None) -> Any:
@@ -71,7 +71,7 @@ def test_a_deleted_job_is_told_and_not_made_again(repository: Repository) -> Non
     assert repository.run("apply").code == 0
     (job,) = jobs(repository)
     call(repository, "POST", f"v1/{job['name']}:cancel", {})
-    assert repository.run("cancel", "census").code == 0
+    until(lambda: jobs(repository)[0]["state"] == "JOB_STATE_CANCELLED")
     assert drift(repository) == ["cancelled-outside"]
     call(repository, "DELETE", f"v1/{job['name']}")
     for _ in range(2):
