@@ -21,8 +21,7 @@ from reconciler.google.session import Session
 from reconciler.model.applied_tree import Relation, TreeFinding
 from reconciler.model.cause import cause_of, is_set_up, with_name
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
-from reconciler.model.manifest import Manifest
-from reconciler.model.plan import Action, Plan, Stuck
+from reconciler.model.plan import Action, Change, Plan, Stuck
 from reconciler.operations.apply import ApplyListener, apply, submitted_by
 from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
@@ -176,9 +175,9 @@ def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
 def _failure_lines(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> Iterator[str]:
     """Yield a line for each awaited job that didn't succeed or didn't end during the wait."""
     changes = [(change, change.desired) for change in plan.changes if change.desired]
-    wanted = {key: job.manifest for _, job in changes for key in keys_of(job)}
+    wanted = {key: change for change, job in changes for key in keys_of(job)}
     # An adopted run has no label with a key.
-    wanted |= {change.actual.resource: job.manifest for change, job in changes if change.actual}
+    wanted |= {change.actual.resource: change for change, _ in changes if change.actual}
     for job in ended:
         if job.state != State.SUCCEEDED:
             yield _failure(job, wanted.get(job.labels.get(KEY) or job.resource))
@@ -186,13 +185,15 @@ def _failure_lines(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob,
         yield f"the wait ended before {resource} did"
 
 
-def _failure(job: ActualJob, manifest: Manifest | None) -> str:
+def _failure(job: ActualJob, change: Change | None) -> str:
     """Return a line about a job that ended FAILED or CANCELLED: its cause and the next step."""
-    ended = "failed," if job.state is State.FAILED else "was"
-    attempt, attempts = attempt_of(job), manifest.reconcile.attempts if manifest else 1
-    again = job.state is State.FAILED and attempt < attempts and not is_set_up(job)
-    more = f"; the next apply starts attempt {attempt + 1} of {attempts}" if again else ""
-    return f"{job.job_name} {ended} {cause_of(job, manifest.name if manifest else '')}{more}"
+    ended, more, name = "failed," if job.state is State.FAILED else "was", "", ""
+    if change and change.desired:
+        name, attempts = change.desired.manifest.name, change.desired.manifest.reconcile.attempts
+        attempt = attempt_of(job) - change.free
+        if job.state is State.FAILED and attempt < attempts and not is_set_up(job):
+            more = f"; the next apply starts attempt {attempt + 1} of {attempts}"
+    return f"{job.job_name} {ended} {cause_of(job, name)}{more}"
 
 
 def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -202,7 +203,8 @@ def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[str]:
     for change in plan.changes:
         if not change.desired or (change.stuck not in _UNSUCCESSFUL and id(change) not in adopted):
             continue
-        if change.actual and change.actual.state.ended:
-            yield _failure(change.actual, change.desired.manifest)
+        # The reason says if content that apply stopped comes back, and its job's cause doesn't.
+        if change.actual and change.actual.state.ended and not change.stopped:
+            yield _failure(change.actual, change)
         else:
             yield f"{change.job_name}: {with_name(change.reason, change.desired.manifest.name)}"

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from reconciler.base.sanitize import one_line
-from reconciler.model.claim import Claim, ClaimState
+from reconciler.model.claim import Claim, ClaimState, is_by_apply
 from reconciler.model.job import UNREADABLE, ActualJob, ErrorInfo, State
 
 _BARE = "`reconciler rerun`"
@@ -155,6 +155,7 @@ _APPLY = "then run `reconciler apply`"
 _CODE = "see `reconciler logs {name}` and correct the code"
 _MACHINE = "give it a larger machineType"
 _WAYS_OUT = 'set "suspend: true" to leave it stopped, or run it again with `reconciler rerun {name}`'
+_RETURNS = "`reconciler apply` submits it again once a manifest wants it"
 _AGAIN = "run it again with `reconciler rerun {name}`"
 _LIMIT = 'raise the limit under "scheduling"'
 _RESTART = "`reconciler serve --stop` makes it read changed variables"
@@ -340,6 +341,7 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
             remedy = _STOP
         if reason == "REQUESTED" and job.cancelled is not None:
             brief = job.cancelled or "cancelled outside the reconciler"
+            remedy = _RETURNS if is_by_apply(job.cancelled) else remedy
         message = brief if class_ is _CANCELLED else head or brief
         last = job.error.strip().rpartition("\n")[2].strip()
         # The installer names the package in its last line.

@@ -166,7 +166,9 @@ def _return_ended(
     try:
         _check_limits(session, merged)
     except RefusedError as error:
-        return plan, [*unended, *(failed(change, error) for change in later if change.action in SUBMISSIONS)]
+        refused = RefusedError(f"with what this apply has done already, {error.message}", hint="apply again")
+        unmade = (change for change in later if change.action in SUBMISSIONS)
+        return plan, [*unended, *(failed(change, refused) for change in unmade)]
     # The commit's record has these jobs already, as jobs that haven't ended.
     with closing(applier.run(replaced(plan, changes=tuple(later)))) as submitted:
         return merged, [*unended, *submitted]

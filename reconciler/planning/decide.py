@@ -311,7 +311,7 @@ class _Decision:
             return self._blocked(key, number, clash)
         action = Action.SUBMIT if number == 1 else Action.RETRY
         change = self._about(action, reason, key, number, fields=fields, actual=actual)
-        return replace(change, free=self._free, not_before=not_before)
+        return replace(change, not_before=not_before)
 
     def _clash(self, name: str) -> str | None:
         """Return the reason against a job name that other content has."""
@@ -359,6 +359,7 @@ class _Decision:
             desired=self._job,
             actual=actual,
             key=key,
+            free=self._free,
             stuck=stuck,
         )
 

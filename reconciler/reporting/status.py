@@ -39,7 +39,7 @@ class Over(Enum):
     NOTHING = auto()
     """Post only if the context has no status: an existing status comes from a better informed process."""
     SOMETHING = auto()
-    """Post only if the context has a status, which is out of date."""
+    """Post only if the context has a status, which is out of date: not the end of the same run."""
     NO_END = auto()
     """Don't replace the status of the same run's end, which has more detail."""
 
@@ -119,8 +119,13 @@ def freshness(status: CommitStatus, existing: CommitStatus | None) -> Freshness:
         return Freshness.KNOWN
     # An error without the run's mark, such as a refusal, is no end of the run.
     is_end = existing.state != "pending" and _run_of(existing) == _run_of(status)
-    if status.over is Over.NOTHING or (status.over is Over.NO_END and is_end):
-        return Freshness.KNOWN
+    match status.over:
+        case Over.NOTHING:
+            return Freshness.KNOWN
+        case Over.NO_END if is_end:
+            return Freshness.KNOWN
+        case Over.SOMETHING if is_end and _run_of(status):
+            return Freshness.KNOWN
     return Freshness.NEW if _is_forward(status, existing) else Freshness.OLD
 
 

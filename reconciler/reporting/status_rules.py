@@ -92,8 +92,9 @@ class Verdict(Struct, frozen=True):
         word: The state in a word or two, for the overall status.
         state: The state in GitHub's terms.
         final: True if the state stays unless a person intervenes.
-        sha: The commit of the first submission, "" for none.
-        status: The status for that commit; None for no status.
+        sha: The commit that shows it: that of the first submission, or the record's own before one; "" for
+            none.
+        status: The status for that commit. It also replaces an older status on another commit with the job.
         guess: True if an earlier apply may have posted a better reason why the job wasn't submitted.
         step: The job's progress, a number that never falls.
     """
@@ -102,8 +103,8 @@ class Verdict(Struct, frozen=True):
     word: str
     state: StatusState
     final: bool
-    sha: str = ""
-    status: CommitStatus | None = None
+    sha: str
+    status: CommitStatus
     guess: bool = False
     step: int = 0
 
@@ -163,11 +164,15 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
     each = view.each if view.each is not None else len(verdicts) <= MANY
     for verdict in verdicts:
         # A job that had ended before this commit needs no new status at the commit that submitted it.
-        is_settled = record.jobs[verdict.name].settled and verdict.final and verdict.sha != record.sha
-        if verdict.status and verdict.sha and not is_settled:
-            # Without a status per job, only update statuses that exist: a pending one must not stay for ever.
-            over = verdict.status.over if each else Over.SOMETHING
-            by_commit[verdict.sha].append(replace(verdict.status, over=over))
+        if record.jobs[verdict.name].settled and verdict.final and verdict.sha != record.sha:
+            continue
+        # Without a status per job, only update statuses that exist: a pending one must not stay for ever. The
+        # same holds for this commit if another one submitted the job: it may say "not submitted yet".
+        update = replace(verdict.status, over=Over.SOMETHING)
+        if verdict.sha:
+            by_commit[verdict.sha].append(verdict.status if each else update)
+        if verdict.sha != record.sha:
+            by_commit[record.sha].append(update)
     if record.whole:
         # Only a commit with jobs that this cost their success names the commit that replaced it.
         cost = any(
@@ -195,10 +200,11 @@ def duplicate_statuses(view: View) -> dict[str, list[CommitStatus]]:
 
 def reopened(view: View, record: CommitRecord, newest: CommitRecord) -> CommitRecord:
     """Return the record, open again if one of its jobs was submitted twice, or is attempted again."""
+    is_newest = record.sha == newest.sha
     twice = {
         name
         for name, job in record.jobs.items()
-        if any(attempt.others for _, attempt in turn_of(view.attempts, record, job)[0])
+        if any(a.others for _, a in turn_of(view.attempts, record, job, is_newest=is_newest)[0])
     }
     jobs = {
         name: replace(job, settled=job.settled and name not in twice) for name, job in record.jobs.items()
@@ -213,11 +219,9 @@ def may_turn(view: View, record: CommitRecord, newest: CommitRecord) -> bool:
 
     That takes a job that failed and whose content the newest commit still has: its `attempts` may be raised.
     """
-    return record.whole and any(
-        claimed[-1][1].failed
-        for name, job in record.jobs.items()
-        if not _is_superseded(name, job, newest) and (claimed := turn_of(view.attempts, record, job)[0])
-    )
+    wanted = (job for name, job in record.jobs.items() if not _is_superseded(name, job, newest))
+    turns = (turn_of(view.attempts, record, job, is_newest=record.sha == newest.sha)[0] for job in wanted)
+    return record.whole and any(turn[-1][1].failed for turn in turns if turn)
 
 
 def drift_status(contexts: Contexts, drift: Sequence[Drift]) -> CommitStatus:
@@ -289,24 +293,22 @@ def _is_superseded(name: str, job: WantedJob, newest: CommitRecord) -> bool:
 def _verdict(
     view: View, record: CommitRecord, name: str, job: WantedJob, *, superseded: str, is_newest: bool
 ) -> Verdict:
-    claimed, later = turn_of(view.attempts, record, job)
+    claimed, is_last = turn_of(view.attempts, record, job, is_newest=is_newest)
     attempts = claimed[-1][1].id.attempt if claimed else 0
-    change = view.change(name, job.keys) if not later else None
+    change = view.change(name, job.keys) if is_last else None
     is_of_other = False
     if claimed and claimed[-1][1].stopped and not superseded:
-        is_returning = change.action in _TO_BE_RETRIED if change else not (view.plan.whole or later)
-        if is_newest and is_returning:
-            claimed = []  # this commit brings the content back
-        elif is_newest:
-            is_of_other = True
-        else:
+        if claimed[0][0].commit == record.sha and not is_newest:
             superseded, change = "superseded", None
+        elif change.action in _TO_BE_RETRIED if change else not view.plan.whole:
+            claimed = []  # the content comes back for this commit
+        else:
+            is_of_other = True
     verdict = _judge(
         view, record.sha, name, job, _without_idle_refusal(claimed), change, superseded=superseded
     )
-    is_of_other &= verdict.sha != record.sha
-    if is_of_other or any(turn[0][0].commit == verdict.sha for turn in later):
-        verdict = replace(verdict, status=None)  # that commit shows its own end, or the newest turn
+    if is_of_other and verdict.sha != record.sha:
+        verdict = replace(verdict, sha="")  # the commit that began the turn shows its own end
     # "submitted twice" counts as an end although it isn't final: it may be found out after the end of the
     # first run, and the number must not fall then.
     return replace(verdict, step=2 * attempts + (verdict.final or verdict.word == _SUBMITTED_TWICE))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from reconciler.model.claim import Claim, CommitRecord, WantedJob, time_of
+from reconciler.model.claim import Claim, CommitRecord, WantedJob
 from reconciler.planning.attempts import Attempt
 
 Claimed = Sequence[tuple[Claim, Attempt]]
@@ -28,32 +28,16 @@ def turns_of(keys: Sequence[str], attempts: Attempts) -> Sequence[Claimed]:
     return turns
 
 
-def turn_of(attempts: Attempts, record: CommitRecord, job: WantedJob) -> tuple[Claimed, Sequence[Claimed]]:
-    """Return the attempts that a commit's statuses are about, and the content's later turns.
+def turn_of(
+    attempts: Attempts, record: CommitRecord, job: WantedJob, *, is_newest: bool
+) -> tuple[Claimed, bool]:
+    """Return the attempts that a commit's statuses are about, and True if these are the content's last turn.
 
-    It is the last turn that this commit began. Without one, it is the last that began before it was applied,
-    or the next one if that had ended by then.
+    A commit that began an earlier turn keeps the end of that one, unless it is the newest commit.
     """
     turns = turns_of(job.keys, attempts)
     if not turns:
-        return [], []
-    own = [n for n, turn in enumerate(turns) if turn[0][0].commit == record.sha]
-    last = own[-1] if own else max(n for n, turn in enumerate(turns) if not n or _began_before(record, turn))
-    while not own and last + 1 < len(turns) and _ended_before(record, turns[last]):
-        last += 1
-    return turns[last], turns[last + 1 :]
-
-
-def _ended_before(record: CommitRecord, turn: Claimed) -> bool:
-    run = turn[-1][1].run
-    ended = time_of(run.end_time) if run and run.state.ended else None
-    return ended is not None and ended < record.since
-
-
-def _began_before(record: CommitRecord, turn: Claimed) -> bool:
-    claim, attempt = turn[0]
-    if claim.commit in record.applied:
-        return True
-    # A record lists a limited number of commits, and a changed work tree has none.
-    made = time_of(attempt.run.create_time) if attempt.run else None
-    return made is not None and made < record.since
+        return [], True
+    own = [turn for turn in turns if turn[0][0].commit == record.sha]
+    turn = own[-1] if own and not is_newest else turns[-1]
+    return turn, turn is turns[-1]

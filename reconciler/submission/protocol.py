@@ -347,10 +347,13 @@ class Submitter:
             base64.b32encode(self._ports.chance(_REQUEST_ID_BYTES)).decode("ascii").rstrip("=").lower()
         )
         before = found.claim if found else order.claim
+        # No request of a rejected claim made a job: this is the job's first submission.
+        is_first = before.state is ClaimState.REJECTED and order.claim.commit
+        commit = order.claim.commit if is_first else before.commit
         pending = replace(
             order.claim,
             state=ClaimState.PENDING,
-            commit=before.commit,
+            commit=commit,
             request_ids=(*before.request_ids, request_id)[-MAX_REQUEST_IDS:],
             credential_expiry=credential.expires,
             refusals=before.refusals,

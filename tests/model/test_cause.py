@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from reconciler.model import cause
 from reconciler.model.cause import CauseClass, cause_of, error_info, is_set_up, marked_info
+from reconciler.model.claim import by_apply
 from reconciler.model.job import ErrorInfo, State
 from reconciler.training_service.state import records
 from tests.planning import run_of, wanted
@@ -145,6 +146,13 @@ def test_a_cancel_names_the_two_ways_out() -> None:
         str(found)
         == 'cancelled by its time limit; raise the limit under "scheduling", or correct the code if it hung'
     )
+
+
+def test_cancel_by_apply_needs_no_rerun() -> None:
+    found = cause_of(replace(RUN, state=State.CANCELLED, cancelled=by_apply("superseded by census_1")))
+    assert found is not None
+    again = "; `reconciler apply` submits it again once a manifest wants it"
+    assert str(found) == by_apply("superseded by census_1") + again
 
 
 def test_every_reason_of_the_embedded_service_has_words_a_class_and_a_remedy() -> None:

@@ -59,7 +59,8 @@ def test_the_limits_hold_for_both_halves_of_an_apply_together(commands: Commands
     commands.meanwhile.append(lambda: commands.outside.jobs.becomes(run_of(commands), State.CANCELLED))
     result = commands.run("apply", "--yes")
     assert (result.code, len(commands.outside.jobs.jobs)) == (1, 2)
-    assert "the plan has 2 submissions" in result.out
+    assert "with what this apply has done already, the plan has 2 submissions" in result.out
+    assert "(apply again)" in result.out
     # The next apply has one alone.
     assert commands.run("apply", "--yes").code == 0
     assert names(commands)[-1] == ("census", State.QUEUED)
@@ -82,3 +83,19 @@ def test_a_look_that_fails_after_the_wait_hides_nothing_that_was_done(
     assert "applied  submit  third_" in result.out
     assert "failed   none    census_" in result.out
     assert "the service is away" in result.out
+
+
+def test_attempts_are_counted_without_the_job_that_apply_stopped(commands: Commands) -> None:
+    commands.job("census", "a", reconcile="attempts: 2")
+    (commands.root / "jobs" / "third.yaml").unlink()
+    commands.outside.jobs.becomes(run_of(commands), State.CANCELLED)
+    for left in (1, 0):
+        commands.meanwhile.append(
+            lambda: commands.outside.jobs.becomes(commands.outside.jobs.jobs[-1], State.FAILED)
+        )
+        result = commands.run("apply", "--wait", "--yes")
+        assert result.code == 1
+        assert ("the next apply starts attempt 2 of 2" in result.err) == bool(left), result.err
+    assert len(commands.outside.jobs.jobs) == 3
+    assert commands.run("apply", "--wait", "--yes").code == 1
+    assert len(commands.outside.jobs.jobs) == 3

@@ -228,6 +228,36 @@ def test_a_revert_waits_for_the_run_that_is_being_cancelled(local: Team) -> None
 
 
 @pytest.mark.fault(59)
+def test_a_commit_that_waits_shows_the_job_that_another_commit_brings_back(local: Team) -> None:
+    good = local.push(args=[GOOD])
+    assert local.run(local.author, "apply").code == 0
+    move(local, JobState.RUNNING, JobState.QUEUED)
+    local.push(args=[BAD])
+    with local.author.start("apply", **local.environ) as stopped:
+        until(lambda: local.runs()[0] == (GOOD, "CANCELLING"))
+        stopped.kill()
+    waits = revert(local)
+    digest = local.run(local.author, "plan", "--format", "json").json["digest"]
+    assert local.run(local.author, "apply", "--plan-digest", digest).code == 1
+    assert local.said(waits)[0] == "pending"
+    move(local, JobState.CANCELLED, JobState.CANCELLING)
+    assert local.run(local.author, "report").code == 0
+    census = "reconciler/local/census"
+    assert local.said(waits, census) == ("pending", "not submitted yet")
+
+    unrelated = local.push(args=["other"], name="other")
+    assert local.run(local.author, "apply").code == 0
+    assert local.runs()[-2:] == [(GOOD, "QUEUED"), ("other", "QUEUED")]
+    assert local.said(waits)[0] == local.said(waits, census)[0] == "pending"
+    move(local, JobState.RUNNING, JobState.QUEUED)
+    move(local, JobState.SUCCEEDED, JobState.RUNNING)
+    assert local.run(local.author, "report").code == 0
+    for sha in (waits, unrelated):
+        assert local.said(sha)[0] == local.said(sha, census)[0] == "success"
+    assert local.said(good)[0] == local.said(good, census)[0] == "error"
+
+
+@pytest.mark.fault(59)
 def test_a_person_s_cancel_of_a_run_that_apply_is_cancelling_is_final(local: Team) -> None:
     local.push(args=[GOOD])
     assert local.run(local.author, "apply").code == 0

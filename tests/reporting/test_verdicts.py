@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -77,11 +78,14 @@ def record_of(*jobs: DesiredJob, sha: str = OTHER, number: int = 1, **fields: An
 def told(
     runs: Iterable[ActualJob], claims: Iterable[Claim], problem: str = ""
 ) -> dict[str, list[CommitStatus]]:
-    """The statuses of single jobs, by commit."""
+    """The statuses of single jobs, by commit, without updates of what only a commit of before may have."""
     found = due_statuses(
         view_of(runs, claims, problems={"census": problem} if problem else None), record_of(JOB)
     )
-    single = {sha: [s for s in of_sha if s.context == CONTEXT] for sha, of_sha in found.by_commit.items()}
+    single = {
+        sha: [s for s in of_sha if s.context == CONTEXT and s.over is not Over.SOMETHING]
+        for sha, of_sha in found.by_commit.items()
+    }
     return {sha: of_sha for sha, of_sha in single.items() if of_sha}
 
 
@@ -117,6 +121,21 @@ def test_the_first_submissions_commit_is_told() -> None:
     (asked,) = told([first, second], claims)
     assert asked == ASKED
     assert told([first], [bound_to(JOB, first, commit="")]) == {}, "submitted from a dirty work tree"
+
+
+def test_a_commit_that_waited_for_a_submission_is_told_of_the_one_by_another_commit() -> None:
+    """It says "not submitted yet", or why: of its own it would say so for ever."""
+    waiting = CommitStatus("pending", CONTEXT, "not submitted yet")
+    for end, dropped in itertools.product((State.RUNNING, State.SUCCEEDED, State.FAILED), (False, True)):
+        run = run_of(JOB, end)
+        for commit in (ASKED, ""):
+            claim = bound_to(JOB, run, commit=commit, ended=end if end.ended else None)
+            found = due_statuses(view_of([] if dropped else [run], [claim]), record_of(JOB))
+            (update,) = [status for status in found.by_commit[OTHER] if status.context == CONTEXT]
+            assert freshness(update, None) is Freshness.KNOWN, "one that only found the job shows no status"
+            assert freshness(update, waiting) is Freshness.NEW
+    ended = structs.replace(update, description=f"failed after 5 s, exit code 3 · run {HASH}")
+    assert freshness(update, ended) is Freshness.KNOWN, "the end from the run itself has more detail"
 
 
 def test_each_commit_with_an_adopted_job_is_told() -> None:
@@ -476,14 +495,21 @@ class TestStopped:
         return good, record_of(JOB, sha=self.REVERT, number=3, applied=(self.GOOD, self.BAD))
 
     def shown(
-        self, record: CommitRecord, runs: list[ActualJob], claims: list[Claim], **view: Any
+        self,
+        record: CommitRecord,
+        runs: list[ActualJob],
+        claims: list[Claim],
+        newest: CommitRecord | None = None,
+        before: Collection[tuple[str, str]] = (),
+        **view: Any,
     ) -> dict[tuple[str, str], tuple[str, str]]:
-        """State and description by commit and context."""
-        due = due_statuses(view_of(runs, claims, **view), record, self.records()[1])
+        """State and description by commit and context, where `before` had statuses."""
+        due = due_statuses(view_of(runs, claims, **view), record, newest or self.records()[1])
         return {
             (sha, status.context): (status.state, status.description.partition(" · ")[0])
             for sha, statuses in due.by_commit.items()
             for status in statuses
+            if status.over is not Over.SOMETHING or (sha, status.context) in before
         }
 
     def test_the_first_commit_keeps_its_end_and_the_other_waits(self) -> None:
@@ -530,16 +556,37 @@ class TestStopped:
         assert told["d" * 40, "reconciler"][0] == "pending"
 
     def test_a_commit_whose_content_a_later_one_brought_back_follows_it(self) -> None:
-        """It was applied after the stop, and its own apply submitted nothing."""
-        runs, claims = self.second(State.SUCCEEDED)
-        runs[0] = structs.replace(runs[0], end_time="2026-01-01T12:00:00Z")
+        """Its own apply submitted nothing: the run was still being cancelled, for example."""
         waited = record_of(JOB, sha="d" * 40, number=2, applied=(self.GOOD, self.BAD))
-        waited = structs.replace(waited, since=NOW + timedelta(hours=18))
-        told = self.shown(waited, runs, claims)
-        assert told["d" * 40, "reconciler"][0] == "success"
-        # One that was applied before the stop keeps that end.
-        before = structs.replace(waited, applied=(self.GOOD,), since=NOW + timedelta(hours=6))
-        assert self.shown(before, runs, claims)["d" * 40, "reconciler"][0] == "error"
+        single, verdict = ("d" * 40, CONTEXT), ("d" * 40, "reconciler")
+        cancelling = structs.replace(self.FIRST, state=State.CANCELLING)
+        told = self.shown(waited, [cancelling], [self.CLAIM])
+        assert told[verdict] == ("pending", "0 of 1 job succeeded, 1 cancelling")
+        told = self.shown(waited, [self.FIRST], [self.CLAIM])
+        assert told[single] == ("pending", "not submitted yet")
+        assert told[verdict] == ("pending", "0 of 1 job succeeded, 1 not submitted yet")
+        runs, claims = self.second(State.SUCCEEDED)
+        told = self.shown(waited, runs, claims, before=[single])
+        assert told[single] == ("success", "succeeded")
+        assert told[verdict] == ("success", "1 job succeeded")
+
+    def test_a_commit_that_waited_is_red_once_another_one_wants_other_content(self) -> None:
+        waited = record_of(JOB, sha="d" * 40, number=2, applied=(self.GOOD, self.BAD))
+        newest = record_of(wanted(content="b"), sha="e" * 40, number=4)
+        told = self.shown(waited, [self.FIRST], [self.CLAIM], newest, before=[("d" * 40, CONTEXT)])
+        assert told["d" * 40, CONTEXT] == ("error", f"superseded, {self.BY}")
+        assert told["d" * 40, "reconciler"] == ("error", "cancelled: census")
+
+    def test_the_newest_commit_shows_the_newest_turn_though_an_earlier_one_was_its_own(self) -> None:
+        runs, claims = self.second(State.RUNNING)
+        again = record_of(JOB, sha=self.GOOD, number=4, applied=(self.BAD, self.REVERT))
+        told = self.shown(again, runs, claims, again, before=[(self.GOOD, CONTEXT)])
+        assert {state for state, _ in told.values()} == {"pending"}
+        assert told.keys() == {
+            (self.REVERT, CONTEXT),
+            (self.GOOD, CONTEXT),
+            (self.GOOD, "reconciler"),
+        }
 
     def test_a_commit_that_began_a_turn_keeps_its_end_when_an_older_one_is_applied_again(self) -> None:
         stopped = run_of(JOB, State.CANCELLED, 2, number=2, cancelled=self.BY)
@@ -549,10 +596,11 @@ class TestStopped:
             bound_to(JOB, stopped, 2, commit=self.REVERT, error=self.BY),
             bound_to(JOB, third, 3, commit=self.GOOD),
         ]
-        _, revert = self.records()
-        assert (
-            self.shown(revert, [self.FIRST, stopped, third], claims)[self.REVERT, "reconciler"][0] == "error"
-        )
+        again, revert = self.records()
+        again = structs.replace(again, number=4)
+        runs = [self.FIRST, stopped, third]
+        assert self.shown(revert, runs, claims, again)[self.REVERT, "reconciler"][0] == "error"
+        assert self.shown(again, runs, claims, again)[self.GOOD, "reconciler"][0] == "success"
 
     def test_an_apply_of_other_jobs_leaves_it_open(self) -> None:
         _, revert = self.records()

@@ -182,6 +182,19 @@ def test_the_commit_is_that_of_the_first_submission(outside: Outside) -> None:
     assert (claim.commit, claim.path, claim.on_delete) == ("c1", "jobs/moved.yaml", "cancel")
 
 
+def test_the_commit_of_a_refused_submission_is_that_of_the_next_one(outside: Outside) -> None:
+    """No job carries the first commit, which may be of another turn of the content."""
+    outside.jobs.answers = [Refused(400, "INVALID_ARGUMENT", "no such machine")]
+    assert settle(outside).claim.commit == "c1"
+    outside.time.now += MOMENT + timedelta(days=1)
+    without = Order(replace(CLAIM, commit=""), body)
+    outside.jobs.answers = [Refused(400, "INVALID_ARGUMENT", "no such machine")]
+    assert settle(outside, without).claim.commit == "c1", "a changed work tree has none"
+    outside.time.now += timedelta(days=1)
+    claim = settle(outside, Order(replace(CLAIM, commit="c2"), body)).claim
+    assert (claim.state, claim.commit) == (ClaimState.BOUND, "c2")
+
+
 def test_requests_that_are_never_answered_end_with_a_question(outside: Outside) -> None:
     for _ in range(MAX_UNANSWERED):
         outside.jobs.answers = [Unknown("no answer came")]
