@@ -62,6 +62,8 @@ _CORRUPT = re.compile(
     rb"|corrupt loose object |(?:loose|packed) object [0-9a-f]{40} .* is corrupt$)",
     re.MULTILINE,
 )
+# What git prints to run for a repository of another user ("dubious ownership").
+_TRUSTING = re.compile(rb"git config --global --add safe\.directory [^\n]+")
 _OBJECT = re.compile(rb"(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])")
 
 
@@ -120,7 +122,10 @@ class Git:
         except subprocess.CalledProcessError as error:
             if is_corrupt(error.stderr):
                 raise CorruptObjectError(_object_in(error.stderr)) from None
-            raise GitError(_reason(error.stderr) or f"git exited with {error.returncode}") from None
+            reason = _reason(error.stderr) or f"git exited with {error.returncode}"
+            trusting = _TRUSTING.search(error.stderr)
+            hint = f"if you trust it, run `{trusting[0].decode(errors='replace')}`" if trusting else ""
+            raise GitError(reason, hint=hint) from None
         except subprocess.TimeoutExpired:
             raise GitError(f"git took longer than {timeout:.0f} s") from None
         except OSError as error:

@@ -68,7 +68,6 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             desired,
             seen.observed,
             _Listener(arguments, context, desired),
-            whole=not (arguments.paths or selection),
             by_hand=is_by_hand(),
             reviewed=arguments.plan_digest,
             allow_older=arguments.allow_older,

@@ -12,6 +12,7 @@ from argcomplete.shell_integration import shellcode
 
 from reconciler.base.errors import ExitCode
 from reconciler.base.state_dir_trust import home_of
+from reconciler.git.index import GitIndex
 from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.schemas import KINDS
 from reconciler.manifests.settings import find_root, load_config
@@ -48,8 +49,9 @@ def _job_names(**_: object) -> list[str]:
     home_of(root, os.environ)  # raises an error if another person may have made the home
     config = load_config(root)
     filled = frozenset(config.environment(os.environ.get("RECONCILER_ENV") or None).defaults)
+    index = GitIndex(root, os.environ)
     with cached_manifests(root, filled, os.environ) as known:
-        found = validate(root, manifest_paths(root, [])[0], filled, known=known, whole=True)
+        found = validate(root, manifest_paths(root, [])[0], filled, known=known, whole=True, index=index)
     return [manifest.name for manifest in found.manifests]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
+from reconciler.git.index import GitIndex
 from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import find_root
 from reconciler.model.manifest import Selection
@@ -176,7 +178,7 @@ def _report(plan: Plan, arguments: argparse.Namespace, adopted: Mapping[str, Ado
             lines.append("    note: the manifest stays as it was; see `reconciler plan`")
         if job.suspended and place not in plan.kept:
             lines.append(f"    suspended: {job.suspended}")
-    submitted = plan.submitted(root)
+    submitted = plan.submitted(root, GitIndex(root, os.environ))
     what = ", ".join(submitted) if submitted else "none of these jobs"
     return [*lines, f"The next apply submits {what}."]
 

@@ -69,13 +69,10 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
         raise
     print_problems(desired.warnings, arguments.log_format)
     with context.session(start=False) as session:
-        seen, whole = (
-            look(session.ports, wanted_of(desired.jobs), full=arguments.full),
-            not (arguments.paths or selection),
-        )
+        seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full)
         print_lines(seen.notes, arguments.log_format)
-        plan = plan_of(session, desired, seen.observed, whole=whole, by_hand=is_by_hand())
-        plan = with_tree(plan, tree_check(session, whole=whole).compare())
+        plan = plan_of(session, desired, seen.observed, by_hand=is_by_hand())
+        plan = with_tree(plan, tree_check(session, whole=desired.whole).compare())
     return with_changed_files(plan, desired, context.config.root, os.environ), desired.warnings
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import Problem, capped
 from reconciler.base.errors import ExitCode, InvalidError, NotFoundError
 from reconciler.cli import print_json
+from reconciler.git.index import GitIndex
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.settings import check_found, find_root, load_config
@@ -36,10 +37,11 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         print(validation_github(1, [_in_checkout(problem, root) for problem in error.problems]))
         return ExitCode.INVALID
     paths, missing = manifest_paths(root, arguments.paths)
+    index = GitIndex(root, os.environ)
     with cached_manifests(root, filled, os.environ) as known:
-        found = validate(root, paths, filled, known=known, whole=not arguments.paths)
+        found = validate(root, paths, filled, known=known, whole=not arguments.paths, index=index)
     check_found(found, arguments.paths)
-    errors = [*found.problems, *capped(_code_problems(root, found.manifests))]
+    errors = [*found.problems, *capped(_code_problems(root, found.manifests, index))]
     images = capped(image_warnings(found.images, date.today()))
     problems = sorted([*errors, *config.warnings, *missing, *found.warnings, *images])
     if arguments.format == "json":
@@ -70,10 +72,10 @@ def _in_checkout(problem: Problem, root: Path) -> Problem:
     return replace(problem, path=path.as_posix())
 
 
-def _code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
+def _code_problems(root: Path, manifests: Sequence[Manifest], index: GitIndex) -> list[Problem]:
     if all(manifest.package is None for manifest in manifests):
         return []
     # Slow to import, and needed only for jobs with a package.
     from reconciler.operations.staged_code import code_problems
 
-    return code_problems(root, manifests)
+    return code_problems(root, manifests, index)

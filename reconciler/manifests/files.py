@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem, file_problem, too_large
 from reconciler.base.errors import UsageError, check_machine
 from reconciler.base.safe_files import IrregularFileError, open_file
+from reconciler.model.tracking import COMMITTED, Index, is_leftover
 
 MAX_FILES = 50_000
 SUFFIXES = (".yaml", ".yml")
@@ -215,12 +216,13 @@ Found = tuple[list[ManifestFile], list[Obstacle]]
 """The files, and the paths that can't be read."""
 
 
-def find_manifests(root: Path, paths: Iterable[Path]) -> Found:
+def find_manifests(root: Path, paths: Iterable[Path], index: Index = COMMITTED) -> Found:
     """Return the `*.yaml` and `*.yml` files below `paths`, sorted, without those in hidden folders.
 
-    A path may also be a file. Raises UsageError for a missing path, and for more than MAX_FILES files.
+    What editors leave is left out unless git tracks it; by default everything counts as tracked. A path may
+    also be a file. Raises UsageError for a missing path, and for more than MAX_FILES files.
     """
-    walk = _Walk(root)
+    walk = _Walk(root, index)
     for path in paths:
         walk.start(path)
     walk.follow_links()
@@ -257,9 +259,10 @@ def file_mode(path: Path) -> int:
 class _Walk:
     """Search that reads each folder once, by its path without links; links to folders come last."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, index: Index) -> None:
         self.files: dict[str, ManifestFile] = {}
         self.obstacles: list[Obstacle] = []
+        self._index = index
         # Users may name files by the root's path with links or without.
         self._roots = [_without_dots(root), real_path(root)]
         self._allowed = [real_path(root)]
@@ -300,6 +303,8 @@ class _Walk:
             prefix = "" if shown == "." else f"{shown}/"
             for entry in self._entries(real, shown):
                 name = entry.name
+                if is_leftover(name) and not self._index.tracks(prefix + name):
+                    continue
                 if entry.is_symlink():
                     self._link(Path(entry.path), prefix + name)
                 elif entry.is_dir(follow_symlinks=False):

@@ -44,6 +44,7 @@ from reconciler.manifests.packages import (
     package_folder,
 )
 from reconciler.model.manifest import Manifest
+from reconciler.model.tracking import COMMITTED, Index
 
 if TYPE_CHECKING:
     from reconciler.manifests.examine import ExaminedFile
@@ -195,6 +196,7 @@ def validate(
     known: KnownFiles | None = None,
     *,
     whole: bool = False,
+    index: Index = COMMITTED,
 ) -> Validation:
     """Check all manifests below `paths`.
 
@@ -205,13 +207,14 @@ def validate(
         package_of: Finds the packages' folders; called for each manifest, before reading any package.
         known: Results of earlier passes; it is updated.
         whole: If True, `known` forgets files that aren't below `paths`.
+        index: What git tracks; by default everything, as among files that were written from a commit.
 
     Raises:
         UsageError: A path is missing.
     """
     known = KnownFiles() if known is None else known
     known.set_filled(filled)
-    found = find_manifests(root, paths)
+    found = find_manifests(root, paths, index)
     with Folders() as folders:
         reader = _FileReader(known, folders)
         return _Validator(root, found, reader, known, package_of).result(whole=whole)

@@ -83,7 +83,6 @@ def apply(
     observed: Observed,
     listener: ApplyListener,
     *,
-    whole: bool = True,
     by_hand: bool = False,
     origin: Origin | None = None,
     reviewed: str | None = None,
@@ -94,7 +93,6 @@ def apply(
     """Plan, check the limits and carry out the plan; `follow_up` updates claims and statuses afterwards.
 
     Args:
-        whole: True if `desired` has all jobs of the repository.
         by_hand: True if a person started the command: a failed set-up is tried again then.
         origin: The commit of the jobs; by default, their files are compared with the checked-out commit.
         reviewed: Digest of the reviewed plan; None without a review.
@@ -102,10 +100,10 @@ def apply(
         patience: Seconds to wait for unknown outcomes, and for cancelled jobs to end.
         go_on: Called before each submission and each wait, from any thread; False stops further ones.
     """
-    planned = partial(plan_of, session, desired, whole=whole, by_hand=by_hand)
+    planned = partial(plan_of, session, desired, by_hand=by_hand)
     plan = planned(observed)
     # Only this process's own checkout of a branch comes with its origin.
-    tree = tree_check(session, whole=whole, allow_older=allow_older, is_exported=origin is not None)
+    tree = tree_check(session, whole=desired.whole, allow_older=allow_older, is_exported=origin is not None)
     origin = origin or _compare_with_commit(session.config, desired, plan)
     applier = applier_of(session, desired, origin.commit_of, patience, listener.waiting, go_on)
     applied = Applied(plan, origin, replace(applier, withheld=tree.withheld))

@@ -119,7 +119,7 @@ def _update(
         observed = seen.observed
         not_updated = applied.applier.upkeep(desired.jobs, observed)
         keep_summary(session.ports, seen, wanted, also, whole=applied.plan.whole)
-        failed = post_statuses(session, desired, observed, applied.origin.exact, applied.plan.whole, errors)
+        failed = post_statuses(session, desired, observed, applied.origin.exact, errors)
     except ReconcilerError as error:
         return FollowUp(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
     return FollowUp(observed, (*not_updated, *unposted_sentences(failed)), len(failed))

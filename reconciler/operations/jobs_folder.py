@@ -8,7 +8,9 @@ from pathlib import Path
 
 from reconciler.base.diagnostics import WARNING, Problem, counted
 from reconciler.base.errors import UsageError
-from reconciler.manifests.settings import JOBS_FOLDER
+from reconciler.base.sanitize import one_line
+from reconciler.manifests.settings import JOBS_FOLDER, is_manifest
+from reconciler.model.tracking import GET_LEFT_OUT, Index
 
 _HOLD = "keep the manifests there, or name the files or folders that hold them"
 _NONE = Problem(
@@ -34,6 +36,21 @@ def manifest_paths(root: Path, paths: Sequence[Path]) -> tuple[Sequence[Path], t
         return paths or [folder], ()
     refuse_lost_folder(root)
     return [], (_NONE,)
+
+
+def left_out_manifests(root: Path, index: Index) -> tuple[list[str], tuple[Problem, ...]]:
+    """Return the manifests that git leaves out of the work tree (sparse checkout), and a warning of them."""
+    below = f"{JOBS_FOLDER}/"
+    left_out = [
+        path
+        for path in index.left_out
+        if path.startswith(below) and is_manifest(path) and not os.path.lexists(root / path)
+    ]
+    if not left_out:
+        return [], ()
+    number = counted(len(left_out), "manifest")
+    said = f"git leaves {number} out of the work tree: no job counts as removed, or is cancelled for that"
+    return left_out, (Problem(one_line(left_out[0]), 1, 1, "", said, GET_LEFT_OUT, WARNING),)
 
 
 def refuse_lost_folder(root: Path) -> None:

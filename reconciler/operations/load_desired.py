@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import Problem, similar_word
+from reconciler.base.diagnostics import WARNING, Problem, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError
+from reconciler.git.index import GitIndex
 from reconciler.google.engines import engine_class
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import Identities, KnownFiles, cached_manifests
@@ -22,7 +23,8 @@ from reconciler.manifests.validate import validate
 from reconciler.model.manifest import EVERYTHING, Manifest, Selection, unpacked
 from reconciler.model.naming import canonical_spec, identities, job_name, label_of
 from reconciler.model.plan import DesiredJob
-from reconciler.operations.jobs_folder import manifest_paths
+from reconciler.model.tracking import COMMITTED, Index
+from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
 
 if TYPE_CHECKING:
     from reconciler.operations.staged_code import CodeReader
@@ -38,12 +40,14 @@ class Desired(Struct, frozen=True):
         archives: The builders of staged archives by job name, each from exactly the code that was named.
         code: The source tree as it was read, by job name; without jobs that have no package.
         warnings: What is probably a mistake in the manifests and settings.
+        whole: True if these are all jobs of the repository: a job that is missing was removed.
     """
 
     jobs: tuple[DesiredJob, ...]
     archives: Mapping[str, Callable[[], Sdist]]
     code: Mapping[str, SourceTree] = {}
     warnings: tuple[Problem, ...] = ()
+    whole: bool = True
 
 
 def desired_jobs(
@@ -51,12 +55,13 @@ def desired_jobs(
     manifests: Sequence[Manifest],
     environment: Environment,
     known: Sequence[Identities] = (),
+    index: Index = COMMITTED,
 ) -> Desired:
     """Return the desired jobs of valid manifests; raise InvalidError with every problem of staged code.
 
     The arguments are those of `stageable_jobs`.
     """
-    desired, problems = stageable_jobs(root, manifests, environment, known)
+    desired, problems = stageable_jobs(root, manifests, environment, known, index)
     if problems:
         raise InvalidError("some packages can't be staged", problems=problems)
     return desired
@@ -67,6 +72,7 @@ def stageable_jobs(
     manifests: Sequence[Manifest],
     environment: Environment,
     known: Sequence[Identities] = (),
+    index: Index = COMMITTED,
 ) -> tuple[Desired, list[Problem]]:
     """Return the desired jobs with code that can be staged, and the problems of the other jobs' code.
 
@@ -75,6 +81,7 @@ def stageable_jobs(
         manifests: All valid manifests.
         environment: The environment of the jobs.
         known: The identities of each manifest, as `Validation.identities` has them; computed by default.
+        index: What git tracks; by default everything, as among files that were written from a commit.
     """
     reader: CodeReader | None = None
     jobs = []
@@ -83,7 +90,7 @@ def stageable_jobs(
         if manifest.package is None:
             jobs.append(_job(manifest, found, None, environment))
             continue
-        reader = reader or _code_reader(root)
+        reader = reader or _code_reader(root, index)
         # The name contains the code's digest, so a job with unreadable code has none.
         if tree := reader.read(manifest, manifest.package):
             job = _job(manifest, found, tree, environment)
@@ -95,11 +102,11 @@ def stageable_jobs(
     return desired, reader.problems if reader else []
 
 
-def _code_reader(root: Path) -> CodeReader:
+def _code_reader(root: Path, index: Index) -> CodeReader:
     # Slow to import, and needed only for jobs with a package.
     from reconciler.operations.staged_code import CodeReader
 
-    return CodeReader(root)
+    return CodeReader(root, index)
 
 
 def _job(
@@ -107,13 +114,15 @@ def _job(
 ) -> DesiredJob:
     packed = manifest.packed
     code = tree.digest if tree else ""
+    codes = (code, tree.former) if tree and tree.former not in ("", code) else (code,)
     if not known:
         # The cache has no identities of a manifest that changed, or whose package's code is part of them.
         schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
         assert schema is not None, "a valid manifest has a schema"
         packed = canonical_spec(manifest.spec, schema)
-        known = tuple((each, label_of(each)) for each in identities(manifest, packed, code))
-    # The first identity names the job; the others are those of older versions of the hash.
+        found = (each for one in codes for each in identities(manifest, packed, one))
+        known = tuple((each, label_of(each)) for each in found)
+    # The first identity names the job; the others are those of older versions of the hash, or of the reading.
     identity, *earlier = [each for each, _ in known]
     name = job_name(manifest.base_name, identity)
     # Defaults come after the name: a changed default must not submit every job again.
@@ -137,6 +146,7 @@ def load_desired(
     paths: Sequence[Path],
     known: KnownFiles | None = None,
     selection: Selection = EVERYTHING,
+    index: Index | None = None,
 ) -> Desired:
     """Return the jobs of the manifests under `paths`.
 
@@ -147,22 +157,40 @@ def load_desired(
         known: The known manifests of a process that loads them repeatedly, updated by this call; by default
             the cache on disk.
         selection: The jobs to return; the manifests of others must be valid too.
+        index: What git tracks; by default git is asked.
 
     Raises:
+        GitError: In GitHub Actions, git can't read the repository.
         InvalidError: Manifests are invalid, or packages can't be staged; it has every problem.
         UsageError: A path does not exist; or none is named, and `jobs` is lost.
         NotFoundError: No job has a selected name, or none has the selected labels.
     """
     root, filled = config.root, frozenset(environment.defaults)
+    index, unread = (index, ()) if index else _index_of(root)
     below, missing = manifest_paths(root, paths)
     with cached_manifests(root, filled, os.environ) if known is None else nullcontext(known) as files:
-        found = validate(root, below, filled, known=files, whole=not paths)
+        found = validate(root, below, filled, known=files, whole=not paths, index=index)
     check_found(found, paths)
     if found.problems:
         raise InvalidError("some manifests are not valid", problems=found.problems)
-    desired = desired_jobs(root, found.manifests, environment, found.identities)
+    desired = desired_jobs(root, found.manifests, environment, found.identities, index)
     jobs = selected_jobs(desired.jobs, selection) if selection else desired.jobs
-    return replace(desired, jobs=jobs, warnings=(*config.warnings, *missing, *found.warnings))
+    left_out = () if paths or selection else left_out_manifests(root, index)[1]
+    warnings = (*config.warnings, *unread, *missing, *left_out, *found.warnings)
+    return replace(desired, jobs=jobs, warnings=warnings, whole=not (paths or selection or left_out))
+
+
+def _index_of(root: Path) -> tuple[Index, tuple[Problem, ...]]:
+    """Return git's index, and a warning if git can't read the repository; raise GitError in Actions."""
+    index = GitIndex(root, os.environ)
+    refusal = index.refusal
+    if refusal is None:
+        return index, ()
+    # There, jobs without a commit, and commits without statuses, would go unnoticed.
+    if os.environ.get("GITHUB_ACTIONS") == "true":
+        raise refusal
+    said = f"git can't read this repository, so jobs carry no commit: {refusal.message}"
+    return index, (Problem(".", 1, 1, "", said, refusal.hint, WARNING),)
 
 
 def selected_jobs(jobs: Sequence[DesiredJob], selection: Selection) -> tuple[DesiredJob, ...]:

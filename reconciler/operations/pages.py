@@ -80,7 +80,7 @@ def snapshot(
     try:
         observed = observe(session.ports)
         runs, claims = observed.runs, observed.claims
-        plan = plan_of(session, desired, observed, whole=True) if desired else None
+        plan = plan_of(session, desired, observed) if desired else None
     except ServiceError as error:
         # Unusable claims must not hide the states of the runs.
         notes.append(f"There is no plan: {error.message}")

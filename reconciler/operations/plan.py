@@ -40,14 +40,10 @@ def wanted_of(desired: Iterable[DesiredJob]) -> dict[str, DesiredJob]:
     return {key: job for job in desired for key in keys_of(job)}
 
 
-def plan_of(
-    session: Session, desired: Desired, observed: Observed, *, whole: bool, by_hand: bool = False
-) -> Plan:
+def plan_of(session: Session, desired: Desired, observed: Observed, *, by_hand: bool = False) -> Plan:
     """Return the plan; read the specs of the runs that changed jobs are compared with.
 
-    Args:
-        whole: True if `desired` has all jobs of the repository.
-        by_hand: True if a person started the command.
+    `by_hand` is True if a person started the command.
     """
     environment, source = session.environment, session.config.source
     own, foreign = by_owner(observed.runs, observed.claims, source)
@@ -58,7 +54,7 @@ def plan_of(
         [*own, *foreign],
         observed.claims,
         lambda job: request_body(job, desired, environment.staging_bucket, job.job_name, {}),
-        whole=whole,
+        whole=desired.whole,
         source=source,
         doubtful=observed.doubtful,
         occasion=Occasion(by_hand, session.config.images),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem, capped, quote
 from reconciler.base.errors import UsageError
+from reconciler.git.index import GitIndex
 from reconciler.git.revision import Names, Revision, merge_base, revision
 from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.files import real_path
@@ -29,7 +30,8 @@ from reconciler.manifests.validate import Validation, validate
 from reconciler.model.diff import Comparison
 from reconciler.model.manifest import EVERYTHING, Selection
 from reconciler.model.plan import Change, Plan, Target
-from reconciler.operations.jobs_folder import manifest_paths
+from reconciler.model.tracking import COMMITTED, Index
+from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
 from reconciler.operations.load_desired import Desired, selected_jobs, stageable_jobs
 from reconciler.operations.origin import laying_out
 from reconciler.operations.plan import hours_of, target_of, with_refusals
@@ -82,18 +84,22 @@ def proposal_of(
         missing = manifest_paths(root, paths)[1]
         # Only the needed files of the commit are written to its temporary folder, which the `with` removes.
         places = [commit.root.joinpath(*names) for names in laid_out.values()]
-        old, before, base_problems = _load(commit.root, places, sides[0], laying_out(commit), known)
+        old, before, base_problems = _load(
+            commit.root, places, sides[0], laying_out(commit), known, COMMITTED
+        )
     places = [path for path in named if os.path.lexists(path)]
-    new, after, problems = _load(root, places, sides[1], package_folder, known)
+    index = GitIndex(root, environ)
+    new, after, problems = _load(root, places, sides[1], package_folder, known, index)
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
-    warnings = (*comparison.warnings, *missing, *new.warnings)
+    left_out, partial = left_out_manifests(root, index)
+    warnings = (*comparison.warnings, *missing, *partial, *new.warnings)
     comparison = replace(comparison, problems=problems, base_problems=len(base_problems), warnings=warnings)
     plan = propose(
         target,
         comparison,
-        before.jobs,
+        [job for job in before.jobs if job.manifest.path not in left_out],
         after.jobs,
         hours_of,
         whole=not paths,
@@ -115,10 +121,15 @@ def _names(root: Path, path: Path) -> Names:
 
 
 def _load(
-    root: Path, paths: Sequence[Path], environment: Environment, package_of: PackageOf, known: KnownFiles
+    root: Path,
+    paths: Sequence[Path],
+    environment: Environment,
+    package_of: PackageOf,
+    known: KnownFiles,
+    index: Index,
 ) -> tuple[Validation, Desired, tuple[Problem, ...]]:
-    found = validate(root, paths, frozenset(environment.defaults), package_of, known)
-    desired, unfit = stageable_jobs(root, found.manifests, environment, found.identities)
+    found = validate(root, paths, frozenset(environment.defaults), package_of, known, index=index)
+    desired, unfit = stageable_jobs(root, found.manifests, environment, found.identities, index)
     return found, desired, tuple(sorted([*found.problems, *capped(unfit)]))
 
 

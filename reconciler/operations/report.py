@@ -321,14 +321,12 @@ def post_statuses(
     desired: Desired,
     observed: Observed,
     commit: str,
-    whole: bool = True,
     problems: Mapping[str, str] | None = None,
 ) -> list[Failed]:
     """Post the jobs' statuses to their commits if GitHub is configured; return the statuses that failed.
 
     Args:
         commit: The commit with exactly the desired jobs; "" for none.
-        whole: True if `desired` has all jobs of the repository.
         problems: The reason why a job wasn't submitted, by base name.
 
     Raises:
@@ -341,7 +339,7 @@ def post_statuses(
         contexts=contexts_of(session.config, session.environment.name),
         commit=commit,
         observed=observed,
-        plan=plan_of(session, desired, observed, whole=whole),
+        plan=plan_of(session, desired, observed),
         problems=problems or {},
         each=settings.each,
     )
@@ -359,7 +357,7 @@ def post_invalid(session: Session, commit: str, error: InvalidError) -> list[str
     reason = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
     try:
         seen = look(session.ports, {}, record_keys(session))
-        failed = post_statuses(session, Desired((), {}), seen.observed, "", whole=False)
+        failed = post_statuses(session, Desired((), {}, whole=False), seen.observed, "")
         return unposted_sentences([*failed, *post_reason(session, commit, reason)])
     except ReconcilerError as other:
         return [other.message]

@@ -19,6 +19,7 @@ from reconciler.model.diff import FileChange
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Change
+from reconciler.model.tracking import COMMITTED, Index
 from reconciler.packaging.sdist import Sdist, build_code, build_sdist, check_code, check_sdist, place_in_code
 from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError, read_source_tree
 from reconciler.planning.comparison import CODE_POINTER
@@ -32,16 +33,20 @@ _HEAD = 8000
 class CodeReader:
     """Reader that reads each package folder once, however many jobs stage it.
 
+    Args:
+        root: The repository's root.
+        index: What git tracks.
+
     Attributes:
         problems: The reasons why packages can't be staged.
         archives: The builders of the added jobs' archives, by job name. Each builds its archive once.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, index: Index) -> None:
         self.problems: list[Problem] = []
         self.archives: dict[str, Callable[[], Sdist]] = {}
         self._root = root
-        self._tree = cache(partial(_tree_or_error, root=root))
+        self._tree = cache(partial(_tree_or_error, root=root, index=index))
         self._checked: set[tuple[Path, str, str, str]] = set()
 
     def read(self, manifest: Manifest, folder: Path) -> SourceTree | None:
@@ -174,19 +179,19 @@ class LineCounter:
         return None
 
 
-def code_problems(root: Path, manifests: Sequence[Manifest]) -> list[Problem]:
+def code_problems(root: Path, manifests: Sequence[Manifest], index: Index = COMMITTED) -> list[Problem]:
     """Return the reasons why the code of valid manifests can't be staged, without running any of it."""
-    reader = CodeReader(root)
+    reader = CodeReader(root, index)
     for manifest in manifests:
         if manifest.package is not None:
             reader.read(manifest, manifest.package)
     return reader.problems
 
 
-def _tree_or_error(folder: Path, root: Path) -> SourceTree | SourceTreeError:
+def _tree_or_error(folder: Path, root: Path, index: Index) -> SourceTree | SourceTreeError:
     # Returned, so that it can be cached: each job of the package reports it without another read.
     try:
-        return read_source_tree(folder, root)
+        return read_source_tree(folder, root, index)
     except SourceTreeError as error:
         return error
 

@@ -3,14 +3,16 @@
 A package includes every regular file below its folder, except
 
 - files that a `.gitignore` excludes, from the repository's root down to the file's folder, with git's rules.
-  The exclude files of the user and of the clone differ between machines, and only git's index lists the
-  tracked files: neither is read. A tracked file that a `.gitignore` excludes is therefore excluded too;
-- files that are never code: `.git`, `.reconciler`, `.venv`, `__pycache__`, `.DS_Store`, `*.pyc`, `*.pyo`.
+  The exclude files of the user and of the clone differ between machines, and aren't read. A tracked file that
+  a `.gitignore` excludes is excluded too;
+- files that are never code: `.git`, `.reconciler`, `.venv`, `__pycache__`, `.DS_Store`, `*.pyc`, `*.pyo`;
+- what editors and notebooks leave (`model.tracking.is_leftover`), unless git tracks it.
 
 A link stands for its target, a file or a folder, unless the target is excluded in its own place. An absolute
 link, and a link that leads out of the repository, to a missing or excluded file or in a circle, is an error:
 its target would differ between machines. A `.gitignore` that is a link is ignored, as in git. Empty folders
-are omitted.
+are omitted. Where git says that the checkout can't have executable bits (`core.fileMode`) or links
+(`core.symlinks`), the bits are those of git's index, and a link's text in the place of a link is an error.
 
 Each folder and file is opened by its name in its open parent (`dir_fd`), never through a link (`O_NOFOLLOW`).
 The target of a link is resolved name by name, and then opened in the same way from the root downwards. Every
@@ -34,6 +36,7 @@ from typing import NoReturn
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError, check_machine
 from reconciler.base.safe_files import IrregularFileError, kind_of, opened_folder, read_file
+from reconciler.model.tracking import COMMITTED, GET_LEFT_OUT, Index, is_leftover
 from reconciler.packaging import gitignore
 
 Names = tuple[str, ...]
@@ -84,12 +87,14 @@ class Folder:
         rules: The rules of each folder from the root down to this one, in this order.
         fd: Its file descriptor.
         inode: Device and inode, the folder's identity.
+        index: What git tracks.
     """
 
     names: Names
     rules: tuple[Rules, ...]
     fd: int
     inode: tuple[int, int]
+    index: Index
 
     def entries(self) -> list[os.DirEntry[str]]:
         """Return the entries, sorted by name."""
@@ -100,6 +105,8 @@ class Folder:
         """Return the reason for excluding the entry `name`, as a clause; "" for an included entry."""
         if name.lower() in _NEVER_CODE or name.lower().endswith(_BYTE_CODE):
             return f"{quote(name)} is never code"
+        if self.is_left_over(name):
+            return f"an editor leaves {quote(name)}, and git doesn't track it"
         names = [os.fsencode(part) for part in (*self.names, name)]
         # The innermost `.gitignore` with a matching pattern decides, as in git.
         for depth in reversed(range(len(self.rules))):
@@ -108,6 +115,14 @@ class Folder:
                 file = "/".join((*self.names[:depth], _IGNORE_FILE))
                 return "" if rule.negated else f"line {rule.line} of {quote(file)} excludes {quote(name)}"
         return ""
+
+    def is_left_over(self, name: str) -> bool:
+        """Return True for an entry that an editor left, and that git doesn't track."""
+        return is_leftover(name) and not self.index.tracks(self.path(name))
+
+    def path(self, name: str) -> str:
+        """Return the path of the entry `name` from the root."""
+        return "/".join((*self.names, name))
 
     def read(self, name: str, limit: int) -> tuple[bytes, bool]:
         """Return the first `limit` bytes of the file `name`, and True if its owner may execute it."""
@@ -132,8 +147,9 @@ class WorkTree:
     The methods raise UnfitError for entries that can't be part of a package, and OSError.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, index: Index) -> None:
         self._root = root
+        self._index = index
         self._rules: dict[Names, Rules] = {}
 
     @contextmanager
@@ -152,6 +168,29 @@ class WorkTree:
         """Open the folder `name` in an open folder."""
         with opened_folder(name, folder=parent.fd) as fd:
             yield self._folder(fd, (*parent.names, name), parent.rules)
+
+    def missing(self, folder: Names) -> Iterator[Names]:
+        """Yield the paths, from a folder, of included files that git leaves out of the work tree."""
+        above = "".join(f"{name}/" for name in folder)
+        for path in self._index.left_out:
+            if path.startswith(above) and self._lacks(tuple(path.split("/"))):
+                yield tuple(path.removeprefix(above).split("/"))
+
+    def _lacks(self, names: Names) -> bool:
+        """Return True for an included file that isn't there."""
+        for depth in reversed(range(len(names))):
+            try:
+                with self.opened(names[:depth]) as folder:
+                    for at in range(depth, len(names)):
+                        # Of a folder that isn't there either, the rules around it are known.
+                        around = replace(folder, names=names[:at])
+                        _refuse_excluded(around, names[at], folder=at + 1 < len(names))
+                    return all(entry.name != names[depth] for entry in folder.entries())
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except UnfitError:
+                break
+        return False
 
     def resolve(self, start: Names, path: str) -> Names:
         """Resolve `path`, relative to the folder at `start`, through links."""
@@ -183,7 +222,7 @@ class WorkTree:
 
     def _folder(self, fd: int, names: Names, above: tuple[Rules, ...]) -> Folder:
         status = os.fstat(fd)
-        folder = Folder(names, above, fd, (status.st_dev, status.st_ino))
+        folder = Folder(names, above, fd, (status.st_dev, status.st_ino), self._index)
         if names not in self._rules:
             self._rules[names] = _ignore_rules(folder)
         return replace(folder, rules=(*above, self._rules[names]))
@@ -226,6 +265,8 @@ MAX_BYTES = 200_000_000
 MAX_DEPTH = 64
 """The maximum depth of nested folders."""
 
+_NEEDS_LINKS = "get it by `git config core.symlinks true`, then remove the file and `git restore` it"
+
 _DOMAIN = b"reconciler source tree 1\n"
 # Names with control characters, line ends or marks of direction could forge or reorder lines of output. A
 # backslash is a separator on Windows.
@@ -255,9 +296,12 @@ class SourceTree:
         files: The files.
         digest: The SHA-256 over all files, 64 hex digits: of each file the path, a zero byte, "x" or "-", and
             the SHA-256 of its bytes.
+        former: The digest by the reading of versions up to 0.2, which asked no index, where that is another
+            one; "" for none. Jobs may exist under its names.
     """
 
     files: tuple[SourceFile, ...]
+    former: str = ""
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -297,22 +341,37 @@ class SourceTreeError(InvalidError):
         super().__init__(first.message + more, hint=first.hint)
 
 
-def read_source_tree(folder: Path, root: Path) -> SourceTree:
+def read_source_tree(folder: Path, root: Path, index: Index = COMMITTED) -> SourceTree:
     """Read the included files of `folder`.
 
     Args:
         folder: The package's folder.
         root: The repository's root, from which `.gitignore` files are read and which no link may leave.
+        index: What git tracks; by default everything, as among files that were written from a commit.
 
     Raises:
         SourceTreeError: A file can't be staged, or the folder has no included file.
     """
     package = Path(os.path.relpath(folder, root)).as_posix()
-    reader = _Reader(WorkTree(root), package)
+    tree, is_adapted = _read(package, root, index)
+    if not is_adapted:
+        return tree
+    with suppress(SourceTreeError):
+        former, _ = _read(package, root, COMMITTED)
+        # A file that changed in between would make another content pass for this one.
+        contents = {file.path: file.content for file in former.files}
+        if all(contents.get(file.path) == file.content for file in tree.files):
+            return replace(tree, former=former.digest)
+    return tree
+
+
+def _read(package: str, root: Path, index: Index) -> tuple[SourceTree, bool]:
+    """Return the files, and True if the index may have changed them; raise SourceTreeError."""
+    reader = _Reader(WorkTree(root, index), package)
     reader.read()
     if reader.findings:
         raise SourceTreeError(reader.findings)
-    return SourceTree(tuple(reader.files))
+    return SourceTree(tuple(reader.files)), reader.is_adapted
 
 
 def _digest(files: Iterable[SourceFile]) -> str:
@@ -332,6 +391,11 @@ class _Reader:
     """Reader of a package that collects all findings.
 
     Behind a link, the path in the package (`path`) differs from the path in the repository (`Folder.names`).
+
+    Attributes:
+        is_adapted: True if git's index excluded an entry or gave a file another executable bit.
+        files: The included files.
+        findings: The reasons for refusing the folder.
     """
 
     def __init__(self, tree: WorkTree, package: str) -> None:
@@ -339,6 +403,7 @@ class _Reader:
         self._package = package
         self._entries = 0
         self._bytes = 0
+        self.is_adapted = False
         self.files: list[SourceFile] = []
         self.findings: list[SourceFinding] = []
 
@@ -356,6 +421,9 @@ class _Reader:
                 self._read_folder(folder, (), frozenset())
         except NotADirectoryError:
             raise UnfitError("is not a folder", "write the path of the folder that holds the code") from None
+        for path in self._tree.missing(names):
+            with self._noting(path):
+                raise UnfitError("is left out of the work tree by git", GET_LEFT_OUT)
 
     def _read_folder(self, folder: Folder, path: Names, above: frozenset[tuple[int, int]]) -> None:
         # A link to a folder around it would repeat the folder without end.
@@ -367,6 +435,7 @@ class _Reader:
         folded: dict[str, str] = {}
         for entry in folder.entries():
             if folder.reason_to_exclude(entry.name, folder=entry.is_dir(follow_symlinks=False)):
+                self.is_adapted |= folder.is_left_over(entry.name)
                 continue
             name = _shown(entry.name)
             with self._noting((*path, name)):
@@ -407,8 +476,13 @@ class _Reader:
             raise not_a_file(mode)
 
     def _read_file(self, parent: Folder, name: str, path: Names) -> None:
+        index, place = parent.index, parent.path(name)
+        if index.is_link(place):
+            raise UnfitError("is a link in git, and here a file with the link's text", _NEEDS_LINKS)
         # One byte more than the rest of the limit shows that the limit is exceeded.
         content, executable = parent.read(name, MAX_BYTES - self._bytes + 1)
+        if (in_git := index.is_executable(place)) is not None and in_git != executable:
+            self.is_adapted, executable = True, in_git
         self._bytes += len(content)
         if self._bytes > MAX_BYTES:
             self._refuse_more(f"more than {MAX_BYTES // 1_000_000} MB")

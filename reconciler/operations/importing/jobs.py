@@ -17,6 +17,7 @@ from reconciler.base.safe_files import read_file
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.tracking import Index
 from reconciler.operations.importing.body import Code, Request, request_of
 from reconciler.operations.importing.command_line import parse
 from reconciler.operations.importing.found import Found
@@ -84,10 +85,10 @@ class Plan(Struct):
     kept: frozenset[Path] = frozenset()
     adopted: frozenset[str] = frozenset()
 
-    def submitted(self, root: Path) -> list[str]:
+    def submitted(self, root: Path, index: Index) -> list[str]:
         """Return the names, with their hashes, of the jobs that the next apply would submit."""
         return sorted(
-            full_name(job, root)
+            full_name(job, root, index)
             for job, place in self.jobs
             if not (job.suspended or self.unfilled.get(job.name) or place in self.kept)
             if job.name not in self.adopted

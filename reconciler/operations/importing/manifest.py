@@ -24,6 +24,7 @@ from reconciler.model.diff import SWITCH, FieldChange, is_filled
 from reconciler.model.job import PREFIX
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.model.naming import canonical_spec, identity, job_name
+from reconciler.model.tracking import Index
 from reconciler.operations.importing.marks import (
     SECRET,
     SourceError,
@@ -188,14 +189,17 @@ def document(job: Imported, folder: Path) -> Json:
     return shown_document
 
 
-def full_name(job: Imported, root: Path) -> str:
-    """Return the job name that apply gives; the base name if the package can't be staged."""
+def full_name(job: Imported, root: Path, index: Index) -> str:
+    """Return the job name that apply gives; the base name if the package can't be staged.
+
+    `index` says what git tracks below the root.
+    """
     from reconciler.packaging.source_tree import SourceTreeError, read_source_tree  # few jobs have code
 
     schema = schemas.manifest_schema(job.api_version, job.kind)
     assert schema is not None, "imported kinds have schemas"
     try:
-        code = read_source_tree(job.package, root).digest if job.package else ""
+        code = read_source_tree(job.package, root, index).digest if job.package else ""
     except SourceTreeError:
         return job.name  # `validate` names the files that can't be staged
     spec = canonical_spec(schemas.plain_form(document(job, root), schema)["spec"], schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date
 from itertools import groupby
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Keys, Problem, pointer_of
 from reconciler.base.errors import InvalidError, UsageError
+from reconciler.git.index import GitIndex
 from reconciler.manifests import schemas
 from reconciler.manifests.examine import examine
 from reconciler.manifests.files import ManifestFile, Signature, read_one, real_path
@@ -23,6 +25,7 @@ from reconciler.manifests.validate import manifest_of, validate
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
+from reconciler.model.tracking import Index
 from reconciler.operations.importing.manifest import tidy
 from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.operations.load_desired import stageable_jobs
@@ -130,14 +133,15 @@ def migrate(config: Config, environment: Environment, paths: Sequence[Path], opt
     root = real_path(config.root)
     filled = frozenset(environment.defaults)
     below, missing = manifest_paths(config.root, paths)
-    found = validate(root, below, filled)
+    index = GitIndex(root, os.environ)
+    found = validate(root, below, filled, index=index)
     check_found(found, paths)
     if found.problems:
         raise InvalidError("only valid manifests can be migrated", problems=found.problems)
     migration = Migration(found.files, missing)
     old = [each for each in found.manifests if each.api_version == ML_V1 or _is_to_move(each, options)]
     for path, manifests in groupby(old, key=lambda manifest: manifest.path):
-        _FileMigration(config, environment, path, migration, options).run([*manifests])
+        _FileMigration(config, environment, path, migration, options, index).run([*manifests])
     migration.problems.sort()
     return migration
 
@@ -154,8 +158,15 @@ class _FileMigration:
     """Migration of one file."""
 
     def __init__(
-        self, config: Config, environment: Environment, path: str, migration: Migration, options: Options
+        self,
+        config: Config,
+        environment: Environment,
+        path: str,
+        migration: Migration,
+        options: Options,
+        index: Index,
     ) -> None:
+        self._index = index
         self._root = real_path(config.root)
         self._images = frozenset(config.images)
         self._environment = environment
@@ -288,7 +299,7 @@ class _FileMigration:
         if manifest.package is None:
             return None
         try:
-            return read_source_tree(manifest.package, self._root)
+            return read_source_tree(manifest.package, self._root, self._index)
         except SourceTreeError as error:
             for finding in error.findings:
                 problem = Problem(
@@ -345,7 +356,7 @@ class _FileMigration:
             if not made.is_valid or name not in by_name:
                 continue
             manifest = manifest_of(made.known, self._path, made.package)
-            desired, problems = stageable_jobs(self._root, [manifest], self._environment)
+            desired, problems = stageable_jobs(self._root, [manifest], self._environment, index=self._index)
             for problem in problems:
                 keys = ("package", "path")
                 self._add_problem(by_name[name][2], keys, problem.message, problem.hint)

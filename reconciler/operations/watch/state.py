@@ -14,6 +14,7 @@ from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.claim import ClaimState
 from reconciler.model.plan import Action, DesiredJob, Plan
+from reconciler.model.tracking import COMMITTED
 from reconciler.operations.follow_up import FollowUp
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN, Origin
@@ -150,8 +151,9 @@ class LoopCache:
 
         The first call loads the cache on disk and updates it for later commands.
         """
+        index = COMMITTED if checkout.is_exported else None
         if self.manifests is not None:
-            return load_desired(config, environment, [], self.manifests)
+            return load_desired(config, environment, [], self.manifests, index=index)
         filled = frozenset(environment.defaults)
         with cached_manifests(config.root, filled, checkout.environ) as self.manifests:
-            return load_desired(config, environment, [], self.manifests)
+            return load_desired(config, environment, [], self.manifests, index=index)

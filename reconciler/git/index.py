@@ -1,0 +1,161 @@
+"""git's index: the files that git tracks, their modes, and those that it leaves out of the work tree."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from reconciler.base import safe_files
+from reconciler.base.state_dir import checkout_of, git_folder, repository_in
+
+if TYPE_CHECKING:
+    from reconciler.base.git_command import Git, GitError
+
+_LEFT_OUT = "S"  # the tag of `git ls-files -t` for skip-worktree
+# https://git-scm.com/docs/index-format: the signature, and version 2, which has no extended flags.
+_PLAIN_INDEX = b"DIRC\x00\x00\x00\x02"
+# What `git init` writes where executable bits and links work; it counts before the user's and the machine's.
+_USUAL = re.compile(rb"^[ \t]*filemode[ \t]*=[ \t]*true\b", re.IGNORECASE | re.MULTILINE)
+_UNUSUAL = re.compile(rb"filemode[ \t]*(?!=[ \t]*true\b)[^ \t]|symlinks|\[include", re.IGNORECASE)
+_MOST_CONFIG = 1 << 20
+_SETTINGS = r"^core\.(filemode|symlinks)$"
+
+
+class IndexEntry(Struct, frozen=True, gc=False):
+    """Tracked file.
+
+    Attributes:
+        mode: Its mode in git: 0o100644, 0o100755, 0o120000 for a link or 0o160000 for a submodule.
+        is_left_out: True if git may leave it out of the work tree (skip-worktree): in a sparse checkout.
+    """
+
+    mode: int
+    is_left_out: bool
+
+
+class GitIndex:
+    """Index of the files below a folder, read when it is first needed, and once.
+
+    It is empty without a repository, and where git refuses to read it. All paths are relative to the folder,
+    with "/". As the start of git takes as long as a short plan, the repository's own files decide first
+    whether it has to be asked.
+
+    Args:
+        root: A folder of the work tree.
+        environ: The environment variables.
+    """
+
+    def __init__(self, root: Path, environ: Mapping[str, str]) -> None:
+        self._root = root
+        self._environ = environ
+
+    @cached_property
+    def refusal(self) -> GitError | None:
+        """The error of git for a repository of another user's, or of a missing git; None for none."""
+        # In Actions, git may be missing altogether: actions/checkout then brings files without a repository.
+        is_to_be_asked = self._environ.get("GITHUB_ACTIONS") == "true" or not self._is_own
+        return self._listed[1] if is_to_be_asked else None
+
+    @cached_property
+    def left_out(self) -> tuple[str, ...]:
+        """The tracked files that git may leave out of the work tree, sorted."""
+        if self._has_plain_entries:
+            return ()
+        return tuple(sorted(path for path, entry in self.entries.items() if entry.is_left_out))
+
+    @cached_property
+    def entries(self) -> Mapping[str, IndexEntry]:
+        """The tracked files by path."""
+        lines = self._listed[0].decode("utf-8", "surrogateescape").split("\0")
+        found = {}
+        for line in filter(None, lines):
+            about, _, path = line.partition("\t")
+            tag, mode, *_ = about.split(" ")
+            found[path] = IndexEntry(int(mode, 8), tag == _LEFT_OUT)
+        return found
+
+    def tracks(self, path: str) -> bool:
+        """Return True for a tracked file, and for a folder with one."""
+        return path in self.entries or path in self._folders
+
+    def is_executable(self, path: str) -> bool | None:
+        """Return git's executable bit of a file; None where the file system's counts (core.fileMode)."""
+        if self._settings.get("core.filemode") != "false" or self._listed[1]:
+            return None
+        entry = self.entries.get(path)
+        return entry is not None and bool(entry.mode & stat.S_IXUSR)
+
+    def is_link(self, path: str) -> bool:
+        """Return True for a link in git that the checkout has as a file (core.symlinks)."""
+        if self._settings.get("core.symlinks") != "false":
+            return False
+        entry = self.entries.get(path)
+        return entry is not None and stat.S_ISLNK(entry.mode)
+
+    @cached_property
+    def _listed(self) -> tuple[bytes, GitError | None]:
+        from reconciler.base.git_command import GitError
+
+        try:
+            if self._checkout:
+                return self._git.run("ls-files", "--stage", "-t", "-z"), None
+            self._git.run("--version")
+        except GitError as error:
+            return b"", error
+        return b"", None
+
+    @cached_property
+    def _git(self) -> Git:
+        from reconciler.base.git_command import Git  # slow to import, and `validate` seldom needs it
+
+        return Git(self._root, self._environ)
+
+    @cached_property
+    def _folders(self) -> frozenset[str]:
+        return frozenset(parent.as_posix() for path in self.entries for parent in PurePosixPath(path).parents)
+
+    @cached_property
+    def _settings(self) -> Mapping[str, str]:
+        own = self._own_file("config", _MOST_CONFIG)
+        if not self._checkout or (_USUAL.search(own) and not _UNUSUAL.search(own)):
+            return {}
+        said = self._git.ask("config", "--bool", "-z", "--get-regexp", _SETTINGS) or ""
+        return dict(line.split("\n", 1) for line in said.split("\0") if "\n" in line)
+
+    @cached_property
+    def _checkout(self) -> Path | None:
+        """The top of the repository's checkout; None without a repository."""
+        checkout = checkout_of(self._root)
+        return checkout if checkout and repository_in(checkout) else None
+
+    @property
+    def _is_own(self) -> bool:
+        """True if git reads the repository without a `safe.directory`: its folders are this user's."""
+        if self._checkout is None:
+            return True
+        places = {self._checkout, repository_in(self._checkout), git_folder(self._checkout)}
+        with suppress(OSError):
+            return all(place and place.lstat().st_uid == os.geteuid() for place in places)
+        return False
+
+    @property
+    def _has_plain_entries(self) -> bool:
+        """True if no file may be left out: only a later version of the format has a place for that mark."""
+        return not self._checkout or self._own_file("index", len(_PLAIN_INDEX)) == _PLAIN_INDEX
+
+    def _own_file(self, name: str, most: int) -> bytes:
+        """Return the first bytes of a file in git's own folder; b"" if only git can find or read it."""
+        folder = git_folder(self._checkout) if self._checkout else None
+        with suppress(OSError):
+            # In several parts (core.splitIndex), the first one tells nothing of the others.
+            if folder and not any(entry.name.startswith("sharedindex.") for entry in os.scandir(folder)):
+                return safe_files.read_file(os.fspath(folder / name), most)[0]
+        return b""

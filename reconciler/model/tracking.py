@@ -1,0 +1,69 @@
+"""What git's index tells of a work tree's files, and names that editors and notebooks leave beside code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+# Of names, whole. A name may have any bytes, line ends too.
+_LEFTOVER = re.compile(
+    r"\.(?:.*\.)?sw[a-z]"  # vim's swap files
+    r"|4913"  # vim's trial of a folder
+    r"|.*~"  # copies of the file before the last change: vim, emacs, gedit and others
+    r"|\#.*\#|\.\#.*"  # emacs's copies of unsaved text, and its locks, which are links to nowhere
+    r"|\..*\.kate-swp"
+    r"|\.ipynb_checkpoints|\.~.*"  # Jupyter; LibreOffice's locks
+    r"|\._.*"  # what macOS keeps of a file on other file systems
+    r"|\.goutputstream-.*"  # GTK
+    r"|.*___jb_(?:tmp|old)___"  # JetBrains
+    r"|\.nfs[0-9a-f]+|\.fuse_hidden[0-9a-f]+",  # files that were removed while a program had them open
+    re.DOTALL,
+)
+
+
+def is_leftover(name: str) -> bool:
+    """Return True for the name of a file or folder that programs leave beside code, and nobody writes."""
+    return _LEFTOVER.fullmatch(name) is not None
+
+
+class Index(Protocol):
+    """What git's index tells of the files below a root; paths are relative to it, with "/"."""
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """The tracked files that git may leave out of the work tree (sparse checkout), sorted."""
+
+    def tracks(self, path: str) -> bool:
+        """Return True for a tracked file, and for a folder with one."""
+
+    def is_executable(self, path: str) -> bool | None:
+        """Return the executable bit of a file; None where the file system's counts."""
+
+    def is_link(self, path: str) -> bool:
+        """Return True for a file that is a link in git, and that the checkout has as a file with its text."""
+
+
+class Committed:
+    """Index of files that were written from a commit: git tracks each of them as it is."""
+
+    left_out = ()
+
+    def tracks(self, path: str) -> bool:
+        """Return True."""
+        return True
+
+    def is_executable(self, path: str) -> None:
+        """Return None: the file system's bit is the commit's."""
+
+    def is_link(self, path: str) -> bool:
+        """Return False: links are written as links."""
+        return False
+
+
+COMMITTED = Committed()
+
+GET_LEFT_OUT = (
+    "get it by `git sparse-checkout disable`, or by `git update-index --no-skip-worktree` and `git restore`"
+)
+"""The remedy for a tracked file that git leaves out of the work tree."""

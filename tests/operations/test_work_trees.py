@@ -1,0 +1,304 @@
+"""Work trees as people have them: what editors leave, what git leaves out, what a mount can't keep."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from repository import Repository
+
+from reconciler.git import index as git_index
+from reconciler.git.index import GitIndex
+from reconciler.google import claim_store
+from reconciler.model.naming import VERSIONS
+from reconciler.packaging.source_tree import read_source_tree
+
+LEFT = [
+    ".task.py.swp",
+    ".swo",
+    "4913",
+    "task.py~",
+    "#task.py#",
+    ".task.py.kate-swp",
+    ".~task.ipynb",
+    "._task.py",
+    ".goutputstream-A1B2C3",
+    "task.py___jb_tmp___",
+    ".nfs00000000042",
+]
+
+# The reading of versions up to 0.2: every name counts, and the modes are the file system's.
+OLD = """
+import sys
+from reconciler.__main__ import main
+from reconciler.model.tracking import COMMITTED
+from reconciler.operations import load_desired
+
+load_desired._index_of = lambda root: (COMMITTED, ())
+sys.exit(main())
+"""
+
+
+@pytest.fixture
+def committed(repository: Repository) -> Repository:
+    """A repository in git, whose job is submitted and waits."""
+    repository.hold.touch()
+    repository.job("census", reconcile="{onChange: cancel, onDelete: cancel}")
+    repository.git("init", "-q", "-b", "main")
+    repository.git("add", ".")
+    repository.git("commit", "-q", "-m", "a job")
+    assert repository.run("apply").code == 0
+    return repository
+
+
+def actions(repository: Repository) -> list[tuple[str, str]]:
+    """Action and job name of each change that is planned."""
+    planned = repository.run("plan", "--format", "json").json
+    return [(change["action"], change["jobName"]) for change in planned["changes"]]
+
+
+def old_tool(folder: Path) -> str:
+    """A file that stands in for the command of an earlier version."""
+    file = folder / "old.py"
+    file.write_text(OLD)
+    return str(file)
+
+
+def test_what_editors_and_notebooks_leave_changes_no_job(committed: Repository) -> None:
+    before = actions(committed)
+    for folder in ("trainer", "jobs"):
+        for name in LEFT:
+            committed.write(f"{folder}/{name}", "left by an editor")
+        committed.write(f"{folder}/.ipynb_checkpoints/census.yaml", "left: [by a notebook")
+        # An emacs lock is a link to nowhere, with the name of what it locks.
+        for locked in ("task.py", "census.yaml"):
+            (committed.root / folder / f".#{locked}").symlink_to("a@example.test.4711:1")
+        committed.write(f"{folder}/._census.yaml", "\\x00")
+    assert actions(committed) == before
+    assert committed.run("validate").code == 0
+    assert committed.run("apply").code == 0
+    assert actions(committed) == before == [("none", before[0][1])]
+
+
+def test_what_git_tracks_is_a_part_of_the_code_whatever_its_name(committed: Repository) -> None:
+    ((_, first),) = actions(committed)
+    committed.write("trainer/notes~", "kept on purpose")
+    assert actions(committed) == [("none", first)]
+    committed.git("add", ".")
+    committed.git("commit", "-q", "-m", "notes")
+    ((_, second),) = [one for one in actions(committed) if one[0] == "submit"]
+    assert second != first
+    # From the commit alone, the name is the same: in a clone, and for `--base`.
+    assert f'"{second}"' in committed.run("plan", "--base", "HEAD~1", "--format", "json").out
+    committed.write("trainer/.task.py.swp", "not tracked")
+    assert ("submit", second) in actions(committed)
+
+
+def test_a_job_under_the_name_of_the_old_reading_runs_on(repository: Repository, tmp_path: Path) -> None:
+    repository.hold.touch()
+    repository.job("census", reconcile="{onChange: cancel}")
+    repository.git("init", "-q")
+    repository.git("add", ".")
+    repository.git("commit", "-q", "-m", "a job")
+    repository.write("trainer/task.py~", "left")
+    old = old_tool(tmp_path)
+    assert run(repository, old, "apply").returncode == 0
+    ((action, name),) = actions(repository)
+    assert action == "none"
+    for _ in range(2):
+        assert repository.run("apply").code == 0
+        assert run(repository, old, "apply").returncode == 0
+    assert repository.states().keys() == {name}
+    # Once the leftover is gone, the name is the one that every other checkout gives.
+    (repository.root / "trainer/task.py~").unlink()
+    assert {action for action, _ in actions(repository)} == {"submit", "cancel"}
+
+
+def test_executable_bits_are_those_of_git_where_a_mount_has_none(committed: Repository) -> None:
+    before = actions(committed)
+    for file in (committed.root / "trainer").iterdir():
+        file.chmod(0o755)
+    assert actions(committed) != before
+    committed.git("config", "core.fileMode", "false")
+    assert actions(committed) == before
+    committed.git("update-index", "--chmod=+x", "trainer/task.py")
+    for file in (committed.root / "trainer").iterdir():
+        file.chmod(0o644)
+    trainer = committed.root / "trainer"
+    (file,) = read_source_tree(trainer, committed.root, GitIndex(committed.root, os.environ)).files
+    assert file.executable
+
+
+def test_the_text_of_a_link_is_not_sent_as_a_file(committed: Repository) -> None:
+    link = committed.root / "trainer" / "more.py"
+    link.symlink_to("task.py")
+    committed.git("add", ".")
+    committed.git("commit", "-q", "-m", "a link")
+    assert committed.run("validate").code == 0
+    link.unlink()
+    link.write_text("task.py")
+    committed.git("config", "core.symlinks", "false")
+    assert committed.git("status", "--porcelain") == "", "git doesn't say"
+    result = committed.run("apply")
+    assert result.code == 3
+    assert '"trainer/more.py" is a link in git, and here a file with the link\'s text' in result.err
+    assert committed.run("validate").code == 3
+
+
+class TestLeftOut:
+    """Manifests and code that git leaves out of the work tree."""
+
+    def sparse(self, repository: Repository) -> None:
+        repository.hold.touch()
+        repository.job("census", reconcile="{onDelete: cancel}")
+        for name in ("a", "b"):
+            text = (repository.root / "jobs" / "census.yaml").read_text()
+            repository.write(
+                f"jobs/team/{name}.yaml",
+                text.replace("census", name).replace("../trainer", "../../trainer"),
+            )
+        repository.git("init", "-q", "-b", "main")
+        repository.git("add", ".")
+        repository.git("commit", "-q", "-m", "jobs")
+        assert repository.run("apply").code == 0
+        repository.git("sparse-checkout", "set", "--no-cone", "/*", "!/jobs/team/")
+
+    def live(self, repository: Repository) -> list[str]:
+        states = repository.states()
+        return sorted(name.rpartition("_")[0] for name, state in states.items() if state != "CANCELLED")
+
+    def test_nothing_is_cancelled_for_a_manifest_that_a_sparse_checkout_leaves_out(
+        self, repository: Repository
+    ) -> None:
+        self.sparse(repository)
+        assert repository.git("status", "--porcelain") == ""
+        assert not (repository.root / "jobs" / "team").exists()
+        planned = repository.run("plan")
+        assert "jobs/team/a.yaml:1:1: warning: " in planned.err
+        assert "git leaves 2 manifests out of the work tree" in planned.err
+        assert "`git sparse-checkout disable`" in planned.err
+        assert repository.run("apply").code == 0
+        assert self.live(repository) == ["a", "b", "census"]
+        repository.git("sparse-checkout", "disable")
+        assert "leaves" not in repository.run("plan").err
+        (repository.root / "jobs" / "team" / "a.yaml").unlink()
+        assert repository.run("apply").code == 0
+        assert self.live(repository) == ["b", "census"]
+
+    def test_a_proposal_removes_no_job_that_is_left_out(self, repository: Repository) -> None:
+        self.sparse(repository)
+        repository.job("census", args=["more"])
+        proposed = repository.run("plan", "--base", "HEAD", "--format", "json")
+        assert [change["baseName"] for change in proposed.json["changes"]] == ["census"]
+        assert "git leaves 2 manifests out" in proposed.err
+
+    def test_nothing_is_cancelled_for_a_manifest_with_the_skip_worktree_bit(
+        self, committed: Repository
+    ) -> None:
+        committed.job("other")
+        committed.git("update-index", "--skip-worktree", "jobs/census.yaml")
+        (committed.root / "jobs" / "census.yaml").unlink()
+        assert committed.run("apply").code == 0
+        assert self.live(committed) == ["census", "other"]
+        # One that is there is as any other.
+        committed.git("update-index", "--no-skip-worktree", "jobs/census.yaml")
+        committed.git("restore", "jobs/census.yaml")
+        committed.git("update-index", "--skip-worktree", "jobs/census.yaml")
+        assert "leaves" not in committed.run("plan").err
+        (committed.root / "jobs" / "other.yaml").unlink()
+        assert committed.run("plan", "--format", "json").json["drift"][0]["kind"] == "orphaned"
+
+    def test_code_that_is_left_out_is_an_error_and_no_smaller_package(self, committed: Repository) -> None:
+        committed.write("trainer/deep/model.py", "")
+        committed.write("trainer/deep/notes.txt", "")
+        committed.write(".gitignore", ".reconciler/\nnotes.txt\n")
+        committed.git("add", "-f", ".gitignore", "trainer")
+        committed.git("commit", "-q", "-m", "more")
+        committed.git("sparse-checkout", "set", "--no-cone", "/*", "!/trainer/deep/")
+        result = committed.run("apply")
+        assert result.code == 3
+        assert '"trainer/deep/model.py" is left out of the work tree by git' in result.err
+        assert "notes.txt" not in result.err, "a file that .gitignore excludes is no part of the code"
+
+
+class TestRefused:
+    """A repository that git doesn't read."""
+
+    DUBIOUS: ClassVar = {"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}
+    ACTIONS: ClassVar = {"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "acme/jobs", "GITHUB_TOKEN": "unused"}
+
+    def test_in_actions_nothing_is_submitted(self, committed: Repository) -> None:
+        committed.job("other")
+        result = committed.run("apply", **self.DUBIOUS, **self.ACTIONS)
+        assert result.code == 1
+        assert "detected dubious ownership" in result.err
+        command = f"git config --global --add safe.directory {committed.root}"
+        assert f"if you trust it, run `{command}`" in result.err
+        assert len([*filter(None, committed.states().values())]) == 1
+
+    def test_in_actions_a_missing_git_is_an_error(self, committed: Repository, tmp_path: Path) -> None:
+        committed.job("other")
+        (committed.root / ".git").rename(tmp_path / "elsewhere")
+        result = committed.run("apply", PATH=str(tmp_path), **self.ACTIONS)
+        assert result.code == 1
+        assert "git can't be run" in result.err
+        assert len([*filter(None, committed.states().values())]) == 1
+        assert committed.run("apply").code == 0, "a folder without git is as good as any other"
+
+    def test_a_repository_of_another_user_is_named_with_the_command(
+        self, committed: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        environ = {**os.environ, **self.DUBIOUS}
+        assert GitIndex(committed.root, environ).refusal is None, "git is asked only where the owner differs"
+        monkeypatch.setattr(git_index.os, "geteuid", lambda: os.getuid() + 1)
+        refusal = GitIndex(committed.root, environ).refusal
+        assert refusal is not None
+        assert "dubious ownership" in refusal.message
+        assert "safe.directory" in refusal.hint
+        assert GitIndex(committed.root, {**os.environ}).refusal is None, "the user has said so"
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+    def test_a_checkout_of_another_user_is_told_at_a_desk(self, committed: Repository) -> None:
+        os.chown(committed.root / ".git", 65534, 65534)
+        result = committed.run("apply")
+        assert result.code == 0
+        assert "git can't read this repository, so jobs carry no commit" in result.err
+        assert "safe.directory" in result.err
+
+
+def test_git_is_asked_only_where_the_repository_says_that_it_matters(
+    committed: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(index: GitIndex) -> Any:
+        raise AssertionError("git is asked")
+
+    monkeypatch.setattr(GitIndex, "_git", property(ask))
+    index = GitIndex(committed.root, {})
+    assert (index.left_out, index.refusal) == ((), None)
+    assert (index.is_executable("trainer/task.py"), index.is_link("trainer/task.py")) == (None, False)
+    for setting, value in (("core.fileMode", "false"), ("core.symlinks", "false"), ("include.path", "more")):
+        committed.git("config", setting, value)
+        with pytest.raises(AssertionError, match="git is asked"):
+            GitIndex(committed.root, {}).is_link("trainer/task.py")
+        committed.git("config", setting, "true")
+        committed.git("config", "--unset", setting)
+    for number, option in enumerate(("--index-version=4", "--split-index")):
+        committed.git("update-index", option)
+        assert bool([*(committed.root / ".git").glob("sharedindex.*")]) == bool(number)
+        with pytest.raises(AssertionError, match="git is asked"):
+            _ = GitIndex(committed.root, {}).left_out
+
+
+def test_a_second_hash_version_needs_a_store_that_earlier_versions_refuse() -> None:
+    """An earlier version takes a job under the new name for a missing one, and submits it again."""
+    assert len(VERSIONS) == 1 or claim_store._FORMAT_VERSION > 1
+
+
+def run(repository: Repository, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command of another version, to its end."""
+    process = repository.start(*arguments, program=program)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
