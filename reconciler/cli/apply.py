@@ -22,12 +22,12 @@ from reconciler.model.applied_tree import Relation, TreeFinding
 from reconciler.model.cause import cause_of, is_set_up, with_name
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.plan import Action, Change, Plan, Stuck
-from reconciler.operations.apply import ApplyListener, apply, submitted_by
+from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import Origin, uncarried
-from reconciler.operations.plan import wanted_of, with_changed_files, with_tree
+from reconciler.operations.plan import submitted_by, wanted_of, with_changed_files, with_tree
 from reconciler.operations.report import missing_status_reasons, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.output.json import apply_json

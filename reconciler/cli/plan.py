@@ -17,7 +17,14 @@ from reconciler.cli.values import terminal_columns
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
 from reconciler.model.plan import Action, Plan, Target
 from reconciler.operations.load_desired import load_desired
-from reconciler.operations.plan import plan_of, target_of, wanted_of, with_changed_files, with_tree
+from reconciler.operations.plan import (
+    compared_with_commit,
+    plan_of,
+    target_of,
+    wanted_of,
+    with_changed_files,
+    with_tree,
+)
 from reconciler.operations.tree import tree_check
 from reconciler.submission.look import look
 
@@ -72,6 +79,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
         seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full)
         print_lines(seen.notes, arguments.log_format)
         plan = plan_of(session, desired, seen.observed, by_hand=is_by_hand())
+        plan = compared_with_commit(session, desired, plan)
         plan = with_tree(plan, tree_check(session, whole=desired.whole).compare())
     return with_changed_files(plan, desired, context.config.root, os.environ), desired.warnings
 

@@ -162,7 +162,10 @@ _GROUP = 64
 _ID_BYTES = 20
 _MODE = re.compile(rb"[0-7]{5,6}")
 _GITLINK = 0o160000
-_WHOLE_CLONE = "a clone made with --filter lacks objects, and this command fetches none: use a full clone"
+_WHOLE_CLONE = (
+    "a clone made with --filter lacks objects, and this command fetches none: "
+    "run `git fetch --refetch --no-filter`"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,17 @@ from reconciler.git.commit import passed_over
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
 from reconciler.model.applied_tree import NOT_COMPARED, TreeFinding
-from reconciler.model.plan import Action, DesiredJob, Plan
+from reconciler.model.plan import Action, Plan
 from reconciler.operations.execute import PATIENCE, Applier, applier_of
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
-from reconciler.operations.plan import accelerator_hours, plan_of, wanted_of
+from reconciler.operations.plan import (
+    accelerator_hours,
+    plan_of,
+    submitted_by,
+    wanted_of,
+    with_line_ends,
+)
 from reconciler.operations.report import open_record, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.tree import OlderTreeError, TreeCheck, tree_check
@@ -100,11 +106,17 @@ def apply(
         patience: Seconds to wait for unknown outcomes, and for cancelled jobs to end.
         go_on: Called before each submission and each wait, from any thread; False stops further ones.
     """
-    planned = partial(plan_of, session, desired, by_hand=by_hand)
+
+    def planned(observed: Observed) -> Plan:
+        plan = plan_of(session, desired, observed, by_hand=by_hand)
+        return plan if origin is None else with_line_ends(session, plan, origin)
+
     plan = planned(observed)
     # Only this process's own checkout of a branch comes with its origin.
     tree = tree_check(session, whole=desired.whole, allow_older=allow_older, is_exported=origin is not None)
-    origin = origin or _compare_with_commit(session.config, desired, plan)
+    if origin is None:
+        origin = _compare_with_commit(session.config, desired, plan)
+        plan = with_line_ends(session, plan, origin)
     applier = applier_of(session, desired, origin.commit_of, patience, listener.waiting, go_on)
     applied = Applied(plan, origin, replace(applier, withheld=tree.withheld))
     # Limits are checked against the whole plan, before anything of it is shown or carried out.
@@ -121,14 +133,8 @@ def apply(
         except OlderTreeError as error:
             # Another apply has recorded its commit since the comparison.
             return replace(applied, refused=error, tree=tree.finding)
-        awaited = [change for change in plan.changes if change.is_awaited]
-        if awaited and reviewed is None:
-            plan, more = _return_ended(session, desired, applier, plan, planned)
-            outcomes += more
-        elif awaited:
-            # What was reviewed is carried out, and nothing beside it.
-            said = "it isn't submitted by the reviewed plan: apply again once its job has ended"
-            outcomes += (Outcome(change, Status.SKIPPED, error=said) for change in awaited)
+        plan, more = _return_ended(session, desired, applier, plan, planned, is_reviewed=reviewed is not None)
+        outcomes += more
     listener.carried_out(outcomes, origin)
     return replace(applied, plan=plan, outcomes=outcomes, tree=tree.finding)
 
@@ -139,16 +145,23 @@ def _return_ended(
     applier: Applier,
     plan: Plan,
     planned: Callable[[Observed], Plan],
+    *,
+    is_reviewed: bool,
 ) -> tuple[Plan, list[Outcome]]:
     """Wait for cancelled jobs that are wanted again to end, and submit their contents again.
 
     Args:
         plan: The plan that was carried out.
         planned: Makes a plan of the same jobs.
+        is_reviewed: True if only what was reviewed is carried out: then nothing is submitted here.
 
     Returns:
         The plan with the later changes of these jobs, and their outcomes.
     """
+    awaited = [change for change in plan.changes if change.is_awaited]
+    if is_reviewed or not awaited:
+        said = "it isn't submitted by the reviewed plan: apply again once its job has ended"
+        return plan, [Outcome(change, Status.SKIPPED, error=said) for change in awaited]
     outcomes = [*applier.await_ends(plan)]
     ended = {outcome.change.base_name for outcome in outcomes if outcome.status is Status.APPLIED}
     unended = [outcome for outcome in outcomes if outcome.status is not Status.APPLIED]
@@ -157,7 +170,7 @@ def _return_ended(
     try:
         again = planned(look(session.ports, wanted_of(desired.jobs)).observed)
     except ReconcilerError as error:
-        return plan, [*unended, *(failed(change, error) for change in plan.changes if change.is_awaited)]
+        return plan, [*unended, *(failed(change, error) for change in awaited)]
     later = [change for change in again.changes if change.base_name in ended]
     others = (change for change in plan.changes if change.base_name not in ended)
     merged = replaced(plan, changes=(*others, *later))
@@ -185,11 +198,6 @@ def _compare_with_commit(config: Config, desired: Desired, plan: Plan) -> Origin
     # Without statuses, only the commit label of new runs depends on the comparison.
     jobs = desired.jobs if posts else submitted
     return origin_of(config, desired, jobs, os.environ, whole=posts and plan.whole)
-
-
-def submitted_by(plan: Plan) -> list[DesiredJob]:
-    """Return the jobs that a plan submits, at once or after the ends of their cancelled runs."""
-    return [c.desired for c in plan.changes if c.desired and (c.action in SUBMISSIONS or c.is_awaited)]
 
 
 def carry_out(

@@ -10,8 +10,9 @@ A job is made of
 
 The comparison is of bytes as they were read, by their digests, and of blobs as git stores them: no file of
 the work tree is read again, and no filter, line-end conversion or hook runs. So a file that a checkout
-converts (`core.autocrlf`, `eol=crlf`, `ident`) differs. A file in Git LFS is equal if its pointer names the
-SHA-256 of the file that was read. Files of a submodule are not files of the commit.
+converts (`core.autocrlf`, `eol=crlf`, `ident`) differs; jobs that differ in line ends alone are told apart. A
+file in Git LFS is equal if its pointer names the SHA-256 of the file that was read. Files of a submodule are
+not files of the commit.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from reconciler.base.errors import InvalidError, ReconcilerError
 from reconciler.base.git_command import Git
@@ -43,6 +45,7 @@ MAX_LINES = 5
 """Maximum number of differing files that are named."""
 
 _NOT_IN = "is not in"
+_LINE_ENDS = "has other line ends than in"
 _LFS_POINTER = re.compile(
     rb"version https://git-lfs\.github\.com/spec/v1\noid sha256:([0-9a-f]{64})\nsize [0-9]+\n"
 )
@@ -56,6 +59,7 @@ class Origin:
         commit: The commit that jobs carry, 40 hex digits; "" for none.
         made: The names of the jobs that are made of the commit's files, without jobs that were not compared.
         differences: By name of each other compared job, the first difference, as a clause.
+        line_ends: Of these, by name, the jobs that differ in line ends alone: the paths that differ.
         elsewhere: Differences that belong to no job, as clauses: a manifest that only the commit has, for
             example.
         all_compared: True if every desired job was compared.
@@ -65,6 +69,7 @@ class Origin:
     commit: str = ""
     made: Collection[str] = ()
     differences: Mapping[str, str] = field(default_factory=dict)
+    line_ends: Mapping[str, Sequence[str]] = field(default_factory=dict)
     elsewhere: tuple[str, ...] = ()
     all_compared: bool = False
     reason: str = ""
@@ -77,6 +82,18 @@ class Origin:
     def commit_of(self, job: DesiredJob) -> str:
         """Return the commit that a job carries; "" for none."""
         return self.commit if job.job_name in self.made else ""
+
+    def line_end_reasons(self) -> dict[str, str]:
+        """Return why jobs that differ in line ends alone must not be submitted, with the remedy, by name."""
+        reasons = {}
+        for name, paths in self.line_ends.items():
+            places = " ".join(map(shlex.quote, paths))
+            reasons[name] = (
+                f"{self.differences[name]}, so that other checkouts give it another name: run "
+                f"`echo '* -text' >> .gitattributes && git ls-files -z -- {places} | xargs -0 rm && "
+                f"git restore -- {places}`"
+            )
+        return reasons
 
     def part(self, plan: Plan) -> Plan:
         """Return the part of a plan that is the commit's: the whole plan only if all jobs are."""
@@ -121,7 +138,7 @@ def origin_of(
     try:
         with revision(config.root, head.carried, environ) as commit:
             comparison = _Comparison(commit, config, desired, jobs)
-            found = {job.job_name: comparison.difference(job) for job in jobs}
+            found = {job.job_name: comparison.differences(job) for job in jobs}
             elsewhere = comparison.elsewhere(whole=whole)
     except (ReconcilerError, OSError) as error:
         # A disk without room for the commit's files must not keep jobs from being submitted.
@@ -129,8 +146,13 @@ def origin_of(
         return Origin(reason=f"commit {head.carried[:7]} can't be compared: {why}")
     return Origin(
         head.carried,
-        frozenset(name for name, difference in found.items() if not difference),
-        {name: difference for name, difference in found.items() if difference},
+        frozenset(name for name, differences in found.items() if not differences),
+        {name: differences[0].clause for name, differences in found.items() if differences},
+        {
+            name: [difference.path for difference in differences]
+            for name, differences in found.items()
+            if differences and all(difference.is_line_ends for difference in differences)
+        },
         elsewhere,
         all_compared=len(jobs) == len(desired.jobs),
     )
@@ -165,6 +187,20 @@ def _names(named: list[str]) -> str:
     return f"{named[0]} and {len(named) - 1} more job{'' if len(named) == 2 else 's'} carry"
 
 
+class _Difference(NamedTuple):
+    """How a file or a package differs from the commit's.
+
+    Attributes:
+        path: Its path from the root.
+        clause: What differs, for readers.
+        is_line_ends: True if nothing but line ends differs.
+    """
+
+    path: str
+    clause: str
+    is_line_ends: bool = False
+
+
 class _Comparison:
     """Comparison of the files that were read with the files of one commit, for `origin_of`."""
 
@@ -180,18 +216,20 @@ class _Comparison:
         self._digests = dict(zip(ids, map(digest_of, commit.contents(ids)), strict=True))
         self._package_of = laying_out(commit)
         self._folders: dict[tuple[Names, str], Path] = {}
-        self._packages: dict[tuple[Path, str], str] = {}
+        self._packages: dict[tuple[Path, str], _Difference | None] = {}
         self._settings = self._differing(FILE_NAME, settings, config.digest)
 
-    def difference(self, job: DesiredJob) -> str:
-        """Return the first file of a job that differs, as a clause; "" if none does."""
+    def differences(self, job: DesiredJob) -> list[_Difference]:
+        """Return what differs of a job: the settings, its manifest and its package."""
         path = job.manifest.path
-        differs = self._differing(path, self._places[path], job.manifest.digest)
-        return self._settings or differs or self._differing_package(job)
+        manifest = self._differing(path, self._places[path], job.manifest.digest)
+        # The package is that of the commit's manifest.
+        package = self._differing_package(job) if self._places[path] else None
+        return [each for each in (self._settings, manifest, package) if each]
 
     def elsewhere(self, *, whole: bool) -> tuple[str, ...]:
         """Return the differences that belong to no job: the settings', and manifests that were not read."""
-        settings = (self._settings,) if self._settings else ()
+        settings = (self._settings.clause,) if self._settings else ()
         return (*settings, *self._unread()) if whole else settings
 
     def _place(self, path: str) -> Names | None:
@@ -199,23 +237,29 @@ class _Comparison:
         place = self._commit.place(PurePosixPath(path).parts) if not path.startswith("/") else None
         return place if place is not None and self._commit.entry(place).is_file else None
 
-    def _differing(self, path: str, place: Names | None, digest: bytes) -> str:
-        """Return how a file that was read, or was not there, differs; "" if it does not."""
+    def _differing(self, path: str, place: Names | None, digest: bytes) -> _Difference | None:
+        """Return how a file that was read, or was not there, differs; None if it does not."""
         if place is None:
-            return self._clause(path, _NOT_IN) if digest else ""
+            return _Difference(path, self._clause(path, _NOT_IN)) if digest else None
         if not digest:
-            return self._clause(path, "is only in")
-        same = self._digests.get(self._commit.entry(place).id) == digest
-        return "" if same else self._clause(path, "differs from")
+            return _Difference(path, self._clause(path, "is only in"))
+        id = self._commit.entry(place).id
+        if self._digests.get(id) == digest:
+            return None
+        (kept,) = self._commit.contents([id])
+        plain = _without_returns(kept)
+        if digest in (digest_of(plain), digest_of(plain.replace(b"\n", b"\r\n"))):
+            return _Difference(path, self._clause(path, _LINE_ENDS), is_line_ends=True)
+        return _Difference(path, self._clause(path, "differs from"))
 
     def _clause(self, path: str, how: str) -> str:
         if how == _NOT_IN and (submodule := self._commit.submodule(PurePosixPath(path).parts)):
             path, how = "/".join(submodule), "is a submodule, whose files are not in"
         return f"{path} {how} commit {self._commit.sha[:7]}"
 
-    def _differing_package(self, job: DesiredJob) -> str:
+    def _differing_package(self, job: DesiredJob) -> _Difference | None:
         if job.manifest.package is None:
-            return ""
+            return None
         folder = self._folder(job)
         # Several jobs share a package.
         key = (folder, job.code)
@@ -234,20 +278,26 @@ class _Comparison:
             self._folders[key] = self._package_of(manifest, job.manifest.written).real
         return self._folders[key]
 
-    def _differing_tree(self, folder: Path, job: DesiredJob, package: Path) -> str:
+    def _differing_tree(self, folder: Path, job: DesiredJob, package: Path) -> _Difference | None:
         from reconciler.packaging.source_tree import read_source_tree  # most jobs bring no code
 
         shown = package.relative_to(self._root).as_posix()
         if not folder.is_relative_to(self._commit.root) or not folder.is_dir():
-            return self._clause(shown, _NOT_IN)
+            return _Difference(shown, self._clause(shown, _NOT_IN))
         try:
             kept = read_source_tree(folder, self._commit.root)
         except InvalidError:
-            return self._clause(shown, "can't be staged as it is in")
+            return _Difference(shown, self._clause(shown, "can't be staged as it is in"))
         if kept.digest == job.code:
-            return ""
-        found = _differing_file(self._desired.code[job.job_name], kept)
-        return self._clause(f"{shown}/{found[0]}", found[1]) if found else ""
+            return None
+        read = self._desired.code[job.job_name]
+        found = _differing_file(read, kept)
+        if found is None:
+            return None
+        path, how = found
+        is_line_ends = _differing_file(_with_plain_ends(read), _with_plain_ends(kept)) is None
+        clause = self._clause(f"{shown}/{path}", _LINE_ENDS if is_line_ends else how)
+        return _Difference(shown, clause, is_line_ends)
 
     def _unread(self) -> list[str]:
         """Return the manifests of the commit that were not read from the work tree."""
@@ -294,6 +344,17 @@ def _differing_file(read: SourceTree, kept: SourceTree) -> tuple[str, str] | Non
         if not _is_same(mine, its):
             return path, "differs from"
     return None
+
+
+def _with_plain_ends(tree: SourceTree) -> SourceTree:
+    from reconciler.packaging.source_tree import SourceFile, SourceTree
+
+    files = (SourceFile(each.path, each.executable, _without_returns(each.content)) for each in tree.files)
+    return SourceTree(tuple(files))
+
+
+def _without_returns(content: bytes) -> bytes:
+    return content.replace(b"\r\n", b"\n")
 
 
 def _is_same(read: SourceFile, kept: SourceFile) -> bool:

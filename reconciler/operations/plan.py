@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +23,11 @@ from reconciler.model.ports import JobApi
 from reconciler.operations.load_desired import Desired
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.comparison import code_changed, predecessors
-from reconciler.planning.planner import SUBMISSIONS, by_owner, limit_refusals, make_plan
+from reconciler.planning.planner import SUBMISSIONS, by_owner, limit_refusals, make_plan, with_blocked
 from reconciler.submission.observe import Observed
 
 if TYPE_CHECKING:
+    from reconciler.operations.origin import Origin
     from reconciler.packaging.source_tree import SourceTree
 
 
@@ -60,6 +62,32 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, by_hand: 
         occasion=Occasion(by_hand, session.config.images),
     )
     return with_refusals(plan, environment.limits)
+
+
+def submitted_by(plan: Plan) -> list[DesiredJob]:
+    """Return the jobs that a plan submits, at once or after the ends of their cancelled runs."""
+    return [c.desired for c in plan.changes if c.desired and (c.action in SUBMISSIONS or c.is_awaited)]
+
+
+def compared_with_commit(session: Session, desired: Desired, plan: Plan) -> Plan:
+    """Return the plan without submissions that `with_line_ends` blocks; compare their files with git's."""
+    submitted = submitted_by(plan)
+    if session.is_local or not submitted:
+        return plan
+    from reconciler.operations.origin import origin_of  # slow to import
+
+    return with_line_ends(
+        session, plan, origin_of(session.config, desired, submitted, os.environ, whole=False)
+    )
+
+
+def with_line_ends(session: Session, plan: Plan, origin: Origin) -> Plan:
+    """Return the plan without submissions of jobs that differ from the commit in line ends alone.
+
+    On the embedded service such jobs are submitted: nobody shares their names.
+    """
+    reasons = {} if session.is_local else origin.line_end_reasons()
+    return with_refusals(with_blocked(plan, reasons), session.environment.limits) if reasons else plan
 
 
 def with_tree(plan: Plan, tree: TreeFinding) -> Plan:

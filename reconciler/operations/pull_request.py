@@ -84,9 +84,7 @@ def proposal_of(
         missing = manifest_paths(root, paths)[1]
         # Only the needed files of the commit are written to its temporary folder, which the `with` removes.
         places = [commit.root.joinpath(*names) for names in laid_out.values()]
-        old, before, base_problems = _load(
-            commit.root, places, sides[0], laying_out(commit), known, COMMITTED
-        )
+        old, before, base_problems = _load(commit.root, places, sides[0], laying_out(commit), known)
     places = [path for path in named if os.path.lexists(path)]
     index = GitIndex(root, environ)
     new, after, problems = _load(root, places, sides[1], package_folder, known, index)
@@ -126,7 +124,7 @@ def _load(
     environment: Environment,
     package_of: PackageOf,
     known: KnownFiles,
-    index: Index,
+    index: Index = COMMITTED,
 ) -> tuple[Validation, Desired, tuple[Problem, ...]]:
     found = validate(root, paths, frozenset(environment.defaults), package_of, known, index=index)
     desired, unfit = stageable_jobs(root, found.manifests, environment, found.identities, index)

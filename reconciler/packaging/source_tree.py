@@ -13,250 +13,25 @@ link, and a link that leads out of the repository, to a missing or excluded file
 its target would differ between machines. A `.gitignore` that is a link is ignored, as in git. Empty folders
 are omitted. Where git says that the checkout can't have executable bits (`core.fileMode`) or links
 (`core.symlinks`), the bits are those of git's index, and a link's text in the place of a link is an error.
-
-Each folder and file is opened by its name in its open parent (`dir_fd`), never through a link (`O_NOFOLLOW`).
-The target of a link is resolved name by name, and then opened in the same way from the root downwards. Every
-opened file is therefore the checked file, and lies below the root, even if a link is swapped in concurrently.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
 import stat
 import unicodedata
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import NoReturn
 
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError, check_machine
-from reconciler.base.safe_files import IrregularFileError, kind_of, opened_folder, read_file
-from reconciler.model.tracking import COMMITTED, GET_LEFT_OUT, Index, is_leftover
-from reconciler.packaging import gitignore
-
-Names = tuple[str, ...]
-"""A path as names from the root downwards, none of them a link.
-
-In `_Reader` a path begins at the package and may lead through links.
-"""
-Rules = tuple[gitignore.Rule, ...]
-"""The rules of a `.gitignore`."""
-
-MAX_IGNORE_BYTES = 64 * 1024
-"""The maximum size of a `.gitignore`, ten times a common one."""
-
-# Names of files of git, this tool, virtual environments, Python and the Finder beside code; in any case. They
-# are always excluded, whatever a `.gitignore` says: they differ between machines, and `.git` may contain
-# credentials.
-_NEVER_CODE = frozenset({".git", ".reconciler", ".venv", "__pycache__", ".ds_store"})
-_BYTE_CODE = (".pyc", ".pyo")
-_IGNORE_FILE = ".gitignore"
-_MAX_LINKS = 40  # as many as Linux follows
-
-
-class UnfitError(Exception):
-    """Error for an entry that can't be part of a package.
-
-    Attributes:
-        message: The reason, to follow a path ("is a fifo").
-        hint: The remedy.
-    """
-
-    def __init__(self, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-
-
-def not_a_file(mode: int) -> UnfitError:
-    """Return the error for an entry with this `st_mode` that is no file, folder or link."""
-    return UnfitError(f"is {kind_of(mode)}", "remove it, or exclude it in a .gitignore")
-
-
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """Open folder.
-
-    Attributes:
-        names: Its path.
-        rules: The rules of each folder from the root down to this one, in this order.
-        fd: Its file descriptor.
-        inode: Device and inode, the folder's identity.
-        index: What git tracks.
-    """
-
-    names: Names
-    rules: tuple[Rules, ...]
-    fd: int
-    inode: tuple[int, int]
-    index: Index
-
-    def entries(self) -> list[os.DirEntry[str]]:
-        """Return the entries, sorted by name."""
-        with os.scandir(self.fd) as found:
-            return sorted(found, key=lambda entry: entry.name)
-
-    def reason_to_exclude(self, name: str, *, folder: bool) -> str:
-        """Return the reason for excluding the entry `name`, as a clause; "" for an included entry."""
-        if name.lower() in _NEVER_CODE or name.lower().endswith(_BYTE_CODE):
-            return f"{quote(name)} is never code"
-        if self.is_left_over(name):
-            return f"an editor leaves {quote(name)}, and git doesn't track it"
-        names = [os.fsencode(part) for part in (*self.names, name)]
-        # The innermost `.gitignore` with a matching pattern decides, as in git.
-        for depth in reversed(range(len(self.rules))):
-            rule = gitignore.decide(self.rules[depth], names[depth:], folder=folder)
-            if rule is not None:
-                file = "/".join((*self.names[:depth], _IGNORE_FILE))
-                return "" if rule.negated else f"line {rule.line} of {quote(file)} excludes {quote(name)}"
-        return ""
-
-    def is_left_over(self, name: str) -> bool:
-        """Return True for an entry that an editor left, and that git doesn't track."""
-        return is_leftover(name) and not self.index.tracks(self.path(name))
-
-    def path(self, name: str) -> str:
-        """Return the path of the entry `name` from the root."""
-        return "/".join((*self.names, name))
-
-    def read(self, name: str, limit: int) -> tuple[bytes, bool]:
-        """Return the first `limit` bytes of the file `name`, and True if its owner may execute it."""
-        try:
-            content, status = read_file(name, limit, folder=self.fd)
-        except IrregularFileError as error:
-            raise not_a_file(error.mode) from None
-        return content, bool(status.st_mode & stat.S_IXUSR)
-
-    def link_target(self, name: str) -> str | None:
-        """Return the target of the link `name`; None if the entry is no link."""
-        # Compare names exactly: some file systems ignore case, and the result must not depend on the machine.
-        if all(entry.name != name for entry in self.entries()):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        mode = os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode
-        return os.readlink(name, dir_fd=self.fd) if stat.S_ISLNK(mode) else None
-
-
-class WorkTree:
-    """Folders below a repository's root.
-
-    The methods raise UnfitError for entries that can't be part of a package, and OSError.
-    """
-
-    def __init__(self, root: Path, index: Index) -> None:
-        self._root = root
-        self._index = index
-        self._rules: dict[Names, Rules] = {}
-
-    @contextmanager
-    def opened(self, names: Names) -> Iterator[Folder]:
-        """Open the folder at `names`; raises UnfitError if a folder on the way is excluded."""
-        with ExitStack() as stack:
-            fd = stack.enter_context(opened_folder(self._root, follow=True))
-            folder = self._folder(fd, (), ())
-            for name in names:
-                _refuse_excluded(folder, name, folder=True)
-                folder = stack.enter_context(self.child(folder, name))
-            yield folder
-
-    @contextmanager
-    def child(self, parent: Folder, name: str) -> Iterator[Folder]:
-        """Open the folder `name` in an open folder."""
-        with opened_folder(name, folder=parent.fd) as fd:
-            yield self._folder(fd, (*parent.names, name), parent.rules)
-
-    def missing(self, folder: Names) -> Iterator[Names]:
-        """Yield the paths, from a folder, of included files that git leaves out of the work tree."""
-        above = "".join(f"{name}/" for name in folder)
-        for path in self._index.left_out:
-            if path.startswith(above) and self._lacks(tuple(path.split("/"))):
-                yield tuple(path.removeprefix(above).split("/"))
-
-    def _lacks(self, names: Names) -> bool:
-        """Return True for an included file that isn't there."""
-        for depth in reversed(range(len(names))):
-            try:
-                with self.opened(names[:depth]) as folder:
-                    for at in range(depth, len(names)):
-                        # Of a folder that isn't there either, the rules around it are known.
-                        around = replace(folder, names=names[:at])
-                        _refuse_excluded(around, names[at], folder=at + 1 < len(names))
-                    return all(entry.name != names[depth] for entry in folder.entries())
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except UnfitError:
-                break
-        return False
-
-    def resolve(self, start: Names, path: str) -> Names:
-        """Resolve `path`, relative to the folder at `start`, through links."""
-        names, todo, links = list(start), _steps(path), 0
-        while todo:
-            step = todo.pop()
-            if step == "..":
-                if not names:
-                    hint = "put a copy of what is needed into the repository"
-                    raise UnfitError("leads out of the repository", hint)
-                names.pop()
-                continue
-            target = self._link_target(tuple(names), step)
-            if target is None:
-                names.append(step)
-                continue
-            links += 1
-            if links > _MAX_LINKS:
-                raise UnfitError("leads in a circle", "point it to a file or a folder")
-            todo += _steps(target)
-        return tuple(names)
-
-    def _link_target(self, names: Names, name: str) -> str | None:
-        try:
-            with self.opened(names) as folder:
-                return folder.link_target(name)
-        except (FileNotFoundError, NotADirectoryError):
-            raise UnfitError("does not exist", "write the path of something in this repository") from None
-
-    def _folder(self, fd: int, names: Names, above: tuple[Rules, ...]) -> Folder:
-        status = os.fstat(fd)
-        folder = Folder(names, above, fd, (status.st_dev, status.st_ino), self._index)
-        if names not in self._rules:
-            self._rules[names] = _ignore_rules(folder)
-        return replace(folder, rules=(*above, self._rules[names]))
-
-
-def _refuse_excluded(parent: Folder, name: str, *, folder: bool) -> None:
-    """Raise UnfitError if the entry `name` of an open folder is excluded."""
-    if reason := parent.reason_to_exclude(name, folder=folder):
-        raise UnfitError(
-            f"is not part of the code: {reason}", "name something that is part of the repository"
-        )
-
-
-def _steps(path: str) -> list[str]:
-    """Return the names in a path in reverse order."""
-    if path.startswith("/"):
-        raise UnfitError("leads out of the repository, here or on another machine", "write a relative path")
-    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
-
-
-def _ignore_rules(folder: Folder) -> Rules:
-    try:
-        mode = os.stat(_IGNORE_FILE, dir_fd=folder.fd, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return ()
-    # git ignores a `.gitignore` that is a link.
-    if not stat.S_ISREG(mode):
-        return ()
-    data, _ = folder.read(_IGNORE_FILE, MAX_IGNORE_BYTES + 1)
-    if len(data) > MAX_IGNORE_BYTES:
-        size = f"{MAX_IGNORE_BYTES:,} bytes"
-        raise UnfitError(f"holds a .gitignore of more than {size}", "write fewer patterns")
-    return gitignore.parse(data)
-
+from reconciler.model.tracking import COMMITTED, GET_LEFT_OUT, Index
+from reconciler.packaging.work_tree import Folder, Names, UnfitError, WorkTree, not_a_file, refuse_excluded
 
 MAX_FILES = 10_000
 """The maximum number of files and folders in a package."""
@@ -390,7 +165,7 @@ class _FullError(Exception):
 class _Reader:
     """Reader of a package that collects all findings.
 
-    Behind a link, the path in the package (`path`) differs from the path in the repository (`Folder.names`).
+    A `path` begins at the package. Behind a link, it isn't the path in the repository (`Folder.names`).
 
     Attributes:
         is_adapted: True if git's index excluded an entry or gave a file another executable bit.
@@ -462,7 +237,7 @@ class _Reader:
             raise UnfitError("is the repository's root", "point it to what the package needs")
         with self._tree.opened(names[:-1]) as parent:
             mode = os.stat(names[-1], dir_fd=parent.fd, follow_symlinks=False).st_mode
-            _refuse_excluded(parent, names[-1], folder=stat.S_ISDIR(mode))
+            refuse_excluded(parent, names[-1], folder=stat.S_ISDIR(mode))
             self._read_thing(parent, names[-1], path, above)
 
     def _read_thing(self, parent: Folder, name: str, path: Names, above: frozenset[tuple[int, int]]) -> None:

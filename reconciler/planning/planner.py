@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import ceil
 
+from msgspec.structs import replace
+
 from reconciler.base.errors import RefusedError
 from reconciler.manifests.settings import Limits
 from reconciler.model.claim import Claim, ClaimId
@@ -77,6 +79,29 @@ def make_plan(
     ordered = tuple(sorted(changes, key=_order))
     told = tuple(sorted(found for found, _ in findings))
     return Plan(target, ordered, told, _digest(target, ordered, body_of), whole)
+
+
+def with_blocked(plan: Plan, reasons: Mapping[str, str]) -> Plan:
+    """Return the plan with the reasons against submissions, by the names of their jobs' first attempts.
+
+    The digest stays: a review is of what the manifests ask for.
+    """
+    if not reasons:
+        return plan
+    blocked = {
+        change.base_name: reasons[change.desired.job_name]
+        for change in plan.changes
+        if change.action in SUBMISSIONS and change.desired and change.desired.job_name in reasons
+    }
+    changes = (
+        replace(change, action=Action.BLOCKED, reason=blocked[change.base_name])
+        if change.base_name in blocked and change.action in SUBMISSIONS
+        else change
+        for change in plan.changes
+        # Never cancel for a successor that can't start.
+        if change.repair or change.action is not Action.CANCEL or change.base_name not in blocked
+    )
+    return replace(plan, changes=tuple(changes))
 
 
 def by_owner(

@@ -343,13 +343,11 @@ class Submitter:
                 f"by the service's clock",
                 hint='nothing was sent: check "endpoints" in reconciler.yaml, and any proxy between',
             )
-        request_id = (
-            base64.b32encode(self._ports.chance(_REQUEST_ID_BYTES)).decode("ascii").rstrip("=").lower()
-        )
+        chance = self._ports.chance(_REQUEST_ID_BYTES)
+        request_id = base64.b32encode(chance).decode("ascii").rstrip("=").lower()
         before = found.claim if found else order.claim
         # No request of a rejected claim made a job: this is the job's first submission.
-        is_first = before.state is ClaimState.REJECTED and order.claim.commit
-        commit = order.claim.commit if is_first else before.commit
+        commit = (before.state is ClaimState.REJECTED and order.claim.commit) or before.commit
         pending = replace(
             order.claim,
             state=ClaimState.PENDING,

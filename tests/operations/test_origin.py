@@ -142,7 +142,7 @@ CODE = {"census", "trees"}
             "trainer/task.py has a different executable",
         ),
         (linked, CODE, "trainer/data/numbers.csv differs from"),
-        (converted, CODE, "trainer/task.py differs from"),
+        (converted, CODE, "trainer/task.py has other line ends than in"),
         (write("trainer/.gitignore", "*.log\n*.csv\n"), CODE, "trainer/.gitignore differs from"),
         (write(".gitignore", ".reconciler/\n*.csv\n"), CODE, "trainer/data/numbers.csv is only in"),
         (

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from repository import Repository
+from team import Team
 
 from reconciler.git import index as git_index
 from reconciler.git.index import GitIndex
@@ -302,3 +303,65 @@ def run(repository: Repository, program: str, *arguments: str) -> subprocess.Com
     process = repository.start(*arguments, program=program)
     out, err = process.communicate()
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+
+class TestLineEnds:
+    """A checkout that git has given other line ends, with a clean `git status`."""
+
+    def converted(self, team: Team) -> None:
+        team.push(args=["1"])
+        team.author.git("config", "core.autocrlf", "true")
+        for path in team.author.git("ls-files").splitlines():
+            (team.author.root / path).unlink()
+        team.author.git("restore", ".")
+        assert b"\r\n" in (team.author.root / "trainer" / "task.py").read_bytes()
+        assert team.author.git("status", "--porcelain") == ""
+
+    def test_nothing_is_submitted_to_the_cloud_until_the_printed_command_was_run(self, cloud: Team) -> None:
+        self.converted(cloud)
+        (change,) = cloud.run(cloud.author, "plan", "--format", "json").json["changes"]
+        assert (change["action"], "has other line ends than in commit" in change["reason"]) == (
+            "blocked",
+            True,
+        )
+        result = cloud.run(cloud.author, "apply")
+        assert (result.code, cloud.runs()) == (1, [])
+        _, command, _ = change["reason"].split("`")
+        assert command in result.out
+        subprocess.run(["bash", "-c", command], cwd=cloud.author.root, check=True)
+        assert cloud.run(cloud.author, "apply").code == 0
+        assert cloud.runs() == [("1", "QUEUED")]
+
+    def test_a_live_job_under_the_common_name_is_not_cancelled(self, cloud: Team) -> None:
+        cloud.push(args=["1"])
+        assert cloud.run(cloud.author, "apply").code == 0
+        self.converted(cloud)
+        assert cloud.run(cloud.author, "apply").code == 1
+        assert cloud.runs() == [("1", "QUEUED")]
+
+    def test_what_differs_otherwise_too_is_another_job(self, cloud: Team) -> None:
+        self.converted(cloud)
+        with (cloud.author.root / "trainer" / "task.py").open("ab") as file:
+            file.write(b"\r\n# more\r\n")
+        assert cloud.run(cloud.author, "apply").code == 0
+        assert cloud.runs() == [("1", "QUEUED")]
+
+    def test_the_embedded_service_runs_it_and_says_so(self, local: Team) -> None:
+        self.converted(local)
+        result = local.run(local.author, "apply")
+        assert (result.code, local.runs()) == (0, [("1", "QUEUED")])
+        assert "has other line ends than in commit" in result.err
+
+
+def test_base_in_a_partial_clone_prints_the_command_that_completes_it(local: Team) -> None:
+    local.push(args=["1"])
+    local.push(args=["2"])
+    for setting in ("allowFilter", "allowAnySHA1InWant"):
+        local.author.git("config", "--file", str(local.origin / "config"), f"uploadpack.{setting}", "true")
+    clone = local.clone("partial", "--filter=blob:none")
+    result = local.run(clone, "plan", "--base", "HEAD~1")
+    assert result.code != 0
+    command = "git fetch --refetch --no-filter"
+    assert f"run `{command}`" in result.err
+    clone.git(*command.split()[1:])
+    assert "+ submit census" in local.run(clone, "plan", "--base", "HEAD~1").out

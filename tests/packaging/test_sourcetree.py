@@ -23,13 +23,12 @@ from hypothesis import strategies as st
 from reconciler.base.errors import ExitCode
 from reconciler.packaging import source_tree
 from reconciler.packaging.source_tree import (
-    MAX_IGNORE_BYTES,
     SourceFile,
     SourceTree,
     SourceTreeError,
-    not_a_file,
     read_source_tree,
 )
+from reconciler.packaging.work_tree import MAX_IGNORE_BYTES, not_a_file
 
 
 @pytest.fixture
