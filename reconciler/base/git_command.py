@@ -155,10 +155,10 @@ class Git:
         except GitError:
             return
 
-    def ask(self, *arguments: str) -> str | None:
+    def ask(self, *arguments: str, stdin: bytes = b"") -> str | None:
         """Return the output of git; None if git is missing or fails."""
         try:
-            return self.run(*arguments).decode("utf-8", "surrogateescape")
+            return self.run(*arguments, stdin=stdin).decode("utf-8", "surrogateescape")
         except GitError:
             return None
 

@@ -20,6 +20,7 @@ from reconciler.cli.values import (
     path,
     port,
     seconds,
+    settling,
     terminal_columns,
     terms,
     trial,
@@ -285,6 +286,12 @@ def _watch(parser: argparse.ArgumentParser) -> None:
         default=300.0,
         metavar="SECONDS",
         help="maximum time between passes (default: 300)",
+    )
+    add(
+        "--settle",
+        type=settling,
+        metavar="SECONDS",
+        help="on Google Cloud, time without a change before changes are applied (default: 10, at most 120)",
     )
     add(
         "--listen",

@@ -52,6 +52,8 @@ EXAMPLES = {
 }
 """Examples of use, by command."""
 
+LONGEST_SETTLING = 120.0
+"""The longest time, in seconds, for which `watch` waits for files to be quiet."""
 COLUMNS = 80
 """The width without a terminal."""
 
@@ -108,6 +110,13 @@ def seconds(text: str) -> float:
     """Return seconds from 1; a fraction is allowed."""
     if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]+)?", text) or float(text) < 1:
         raise argparse.ArgumentTypeError(f'not a number of seconds from 1: "{text}"')
+    return float(text)
+
+
+def settling(text: str) -> float:
+    """Return seconds from 1 to 120; a fraction is allowed."""
+    if seconds(text) > LONGEST_SETTLING:
+        raise argparse.ArgumentTypeError(f'more than {LONGEST_SETTLING:g} seconds: "{text}"')
     return float(text)
 
 

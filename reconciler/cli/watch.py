@@ -26,15 +26,10 @@ from reconciler.operations.watch.http import (
     listening,
 )
 from reconciler.operations.watch.loop import Loop
+from reconciler.operations.watch.remote import Clone, RemoteBranch, checked_branch, checked_url
 from reconciler.operations.watch.report import PassReporter
-from reconciler.operations.watch.source import (
-    Clone,
-    FolderWatcher,
-    RemoteBranch,
-    WorkTree,
-    checked_branch,
-    checked_url,
-)
+from reconciler.operations.watch.rest import SETTLES_IN
+from reconciler.operations.watch.source import FolderWatcher, WorkTree
 from reconciler.operations.watch.wakeups import LONGEST_BACKOFF, Wakes
 from reconciler.reporting.github.api import DEFAULT_API_URL
 
@@ -89,12 +84,15 @@ def _source(
         _check_local(arguments, root)
         files = FolderWatcher([home.path], wakes.change)
         try:
-            yield WorkTree(root, os.environ, arguments.env, files, wakes, reporter)
+            settles_in = arguments.settle or SETTLES_IN
+            yield WorkTree(root, os.environ, arguments.env, files, wakes, reporter, settles_in)
         finally:
             files.close()
         return
     # The branch's reconciler.yaml must not redirect the operator's token; the environment overrides it.
     os.environ["GITHUB_API_URL"] = os.environ.get("GITHUB_API_URL") or DEFAULT_API_URL
+    if arguments.settle:
+        raise UsageError("--settle is for the files here", hint="leave it out: a fetched branch is at rest")
     url, branch = checked_url(arguments.remote), checked_branch(arguments.branch or DEFAULT_BRANCH)
     prepare_home(home, os.environ)
     clone = Clone(home.path, url, branch, os.environ)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -25,7 +25,7 @@ _PLAIN_INDEX = b"DIRC\x00\x00\x00\x02"
 # What `git init` writes where executable bits and links work; it counts before the user's and the machine's.
 _USUAL = re.compile(rb"^[ \t]*filemode[ \t]*=[ \t]*true\b", re.IGNORECASE | re.MULTILINE)
 _UNUSUAL = re.compile(rb"filemode[ \t]*(?!=[ \t]*true\b)[^ \t]|symlinks|\[include", re.IGNORECASE)
-_MOST_CONFIG = 1 << 20
+_MOST = 1 << 20
 _SETTINGS = r"^core\.(filemode|symlinks)$"
 
 
@@ -100,6 +100,19 @@ class GitIndex:
         entry = self.entries.get(path)
         return entry is not None and stat.S_ISLNK(entry.mode)
 
+    def hidden(self, paths: Iterable[str]) -> list[str]:
+        """Return the untracked files that only an exclude file of the clone or of the user hides, in order.
+
+        The caller has left out what a `.gitignore` excludes.
+        """
+        if not self._checkout or not self._has_own_excludes:
+            return []
+        untracked = [path for path in paths if path not in self.entries]
+        asked = "".join(f"{path}\0" for path in untracked).encode("utf-8", "surrogateescape")
+        # Without a match, git ends as with an error.
+        said = self._git.ask("check-ignore", "-z", "--stdin", stdin=asked) if untracked else ""
+        return [path for path in (said or "").split("\0") if path]
+
     @cached_property
     def _listed(self) -> tuple[bytes, GitError | None]:
         from reconciler.base.git_command import GitError
@@ -124,7 +137,7 @@ class GitIndex:
 
     @cached_property
     def _settings(self) -> Mapping[str, str]:
-        own = self._own_file("config", _MOST_CONFIG)
+        own = self._own_file("config")
         if not self._checkout or (_USUAL.search(own) and not _UNUSUAL.search(own)):
             return {}
         said = self._git.ask("config", "--bool", "-z", "--get-regexp", _SETTINGS) or ""
@@ -149,13 +162,34 @@ class GitIndex:
     @property
     def _has_plain_entries(self) -> bool:
         """True if no file may be left out: only a later version of the format has a place for that mark."""
-        return not self._checkout or self._own_file("index", len(_PLAIN_INDEX)) == _PLAIN_INDEX
+        folder = git_folder(self._checkout) if self._checkout else None
+        if self._checkout is None or (folder and not os.path.lexists(folder / "index")):
+            return True
+        return self._own_file("index", len(_PLAIN_INDEX)) == _PLAIN_INDEX
 
-    def _own_file(self, name: str, most: int) -> bytes:
+    @property
+    def _has_own_excludes(self) -> bool:
+        """True if the clone or the user may exclude files beside those of each `.gitignore`."""
+        if any(line and not line.startswith(b"#") for line in self._own_file("info/exclude").splitlines()):
+            return True
+        home = Path(self._environ.get("HOME", "/"))
+        own = Path(self._environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
+        settings = (home / ".gitconfig", own / "config", Path("/etc/gitconfig"))
+        named = (self._own_file("config"), *map(_content, settings))
+        return os.path.lexists(own / "ignore") or any(b"excludesfile" in text.lower() for text in named)
+
+    def _own_file(self, name: str, most: int = _MOST) -> bytes:
         """Return the first bytes of a file in git's own folder; b"" if only git can find or read it."""
         folder = git_folder(self._checkout) if self._checkout else None
         with suppress(OSError):
             # In several parts (core.splitIndex), the first one tells nothing of the others.
             if folder and not any(entry.name.startswith("sharedindex.") for entry in os.scandir(folder)):
-                return safe_files.read_file(os.fspath(folder / name), most)[0]
+                return _content(folder / name, most)
         return b""
+
+
+def _content(file: Path, most: int = _MOST) -> bytes:
+    """Return the first bytes of a file; b"" for none."""
+    with suppress(OSError):
+        return safe_files.read_file(file, most, follow=True)[0]
+    return b""

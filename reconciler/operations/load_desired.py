@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
@@ -18,6 +18,7 @@ from reconciler.git.index import GitIndex
 from reconciler.google.engines import engine_class
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import Identities, KnownFiles, cached_manifests
+from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import EVERYTHING, Manifest, Selection, unpacked
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from reconciler.operations.staged_code import CodeReader
     from reconciler.packaging.sdist import Sdist
     from reconciler.packaging.source_tree import SourceTree
+
+
+_ADD_IT = "add it by `git add --force`, or exclude it in a .gitignore"
 
 
 class Desired(Struct, frozen=True):
@@ -176,8 +180,22 @@ def load_desired(
     desired = desired_jobs(root, found.manifests, environment, found.identities, index)
     jobs = selected_jobs(desired.jobs, selection) if selection else desired.jobs
     left_out = () if paths or selection else left_out_manifests(root, index)[1]
-    warnings = (*config.warnings, *unread, *missing, *left_out, *found.warnings)
+    hidden = _hidden_code(root, desired, index) if isinstance(index, GitIndex) else ()
+    warnings = (*config.warnings, *unread, *missing, *left_out, *hidden, *found.warnings)
     return replace(desired, jobs=jobs, warnings=warnings, whole=not (paths or selection or left_out))
+
+
+def _hidden_code(root: Path, desired: Desired, index: GitIndex) -> Iterator[Problem]:
+    """Yield warnings about files of packages that only an exclude file of this clone or user hides."""
+    folders = {job.manifest.package: job.job_name for job in desired.jobs if job.manifest.package}
+    paths = [
+        (folder.relative_to(real_path(root)) / file.path).as_posix()
+        for folder, name in sorted(folders.items())
+        for file in desired.code[name].files
+    ]
+    for path in index.hidden(paths):
+        said = "git doesn't track this file, which is part of a job's code, and hides it by an exclude file"
+        yield Problem(path, 1, 1, "", f"{said} that other checkouts lack", _ADD_IT, WARNING)
 
 
 def _index_of(root: Path) -> tuple[Index, tuple[Problem, ...]]:

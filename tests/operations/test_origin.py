@@ -21,7 +21,7 @@ from reconciler.operations.apply import ApplyListener
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import MAX_LINES, Origin, exported, origin_of, uncarried
 from reconciler.operations.watch.loop import run_pass
-from reconciler.operations.watch.source import Clone
+from reconciler.operations.watch.remote import Clone
 from reconciler.operations.watch.state import Checkout, LoopCache
 from reconciler.planning.outcome import Outcome
 

@@ -38,16 +38,13 @@ from reconciler.model.plan import DriftKind
 from reconciler.operations.watch import loop as watch_loop
 from reconciler.operations.watch.http import Health, Metrics, address_of, listening
 from reconciler.operations.watch.loop import Loop, run_pass
+from reconciler.operations.watch.remote import Clone, RemoteBranch, checked_branch, checked_url
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import (
-    Clone,
     FolderWatcher,
     KeptSettings,
-    RemoteBranch,
     WatchedFolder,
     WorkTree,
-    checked_branch,
-    checked_url,
     watched_places,
 )
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
@@ -543,7 +540,7 @@ class TestTelling:
     def test_what_a_file_system_says_is_told_too(
         self, commands: Commands, told: Told, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def full(*arguments: Any) -> Any:
+        def full(*arguments: Any, **more: Any) -> Any:
             raise OSError(errno.ENOSPC, "No space left on device", "/there")
 
         monkeypatch.setattr("reconciler.operations.watch.state.load_desired", full)
@@ -583,7 +580,7 @@ class TestLoop:
         class Source:
             due = math.inf
 
-            def refresh(self) -> bool:
+            def refresh(self, changed: bool) -> bool:
                 return True
 
             def checkout(self) -> Checkout:
@@ -618,7 +615,7 @@ class TestLoop:
         class Source:
             due = math.inf
 
-            def refresh(self) -> bool:
+            def refresh(self, changed: bool) -> bool:
                 return True
 
             def checkout(self) -> Checkout:
@@ -645,7 +642,7 @@ class TestLoop:
         class Source:
             due = 1e9
 
-            def refresh(self) -> bool:
+            def refresh(self, changed: bool) -> bool:
                 return True
 
             def checkout(self) -> Checkout:
@@ -891,23 +888,23 @@ class TestClone:
     ) -> None:
         clone = cloned()
         branch = RemoteBranch(clone, os.environ, None, 60.0, Wakes(), told.reporter, lambda: 0.5)
-        assert not branch.refresh()
+        assert not branch.refresh(changed=False)
         assert branch.checkout() is None
         first = branch.due
-        assert not branch.refresh(), "not before it is due"
+        assert not branch.refresh(changed=False), "not before it is due"
         assert branch.due == first
         branch.due = 0.0
-        branch.refresh()
+        branch.refresh(changed=False)
         (line,) = told.lines()
         assert line["event"] == "not-fetched"
         assert "couldn't find remote ref" in line["message"]
         assert branch.due - first > 0
         remote.push()
         branch.due = 0.0
-        assert branch.refresh()
+        assert branch.refresh(changed=False)
         assert told.names() == ["goes-on", "fetched"]
         branch.due = 0.0
-        assert not branch.refresh()
+        assert not branch.refresh(changed=False)
         assert told.names() == []
         checkout = branch.checkout()
         assert checkout is not None
@@ -927,11 +924,11 @@ class TestClone:
 
         with monkeypatch.context() as broken:
             broken.setattr(Path, "mkdir", full)
-            assert not branch.refresh()
+            assert not branch.refresh(changed=False)
         (line,) = told.lines()
         assert (line["event"], line["message"]) == ("not-fetched", "No space left on device")
         branch.due = 0.0
-        assert branch.refresh()
+        assert branch.refresh(changed=False)
         assert told.names() == ["goes-on", "fetched"]
         clone.close()
 

@@ -149,6 +149,24 @@ def test_the_text_of_a_link_is_not_sent_as_a_file(committed: Repository) -> None
     assert committed.run("validate").code == 3
 
 
+def test_plan_names_code_that_only_an_exclude_file_of_one_s_own_hides(
+    committed: Repository, tmp_path: Path
+) -> None:
+    committed.write("trainer/notes.txt", "of this clone")
+    committed.write("trainer/draft.py", "of this user")
+    committed.write("trainer/new.py", "of nobody")
+    (committed.root / ".git" / "info" / "exclude").write_text("# mine\nnotes.txt\n")
+    config = tmp_path / "config"
+    (config / "git").mkdir(parents=True)
+    (config / "git" / "ignore").write_text("draft.*\n")
+    said = committed.run("plan", XDG_CONFIG_HOME=str(config)).err
+    named = [line.partition(":")[0] for line in said.splitlines() if "git doesn't track this file" in line]
+    assert named == ["trainer/draft.py", "trainer/notes.txt"]
+    assert "`git add --force`" in said
+    committed.git("add", "--force", "trainer")
+    assert "git doesn't track" not in committed.run("plan", XDG_CONFIG_HOME=str(config)).err
+
+
 class TestLeftOut:
     """Manifests and code that git leaves out of the work tree."""
 

@@ -10,14 +10,17 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
+from msgspec.structs import replace as replaced
+
 from reconciler.base.errors import InvalidError, ReconcilerError, UsageError, machine_error
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session, open_session
+from reconciler.model.plan import Action
 from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.follow_up import FollowUp, follow_up, load_or_report
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import exported
-from reconciler.operations.plan import wanted_of
+from reconciler.operations.plan import plan_of, wanted_of
 from reconciler.operations.report import post_statuses, record_keys, unposted_sentences
 from reconciler.operations.watch.http import Health
 from reconciler.operations.watch.report import PassReporter
@@ -25,7 +28,9 @@ from reconciler.operations.watch.source import Source
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, PassInputs, Result
 from reconciler.operations.watch.wakeups import LOOKS, Chance, Stopped, Wakes, due_after
 from reconciler.planning.outcome import Status
+from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.look import keep_summary, look
+from reconciler.submission.observe import Observed
 
 FULL_AFTER = timedelta(hours=1)
 """Age of the last full look from which a pass makes a new one."""
@@ -60,7 +65,7 @@ class Loop:
         changed = False
         with suppress(Stopped):
             while not self.wakes.stopping:
-                if self.source.refresh() or changed or time.monotonic() >= self._due:
+                if self.source.refresh(changed) or time.monotonic() >= self._due:
                     self._pass()
                 changed = self.wakes.wait(min(self._due, self.source.due) - time.monotonic())
         self.reporter.ending()
@@ -153,6 +158,8 @@ def _run(
         inputs = inputs or _inputs(session, checkout, desired, full_after=FULL_AFTER)
         if previous and previous.holds_for(inputs):
             return _repeat(session, desired, previous, inputs)
+        if environment.engine == "google" and (reason := checkout.held(desired)):
+            return _held(session, desired, previous, inputs, reason)
         origin = exported(checkout.commit, desired) if checkout.is_exported else None
         applied = apply(session, desired, inputs.observed, listener, origin=origin, go_on=go_on)
         if applied.is_older:
@@ -194,11 +201,34 @@ def _clean_commit(checkout: Checkout) -> str | None:
     return checkout.commit if checkout.is_exported else commit_of(checkout.root, checkout.environ)
 
 
+def _held(session: Session, desired: Desired, previous: Pass | None, inputs: PassInputs, reason: str) -> Pass:
+    """Return the result of a pass that only posts statuses, as `report` does; `reason` is why."""
+    plan = plan_of(session, desired, inputs.observed)
+    waits = any(change.action is Action.CANCEL or change.action in SUBMISSIONS for change in plan.changes)
+    # What the tree lacks at this moment wasn't removed, and it is no commit's.
+    after = _post(session, replaced(desired, whole=False), inputs.observed, "")
+    return Pass(
+        Result.SUCCEEDED,
+        engine=session.environment.engine,
+        jobs=desired.jobs,
+        after=after,
+        inputs=inputs,
+        steady=previous is not None and previous.inputs == inputs,
+        warnings=desired.warnings,
+        held=reason if waits else "",
+    )
+
+
 def _repeat(session: Session, desired: Desired, previous: Pass, inputs: PassInputs) -> Pass:
     """Return the previous result again, after posting the statuses that are still due."""
-    try:
-        failed = post_statuses(session, desired, inputs.observed, previous.origin.exact)
-        after = FollowUp(inputs.observed, tuple(unposted_sentences(failed)), len(failed))
-    except ReconcilerError as error:
-        after = FollowUp(inputs.observed, (error.message,))
+    after = _post(session, desired, inputs.observed, previous.origin.exact)
     return replace(previous, after=after, inputs=inputs, steady=True)
+
+
+def _post(session: Session, desired: Desired, observed: Observed, commit: str) -> FollowUp:
+    """Post the statuses that are due; `commit` is the one with exactly the desired jobs, "" for none."""
+    try:
+        failed = post_statuses(session, desired, observed, commit)
+        return FollowUp(observed, tuple(unposted_sentences(failed)), len(failed))
+    except ReconcilerError as error:
+        return FollowUp(observed, (error.message,))

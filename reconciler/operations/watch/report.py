@@ -37,6 +37,7 @@ class PassReporter(ApplyListener):
         self._standing: dict[tuple[str, str], frozenset[Fields]] = {}
         self._stopped = False
         self._live: frozenset[str] = frozenset()
+        self._held = ""
 
     def listening(self, url: str, pages: str) -> None:
         """Report the URL of the health and metrics endpoints, and where the pages are."""
@@ -45,6 +46,12 @@ class PassReporter(ApplyListener):
     def waiting(self, line: str) -> None:
         """Report a wait within a pass."""
         self._events.info("waiting", message=line)
+
+    def held(self, reason: str) -> None:
+        """Report once why submissions and cancels wait; "" once they don't."""
+        if reason and reason != self._held:
+            self._events.info("waiting", message=reason)
+        self._held = reason
 
     def fetched(self, commit: str, error: ReconcilerError | None) -> None:
         """Report a fetch of the remote branch: the new commit, "" for none, or the error."""
@@ -96,6 +103,7 @@ class PassReporter(ApplyListener):
         """
         self._metrics.passed(result.result, seconds)
         self._report_errors(result)
+        self.held(result.held)
         self._report_new("failed", _of_outcomes(result.outcomes, Status.FAILED))
         self._report_new("blocked", _of_outcomes(result.outcomes, Status.SKIPPED))
         if result.jobs is not None:

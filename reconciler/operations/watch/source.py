@@ -1,43 +1,37 @@
-"""Sources of manifests for the loop: the work tree, or a private clone of a remote's branch.
+"""Sources of manifests for the loop, and the first of them: the work tree; `remote.py` has the other.
 
 A watcher of folders reports changes to the work tree. Its settings are kept: a missing file is an error, and
 never lets the defaults replace them.
-
-Neither fetching nor checking out runs a hook, filter, submodule or large-file helper of the repository. git
-gets credentials from the helpers in the user's settings and never prompts.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import math
 import os
-import re
-import shutil
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from watchdog import events
 from watchdog.observers import Observer
 from watchdog.observers.api import ObservedWatch
 
-from reconciler.base.diagnostics import quote
-from reconciler.base.errors import InvalidError, MachineError, ServiceError, UsageError, machine_error
-from reconciler.base.git_command import Git, GitError
-from reconciler.base.sanitize import one_line
+from reconciler.base.errors import (
+    InvalidError,
+    ReconcilerError,
+)
 from reconciler.git.commit import head_of
+from reconciler.git.index import GitIndex
 from reconciler.manifests.files import Signature, can_be_trusted, signature_of
 from reconciler.manifests.settings import FILE_NAME, JOBS_FOLDER, Config, from_document, load_config
 from reconciler.model.plan import DesiredJob
+from reconciler.operations.load_desired import Desired
 from reconciler.operations.watch.report import PassReporter
+from reconciler.operations.watch.rest import SETTLES_IN, changing, git_at_work, untracked_code
 from reconciler.operations.watch.state import Checkout
-from reconciler.operations.watch.wakeups import Chance, Wakes, backoff
+from reconciler.operations.watch.wakeups import Wakes
 
 
 class Source(Protocol):
@@ -46,8 +40,11 @@ class Source(Protocol):
     due: float
     """Time of the next refresh, by the monotonic clock."""
 
-    def refresh(self) -> bool:
-        """Check for a new version; return True if found. Raise Stopped if a stop is requested."""
+    def refresh(self, changed: bool) -> bool:
+        """Return True if there is a new version to apply; raise Stopped if a stop is requested.
+
+        `changed` is True if a file was seen to change since the last call.
+        """
 
     def checkout(self) -> Checkout | None:
         """Return the current files; None if no version is available yet."""
@@ -217,7 +214,11 @@ def _settings_signature(root: Path) -> Signature | None:
 
 @dataclass(slots=True)
 class WorkTree:
-    """Files of a repository's work tree; `wakes` gets an event for each change."""
+    """Files of a repository's work tree; `wakes` gets an event for each change.
+
+    Attributes:
+        settles_in: Seconds without a change after which changes are applied on Google Cloud.
+    """
 
     root: Path
     environ: Mapping[str, str]
@@ -225,23 +226,47 @@ class WorkTree:
     files: FolderWatcher
     wakes: Wakes
     reporter: PassReporter
+    settles_in: float = SETTLES_IN
     due: float = field(default=math.inf, init=False)
+    _is_changed: bool = field(default=False, init=False)
+    _changed_at: float = field(default=-math.inf, init=False)
     _settings: KeptSettings = field(default_factory=KeptSettings, init=False)
     _packages: set[Path] = field(default_factory=set, init=False)
 
     def __post_init__(self) -> None:
         self._follow()
 
-    def refresh(self) -> bool:
-        """Return False: the watcher reports changes."""
-        return False
+    def refresh(self, changed: bool) -> bool:
+        """Return True once the files have changed and are quiet."""
+        if changed:
+            self._is_changed, self._changed_at = True, time.monotonic()
+        if self._is_changed and self._is_in_the_cloud():
+            self.due = self._changed_at + self.settles_in
+            if time.monotonic() < self.due:
+                self.reporter.held(changing(self.settles_in))
+                return False
+        is_new, self._is_changed, self.due = self._is_changed, False, math.inf
+        return is_new
 
     def checkout(self) -> Checkout:
         """Return the work tree."""
         self._follow()
         head = head_of(self.root, self.environ)
         commit = head.carried if head else ""
-        return Checkout(self.root, commit, self.environ, self.environment, self._settings.read)
+        read = self._settings.read
+        return Checkout(self.root, commit, self.environ, self.environment, read, held=self._held)
+
+    def _held(self, desired: Desired) -> str:
+        if self.wakes.has_changed or time.monotonic() < self._changed_at + self.settles_in:
+            return changing(self.settles_in)
+        index = GitIndex(self.root, self.environ)
+        return git_at_work(self.root) or untracked_code(desired, self.root, index)
+
+    def _is_in_the_cloud(self) -> bool:
+        try:
+            return self._settings.read(self.root).environment(self.environment).engine == "google"
+        except ReconcilerError:
+            return False  # the pass reports it
 
     def follow(self, jobs: Sequence[DesiredJob]) -> None:
         """Watch the code of these jobs."""
@@ -254,215 +279,3 @@ class WorkTree:
         more = self.files.follow(watched_places(self.root, {self.root / JOBS_FOLDER, *self._packages}))
         self.reporter.not_watched(self.files.problem)
         return more
-
-
-FETCH_TIMEOUT = 900.0
-"""The time limit of a fetch in seconds: the first one transfers the branch's whole history."""
-
-_REF = "refs/watched"
-_CANT_FETCH = (
-    "check the address and the branch, and that git's credential helper or ssh key lets this user read it: "
-    "git can't ask here"
-)
-_NO_CREDENTIALS = "other processes can see the address: keep the secret in a git credential helper"
-# user@host:path of ssh, but no path with a colon, no option and no mistyped URL.
-_SCP = re.compile(
-    r"(?!(?:https?|ssh|file|git):)(?:[A-Za-z0-9_][\w.-]*@)?[A-Za-z0-9][\w.-]*:(?!:)[^\0\n]+", re.ASCII
-)
-_PROTOCOLS = {"https": ("https", "ssh"), "ssh": ("https", "ssh"), "file": ("file",)}
-# Garbage collection stays in the foreground, so that it ends with this process.
-_FETCHING = (
-    *("-c", "gc.autoDetach=false", "-c", "maintenance.autoDetach=false"),
-    *("-c", "fetch.recurseSubmodules=false", "-c", "submodule.recurse=false"),
-)
-# Without settings, attributes that name a filter have no effect.
-_NO_SETTINGS = {
-    "GIT_ATTR_NOSYSTEM": "1",
-    "GIT_CONFIG_COUNT": "0",
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_PARAMETERS": "",
-    "GIT_CONFIG_SYSTEM": os.devnull,
-}
-
-
-def checked_url(url: str) -> str:
-    """Return the address of a remote; raises UsageError unless it is https, ssh or file without a secret."""
-    parts = _parts_of(url)
-    if parts is None:
-        raise UsageError(
-            f"{quote(url)} is not the address of a repository that can be watched",
-            hint="write https://…, ssh://…, user@host:path or file:///…",
-        )
-    scheme, user, password = parts
-    if password or (user and scheme == "https"):
-        raise UsageError("the address of the repository holds credentials", hint=_NO_CREDENTIALS)
-    return url
-
-
-def _parts_of(url: str) -> tuple[str, str, str] | None:
-    """Return protocol, user and password; None if the address is invalid or reads as a program's option."""
-    if _SCP.fullmatch(url) and "://" not in url:
-        return "ssh", "", ""
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        return None
-    if not url.isprintable() or parts.scheme not in _PROTOCOLS or host.startswith("-"):
-        return None
-    if (parts.scheme == "file") != (not host) or not parts.path.strip("/"):
-        return None
-    if (parts.username or "").startswith("-"):
-        return None
-    return parts.scheme, parts.username or "", parts.password or ""
-
-
-def checked_branch(name: str) -> str:
-    """Return the name of a branch; raises UsageError if it is invalid."""
-    if Git(Path.cwd()).ask("check-ref-format", f"refs/heads/{name}") is None or name.startswith("-"):
-        raise UsageError(f"{quote(name)} is not a branch name")
-    return name
-
-
-class Clone:
-    """Clone of a branch in a private folder below the home, locked by the process that uses it.
-
-    Attributes:
-        tree: The folder with an exact checkout of the newest fetched commit.
-        commit: That commit; "" before the first fetch.
-    """
-
-    def __init__(self, home: Path, url: str, branch: str, environ: Mapping[str, str]) -> None:
-        parts = _parts_of(url)
-        assert parts is not None, "`checked_url` returned the address"
-        name = hashlib.sha256(f"{url}\0{branch}".encode()).hexdigest()[:16]
-        self._folder = home / "watch" / name
-        self._git_folder = self._folder / "git"
-        self._url = url
-        self._branch = branch
-        self._environ = environ
-        self._protocols = _PROTOCOLS[parts[0]]
-        self._lock = -1
-        self.tree = self._folder / "tree"
-        self.commit = ""
-
-    def open(self) -> None:
-        """Lock the clone, and remove leftovers of a killed process; raises ServiceError for a held lock."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ServiceError(
-                "this branch is already being watched: another process uses its clone",
-                hint="stop that process, or name another folder in RECONCILER_HOME",
-            ) from None
-        except OSError as error:
-            raise ServiceError(f"{self._folder} can't be used: {error.strerror}") from None
-        # git refuses to work beside its lock files, which a killed process leaves behind.
-        for lock_file in self._git_folder.rglob("*.lock"):
-            lock_file.unlink()
-        _remove(self.tree)
-
-    def close(self) -> None:
-        """Unlock the clone."""
-        if self._lock >= 0:
-            os.close(self._lock)
-
-    def refresh(self) -> bool:
-        """Fetch the branch and check out a new commit; return True for a new commit.
-
-        Raises:
-            GitError: The fetch failed; the earlier checkout stays.
-        """
-        self._fetch()
-        newest = Git(self._git_folder, self._environ, bare=True).commit(_REF)
-        if newest is None:
-            raise GitError(f"the branch {self._branch} doesn't point to a commit")
-        if newest == self.commit:
-            return False
-        self._check_out(newest)
-        self.commit = newest
-        return True
-
-    def _fetch(self) -> None:
-        if not (self._git_folder / "HEAD").is_file():
-            _remove(self._git_folder)
-            Git(self._folder, self._environ).run(
-                "init", "--quiet", "--bare", "--template=", "--object-format=sha1", str(self._git_folder)
-            )
-        refspec = f"refs/heads/{self._branch}:{_REF}"
-        options = ("--quiet", "--force", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
-        git = Git(self._git_folder, self._environ, protocols=self._protocols, bare=True)
-        fetch = (*_FETCHING, "fetch", *options, "--end-of-options", self._url, refspec)
-        try:
-            git.run(*fetch, timeout=FETCH_TIMEOUT)
-        except GitError as error:
-            message = f"{one_line(self._url)} can't be fetched: {error.message}"
-            raise GitError(message, hint=error.hint or _CANT_FETCH) from None
-
-    def _check_out(self, commit: str) -> None:
-        # Into a new folder that then replaces the old one, so that no file of another commit remains.
-        made = self._folder / "tree.new"
-        _remove(made)
-        made.mkdir()
-        for left in (self._git_folder / "index", self._git_folder / "index.lock"):
-            left.unlink(missing_ok=True)
-        git = Git(made, {**self._environ, **_NO_SETTINGS})
-        at = (f"--git-dir={self._git_folder}", f"--work-tree={made}", "-c", "core.bare=false")
-        git.run(*at, "checkout", "--quiet", "--force", "--detach", commit, timeout=FETCH_TIMEOUT)
-        (made / ".git").write_text(f"gitdir: {self._git_folder}\n", encoding="utf-8")
-        Git(self._git_folder, self._environ, bare=True).run("config", "core.bare", "false")
-        _remove(self.tree)
-        made.rename(self.tree)
-
-
-def _remove(folder: Path) -> None:
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder)
-
-
-@dataclass(slots=True)
-class RemoteBranch:
-    """Branch of a remote, fetched every `interval` seconds, with a backoff after failures."""
-
-    clone: Clone
-    environ: Mapping[str, str]
-    environment: str | None
-    interval: float
-    wakes: Wakes
-    reporter: PassReporter
-    chance: Chance
-    due: float = field(default=0.0, init=False)
-    _failures: int = field(default=0, init=False)
-
-    def refresh(self) -> bool:
-        """Fetch the branch if due; report an error and keep the previous commit."""
-        if time.monotonic() < self.due:
-            return False
-        moved = False
-        try:
-            # A fetch from a slow remote must not delay a stop.
-            with self.wakes.left_off_at_stop():
-                moved = self.clone.refresh()
-            self._failures = 0
-            self.reporter.fetched(self.clone.commit if moved else "", None)
-        except (GitError, MachineError) as error:
-            self._failures += 1
-            self.reporter.fetched("", error)
-        except OSError as error:
-            self._failures += 1
-            self.reporter.fetched("", machine_error(error))
-        later = backoff(self._failures, self.chance) if self._failures else 0.0
-        self.due = time.monotonic() + self.interval + later
-        return moved
-
-    def checkout(self) -> Checkout | None:
-        """Return the last fetched commit; None before the first."""
-        clone = self.clone
-        if not clone.commit:
-            return None
-        return Checkout(clone.tree, clone.commit, self.environ, self.environment, is_exported=True)
-
-    def follow(self, jobs: Sequence[DesiredJob]) -> None:
-        """Do nothing: only a fetch brings changes."""

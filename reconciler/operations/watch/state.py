@@ -43,6 +43,7 @@ class Checkout:
         settings: Reads the settings at the root; raises InvalidError.
         is_exported: True if this process wrote the files from the commit to its own folder. They are not
             compared with the commit then.
+        held: Returns why nothing may be submitted or cancelled on Google Cloud for these jobs; "" for none.
     """
 
     root: Path
@@ -51,6 +52,7 @@ class Checkout:
     environment: str | None
     settings: Callable[[Path], Config] = load_config
     is_exported: bool = False
+    held: Callable[[Desired], str] = lambda desired: ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ class Pass:
         origin: The commit of the jobs.
         steady: True if the previous pass had the same inputs.
         warnings: What is probably a mistake in the manifests and settings.
+        held: The reason why submissions and cancels wait; "" for none.
     """
 
     result: Result
@@ -92,6 +95,7 @@ class Pass:
     origin: Origin = NO_ORIGIN
     steady: bool = False
     warnings: tuple[Problem, ...] = ()
+    held: str = ""
 
     @property
     def observed(self) -> Observed | None:

@@ -77,6 +77,11 @@ class Wakes:
         """Record a change of a file."""
         self._events.put(self._monotonic())
 
+    @property
+    def has_changed(self) -> bool:
+        """True if a file has changed since the last wait."""
+        return not self._events.empty()
+
     def stop(self) -> None:
         """Request a stop; raise Stopped within `left_off_at_stop`."""
         self.stopping = True

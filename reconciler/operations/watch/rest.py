@@ -1,0 +1,80 @@
+"""Rest of a work tree: while somebody, or git, is in the middle of something, nothing is submitted from it.
+
+Each content costs a training in the cloud: one of a file that is half written, of a commit that git passes
+through, or of a file that the next commit won't have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from reconciler.base.sanitize import one_line
+from reconciler.base.state_dir import checkout_of, git_folder
+from reconciler.git.index import GitIndex
+from reconciler.manifests.files import real_path
+from reconciler.operations.load_desired import Desired
+
+if TYPE_CHECKING:
+    from reconciler.packaging.source_tree import SourceTree
+
+SETTLES_IN = 10.0
+"""Default of the seconds without a change after which a tree counts as quiet."""
+
+_UNTIL = "nothing is submitted or cancelled until"
+# Files in git's folder of a checkout while a command isn't done: https://git-scm.com/docs/gitrepository-layout
+_AT_WORK = {
+    "index.lock": "changing the index",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+    "MERGE_HEAD": "a merge",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+    "BISECT_LOG": "a bisect",
+}
+
+
+def changing(seconds: float) -> str:
+    """Return why a tree isn't at rest whose files changed in the last `seconds`."""
+    return f"files are changing: {_UNTIL} none has changed for {seconds:g} s"
+
+
+def git_at_work(root: Path) -> str:
+    """Return why a tree isn't at rest that git is changing; "" if it isn't."""
+    checkout = checkout_of(root)
+    folder = git_folder(checkout) if checkout else None
+    for name, what in _AT_WORK.items() if folder else ():
+        if folder and os.path.lexists(folder / name):
+            return f"git is in the middle of {what} ({folder / name}): {_UNTIL} that has ended"
+    return ""
+
+
+def untracked_code(desired: Desired, root: Path, index: GitIndex) -> str:
+    """Return why a tree isn't at rest whose code has a file that git doesn't track; "" if none has.
+
+    Without a repository, or where git can't read it, every tree is as good.
+    """
+    if not index.entries:
+        return ""
+    packages = {
+        (job.manifest.package.relative_to(real_path(root)), desired.code[job.job_name].digest): job
+        for job in desired.jobs
+        if job.manifest.package
+    }
+    for (folder, _), job in sorted(packages.items()):
+        if path := _untracked(PurePosixPath(folder), desired.code[job.job_name], index.entries):
+            add = "you `git add` it, or exclude it in a .gitignore"
+            return f"git doesn't track {one_line(path)}, which is part of a job's code: {_UNTIL} {add}"
+    return ""
+
+
+def _untracked(folder: PurePosixPath, tree: SourceTree, tracked: Collection[str]) -> str:
+    """Return the path of the first file that git doesn't track; "" if it tracks all."""
+    for file in tree.files:
+        path = folder / file.path
+        # Behind a link, or in a submodule, git tracks what is a folder here.
+        if not any(each.as_posix() in tracked for each in (path, *path.parents)):
+            return path.as_posix()
+    return ""
