@@ -184,7 +184,9 @@ class GitIndex:
         with suppress(OSError):
             # In several parts (core.splitIndex), the first one tells nothing of the others.
             if folder and not any(entry.name.startswith("sharedindex.") for entry in os.scandir(folder)):
-                return _content(folder / name, most)
+                # A linked work tree shares all but its index with the repository.
+                shared = folder / os.fsdecode(_content(folder / "commondir").rstrip(b"\n"))
+                return _content(folder / name, most) or _content(shared / name, most)
         return b""
 
 

@@ -165,6 +165,12 @@ def test_plan_names_code_that_only_an_exclude_file_of_one_s_own_hides(
     assert "`git add --force`" in said
     committed.git("add", "--force", "trainer")
     assert "git doesn't track" not in committed.run("plan", XDG_CONFIG_HOME=str(config)).err
+    # A linked work tree has the exclude file of its repository.
+    committed.git("worktree", "add", "-q", str(tmp_path / "linked"))
+    linked = tmp_path / "linked"
+    (linked / "trainer" / "notes.txt").write_text("")
+    assert GitIndex(linked, os.environ).hidden(["trainer/notes.txt"]) == ["trainer/notes.txt"]
+    assert GitIndex(linked, {"HOME": "/nowhere"}).hidden(["trainer/other.txt"]) == []
 
 
 class TestLeftOut:
