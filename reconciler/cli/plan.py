@@ -80,7 +80,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
         print_lines(seen.notes, arguments.log_format)
         plan = plan_of(session, desired, seen.observed, by_hand=is_by_hand())
         plan = compared_with_commit(session, desired, plan)
-        plan = with_tree(plan, tree_check(session, whole=desired.whole).compare())
+        plan = with_tree(plan, tree_check(session, desired).compare())
     return with_changed_files(plan, desired, context.config.root, os.environ), desired.warnings
 
 

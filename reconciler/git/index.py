@@ -19,12 +19,15 @@ from reconciler.base.state_dir import checkout_of, git_folder, repository_in
 if TYPE_CHECKING:
     from reconciler.base.git_command import Git, GitError
 
+_SUBMODULE = 0o160000
 _LEFT_OUT = "S"  # the tag of `git ls-files -t` for skip-worktree
 # https://git-scm.com/docs/index-format: the signature, and version 2, which has no extended flags.
 _PLAIN_INDEX = b"DIRC\x00\x00\x00\x02"
 # What `git init` writes where executable bits and links work; it counts before the user's and the machine's.
 _USUAL = re.compile(rb"^[ \t]*filemode[ \t]*=[ \t]*true\b", re.IGNORECASE | re.MULTILINE)
-_UNUSUAL = re.compile(rb"filemode[ \t]*(?!=[ \t]*true\b)[^ \t]|symlinks|\[include", re.IGNORECASE)
+_UNUSUAL = re.compile(
+    rb"filemode[ \t]*(?!=[ \t]*true\b)[^ \t]|symlinks|\[include|worktreeconfig", re.IGNORECASE
+)
 _MOST = 1 << 20
 _SETTINGS = r"^core\.(filemode|symlinks)$"
 
@@ -35,10 +38,12 @@ class IndexEntry(Struct, frozen=True, gc=False):
     Attributes:
         mode: Its mode in git: 0o100644, 0o100755, 0o120000 for a link or 0o160000 for a submodule.
         is_left_out: True if git may leave it out of the work tree (skip-worktree): in a sparse checkout.
+        is_unmerged: True if a merge of it left a conflict.
     """
 
     mode: int
     is_left_out: bool
+    is_unmerged: bool
 
 
 class GitIndex:
@@ -57,12 +62,12 @@ class GitIndex:
         self._root = root
         self._environ = environ
 
-    @cached_property
+    @property
     def refusal(self) -> GitError | None:
-        """The error of git for a repository of another user's, or of a missing git; None for none."""
+        """The error of git, if it was asked or has to be, as for a repository of another user; else None."""
         # In Actions, git may be missing altogether: actions/checkout then brings files without a repository.
         is_to_be_asked = self._environ.get("GITHUB_ACTIONS") == "true" or not self._is_own
-        return self._listed[1] if is_to_be_asked else None
+        return self._listed[1] if is_to_be_asked or "_listed" in vars(self) else None
 
     @cached_property
     def left_out(self) -> tuple[str, ...]:
@@ -78,17 +83,26 @@ class GitIndex:
         found = {}
         for line in filter(None, lines):
             about, _, path = line.partition("\t")
-            tag, mode, *_ = about.split(" ")
-            found[path] = IndexEntry(int(mode, 8), tag == _LEFT_OUT)
+            tag, mode, _, stage = about.split(" ")
+            found[path] = IndexEntry(int(mode, 8), tag == _LEFT_OUT, stage != "0")
         return found
 
+    @cached_property
+    def links(self) -> tuple[str, ...]:
+        """The tracked links, where some of the tracked files may be missing or other ones; else none."""
+        if not self.left_out and self._settings.get("core.symlinks") != "false":
+            return ()
+        return tuple(path for path, entry in self.entries.items() if stat.S_ISLNK(entry.mode))
+
     def tracks(self, path: str) -> bool:
-        """Return True for a tracked file, and for a folder with one."""
-        return path in self.entries or path in self._folders
+        """Return True for a tracked file, for a folder with one, and for what a submodule has."""
+        return path in self.entries or path in self._folders or self._is_in_submodule(path)
 
     def is_executable(self, path: str) -> bool | None:
         """Return git's executable bit of a file; None where the file system's counts (core.fileMode)."""
         if self._settings.get("core.filemode") != "false" or self._listed[1]:
+            return None
+        if self._is_in_submodule(path):
             return None
         entry = self.entries.get(path)
         return entry is not None and bool(entry.mode & stat.S_IXUSR)
@@ -101,9 +115,9 @@ class GitIndex:
         return entry is not None and stat.S_ISLNK(entry.mode)
 
     def hidden(self, paths: Iterable[str]) -> list[str]:
-        """Return the untracked files that only an exclude file of the clone or of the user hides, in order.
+        """Return the untracked files that git ignores, in order, if it has exclude files beside `.gitignore`.
 
-        The caller has left out what a `.gitignore` excludes.
+        The caller has left out what a `.gitignore` of the root or below it excludes.
         """
         if not self._checkout or not self._has_own_excludes:
             return []
@@ -134,6 +148,13 @@ class GitIndex:
     @cached_property
     def _folders(self) -> frozenset[str]:
         return frozenset(parent.as_posix() for path in self.entries for parent in PurePosixPath(path).parents)
+
+    def _is_in_submodule(self, path: str) -> bool:
+        return any(parent.as_posix() in self._submodules for parent in PurePosixPath(path).parents)
+
+    @cached_property
+    def _submodules(self) -> frozenset[str]:
+        return frozenset(path for path, entry in self.entries.items() if entry.mode == _SUBMODULE)
 
     @cached_property
     def _settings(self) -> Mapping[str, str]:

@@ -303,11 +303,12 @@ class _Walk:
             prefix = "" if shown == "." else f"{shown}/"
             for entry in self._entries(real, shown):
                 name = entry.name
-                if is_leftover(name) and not self._index.tracks(prefix + name):
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_leftover(name, folder=is_folder) and not self._index.tracks(prefix + name):
                     continue
                 if entry.is_symlink():
                     self._link(Path(entry.path), prefix + name)
-                elif entry.is_dir(follow_symlinks=False):
+                elif is_folder:
                     if not name.startswith("."):
                         waiting.append((entry.path, prefix + name))
                 elif name.endswith(SUFFIXES):

@@ -13,18 +13,19 @@ _LEFTOVER = re.compile(
     r"|.*~"  # copies of the file before the last change: vim, emacs, gedit and others
     r"|\#.*\#|\.\#.*"  # emacs's copies of unsaved text, and its locks, which are links to nowhere
     r"|\..*\.kate-swp"
-    r"|\.ipynb_checkpoints|\.~.*"  # Jupyter; LibreOffice's locks
+    r"|\.~.*"  # Jupyter; LibreOffice's locks
     r"|\._.*"  # what macOS keeps of a file on other file systems
     r"|\.goutputstream-.*"  # GTK
     r"|.*___jb_(?:tmp|old)___"  # JetBrains
     r"|\.nfs[0-9a-f]+|\.fuse_hidden[0-9a-f]+",  # files that were removed while a program had them open
     re.DOTALL,
 )
+_LEFT_FOLDER = ".ipynb_checkpoints"  # Jupyter
 
 
-def is_leftover(name: str) -> bool:
+def is_leftover(name: str, *, folder: bool) -> bool:
     """Return True for the name of a file or folder that programs leave beside code, and nobody writes."""
-    return _LEFTOVER.fullmatch(name) is not None
+    return name == _LEFT_FOLDER if folder else _LEFTOVER.fullmatch(name) is not None
 
 
 class Index(Protocol):
@@ -34,20 +35,25 @@ class Index(Protocol):
     def left_out(self) -> Sequence[str]:
         """The tracked files that git may leave out of the work tree (sparse checkout), sorted."""
 
+    @property
+    def links(self) -> Sequence[str]:
+        """The tracked links, where some of the tracked files may be missing or other ones; else none."""
+
     def tracks(self, path: str) -> bool:
-        """Return True for a tracked file, and for a folder with one."""
+        """Return True for a tracked file, for a folder with one, and for what a submodule has."""
 
     def is_executable(self, path: str) -> bool | None:
         """Return the executable bit of a file; None where the file system's counts."""
 
     def is_link(self, path: str) -> bool:
-        """Return True for a file that is a link in git, and that the checkout has as a file with its text."""
+        """Return True for a link in git of which the checkout has the text, in a file."""
 
 
 class Committed:
     """Index of files that were written from a commit: git tracks each of them as it is."""
 
     left_out = ()
+    links = ()
 
     def tracks(self, path: str) -> bool:
         """Return True."""
@@ -64,6 +70,7 @@ class Committed:
 COMMITTED = Committed()
 
 GET_LEFT_OUT = (
-    "get it by `git sparse-checkout disable`, or by `git update-index --no-skip-worktree` and `git restore`"
+    "get it by `git sparse-checkout disable`, or by `git update-index --no-skip-worktree FILE` and "
+    "`git restore FILE`"
 )
 """The remedy for a tracked file that git leaves out of the work tree."""

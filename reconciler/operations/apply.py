@@ -113,7 +113,7 @@ def apply(
 
     plan = planned(observed)
     # Only this process's own checkout of a branch comes with its origin.
-    tree = tree_check(session, whole=desired.whole, allow_older=allow_older, is_exported=origin is not None)
+    tree = tree_check(session, desired, allow_older=allow_older, is_exported=origin is not None)
     if origin is None:
         origin = _compare_with_commit(session.config, desired, plan)
         plan = with_line_ends(session, plan, origin)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import posixpath
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from reconciler.base.diagnostics import WARNING, Problem, counted
@@ -40,17 +42,35 @@ def manifest_paths(root: Path, paths: Sequence[Path]) -> tuple[Sequence[Path], t
 
 def left_out_manifests(root: Path, index: Index) -> tuple[list[str], tuple[Problem, ...]]:
     """Return the manifests that git leaves out of the work tree (sparse checkout), and a warning of them."""
-    below = f"{JOBS_FOLDER}/"
+    places = _places_of_manifests(root, index)
     left_out = [
         path
         for path in index.left_out
-        if path.startswith(below) and is_manifest(path) and not os.path.lexists(root / path)
+        if is_manifest(path) and _is_below(path, places) and not os.path.lexists(root / path)
     ]
+    # What such a link leads to isn't known: a folder of manifests, for example.
+    left_out += [link for link in index.links if _is_below(link, places) and not (root / link).is_symlink()]
     if not left_out:
         return [], ()
     number = counted(len(left_out), "manifest")
     said = f"git leaves {number} out of the work tree: no job counts as removed, or is cancelled for that"
     return left_out, (Problem(one_line(left_out[0]), 1, 1, "", said, GET_LEFT_OUT, WARNING),)
+
+
+def _places_of_manifests(root: Path, index: Index) -> list[str]:
+    """Return the folder of manifests, and the targets of tracked links below it, where these matter."""
+    places = [JOBS_FOLDER]
+    for place in places:  # which grows
+        for link in index.links:
+            if _is_below(link, [place]):
+                with suppress(OSError):
+                    target = posixpath.join(posixpath.dirname(link), (root / link).readlink())
+                    places += {posixpath.normpath(target)} - {*places}
+    return places
+
+
+def _is_below(path: str, places: Sequence[str]) -> bool:
+    return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 def refuse_lost_folder(root: Path) -> None:

@@ -45,6 +45,7 @@ class Desired(Struct, frozen=True):
         code: The source tree as it was read, by job name; without jobs that have no package.
         warnings: What is probably a mistake in the manifests and settings.
         whole: True if these are all jobs of the repository: a job that is missing was removed.
+        is_part: True if a person named some of the jobs.
     """
 
     jobs: tuple[DesiredJob, ...]
@@ -52,6 +53,7 @@ class Desired(Struct, frozen=True):
     code: Mapping[str, SourceTree] = {}
     warnings: tuple[Problem, ...] = ()
     whole: bool = True
+    is_part: bool = False
 
 
 def desired_jobs(
@@ -170,7 +172,7 @@ def load_desired(
         NotFoundError: No job has a selected name, or none has the selected labels.
     """
     root, filled = config.root, frozenset(environment.defaults)
-    index, unread = (index, ()) if index else _index_of(root)
+    index = index or GitIndex(root, os.environ)
     below, missing = manifest_paths(root, paths)
     with cached_manifests(root, filled, os.environ) if known is None else nullcontext(known) as files:
         found = validate(root, below, filled, known=files, whole=not paths, index=index)
@@ -179,10 +181,17 @@ def load_desired(
         raise InvalidError("some manifests are not valid", problems=found.problems)
     desired = desired_jobs(root, found.manifests, environment, found.identities, index)
     jobs = selected_jobs(desired.jobs, selection) if selection else desired.jobs
-    left_out = () if paths or selection else left_out_manifests(root, index)[1]
-    hidden = _hidden_code(root, desired, index) if isinstance(index, GitIndex) else ()
-    warnings = (*config.warnings, *unread, *missing, *left_out, *hidden, *found.warnings)
-    return replace(desired, jobs=jobs, warnings=warnings, whole=not (paths or selection or left_out))
+    is_part = bool(paths or selection)
+    left_out = () if is_part else left_out_manifests(root, index)[1]
+    of_git = (*_hidden_code(root, desired, index), *_unread(index)) if isinstance(index, GitIndex) else ()
+    unread = isinstance(index, GitIndex) and index.refusal
+    return replace(
+        desired,
+        jobs=jobs,
+        warnings=(*config.warnings, *missing, *left_out, *of_git, *found.warnings),
+        whole=not (is_part or left_out or unread),
+        is_part=is_part,
+    )
 
 
 def _hidden_code(root: Path, desired: Desired, index: GitIndex) -> Iterator[Problem]:
@@ -194,21 +203,24 @@ def _hidden_code(root: Path, desired: Desired, index: GitIndex) -> Iterator[Prob
         for file in desired.code[name].files
     ]
     for path in index.hidden(paths):
-        said = "git doesn't track this file, which is part of a job's code, and hides it by an exclude file"
-        yield Problem(path, 1, 1, "", f"{said} that other checkouts lack", _ADD_IT, WARNING)
+        said = (
+            "git doesn't track this file, which is part of a job's code, and ignores it by other rules than"
+        )
+        yield Problem(
+            path, 1, 1, "", f"{said} those of .gitignore files from here downwards", _ADD_IT, WARNING
+        )
 
 
-def _index_of(root: Path) -> tuple[Index, tuple[Problem, ...]]:
-    """Return git's index, and a warning if git can't read the repository; raise GitError in Actions."""
-    index = GitIndex(root, os.environ)
+def _unread(index: GitIndex) -> Iterator[Problem]:
+    """Yield a warning if git can't read the repository; raise GitError in Actions."""
     refusal = index.refusal
     if refusal is None:
-        return index, ()
+        return
     # There, jobs without a commit, and commits without statuses, would go unnoticed.
     if os.environ.get("GITHUB_ACTIONS") == "true":
         raise refusal
-    said = f"git can't read this repository, so jobs carry no commit: {refusal.message}"
-    return index, (Problem(".", 1, 1, "", said, refusal.hint, WARNING),)
+    said = "git can't read this repository, so jobs carry no commit, and none counts as removed"
+    yield Problem(".", 1, 1, "", f"{said}: {refusal.message}", refusal.hint, WARNING)
 
 
 def selected_jobs(jobs: Sequence[DesiredJob], selection: Selection) -> tuple[DesiredJob, ...]:

@@ -89,9 +89,9 @@ class Origin:
         for name, paths in self.line_ends.items():
             places = " ".join(map(shlex.quote, paths))
             reasons[name] = (
-                f"{self.differences[name]}, so that other checkouts give it another name: run "
-                f"`echo '* -text' >> .gitattributes && git ls-files -z -- {places} | xargs -0 rm && "
-                f"git restore -- {places}`"
+                f"{self.differences[name]}, so that it isn't the commit's job: commit it so, or run "
+                f"`printf '\\n* -text\\n' >> \"$(git rev-parse --git-path info/attributes)\" && "
+                f"rm -- {places} && git restore -- {places}`"
             )
         return reasons
 
@@ -149,9 +149,9 @@ def origin_of(
         frozenset(name for name, differences in found.items() if not differences),
         {name: differences[0].clause for name, differences in found.items() if differences},
         {
-            name: [difference.path for difference in differences]
+            name: [path for difference in differences for path in difference.line_ends]
             for name, differences in found.items()
-            if differences and all(difference.is_line_ends for difference in differences)
+            if differences and all(difference.line_ends for difference in differences)
         },
         elsewhere,
         all_compared=len(jobs) == len(desired.jobs),
@@ -191,14 +191,12 @@ class _Difference(NamedTuple):
     """How a file or a package differs from the commit's.
 
     Attributes:
-        path: Its path from the root.
         clause: What differs, for readers.
-        is_line_ends: True if nothing but line ends differs.
+        line_ends: If nothing but line ends differs, the files, by their paths from the root.
     """
 
-    path: str
     clause: str
-    is_line_ends: bool = False
+    line_ends: Sequence[str] = ()
 
 
 class _Comparison:
@@ -240,17 +238,17 @@ class _Comparison:
     def _differing(self, path: str, place: Names | None, digest: bytes) -> _Difference | None:
         """Return how a file that was read, or was not there, differs; None if it does not."""
         if place is None:
-            return _Difference(path, self._clause(path, _NOT_IN)) if digest else None
+            return _Difference(self._clause(path, _NOT_IN)) if digest else None
         if not digest:
-            return _Difference(path, self._clause(path, "is only in"))
+            return _Difference(self._clause(path, "is only in"))
         id = self._commit.entry(place).id
         if self._digests.get(id) == digest:
             return None
         (kept,) = self._commit.contents([id])
         plain = _without_returns(kept)
         if digest in (digest_of(plain), digest_of(plain.replace(b"\n", b"\r\n"))):
-            return _Difference(path, self._clause(path, _LINE_ENDS), is_line_ends=True)
-        return _Difference(path, self._clause(path, "differs from"))
+            return _Difference(self._clause(path, _LINE_ENDS), [path])
+        return _Difference(self._clause(path, "differs from"))
 
     def _clause(self, path: str, how: str) -> str:
         if how == _NOT_IN and (submodule := self._commit.submodule(PurePosixPath(path).parts)):
@@ -283,11 +281,11 @@ class _Comparison:
 
         shown = package.relative_to(self._root).as_posix()
         if not folder.is_relative_to(self._commit.root) or not folder.is_dir():
-            return _Difference(shown, self._clause(shown, _NOT_IN))
+            return _Difference(self._clause(shown, _NOT_IN))
         try:
             kept = read_source_tree(folder, self._commit.root)
         except InvalidError:
-            return _Difference(shown, self._clause(shown, "can't be staged as it is in"))
+            return _Difference(self._clause(shown, "can't be staged as it is in"))
         if kept.digest == job.code:
             return None
         read = self._desired.code[job.job_name]
@@ -295,9 +293,11 @@ class _Comparison:
         if found is None:
             return None
         path, how = found
-        is_line_ends = _differing_file(_with_plain_ends(read), _with_plain_ends(kept)) is None
-        clause = self._clause(f"{shown}/{path}", _LINE_ENDS if is_line_ends else how)
-        return _Difference(shown, clause, is_line_ends)
+        if _differing_file(_with_plain_ends(read), _with_plain_ends(kept)) is not None:
+            return _Difference(self._clause(f"{shown}/{path}", how))
+        pairs = zip(read.files, kept.files, strict=True)  # the same paths, in the same order
+        converted = [f"{shown}/{mine.path}" for mine, its in pairs if not _is_same(mine, its)]
+        return _Difference(self._clause(f"{shown}/{path}", _LINE_ENDS), converted)
 
     def _unread(self) -> list[str]:
         """Return the manifests of the commit that were not read from the work tree."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from reconciler.google.session import Session
+    from reconciler.operations.load_desired import Desired
 
 _TRIES = 5
 _NOT_IN_ORDER = (Relation.OLDER, Relation.DIVERGED, Relation.UNKNOWN)
@@ -54,7 +55,8 @@ class TreeCheck:
         open_history: Returns the checkout's history; called only to compare or to record.
         engine: The environment's engine.
         owner: The applying process, for people.
-        whole: True if it applies all jobs of the repository.
+        whole: True if it applies all jobs of the repository, or would but for those that git leaves out.
+        is_partial: True if git leaves some out: then it records nothing.
         allow_older: True if a person asked to apply the checkout all the same.
 
     Attributes:
@@ -69,8 +71,10 @@ class TreeCheck:
         owner: str,
         *,
         whole: bool,
+        is_partial: bool = False,
         allow_older: bool = False,
     ) -> None:
+        self._is_partial = is_partial
         self._claims = claims
         self._open_history = open_history
         self._engine = engine
@@ -135,7 +139,8 @@ class TreeCheck:
 
     def _is_recorded(self) -> bool:
         # git is asked last, as few applies need it.
-        if not is_recorded(self.finding.effect, self._engine, whole=self._whole, is_published=True):
+        whole = self._whole and not self._is_partial
+        if not is_recorded(self.finding.effect, self._engine, whole=whole, is_published=True):
             return False
         return bool(self._history.head) and (self._engine == "local" or self._history.is_published)
 
@@ -159,13 +164,13 @@ class TreeCheck:
 
 
 def tree_check(
-    session: Session, *, whole: bool, allow_older: bool = False, is_exported: bool = False
+    session: Session, desired: Desired, *, allow_older: bool = False, is_exported: bool = False
 ) -> TreeCheck:
     """Return the check of a session's checkout.
 
     Args:
         session: The environment.
-        whole: True if all jobs of the repository are applied.
+        desired: The jobs that are applied.
         allow_older: True if a person asked to apply the checkout, whatever was applied.
         is_exported: True if this process fetched the branch and checked out its head.
     """
@@ -175,7 +180,8 @@ def tree_check(
         partial(_git_history, session.config.root, is_exported=is_exported),
         session.environment.engine,
         ports.owner,
-        whole=whole,
+        whole=not desired.is_part,
+        is_partial=not desired.whole,
         allow_older=allow_older,
     )
 

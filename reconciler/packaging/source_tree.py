@@ -196,9 +196,6 @@ class _Reader:
                 self._read_folder(folder, (), frozenset())
         except NotADirectoryError:
             raise UnfitError("is not a folder", "write the path of the folder that holds the code") from None
-        for path in self._tree.missing(names):
-            with self._noting(path):
-                raise UnfitError("is left out of the work tree by git", GET_LEFT_OUT)
 
     def _read_folder(self, folder: Folder, path: Names, above: frozenset[tuple[int, int]]) -> None:
         # A link to a folder around it would repeat the folder without end.
@@ -208,9 +205,13 @@ class _Reader:
             raise UnfitError(f"is nested deeper than {MAX_DEPTH} folders", "nest it less deep")
         above |= {folder.inode}
         folded: dict[str, str] = {}
-        for entry in folder.entries():
-            if folder.reason_to_exclude(entry.name, folder=entry.is_dir(follow_symlinks=False)):
-                self.is_adapted |= folder.is_left_over(entry.name)
+        entries = folder.entries()
+        for names in folder.missing([entry.name for entry in entries]):
+            self._note((*path, *map(_shown, names)), "is left out of the work tree by git", GET_LEFT_OUT)
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if folder.reason_to_exclude(entry.name, folder=is_folder):
+                self.is_adapted |= folder.is_left_over(entry.name, folder=is_folder)
                 continue
             name = _shown(entry.name)
             with self._noting((*path, name)):

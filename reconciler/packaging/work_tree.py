@@ -10,14 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reconciler.base.diagnostics import quote
 from reconciler.base.safe_files import IrregularFileError, kind_of, opened_folder, read_file
-from reconciler.model.tracking import Index, is_leftover
+from reconciler.model.tracking import GET_LEFT_OUT, Index, is_leftover
 from reconciler.packaging import gitignore
 
 Names = tuple[str, ...]
@@ -83,7 +83,7 @@ class Folder:
         """Return the reason for excluding the entry `name`, as a clause; "" for an included entry."""
         if name.lower() in _NEVER_CODE or name.lower().endswith(_BYTE_CODE):
             return f"{quote(name)} is never code"
-        if self.is_left_over(name):
+        if self.is_left_over(name, folder=folder):
             return f"an editor leaves {quote(name)}, and git doesn't track it"
         names = [os.fsencode(part) for part in (*self.names, name)]
         # The innermost `.gitignore` with a matching pattern decides, as in git.
@@ -94,9 +94,29 @@ class Folder:
                 return "" if rule.negated else f"line {rule.line} of {quote(file)} excludes {quote(name)}"
         return ""
 
-    def is_left_over(self, name: str) -> bool:
+    def is_left_over(self, name: str, *, folder: bool) -> bool:
         """Return True for an entry that an editor left, and that git doesn't track."""
-        return is_leftover(name) and not self.index.tracks(self.path(name))
+        return is_leftover(name, folder=folder) and not self.index.tracks(self.path(name))
+
+    def missing(self, present: Collection[str]) -> Iterator[Names]:
+        """Yield the paths, from this folder, of included files whose first step git leaves out.
+
+        `present` has the names that are there.
+        """
+        above = self.path("")
+        for path in self.index.left_out:
+            names = tuple(path.removeprefix(above).split("/"))
+            if path.startswith(above) and names[0] not in present and self._includes(names):
+                yield names
+
+    def _includes(self, names: Names) -> bool:
+        # Of a folder that isn't there, the rules around it are known.
+        steps = (replace(self, names=(*self.names, *names[:depth])) for depth in range(len(names)))
+        excluded = (
+            step.reason_to_exclude(name, folder=depth + 1 < len(names))
+            for depth, (step, name) in enumerate(zip(steps, names, strict=True))
+        )
+        return not any(excluded)
 
     def path(self, name: str) -> str:
         """Return the path of the entry `name` from the root."""
@@ -146,29 +166,6 @@ class WorkTree:
         """Open the folder `name` in an open folder."""
         with opened_folder(name, folder=parent.fd) as fd:
             yield self._folder(fd, (*parent.names, name), parent.rules)
-
-    def missing(self, folder: Names) -> Iterator[Names]:
-        """Yield the paths, from a folder, of included files that git leaves out of the work tree."""
-        above = "".join(f"{name}/" for name in folder)
-        for path in self._index.left_out:
-            if path.startswith(above) and self._lacks(tuple(path.split("/"))):
-                yield tuple(path.removeprefix(above).split("/"))
-
-    def _lacks(self, names: Names) -> bool:
-        """Return True for an included file that isn't there."""
-        for depth in reversed(range(len(names))):
-            try:
-                with self.opened(names[:depth]) as folder:
-                    for at in range(depth, len(names)):
-                        # Of a folder that isn't there either, the rules around it are known.
-                        around = replace(folder, names=names[:at])
-                        refuse_excluded(around, names[at], folder=at + 1 < len(names))
-                    return all(entry.name != names[depth] for entry in folder.entries())
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            except UnfitError:
-                break
-        return False
 
     def resolve(self, start: Names, path: str) -> Names:
         """Resolve `path`, relative to the folder at `start`, through links."""
@@ -225,6 +222,9 @@ def _ignore_rules(folder: Folder) -> Rules:
     try:
         mode = os.stat(_IGNORE_FILE, dir_fd=folder.fd, follow_symlinks=False).st_mode
     except FileNotFoundError:
+        if folder.path(_IGNORE_FILE) in folder.index.left_out:
+            what = f"needs {quote(folder.path(_IGNORE_FILE))}, which git leaves out of the work tree"
+            raise UnfitError(what, GET_LEFT_OUT) from None
         return ()
     # git ignores a `.gitignore` that is a link.
     if not stat.S_ISREG(mode):

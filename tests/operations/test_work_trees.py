@@ -35,10 +35,13 @@ LEFT = [
 OLD = """
 import sys
 from reconciler.__main__ import main
+from reconciler.git.index import GitIndex
 from reconciler.model.tracking import COMMITTED
-from reconciler.operations import load_desired
 
-load_desired._index_of = lambda root: (COMMITTED, ())
+for name in ("left_out", "links"):
+    setattr(GitIndex, name, ())
+for name in ("tracks", "is_executable", "is_link"):
+    setattr(GitIndex, name, staticmethod(getattr(COMMITTED, name)))
 sys.exit(main())
 """
 
@@ -143,6 +146,36 @@ def test_executable_bits_are_those_of_git_where_a_mount_has_none(committed: Repo
     assert file.executable
 
 
+def test_what_a_submodule_has_is_as_it_is_there(committed: Repository, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    for name in ("notes~", "run.sh"):
+        (library / name).write_text("")
+        (library / name).chmod(0o755)
+    at = ["-C", str(library)]
+    committed.git(*at, "init", "-q")
+    committed.git(*at, "add", ".")
+    committed.git(*at, "commit", "-q", "-m", "a library")
+    from_file = ["-c", "protocol.file.allow=always"]
+    committed.git(*from_file, "submodule", "--quiet", "add", str(library), "trainer/lib")
+    committed.git("commit", "-q", "-m", "a submodule")
+    committed.git("config", "core.fileMode", "false")
+    index = GitIndex(committed.root, os.environ)
+    files = read_source_tree(committed.root / "trainer", committed.root, index).files
+    assert {file.path: file.executable for file in files} == {
+        "lib/notes~": True,
+        "lib/run.sh": True,
+        "task.py": False,
+    }
+
+
+def test_a_folder_of_any_number_is_a_folder_of_manifests(committed: Repository) -> None:
+    text = (committed.root / "jobs" / "census.yaml").read_text()
+    text = text.replace("census", "x").replace("../trainer", "../../trainer")
+    committed.write("jobs/4913/x.yaml", text)
+    assert [action for action, _ in actions(committed)] == ["none", "submit"]
+
+
 def test_the_text_of_a_link_is_not_sent_as_a_file(committed: Repository) -> None:
     link = committed.root / "trainer" / "more.py"
     link.symlink_to("task.py")
@@ -245,6 +278,63 @@ class TestLeftOut:
         assert "leaves" not in committed.run("plan").err
         (committed.root / "jobs" / "other.yaml").unlink()
         assert committed.run("plan", "--format", "json").json["drift"][0]["kind"] == "orphaned"
+
+    def test_nothing_is_cancelled_for_manifests_behind_a_link_that_are_left_out(
+        self, repository: Repository
+    ) -> None:
+        self.sparse(repository)
+        repository.git("sparse-checkout", "disable")
+        repository.git("mv", "jobs/team", "team")
+        (repository.root / "jobs" / "linked").symlink_to("../team")
+        for file in (repository.root / "team").iterdir():
+            file.write_text(file.read_text().replace("../../trainer", "../trainer"))
+        repository.git("add", ".")
+        repository.git("commit", "-q", "-m", "a link")
+        assert repository.run("apply").code == 0
+        for left_out in ("!/team/", "!/team/a.yaml"):
+            repository.git("sparse-checkout", "set", "--no-cone", "/*", left_out)
+            assert repository.run("apply").code == 0
+            assert self.live(repository) == ["a", "b", "census"]
+        repository.git("sparse-checkout", "disable")
+        # Of a link, some mounts have the text.
+        (repository.root / "jobs" / "linked").unlink()
+        repository.write("jobs/linked", "../team")
+        repository.git("config", "core.symlinks", "false")
+        result = repository.run("apply")
+        assert "git leaves 1 manifest out" in result.err
+        assert self.live(repository) == ["a", "b", "census"]
+
+    def test_nothing_is_cancelled_where_git_can_t_say_what_it_leaves_out(
+        self, repository: Repository, tmp_path: Path
+    ) -> None:
+        self.sparse(repository)
+        result = repository.run("apply", PATH=str(tmp_path))
+        assert result.code == 0
+        said = "git can't read this repository, so jobs carry no commit, and none counts as removed"
+        assert said in result.err
+        assert self.live(repository) == ["a", "b", "census"]
+
+    def test_rules_that_are_left_out_are_an_error(self, committed: Repository) -> None:
+        committed.write("trainer/.env", "A=1")
+        committed.write(".gitignore", ".reconciler/\n.env\n")
+        committed.git("add", ".gitignore")
+        committed.git("commit", "-q", "-m", "rules")
+        committed.git("update-index", "--skip-worktree", ".gitignore")
+        (committed.root / ".gitignore").unlink()
+        result = committed.run("apply")
+        assert result.code == 3
+        assert '".gitignore", which git leaves out of the work tree' in result.err
+
+    def test_code_behind_a_link_that_is_left_out_is_an_error_too(self, committed: Repository) -> None:
+        committed.write("common/util/a.py", "")
+        committed.write("common/util/b.py", "")
+        (committed.root / "trainer" / "util").symlink_to("../common/util")
+        committed.git("add", ".")
+        committed.git("commit", "-q", "-m", "a link")
+        committed.git("sparse-checkout", "set", "--no-cone", "/*", "!/common/util/b.py")
+        result = committed.run("apply")
+        assert result.code == 3
+        assert '"trainer/util/b.py" is left out of the work tree by git' in result.err
 
     def test_code_that_is_left_out_is_an_error_and_no_smaller_package(self, committed: Repository) -> None:
         committed.write("trainer/deep/model.py", "")
@@ -365,6 +455,10 @@ class TestLineEnds:
         assert (result.code, cloud.runs()) == (1, [])
         _, command, _ = change["reason"].split("`")
         assert command in result.out
+        assert "commit it so, or run" in change["reason"]
+        # Other rules of the repository don't count against the command, nor does a missing line end.
+        (cloud.author.root / ".gitattributes").write_text("* text=auto eol=crlf")
+        (cloud.author.root / ".git" / "info" / "attributes").write_text("*.py text")
         subprocess.run(["bash", "-c", command], cwd=cloud.author.root, check=True)
         assert cloud.run(cloud.author, "apply").code == 0
         assert cloud.runs() == [("1", "QUEUED")]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from reconciler.base.errors import InvalidError, ReconcilerError
+from reconciler.base.sanitize import one_line
 from reconciler.model.applied_tree import TreeFinding
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Drift
@@ -47,10 +48,11 @@ class PassReporter(ApplyListener):
         """Report a wait within a pass."""
         self._events.info("waiting", message=line)
 
-    def held(self, reason: str) -> None:
-        """Report once why submissions and cancels wait; "" once they don't."""
+    def held(self, reason: str, file: str = "") -> None:
+        """Report once why submissions and cancels wait, and which file changed; "" once they don't."""
         if reason and reason != self._held:
-            self._events.info("waiting", message=reason)
+            about = {"file": one_line(file)} if file else {}
+            self._events.info("waiting", message=reason, **about)
         self._held = reason
 
     def fetched(self, commit: str, error: ReconcilerError | None) -> None:

@@ -33,6 +33,7 @@ _AT_WORK = {
     "CHERRY_PICK_HEAD": "a cherry-pick",
     "REVERT_HEAD": "a revert",
     "BISECT_LOG": "a bisect",
+    "sequencer": "a series of commits",
 }
 
 
@@ -51,13 +52,15 @@ def git_at_work(root: Path) -> str:
     return ""
 
 
-def untracked_code(desired: Desired, root: Path, index: GitIndex) -> str:
-    """Return why a tree isn't at rest whose code has a file that git doesn't track; "" if none has.
+def unfinished_code(desired: Desired, root: Path, index: GitIndex) -> str:
+    """Return why a tree isn't at rest that has a conflict, or code that git doesn't track; "" if it is.
 
     Without a repository, or where git can't read it, every tree is as good.
     """
     if not index.entries:
         return ""
+    if conflict := next((path for path, entry in index.entries.items() if entry.is_unmerged), ""):
+        return f"{one_line(conflict)} has a conflict: {_UNTIL} it is resolved and added by `git add`"
     packages = {
         (job.manifest.package.relative_to(real_path(root)), desired.code[job.job_name].digest): job
         for job in desired.jobs
@@ -65,8 +68,9 @@ def untracked_code(desired: Desired, root: Path, index: GitIndex) -> str:
     }
     for (folder, _), job in sorted(packages.items()):
         if path := _untracked(PurePosixPath(folder), desired.code[job.job_name], index.entries):
-            add = "you `git add` it, or exclude it in a .gitignore"
-            return f"git doesn't track {one_line(path)}, which is part of a job's code: {_UNTIL} {add}"
+            said = f"git doesn't track {one_line(path)}, which is part of a job's code"
+            way_out = f"add it by `git add --force`, or exclude it in a .gitignore from {root} downwards"
+            return f"{said}: {_UNTIL} it does; {way_out}"
     return ""
 
 

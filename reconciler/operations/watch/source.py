@@ -22,6 +22,7 @@ from reconciler.base.errors import (
     InvalidError,
     ReconcilerError,
 )
+from reconciler.base.state_dir import checkout_of, git_folder
 from reconciler.git.commit import head_of
 from reconciler.git.index import GitIndex
 from reconciler.manifests.files import Signature, can_be_trusted, signature_of
@@ -29,7 +30,7 @@ from reconciler.manifests.settings import FILE_NAME, JOBS_FOLDER, Config, from_d
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.watch.report import PassReporter
-from reconciler.operations.watch.rest import SETTLES_IN, changing, git_at_work, untracked_code
+from reconciler.operations.watch.rest import SETTLES_IN, changing, git_at_work, unfinished_code
 from reconciler.operations.watch.state import Checkout
 from reconciler.operations.watch.wakeups import Wakes
 
@@ -77,7 +78,10 @@ def watched_places(root: Path, folders: Iterable[Path]) -> set[WatchedFolder]:
     below = [folder.relative_to(root).parts for folder in folders]
     first = {WatchedFolder(root / parts[0], True) for parts in below if parts}
     top = {WatchedFolder(root, False), *first} if all(below) else {WatchedFolder(root, True)}
-    return {*top, WatchedFolder(root / ".git", False)}
+    # In a linked work tree, or where the root is a subfolder of the checkout, it is elsewhere.
+    checkout = checkout_of(root)
+    git = git_folder(checkout) if checkout else None
+    return {*top, WatchedFolder(git or root / ".git", False)}
 
 
 class FolderWatcher:
@@ -85,6 +89,7 @@ class FolderWatcher:
 
     Attributes:
         problem: The reason why a folder isn't watched; "" if all are.
+        changed_last: The path of the last change; "" before the first.
 
     Args:
         ignored: Folders whose changes are ignored.
@@ -93,10 +98,16 @@ class FolderWatcher:
 
     def __init__(self, ignored: Collection[Path], changed: Callable[[], None]) -> None:
         self.problem = ""
-        self._handler = _Handler(ignored, changed)
+        self.changed_last = ""
+        self._changed = changed
+        self._handler = _Handler(ignored, self._change)
         self._observer = Observer()
         self._watched: dict[WatchedFolder, tuple[ObservedWatch, object]] = {}
         self._observer.start()
+
+    def _change(self, path: str) -> None:
+        self.changed_last = path
+        self._changed()
 
     def close(self) -> None:
         """Stop the watcher's threads."""
@@ -135,14 +146,14 @@ class FolderWatcher:
 
 
 class _Handler(events.FileSystemEventHandler):
-    def __init__(self, ignored: Collection[Path], changed: Callable[[], None]) -> None:
+    def __init__(self, ignored: Collection[Path], changed: Callable[[str], None]) -> None:
         self._ignored = [os.fspath(folder) for folder in ignored]
         self._changed = changed
 
     def on_any_event(self, event: events.FileSystemEvent) -> None:
         paths = [os.fsdecode(path) for path in (event.src_path, event.dest_path) if path]
-        if not all(self._is_ignored(path) for path in paths):
-            self._changed()
+        if path := next((path for path in paths if not self._is_ignored(path)), ""):
+            self._changed(path)
 
     def _is_ignored(self, path: str) -> bool:
         return any(path == folder or path.startswith(folder + os.sep) for folder in self._ignored)
@@ -228,8 +239,9 @@ class WorkTree:
     reporter: PassReporter
     settles_in: float = SETTLES_IN
     due: float = field(default=math.inf, init=False)
-    _is_changed: bool = field(default=False, init=False)
-    _changed_at: float = field(default=-math.inf, init=False)
+    # Somebody may be in the middle of an edit when it starts.
+    _is_changed: bool = field(default=True, init=False)
+    _changed_at: float = field(default_factory=time.monotonic, init=False)
     _settings: KeptSettings = field(default_factory=KeptSettings, init=False)
     _packages: set[Path] = field(default_factory=set, init=False)
 
@@ -243,7 +255,7 @@ class WorkTree:
         if self._is_changed and self._is_in_the_cloud():
             self.due = self._changed_at + self.settles_in
             if time.monotonic() < self.due:
-                self.reporter.held(changing(self.settles_in))
+                self.reporter.held(changing(self.settles_in), self.files.changed_last)
                 return False
         is_new, self._is_changed, self.due = self._is_changed, False, math.inf
         return is_new
@@ -260,7 +272,7 @@ class WorkTree:
         if self.wakes.has_changed or time.monotonic() < self._changed_at + self.settles_in:
             return changing(self.settles_in)
         index = GitIndex(self.root, self.environ)
-        return git_at_work(self.root) or untracked_code(desired, self.root, index)
+        return git_at_work(self.root) or unfinished_code(desired, self.root, index)
 
     def _is_in_the_cloud(self) -> bool:
         try:
