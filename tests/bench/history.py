@@ -123,7 +123,7 @@ class History:
 
 def _plan(session: Session, desired: Desired, *, full: bool) -> None:
     seen = look(session.ports, wanted_of(desired.jobs), full=full)
-    plan_of(session, desired, seen.observed, whole=True)
+    plan_of(session, desired, seen.observed)
 
 
 def _apply(session: Session, desired: Desired, *, full: bool) -> None:

@@ -110,7 +110,7 @@ def _list(data: Data) -> None:
 def _plan(data: Data) -> None:
     with EmbeddedService(data.home, start=False, checkout=None) as service:
         session = Session(data.config, data.environment, Connection(service.endpoint(data.environment)))
-        data.plan = plan_of(session, data.desired, data.observed, whole=True)
+        data.plan = plan_of(session, data.desired, data.observed)
 
 
 def _render(data: Data) -> None:

@@ -63,7 +63,7 @@ class Place:
             yield session
 
     def plan(self, session: Session) -> Plan:
-        return plan_of(session, self.desired, observe(session.ports), whole=True)
+        return plan_of(session, self.desired, observe(session.ports))
 
     def apply(self, change: Callable[[Applier], Applier] = lambda applier: applier) -> list[Outcome]:
         """One whole pass, of which nothing is left unkept."""

@@ -23,6 +23,7 @@ from reconciler.base.errors import MachineError, ServiceError, UsageError, machi
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.sanitize import one_line
 from reconciler.model.plan import DesiredJob
+from reconciler.model.tracking import COMMITTED
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.state import Checkout
 from reconciler.operations.watch.wakeups import Chance, Wakes, backoff
@@ -233,7 +234,9 @@ class RemoteBranch:
         clone = self.clone
         if not clone.commit:
             return None
-        return Checkout(clone.tree, clone.commit, self.environ, self.environment, is_exported=True)
+        return Checkout(
+            clone.tree, clone.commit, self.environ, self.environment, is_exported=True, index=COMMITTED
+        )
 
     def follow(self, jobs: Sequence[DesiredJob]) -> None:
         """Do nothing: only a fetch brings changes."""

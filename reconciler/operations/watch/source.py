@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -265,13 +266,20 @@ class WorkTree:
         self._follow()
         head = head_of(self.root, self.environ)
         commit = head.carried if head else ""
-        read = self._settings.read
-        return Checkout(self.root, commit, self.environ, self.environment, read, held=self._held)
+        index = GitIndex(self.root, self.environ)
+        return Checkout(
+            self.root,
+            commit,
+            self.environ,
+            self.environment,
+            self._settings.read,
+            index=index,
+            held=partial(self._held, index),
+        )
 
-    def _held(self, desired: Desired) -> str:
+    def _held(self, index: GitIndex, desired: Desired) -> str:
         if self.wakes.has_changed or time.monotonic() < self._changed_at + self.settles_in:
             return changing(self.settles_in)
-        index = GitIndex(self.root, self.environ)
         return git_at_work(self.root) or unfinished_code(desired, self.root, index)
 
     def _is_in_the_cloud(self) -> bool:

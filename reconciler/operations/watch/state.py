@@ -14,7 +14,7 @@ from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.claim import ClaimState
 from reconciler.model.plan import Action, DesiredJob, Plan
-from reconciler.model.tracking import COMMITTED
+from reconciler.model.tracking import Index
 from reconciler.operations.follow_up import FollowUp
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN, Origin
@@ -43,6 +43,7 @@ class Checkout:
         settings: Reads the settings at the root; raises InvalidError.
         is_exported: True if this process wrote the files from the commit to its own folder. They are not
             compared with the commit then.
+        index: What git tracks, read once for all that a pass asks; None to ask git anew.
         held: Returns why nothing may be submitted or cancelled on Google Cloud for these jobs; "" for none.
     """
 
@@ -52,6 +53,7 @@ class Checkout:
     environment: str | None
     settings: Callable[[Path], Config] = load_config
     is_exported: bool = False
+    index: Index | None = None
     held: Callable[[Desired], str] = lambda desired: ""
 
 
@@ -155,7 +157,7 @@ class LoopCache:
 
         The first call loads the cache on disk and updates it for later commands.
         """
-        index = COMMITTED if checkout.is_exported else None
+        index = checkout.index
         if self.manifests is not None:
             return load_desired(config, environment, [], self.manifests, index=index)
         filled = frozenset(environment.defaults)
