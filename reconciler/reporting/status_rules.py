@@ -200,11 +200,10 @@ def duplicate_statuses(view: View) -> dict[str, list[CommitStatus]]:
 
 def reopened(view: View, record: CommitRecord, newest: CommitRecord) -> CommitRecord:
     """Return the record, open again if one of its jobs was submitted twice, or is attempted again."""
-    is_newest = record.sha == newest.sha
     twice = {
         name
         for name, job in record.jobs.items()
-        if any(a.others for _, a in turn_of(view.attempts, record, job, is_newest=is_newest)[0])
+        if any(a.others for _, a in turn_of(view.attempts, record, job)[0])
     }
     jobs = {
         name: replace(job, settled=job.settled and name not in twice) for name, job in record.jobs.items()
@@ -220,7 +219,7 @@ def may_turn(view: View, record: CommitRecord, newest: CommitRecord) -> bool:
     That takes a job that failed and whose content the newest commit still has: its `attempts` may be raised.
     """
     wanted = (job for name, job in record.jobs.items() if not _is_superseded(name, job, newest))
-    turns = (turn_of(view.attempts, record, job, is_newest=record.sha == newest.sha)[0] for job in wanted)
+    turns = (turn_of(view.attempts, record, job)[0] for job in wanted)
     return record.whole and any(turn[-1][1].failed for turn in turns if turn)
 
 
@@ -293,7 +292,7 @@ def _is_superseded(name: str, job: WantedJob, newest: CommitRecord) -> bool:
 def _verdict(
     view: View, record: CommitRecord, name: str, job: WantedJob, *, superseded: str, is_newest: bool
 ) -> Verdict:
-    claimed, is_last = turn_of(view.attempts, record, job, is_newest=is_newest)
+    claimed, is_last = turn_of(view.attempts, record, job)
     attempts = claimed[-1][1].id.attempt if claimed else 0
     change = view.change(name, job.keys) if is_last else None
     is_of_other = False

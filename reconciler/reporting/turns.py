@@ -28,16 +28,20 @@ def turns_of(keys: Sequence[str], attempts: Attempts) -> Sequence[Claimed]:
     return turns
 
 
-def turn_of(
-    attempts: Attempts, record: CommitRecord, job: WantedJob, *, is_newest: bool
-) -> tuple[Claimed, bool]:
+def turn_of(attempts: Attempts, record: CommitRecord, job: WantedJob) -> tuple[Claimed, bool]:
     """Return the attempts that a commit's statuses are about, and True if these are the content's last turn.
 
-    A commit that began an earlier turn keeps the end of that one, unless it is the newest commit.
+    A commit that began an earlier turn keeps the end of that one, until it is applied again after a later one
+    began. So what it shows never goes back to an earlier turn.
     """
     turns = turns_of(job.keys, attempts)
     if not turns:
         return [], True
-    own = [turn for turn in turns if turn[0][0].commit == record.sha]
-    turn = own[-1] if own and not is_newest else turns[-1]
-    return turn, turn is turns[-1]
+    began = [turn[0][0].commit for turn in turns]
+    if record.sha not in began:
+        return turns[-1], True
+    own = len(turns) - 1 - began[::-1].index(record.sha)
+    # Of a commit that began earlier turns too, it isn't known which of them it was applied for.
+    known = {*record.applied} - {*began[:own]}
+    last = max(n for n, sha in enumerate(began) if n == own or (n > own and sha in known))
+    return turns[last], last == len(turns) - 1

@@ -587,6 +587,11 @@ class TestStopped:
             (self.GOOD, CONTEXT),
             (self.GOOD, "reconciler"),
         }
+        # Replaced in its turn, it doesn't go back to its earlier end.
+        newest = record_of(wanted(content="b"), sha="e" * 40, number=5)
+        told = self.shown(again, *self.second(State.SUCCEEDED), newest, before=[(self.GOOD, CONTEXT)])
+        assert told[self.GOOD, CONTEXT] == ("success", "superseded, succeeded")
+        assert told[self.GOOD, "reconciler"] == ("success", "1 job succeeded")
 
     def test_a_commit_that_began_a_turn_keeps_its_end_when_an_older_one_is_applied_again(self) -> None:
         stopped = run_of(JOB, State.CANCELLED, 2, number=2, cancelled=self.BY)
