@@ -293,11 +293,8 @@ class _Comparison:
         if found is None:
             return None
         path, how = found
-        if _differing_file(_with_plain_ends(read), _with_plain_ends(kept)) is not None:
-            return _Difference(self._clause(f"{shown}/{path}", how))
-        pairs = zip(read.files, kept.files, strict=True)  # the same paths, in the same order
-        converted = [f"{shown}/{mine.path}" for mine, its in pairs if not _is_same(mine, its)]
-        return _Difference(self._clause(f"{shown}/{path}", _LINE_ENDS), converted)
+        converted = [f"{shown}/{each}" for each in _converted(read, kept)]
+        return _Difference(self._clause(f"{shown}/{path}", _LINE_ENDS if converted else how), converted)
 
     def _unread(self) -> list[str]:
         """Return the manifests of the commit that were not read from the work tree."""
@@ -346,11 +343,14 @@ def _differing_file(read: SourceTree, kept: SourceTree) -> tuple[str, str] | Non
     return None
 
 
-def _with_plain_ends(tree: SourceTree) -> SourceTree:
-    from reconciler.packaging.source_tree import SourceFile, SourceTree
-
-    files = (SourceFile(each.path, each.executable, _without_returns(each.content)) for each in tree.files)
-    return SourceTree(tuple(files))
+def _converted(read: SourceTree, kept: SourceTree) -> list[str]:
+    """Return the paths of the files that differ in line ends; none if anything else differs too."""
+    ours, theirs = ([(file.path, file.executable) for file in tree.files] for tree in (read, kept))
+    if ours != theirs:
+        return []
+    pairs = [pair for pair in zip(read.files, kept.files, strict=True) if not _is_same(*pair)]
+    same = all(_without_returns(mine.content) == _without_returns(its.content) for mine, its in pairs)
+    return [mine.path for mine, _ in pairs] if same else []
 
 
 def _without_returns(content: bytes) -> bytes:

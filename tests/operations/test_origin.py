@@ -17,12 +17,14 @@ from repository import Repository, switching_git
 from reconciler.base.git_command import Git
 from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, load_config
+from reconciler.operations import origin as origin_module
 from reconciler.operations.apply import ApplyListener
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import MAX_LINES, Origin, exported, origin_of, uncarried
 from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.remote import Clone
 from reconciler.operations.watch.state import Checkout, LoopCache
+from reconciler.packaging.source_tree import SourceFile, SourceTree
 from reconciler.planning.outcome import Outcome
 
 Change = Callable[[Repository], object]
@@ -535,3 +537,16 @@ def test_watch_gives_each_job_its_own_commit(repository: Repository, monkeypatch
     }
     jobs = repository.run("status", "--all", "--format", "json").json["jobs"]
     assert {job["baseName"]: job["commit"] for job in jobs} == {"census": head, "trees": None}
+
+
+def test_line_ends_alone_are_told_beside_a_file_in_git_lfs() -> None:
+    large = b"1\r\n2"
+    pointer = (
+        "version https://git-lfs.github.com/spec/v1\n"
+        f"oid sha256:{hashlib.sha256(large).hexdigest()}\nsize {len(large)}\n"
+    )
+    kept = SourceTree((SourceFile("a.py", False, b"x\n"), SourceFile("m.bin", False, pointer.encode())))
+    read = SourceTree((SourceFile("a.py", False, b"x\r\n"), SourceFile("m.bin", False, large)))
+    assert origin_module._converted(read, kept) == ["a.py"]
+    other = SourceTree((SourceFile("a.py", False, b"x\r\n"), SourceFile("m.bin", False, b"3")))
+    assert origin_module._converted(other, kept) == []

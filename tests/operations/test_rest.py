@@ -42,6 +42,14 @@ def waits(watch: Watch, why: str) -> None:
     until(lambda: any(why in event["message"] for event in watch.told("waiting")))
 
 
+def succeed(team: Team) -> None:
+    """Let the only job that hasn't ended succeed."""
+    store = team.service.store
+    (job,) = store.unfinished()
+    for state, before in ((JobState.RUNNING, JobState.QUEUED), (JobState.SUCCEEDED, JobState.RUNNING)):
+        store.move(job.id, state, only_from={before}, at=store.now())
+
+
 def test_a_trainer_that_is_opened_in_vim_and_closed_trains_once(team: Team) -> None:
     vim = shutil.which("vim.tiny") or shutil.which("vim")
     assert vim, "`.ci/run` installs it"
@@ -83,10 +91,7 @@ def test_a_commit_that_git_passes_through_cancels_nothing(team: Team) -> None:
         watch.awaits_rest()
         assert team.runs() == [("3", "QUEUED")]
         # The ends of jobs are told all the same.
-        store = team.service.store
-        (job,) = store.unfinished()
-        for state, before in ((JobState.RUNNING, JobState.QUEUED), (JobState.SUCCEEDED, JobState.RUNNING)):
-            store.move(job.id, state, only_from={before}, at=store.now())
+        succeed(team)
         watch.awaits("ended", state="SUCCEEDED")
         team.author.git("checkout", "-q", "main")
         watch.awaits_rest()
@@ -105,10 +110,7 @@ def test_statuses_are_posted_while_git_is_at_work(team: Team) -> None:
         for _ in range(2):
             watch.awaits_rest()
         assert team.runs() == [("3", "QUEUED")]
-        store = team.service.store
-        (job,) = store.unfinished()
-        for state, before in ((JobState.RUNNING, JobState.QUEUED), (JobState.SUCCEEDED, JobState.RUNNING)):
-            store.move(job.id, state, only_from={before}, at=store.now())
+        succeed(team)
         context = "reconciler/prod/census"
         until(lambda: team.said(head, context)[0] == "success")
         assert team.said(head)[0] == "success"
