@@ -35,6 +35,14 @@ def _text(description: str, *rules: Schema) -> Schema:
     )
 
 
+def _buckets(description: str) -> Schema:
+    return {
+        "description": description,
+        "type": "array",
+        "items": {"type": "string", "allOf": [_BUCKET]},
+    }
+
+
 def _mapping(description: str, properties: Schema, **more: Any) -> Schema:
     return {
         "description": description,
@@ -225,6 +233,14 @@ CONFIG: Schema = {
                     required=["python", "requirements"],
                 ),
             },
+            "buckets": _buckets(
+                "Buckets that all jobs of the embedded service reach, also those that only their code names; "
+                "in the cloud the job's service account decides.",
+            ),
+            "publicBuckets": _buckets(
+                "Google's public buckets, such as cloud-samples-data, that the embedded service reads "
+                "without credentials and keeps in its home, up to 5 GB.",
+            ),
             "github": _mapping(
                 "Where commit statuses are posted.",
                 {

@@ -22,7 +22,7 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         "projects.locations.customJobs": _TUNING_OR_CUSTOM,
         "projects.locations.hyperparameterTuningJobs": _TUNING_OR_CUSTOM,
     },
-    "ml.v1": {"projects.jobs": ("create", "get", "list", "cancel", "patch")},
+    "ml.v1": {"projects.jobs": ("create", "get", "list", "cancel", "patch", "getIamPolicy")},
     "storage.v1": {
         "buckets": (
             "get",

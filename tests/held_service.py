@@ -55,7 +55,7 @@ class HeldService:
         self.store = Store(database.open_file(home / "state.db"), self.now)
         self.store.set_setting(IMAGES, {IMAGE: {}})  # until a command of the local environment sets it
         application = Application(self.store, home)
-        gate = Gate(application, Admin(self.store, lambda: None), self.store, self.token)
+        gate = Gate(application, Admin(self.store, home, lambda: None), self.store, self.token)
         self._server = Server(gate.admit, Activity())
         self.url = self._server.url
         self.found_at(self.url)

@@ -53,7 +53,7 @@ def _run(argv: Sequence[str], log_format: str) -> int:
 
             complete(parser_of([]))
         arguments = parse(argv)
-        code: ExitCode = arguments.command(arguments)
+        code: int = arguments.command(arguments)
         return int(code)
     except ReconcilerError as error:
         if isinstance(error, InvalidError):

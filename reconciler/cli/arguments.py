@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from reconciler import __version__
-from reconciler.base.errors import ExitCode, UsageError
+from reconciler.base.errors import UsageError
 from reconciler.cli.parsers import HelpFormatter, Parser
 from reconciler.cli.values import (
     COLUMNS,
@@ -58,10 +58,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         argv = [*argv[1:2], "--help"]
     if argv[:1] not in ([], ["-h"], ["--help"], ["--version"]):
         _check_command(argv[0])
-    # A command line to import is no command line of ours: argparse must not read its flags.
-    place = argv.index("--") if argv[:1] == ["import"] and "--" in argv else len(argv)
+    # A command line to import or to run is no command line of ours: argparse must not read its flags.
+    place = argv.index("--") if argv[:1] in (["import"], ["run"]) and "--" in argv else len(argv)
     arguments, unknown = parser_of(argv).parse_known_args(argv[:place])
-    if argv[place:]:
+    if argv[:1] == ["run"]:
+        arguments.words += argv[place + 1 :]
+    elif argv[place:]:
         arguments.sources += argv[place:]
     if unknown:
         _refuse_unknown(unknown[0], argv[0])
@@ -136,11 +138,11 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     return parser
 
 
-def _run(spec: _Spec, arguments: argparse.Namespace) -> ExitCode:
+def _run(spec: _Spec, arguments: argparse.Namespace) -> int:
     if spec.name not in _WITHOUT_HOME:
         _refuse_foreign_home()
     module: Any = import_module(f"reconciler.cli.{spec.module or spec.name}")
-    code: ExitCode = getattr(module, spec.function)(arguments)
+    code: int = getattr(module, spec.function)(arguments)
     return code
 
 
@@ -361,6 +363,10 @@ def _env(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=forms, default="shell", help="output format (default: shell)")
 
 
+def _program(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("words", nargs="*", metavar="-- PROGRAM", help="the program and its arguments")
+
+
 def _serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="store_true", help="stop the running service")
     parser.add_argument("--port", type=port, metavar="N", help="port to listen on (default: any free port)")
@@ -483,6 +489,7 @@ _COMMANDS = (
         "service",
         "print_settings",
     ),
+    _Spec("run", "run a program whose requests to Google reach the embedded service", _program),
     _Spec("serve", "run the embedded training service in the foreground", _serve, "service", "serve"),
     _Spec("completion", "print the completion script of bash, zsh or fish", _completion),
     _Spec("trust", "show what this checkout's home contains and accept it", _trust),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,14 +14,18 @@ from reconciler.base.errors import ExitCode, ServiceError, UsageError
 from reconciler.base.safe_files import opened_folder, replace_file
 from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
-from reconciler.cli.context import context_of
+from reconciler.cli.context import Context, context_of
 from reconciler.cli.open import serve_pages
-from reconciler.google.embedded import EmbeddedService, address_of, check_installed, service_command
+from reconciler.google.embedded import (
+    NEVER,
+    EmbeddedService,
+    address_of,
+    check_installed,
+    clients_of,
+    service_command,
+)
 from reconciler.manifests.settings import find_root
 
-# The service's token has no end but the service's own; clients insist on one.
-_NEVER = "2099-12-31T00:00:00Z"
-_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 _CREDENTIALS, _TOKEN = "credentials.json", "token"
 
 _PYTHON = '''"""Clients of the embedded training service, as `reconciler env --format python` prints them."""
@@ -77,7 +80,7 @@ def logging():
 '''
 
 
-class _Client(NamedTuple):
+class Client(NamedTuple):
     """Settings of a client."""
 
     url: str
@@ -103,7 +106,18 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
 
 def print_settings(arguments: argparse.Namespace) -> ExitCode:
     """Print what other people's clients need to use the embedded service, which is started if needed."""
-    context = context_of(arguments)
+    client, groups, _ = clients(context_of(arguments))
+    print({"shell": _shell, "json": _json, "python": _python}[arguments.format](client, groups))
+    return ExitCode.DONE
+
+
+def clients(context: Context) -> tuple[Client, dict[str, dict[str, str]], Path]:
+    """Start the service if needed; return its settings, the variables of each group of clients, and its home.
+
+    Raises:
+        UsageError: The environment is Google's.
+        ServiceError: The service has just stopped.
+    """
     environment = context.environment
     if environment.engine != "local":
         text = f'the environment "{environment.name}" is Google\'s, which clients find by themselves'
@@ -113,35 +127,18 @@ def print_settings(arguments: argparse.Namespace) -> ExitCode:
         address = address_of(home)
     if address is None:
         raise ServiceError("the embedded service has just stopped", hint="try again")
-    client = _Client(*address, environment.project, environment.location)
-    _write_credentials(home, client.token)
-    found = _variables(client, home)
-    print({"shell": _shell, "json": _json, "python": _python}[arguments.format](client, found))
-    return ExitCode.DONE
+    client = Client(*address, environment.project, environment.location)
+    return client, _variables(client, home), home
 
 
-def _write_credentials(home: Path, token: str) -> None:
-    """Write the token as files that clients read: application default credentials, and the bare token."""
-    credentials = {
-        "type": "authorized_user",
-        "token": token,
-        "expiry": _NEVER,
-        # Needed to be read, never sent: the token doesn't expire.
-        "client_id": "reconciler",
-        "client_secret": "none",
-        "refresh_token": "none",
-    }
-    with opened_folder(home) as folder:
-        replace_file(_CREDENTIALS, json.dumps(credentials).encode(), folder)
-        replace_file(_TOKEN, token.encode(), folder)
-
-
-def _variables(client: _Client, home: Path) -> dict[str, dict[str, str]]:
-    """Return the environment variables of each group of clients."""
+def _variables(client: Client, home: Path) -> dict[str, dict[str, str]]:
+    """Write the files with credentials that clients read; return the variables of each group of clients."""
     url, project = client.url, client.project
-    # Clients of an emulator send no token, so this address contains it.
-    storage = f"{url}/jobs/{client.token}"
-    token = {"access_token": client.token, "token_type": "Bearer", "expiry": _NEVER}
+    needs = clients_of(url, client.token, client.location)
+    with opened_folder(home) as folder:
+        replace_file(_CREDENTIALS, json.dumps(needs.credentials).encode(), folder)
+        replace_file(_TOKEN, client.token.encode(), folder)
+    token = {"access_token": client.token, "token_type": "Bearer", "expiry": NEVER}
     override = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
     return {
         "The embedded training service": {"RECONCILER_URL": url, "RECONCILER_TOKEN": client.token},
@@ -149,8 +146,7 @@ def _variables(client: _Client, home: Path) -> dict[str, dict[str, str]]:
             "GOOGLE_APPLICATION_CREDENTIALS": str(home / _CREDENTIALS),
             "GOOGLE_CLOUD_PROJECT": project,
             "GOOGLE_CLOUD_DISABLE_GRPC": "true",
-            "STORAGE_EMULATOR_HOST": storage,
-            "CLOUD_STORAGE_EMULATOR_ENDPOINT": storage,
+            **needs.variables,
         },
         "gcloud": {
             "CLOUDSDK_CORE_PROJECT": project,
@@ -169,11 +165,12 @@ def _variables(client: _Client, home: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def _flat(groups: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def flat(groups: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Return the variables of all groups."""
     return {name: value for group in groups.values() for name, value in group.items()}
 
 
-def _shell(client: _Client, groups: Mapping[str, Mapping[str, str]]) -> str:
+def _shell(client: Client, groups: Mapping[str, Mapping[str, str]]) -> str:
     lines = [
         '# Use: eval "$(reconciler env)". Valid until the service stops; `reconciler serve` keeps it running.'
     ]
@@ -183,11 +180,11 @@ def _shell(client: _Client, groups: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(lines)
 
 
-def _json(client: _Client, groups: Mapping[str, Mapping[str, str]]) -> str:
-    return json.dumps({**client._asdict(), "variables": _flat(groups)}, indent=2)
+def _json(client: Client, groups: Mapping[str, Mapping[str, str]]) -> str:
+    return json.dumps({**client._asdict(), "variables": flat(groups)}, indent=2)
 
 
-def _python(client: _Client, groups: Mapping[str, Mapping[str, str]]) -> str:
-    region = client.location if _REGION.fullmatch(client.location) else "us-central1"
+def _python(client: Client, groups: Mapping[str, Mapping[str, str]]) -> str:
+    region = clients_of(client.url, client.token, client.location).region
     settings = {name: repr(value) for name, value in {**client._asdict(), "region": region}.items()}
-    return _PYTHON.format(**settings, variables=json.dumps(_flat(groups), indent=4)).rstrip()
+    return _PYTHON.format(**settings, variables=json.dumps(flat(groups), indent=4)).rstrip()

@@ -29,6 +29,7 @@ EXAMPLES = {
   reconciler init --claims --env production""",
     "schema": "reconciler schema CustomJob",
     "env": 'eval "$(reconciler env)"',
+    "run": "reconciler run -- python submit.py",
     "serve": "reconciler serve",
     "trust": "reconciler trust --yes",
     "plan": """reconciler plan --detailed-exitcode

@@ -12,8 +12,8 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -35,7 +35,7 @@ from reconciler.base.http import (
 from reconciler.base.http.wire import ThisMachine
 from reconciler.base.state_dir import Home, prepare_home
 from reconciler.google.client import API_VERSIONS, Endpoint, api_error
-from reconciler.manifests.settings import Environment
+from reconciler.manifests.settings import Config, Environment
 from reconciler.model.manifest import JsonObject
 from reconciler.training_service.address import (
     ADDRESS,
@@ -54,9 +54,13 @@ ROOT = "http://embedded.invalid/"
 
 _DISTRIBUTION = "mljob-reconciler"
 _EXTRA = ("cryptography", "google_crc32c", "optuna", "psutil", "uv")
+NEVER = "2099-12-31T00:00:00Z"
+"""The expiry of the service's token for clients that insist on one: it has no end but the service's own."""
+
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
+_ASKED_EVERY = 15.0  # seconds, well below the minute after which an idle service ends
 _COPY_LASTS = 10.0
 _SENSITIVE = "(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|EMULATOR"
 _INTERNAL = 500  # an error of the service that it has no message for
@@ -112,6 +116,71 @@ def address_of(home: Path) -> tuple[str, str] | None:
     """Return the URL and the token of a home's service; None if none runs."""
     address = read_address(home)
     return None if address is None else (address.url, address.token)
+
+
+class Clients(Struct, frozen=True):
+    """What other clients of the service need beside its URL and its token.
+
+    Attributes:
+        storage: The URL of its storage, which contains the token: clients of an emulator send none.
+        variables: The environment variables of clients of Cloud Storage.
+        credentials: The content of a file of application default credentials.
+        region: A region of Google's for clients that take no other location.
+    """
+
+    storage: str
+    variables: Mapping[str, str]
+    credentials: JsonObject
+    region: str
+
+
+def clients_of(url: str, token: str, location: str) -> Clients:
+    """Return what other clients need of the service at a URL."""
+    from reconciler.training_service.apis.credentials import TOKEN_PATH, refresh_token_of
+    from reconciler.training_service.jobs.environment_variables import for_storage_clients
+    from reconciler.training_service.state.records import google_region
+
+    storage = f"{url}/jobs/{token}"
+    credentials = {
+        "type": "authorized_user",
+        "token": token,
+        "expiry": NEVER,
+        # google-auth sends these nowhere, as the token doesn't expire. Google's C++ client sends them first.
+        "token_uri": f"{storage}{TOKEN_PATH}",
+        "client_id": "reconciler",
+        "client_secret": "none",
+        "refresh_token": refresh_token_of(token),
+    }
+    return Clients(storage, for_storage_clients(storage), credentials, google_region(location))
+
+
+@contextmanager
+def led_to_service(home: Path, url: str, token: str, folder: Path) -> Iterator[dict[str, str]]:
+    """Keep a running service from ending for idleness, and lead a program's requests to Google there.
+
+    Args:
+        folder: A private folder for files that the program reads.
+
+    Yields the environment variables for the program.
+    """
+    from reconciler.training_service.runner.proxy import serving
+
+    done = threading.Event()
+    service = _Running(DirectTransport(ThisMachine()), Address(0, url, token, ""))
+
+    def ask() -> None:
+        while not done.wait(_ASKED_EVERY):
+            with suppress(NotSentError, NoAnswerError):  # it was stopped, or ends just now
+                service.send(HttpRequest("GET", f"{ROOT}_service/health"))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    try:
+        with serving(home, url, token, folder) as variables:
+            yield variables
+    finally:
+        done.set()
+        asking.join()
 
 
 def folder_of(home: Path, uri: str) -> Path | None:
@@ -187,15 +256,20 @@ class EmbeddedService:
                 raise
         return self._reach(lost=reached).send(request)
 
-    def configure(self, images: JsonObject, reserved: Collection[str]) -> None:
+    def configure(self, config: Config, reserved: Collection[str]) -> None:
         """Replace the service's settings.
 
         Args:
-            images: The images that `reconciler.yaml` overrides.
+            config: The settings of the repository, of which the images and the buckets are the service's.
             reserved: Each `bucket` or `bucket/beginning of names` that is hidden from all jobs.
         """
         headers = {"Content-Type": "application/json"}
-        for setting, value in (("images", images), ("claims", {"reserved": sorted(reserved)})):
+        buckets = {"reachable": list(config.buckets), "public": list(config.public_buckets)}
+        for setting, value in (
+            ("images", config.images),
+            ("claims", {"reserved": sorted(reserved)}),
+            ("buckets", buckets),
+        ):
             body = json.dumps(value).encode()
             response = self.send(HttpRequest("PUT", f"{ROOT}_service/{setting}", headers, body))
             if response.status >= 300:

@@ -230,7 +230,7 @@ def open_session(
         session = Session(config, environment, connection, memory=memory)
         if start:
             local = (each for each in config.environments.values() if each.engine == "local")
-            service.configure(config.images, {f"{each.claims_bucket}/{PREFIX}" for each in local})
+            service.configure(config, {f"{each.claims_bucket}/{PREFIX}" for each in local})
             for bucket in {environment.staging_bucket, environment.claims_bucket}:
                 ensure_bucket(connection, bucket)
         yield session

@@ -80,6 +80,8 @@ class Config(Struct, frozen=True):
         source: The id that marks the jobs of this repository.
         environments: By name; always includes `local`.
         images: The embedded service's executor images and runtimes, in addition to its own table.
+        buckets: The embedded service's buckets that every job reaches, without gs://.
+        public_buckets: Google's buckets that it reads without credentials, without gs://.
         github: The `github` settings; None if the file has none.
         digest: The BLAKE2b digest of the file's bytes when they were read, 32 bytes; b"" if it is missing.
         warnings: What is probably a mistake in the file.
@@ -90,6 +92,8 @@ class Config(Struct, frozen=True):
     environments: Mapping[str, Environment]
     images: JsonObject
     github: JsonObject | None
+    buckets: tuple[str, ...] = ()
+    public_buckets: tuple[str, ...] = ()
     digest: bytes = b""
     warnings: tuple[Problem, ...] = ()
 
@@ -198,6 +202,8 @@ def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:
         source=value.get("source") or LOCAL,
         environments=environments,
         images=value.get("images") or {},
+        buckets=tuple(map(_bucket, value.get("buckets") or ())),
+        public_buckets=tuple(map(_bucket, value.get("publicBuckets") or ())),
         github=value.get("github"),
         digest=digest,
     )

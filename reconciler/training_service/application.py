@@ -19,13 +19,19 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeGuard, TypeVar
 
 from reconciler import __version__
 from reconciler.base.listener.message import Request, Responder, Response
 from reconciler.training_service.address import unserved
 from reconciler.training_service.apis.ai_platform import MlJobs
-from reconciler.training_service.apis.credentials import CredentialsApi, is_for_metadata, metadata
+from reconciler.training_service.apis.credentials import (
+    TOKEN_PATH,
+    CredentialsApi,
+    is_for_metadata,
+    metadata,
+    refreshed,
+)
 from reconciler.training_service.apis.logging import LoggingApi
 from reconciler.training_service.apis.vertex_ai import CustomJobs, TuningJobs
 from reconciler.training_service.http import discovery, json_mapping
@@ -41,11 +47,19 @@ from reconciler.training_service.http.message import (
 )
 from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.state import database
-from reconciler.training_service.state.database import CLAIMS, Database, DatabaseError, Store
+from reconciler.training_service.state.database import CLAIMS, REACHABLE, Database, DatabaseError, Store
 from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
+from reconciler.training_service.storage import batch
 from reconciler.training_service.storage.api import StorageApi
+from reconciler.training_service.storage.files import is_bucket_name
 from reconciler.training_service.storage.incoming import Uploads
-from reconciler.training_service.storage.objects import Objects
+from reconciler.training_service.storage.public import (
+    PUBLIC,
+    LayeredObjects,
+    PublicBuckets,
+    google,
+    set_public,
+)
 
 MAX_MESSAGE = 10 * 1024 * 1024
 """The size limit of JSON bodies in bytes; it doesn't apply to uploads."""
@@ -106,6 +120,10 @@ _INSTEAD = {
     "logging.": "It serves entries.list and entries.write.",
     "iamcredentials.": "It serves generateAccessToken.",
 }
+_XML = (
+    "This service serves Cloud Storage's XML API for downloads of objects alone. Upload by the JSON API: in"
+    " chunks of one resumable upload, or as several objects that compose makes one."
+)
 # Errors of the disk or of a limit, which are reported as UNAVAILABLE, so that clients may try again.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE)
 
@@ -129,7 +147,8 @@ class Application:
         read_only: bool = False,
     ) -> None:
         pages = Pages(store)
-        objects = Objects(home, store.database, store.clock)
+        public = PublicBuckets(home, lambda: store.setting(PUBLIC) or (), google())
+        objects = LayeredObjects(home, store.database, store.clock, public)
         self._clock = store.clock
         self._read_only = read_only
         self._lists = ListCache()
@@ -149,8 +168,10 @@ class Application:
         return _with_date(reply_to(request, lambda: self._answer(request, access)), began)
 
     def _answer(self, request: Request, access: Access) -> Response:
+        if (request.method, request.path) == ("POST", batch.PATH):
+            return batch.answer(request, MAX_MESSAGE, lambda inner: self.handle(inner, access))
         found = discovery.match(request.method, request.path)
-        if found is None:
+        if found is None or (found.form is Form.DOWNLOAD and _is_of_xml_upload(request)):
             raise _no_such_method(request)
         handler = self._handlers[found.method.id]
         if self._read_only and found.method.verb != "GET" and found.method.id not in _READS:
@@ -163,10 +184,16 @@ class Application:
 
 def _no_such_method(request: Request) -> ApiError:
     method = discovery.unserved(request.method, request.path)
+    if not method and discovery.is_object(request.path):
+        raise ApiError("UNIMPLEMENTED", _XML)
     if not method:
         return not_found("Method not found.")
     instead = next(text for begin, text in _INSTEAD.items() if method.startswith(begin))
     return ApiError("UNIMPLEMENTED", f"This service doesn't serve {method}. {instead}")
+
+
+def _is_of_xml_upload(request: Request) -> bool:
+    return discovery.is_object(request.path) and bool(request.parameter("uploadId"))
 
 
 def reply_to(request: Request, answer: Callable[[], T]) -> T | Response:
@@ -239,14 +266,16 @@ def _of_system(error: OSError) -> ApiError:
 class Admin:
     """Handler of the service's own paths; `stop` ends the service soon, not its jobs."""
 
-    def __init__(self, store: Store, stop: Callable[[], None]) -> None:
+    def __init__(self, store: Store, home: Path, stop: Callable[[], None]) -> None:
         self._store = store
+        self._home = home
         self._stop = stop
         self._paths: dict[tuple[str, str], Callable[[Request], JsonObject]] = {
             ("GET", "/_service/health"): self._health,
             ("POST", "/_service/stop"): self._end,
             ("PUT", "/_service/images"): self._set_images,
             ("PUT", "/_service/claims"): self._set_claims,
+            ("PUT", "/_service/buckets"): self._set_buckets,
         }
 
     def handle(self, request: Request) -> Response:
@@ -287,12 +316,27 @@ class Admin:
         self._store.set_setting(CLAIMS, reserved)
         return {}
 
+    def _set_buckets(self, request: Request) -> JsonObject:
+        """Set {"reachable": ["bucket"], "public": ["bucket"]}: what all jobs reach, and what is Google's."""
+        body = _body(request)
+        reachable, public = (_buckets(body, field) for field in ("reachable", "public"))
+        self._store.set_setting(REACHABLE, [*reachable, *public])
+        set_public(self._store, self._home, public)
+        return {}
+
 
 def _body(request: Request) -> JsonObject:
     return json_mapping.read_json(request.body.read(MAX_MESSAGE))
 
 
-def _is_text_list(value: Json) -> bool:
+def _buckets(body: JsonObject, field: str) -> list[str]:
+    names = body.get(field)
+    if not _is_text_list(names) or not all(map(is_bucket_name, names)):
+        raise invalid(f"{field}: must be a list of names of buckets.")
+    return names
+
+
+def _is_text_list(value: Json) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
@@ -342,16 +386,19 @@ class Gate:
 
     def _answer_inner(self, inner: Request, secret: str) -> Response:
         if same(secret, self._token):  # the user's own client of an emulator, which sends no token
+            if (inner.method, inner.path) == ("POST", TOKEN_PATH):
+                return refreshed(inner, self._token)
             return self._answer_storage(inner, EVERYTHING)
         job = self._job(secret)  # again: the job may have ended while the body arrived
         if is_for_metadata(inner):
-            return metadata(inner, job.project)
-        access = job_access(job.body, self._store.setting(CLAIMS) or (), job.project, job.job_id)
+            return metadata(inner, job)
+        reserved, others = (self._store.setting(name) or () for name in (CLAIMS, REACHABLE))
+        access = job_access(job.body, reserved, others, job.project, job.job_id)
         return self._answer_storage(inner, access)
 
     def _answer_storage(self, inner: Request, access: Access) -> Response:
         is_served = inner.path.startswith((*STORAGE_PATHS, _WRITE_LOGS))
-        if not is_served and not discovery.is_media(inner.method, inner.path):
+        if not is_served and not discovery.is_object(inner.path):
             raise not_found("Method not found.")
         return self._application.handle(inner, access)
 

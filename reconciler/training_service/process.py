@@ -93,7 +93,7 @@ class _Service:
         # The gate has its own connection: its thread serves every connection and mustn't wait for another
         # thread's write.
         self._gate_store = Store(database.open_file(home / "state.db"))
-        gate = Gate(application, Admin(self._store, self.stop), self._gate_store, token)
+        gate = Gate(application, Admin(self._store, self._home, self.stop), self._gate_store, token)
         former = self._former_port()
         if port and former not in (0, port):
             raise OSError(f"jobs that haven't ended use the port {former}")

@@ -99,7 +99,7 @@ def test_python_of_the_page_runs(repository: Repository, tmp_path: Path, wheelho
 def test_rclone_of_the_page_runs(repository: Repository) -> None:
     if shutil.which("rclone") is None:
         pytest.skip("rclone is missing")
-    (block,) = snippets("sh")
+    (block,) = (each for each in snippets("sh") if "rclone" in each)
     done = subprocess.run(
         ["/bin/sh", "-ec", block],
         cwd=repository.root,

@@ -122,7 +122,7 @@ def serving(home: Path) -> Iterator[Service]:
     store = Store(database.open_file(home / "state.db"), clock)
     service = Service(home, store, clock, "")
     application = Application(store, home, wake=lambda: service.woken.append(None))
-    admin = Admin(store, lambda: service.stopped.append(None))
+    admin = Admin(store, home, lambda: service.stopped.append(None))
     gate = Gate(application, admin, store, TOKEN)
     server = Server(checked(gate.admit, service), Activity())
     service.url = server.url

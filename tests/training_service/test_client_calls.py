@@ -17,6 +17,8 @@ import trainers
 from documented import documented
 from google.api_core.exceptions import Conflict, NotFound, PreconditionFailed
 from google.cloud import storage
+from google.cloud.storage import transfer_manager
+from google.cloud.storage.exceptions import InvalidResponse
 from google.oauth2.credentials import Credentials
 from served import TOKEN, Service
 from unpacked import unpack
@@ -91,6 +93,17 @@ def test_every_call_of_google_cloud_storage(service: Service, tmp_path: Path) ->
         bucket.set_iam_policy(policy)
     assert bucket.test_iam_permissions(["storage.objects.get"]) == ["storage.objects.get"]
     tried("get_iam_policy", "set_iam_policy", "test_iam_permissions")
+
+    with client.batch():
+        blob.metadata = {"k": "w"}
+        blob.patch()
+        bucket.delete_blob("rewritten")
+    assert (bucket.get_blob("rewritten"), bucket.get_blob("a").metadata) == (None, {"k": "w"})
+    tried("batch")
+    with pytest.raises(InvalidResponse, match="501"):
+        transfer_manager.upload_chunks_concurrently(
+            tmp_path / "file", bucket.blob("chunks"), worker_type=transfer_manager.THREAD
+        )
 
     blob.delete(if_generation_match=blob.generation)
     bucket.delete_blob("a/b")

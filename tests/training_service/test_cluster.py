@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.training_service.jobs.cluster import pools_of
+from reconciler.training_service.jobs.images import find_image
 from reconciler.training_service.jobs.launch import replicas_of
 from reconciler.training_service.jobs.machines import has_tpu, machine_of
 from reconciler.training_service.state.records import JobRecord
@@ -170,6 +171,17 @@ def test_the_job_s_arguments_go_to_every_container() -> None:
 def test_packages_in_an_image_run_as_python() -> None:
     job = custom(masterType="standard", masterConfig={"imageUri": trainers.PLAIN}, pythonVersion="3.7")
     assert pools_of(job)[0].task == PythonTask(trainers.PLAIN, None, "", (trainers.URI,), "trainer.task", ())
+
+
+def test_packages_in_the_published_image_of_pytorch_run_as_python() -> None:
+    image = "gcr.io/cloud-ml-public/training/pytorch-gpu.1-10"
+    (task,) = (
+        pool.task for pool in pools_of(custom(masterType="standard", masterConfig={"imageUri": image}))
+    )
+    assert isinstance(task, PythonTask)
+    assert find_image(task.image) == find_image(
+        "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.1-10:latest"
+    )
 
 
 @given(st.lists(st.integers(0, 4), max_size=3))

@@ -21,9 +21,10 @@ from served import Answer, Service
 from staged_code import BUCKET, PYTHON, a_job, command, contained, stage
 from supervised import Bench, supervised
 
-from reconciler.training_service.jobs.images import python_of_image
+from reconciler.training_service.jobs.images import in_environment, python_of_image
 from reconciler.training_service.runner.containers import Engine, end_containers
 from reconciler.training_service.state.records import JobRecord, JobState
+from reconciler.training_service.state.run_folder import ContainerTask, PythonTask
 
 TASK = """
     import os, sys
@@ -442,6 +443,39 @@ def test_what_may_run_is_taken_without_an_engine(
 
 def test_staged_code_is_taken_where_an_engine_may_pull_its_image(service: Service, engine: Engine) -> None:
     assert created(service, "team/base:1", STAGED).status == 200
+
+
+PACKAGE = "my-staging/aiplatform-2026-11-27-03:58:59.904-aiplatform_custom_trainer_script-0.1.tar.gz"
+SCRIPT = f"pip3 install -q --user /gcs/{PACKAGE} && python3 -m aiplatform_custom_trainer_script.task"
+
+
+@pytest.mark.parametrize("before", ["", "pip install --upgrade pip && "])
+@pytest.mark.parametrize(
+    ("after", "args"), [("", ()), (" --epochs=3 'two words'", ("--epochs=3", "two words"))]
+)
+def test_local_scripts_of_the_sdk_run_as_their_package(
+    before: str, after: str, args: tuple[str, ...]
+) -> None:
+    task = ContainerTask("python:3.11-slim", ("sh", "-c", before + SCRIPT + after), ())
+    module = "aiplatform_custom_trainer_script.task"
+    expected = PythonTask("python:3.11-slim", None, "3.11", (f"gs://{PACKAGE}",), module, args)
+    assert in_environment(task) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        SCRIPT + " $HOME",
+        SCRIPT + " 'a",
+        SCRIPT + " && rm x",
+        SCRIPT + " a*",
+        "python3 -m task",
+        "x; " + SCRIPT,
+    ],
+)
+def test_other_lines_of_a_shell_are_left_to_a_container(line: str) -> None:
+    assert in_environment(ContainerTask("python:3.11", ("sh", "-c", line), ())) is None
+    assert in_environment(ContainerTask("gcr.io/me/a", ("sh", "-c", SCRIPT), ())) is None
 
 
 @pytest.mark.parametrize(

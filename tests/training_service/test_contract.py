@@ -44,6 +44,7 @@ def walk_through(service: Service) -> dict[str, Answer]:
     answers["ml.projects.jobs.patch"] = service.call(
         "PATCH", ML + "/census_1?updateMask=labels", {"labels": {"a": "b"}}
     )
+    answers["ml.projects.jobs.getIamPolicy"] = service.get(ML + "/census_1:getIamPolicy")
     answers["ml.projects.jobs.cancel"] = service.post(ML + "/census_1:cancel")
     answers["storage.buckets.insert"] = service.post("/storage/v1/b?project=p", {"name": "bucket"})
     answers["storage.buckets.get"] = service.get("/storage/v1/b/bucket")
@@ -95,6 +96,9 @@ UNSERVED = {
     f"GET {VERTEX}/customJobs/1/operations": "without operations",
     f"GET {VERTEX}/notebookRuntimes": "use Google's for others",
     f"POST {ML.removesuffix('/jobs')}/models": "Models are files here",
+    f"POST {ML.removesuffix('/jobs')}/models/m:predict": "Models are files here",
+    f"POST {ML.removesuffix('/jobs')}/models/m/versions/v:explain": "Models are files here",
+    f"GET {ML.removesuffix('/jobs')}/models/m:getIamPolicy": "Models are files here",
     f"GET {ML.removesuffix('/jobs')}:getConfig": "serves projects.jobs",
     "PATCH /storage/v1/b/bucket": "created with",
     "PUT /storage/v1/b/bucket/o/a": "Use storage.objects.patch",

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import contract
 import google.auth.transport.urllib3
 import googleapiclient.discovery
 import pytest
+import trainers
 import urllib3
 from bodies import ML, VERTEX, custom_job, ml_job
 from google.auth import impersonated_credentials
@@ -30,7 +32,7 @@ from served import TOKEN, Answer, Service, serving
 from waiting import PATIENCE
 
 from reconciler.base.http import HttpRequest
-from reconciler.google.embedded import ROOT, EmbeddedService
+from reconciler.google.embedded import ROOT, EmbeddedService, clients_of
 from reconciler.training_service import address
 from reconciler.training_service.address import Address
 from reconciler.training_service.http.auth import Tokens
@@ -356,3 +358,31 @@ def test_a_home_of_an_older_version_makes_tokens_too(tmp_path: Path) -> None:
         again.post("/storage/v1/b?project=p", {"name": "bucket"})
         upload = "/upload/storage/v1/b/bucket/o?uploadType=media&name=a"
         assert again.call("POST", upload, b"x").status == 200
+
+
+def refresh(service: Service, address: str, **form: str) -> Any:
+    body = urlencode({"grant_type": "refresh_token", **form}).encode()
+    return service.call("POST", address, body, {"Content-Type": FORM}, token="")
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+def test_the_token_address_gives_the_token_for_the_refresh_token_alone(service: Service) -> None:
+    found = clients_of(service.url, TOKEN, "local").credentials
+    path = str(found["token_uri"]).removeprefix(service.url)
+    answer = refresh(service, path, refresh_token=str(found["refresh_token"]))
+    assert (answer.status, answer.json["access_token"], answer.json["expires_in"]) == (200, TOKEN, 3600)
+    for wrong in (TOKEN, "", "none"):
+        answer = refresh(service, path, refresh_token=wrong)
+        assert (answer.status, answer.json) == (400, {"error": "invalid_grant"})
+    body = f"refresh_token={found['refresh_token']}".encode()
+    assert service.call("POST", path, body, {"Content-Type": FORM}, token="").status == 400
+    assert service.call("GET", path, token="").status == 404
+
+
+def test_the_token_address_is_nobody_else_s_and_no_job_s(service: Service) -> None:
+    found = clients_of(service.url, TOKEN, "local").credentials
+    job = service.store.add_job(trainers.custom_job())
+    for path in ("/token", "/jobs/guessed/token", f"/jobs/{job.gcs_secret}/token"):
+        assert refresh(service, path, refresh_token=str(found["refresh_token"])).status in (401, 404)

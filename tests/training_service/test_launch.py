@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trainers
+from google.cloud import aiplatform
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -727,3 +728,11 @@ def test_a_run_s_spec_survives_its_file() -> None:
     assert restored.primary.env == spec.primary.env
     task = python(restored.primary)
     assert (task.args, task.packages, restored.output_buckets) == (("a",), (trainers.URI,), ("b",))
+
+
+@pytest.mark.parametrize(
+    ("location", "region"), [("local", "us-central1"), ("europe-west4", "europe-west4"), ("", "us-central1")]
+)
+def test_the_sdk_takes_the_region_that_a_vertex_job_is_told(location: str, region: str) -> None:
+    assert env_of(replace(trainers.custom_job(), location=location))["CLOUD_ML_REGION"] == region
+    aiplatform.utils.validate_region(region)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import trainers
@@ -12,6 +13,7 @@ from served import Service
 from waiting import PATIENCE
 
 from reconciler.training_service.jobs.environment_variables import for_google_clients
+from reconciler.training_service.state.records import number_of
 
 PROGRAM = """
 import google.auth, google.auth.transport.requests
@@ -40,6 +42,24 @@ def test_clients_find_credentials_and_the_job_s_storage(service: Service) -> Non
         [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout == "my-project worth-nothing\ncontent\ncontent\ncontent\n", done.stderr
+
+
+def test_a_run_finds_its_project_and_its_region(service: Service) -> None:
+    for job, region in (
+        (trainers.custom_job(), "us-central1"),
+        (trainers.ml_job(region="europe-west1"), "europe-west1"),
+    ):
+        record = service.store.add_job(replace(job, location="local" if job.location else ""))
+        root = f"/jobs/{record.gcs_secret}/computeMetadata/v1/"
+        number = number_of(record.project)
+        for path, value in (
+            ("project/project-id", record.project),
+            ("project/numeric-project-id", number),
+            ("instance/region", f"projects/{number}/regions/{region}"),
+            ("instance/zone", f"projects/{number}/zones/{region}-a"),
+        ):
+            answer = service.call("GET", root + path, headers={"Metadata-Flavor": "Google"}, token="")
+            assert (answer.status, answer.content.decode()) == (200, value)
 
 
 @pytest.mark.parametrize(

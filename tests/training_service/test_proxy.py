@@ -28,8 +28,8 @@ from test_mounts import UNABLE, works
 from tls import server_tls
 
 from reconciler.training_service.jobs import environment_variables
-from reconciler.training_service.runner import mounts, proxy_server
-from reconciler.training_service.runner.mounts import sign_certificates
+from reconciler.training_service.runner import proxy, proxy_server
+from reconciler.training_service.runner.proxy import sign_certificates
 from reconciler.training_service.state.records import JobRecord
 
 API, XML, LOGGING = "www.googleapis.com", "storage.googleapis.com", "logging.googleapis.com"
@@ -76,7 +76,7 @@ def started(service: Service, job: JobRecord, folder: Path, **environ: str) -> I
     with bundle.open("ab") as file:
         file.write(authority_of(certificates.read_bytes()))
     with socket.create_server(("127.0.0.1", 0)) as listener, (folder / "printed").open("ab") as printed:
-        settings = mounts.Settings(
+        settings = proxy.Settings(
             listener=listener.fileno(),
             storage=f"{service.url}/jobs/{job.gcs_secret}",
             buckets=str(service.home / "gcs"),
@@ -88,7 +88,7 @@ def started(service: Service, job: JobRecord, folder: Path, **environ: str) -> I
         clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", proxy_server.__name__],
-            env={**clean, **environ, mounts.SETTINGS: json.dumps(asdict(settings))},
+            env={**clean, **environ, proxy.SETTINGS: json.dumps(asdict(settings))},
             pass_fds=[listener.fileno()],
             stdout=printed,
         )
@@ -310,6 +310,67 @@ def test_other_apis_of_the_host_are_google_s(outward: Client, outside: Outside) 
     assert outward.printed() == ""
 
 
+BIGQUERY, REGIONAL = "bigquery.googleapis.com", "us-central1-aiplatform.googleapis.com"
+
+
+@pytest.mark.parametrize("token", [TOKEN, "worth-nothing"])
+def test_other_apis_end_at_once_with_a_status_that_clients_don_t_repeat(
+    outward: Client, outside: Outside, token: str
+) -> None:
+    for host, path, word in (
+        (BIGQUERY, "/bigquery/v2/projects/p/jobs", "GOOGLE_APPLICATION_CREDENTIALS"),
+        (REGIONAL, "/v1/projects/p/locations/us-central1/metadataStores", "AIP_TENSORBOARD_LOG_DIR"),
+        (REGIONAL, "/v1/projects/p/locations/us-central1/customJobs", "AIP_TENSORBOARD_LOG_DIR"),
+    ):
+        status, text = outward.ask(host, path, "POST", b"{}", Authorization=f"Bearer {token}")
+        assert (status, word in json.loads(text)["error"]["message"]) == (501, True)
+        assert outward.printed().count(f"{host} isn't served in a run") == 1
+    assert outside.requests == []
+
+
+def test_other_apis_with_credentials_of_the_user_s_own_are_google_s(
+    outward: Client, outside: Outside
+) -> None:
+    for token in ("Bearer the-user's", ""):
+        assert outward.ask(BIGQUERY, "/x", Authorization=token) == (200, "from Google")
+    assert outward.printed() == ""
+
+
+def test_hosts_of_signing_in_pass_unread(outward: Client) -> None:
+    for host in ("oauth2.googleapis.com", "sts.googleapis.com"):
+        made = outward.connection(host)
+        # The certificate of this test's Google, not the run's.
+        made.connect()
+        issuer = dict(pair for (pair,) in made.sock.getpeercert()["issuer"])  # type: ignore[attr-defined]
+        assert issuer
+        made.close()
+
+
+GRPC = """
+import grpc, sys, time
+channel = grpc.secure_channel(sys.argv[1] + ":443", grpc.ssl_channel_credentials())
+call = channel.unary_unary("/google.cloud.aiplatform.v1.MetadataService/GetMetadataStore")
+for number in range(2):
+    try:
+        call(b"", timeout=30, metadata=[("authorization", "Bearer worth-nothing")])
+    except grpc.RpcError as error:
+        print(error.code().name, error.details())
+"""
+
+
+def test_grpc_ends_at_once_with_unimplemented(client: Client) -> None:
+    found = proxy.Settings(0, "", "", PASSWORD, TOKEN, "", "").variables(
+        client.port, str(client.bundle), grpc=True
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", GRPC, REGIONAL], env={**os.environ, **found}, capture_output=True, text=True
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2, done.stderr
+    assert all(line.startswith("UNIMPLEMENTED us-central1-aiplatform.googleapis.com isn't") for line in lines)
+    assert client.printed().count("isn't served in a run") == 1
+
+
 def test_other_hosts_pass_unread_through_the_user_s_proxy(outward: Client, outside: Outside) -> None:
     with closing(outward.connection("localhost")) as connection:
         connection.connect()
@@ -380,7 +441,7 @@ def test_the_authority_can_t_speak_for_another_host(client: Client) -> None:
     made.connect()
     names = {name for _, name in made.sock.getpeercert()["subjectAltName"]}  # type: ignore[attr-defined]
     made.close()
-    assert names == {API, XML, f"*.{XML}", LOGGING}
+    assert names == {"*.googleapis.com", f"*.{XML}"}
 
 
 TRAINER = """
@@ -482,42 +543,42 @@ def test_a_proxy_of_another_kind_is_left_alone(trainer: runs.Starter) -> None:
 
 OURS = "http://run:x@127.0.0.1:4"
 LOOPBACK = "localhost,127.0.0.1"
+WITHOUT_ANY = {
+    "HTTPS_PROXY": OURS,
+    "NO_PROXY": LOOPBACK,
+    "no_proxy": LOOPBACK,
+    "grpc_proxy": OURS,
+    "no_grpc_proxy": LOOPBACK,
+}
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, {"HTTPS_PROXY": OURS, "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK}),
+        ({}, WITHOUT_ANY),
         (
             {
                 "HTTPS_PROXY": "http://user:1",
-                "NO_PROXY": "intern, .googleapis.com,storage.googleapis.com:443",
+                "NO_PROXY": "intern, .googleapis.com,bigquery.googleapis.com:443",
             },
-            {"HTTPS_PROXY": OURS, "NO_PROXY": f"intern,{LOOPBACK}", "no_proxy": LOOPBACK},
+            WITHOUT_ANY | {"NO_PROXY": f"intern,{LOOPBACK}"},
         ),
         (
-            {"https_proxy": "http://user:1", "no_proxy": "a.googleapis.com,.com"},
-            {
+            {"https_proxy": "http://user:1", "no_proxy": "notgoogleapis.com,.com"},
+            WITHOUT_ANY
+            | {
                 "https_proxy": OURS,
-                "HTTPS_PROXY": OURS,
-                "NO_PROXY": LOOPBACK,
-                "no_proxy": f"a.googleapis.com,{LOOPBACK}",
-                "no_grpc_proxy": f"a.googleapis.com,{LOOPBACK}",
+                "no_proxy": f"notgoogleapis.com,{LOOPBACK}",
+                "no_grpc_proxy": f"notgoogleapis.com,{LOOPBACK}",
             },
         ),
         (
             {"HTTP_PROXY": "http://user:1", "no_proxy": "*"},
-            {"HTTPS_PROXY": OURS, "HTTP_PROXY": "", "NO_PROXY": LOOPBACK, "no_proxy": LOOPBACK},
+            WITHOUT_ANY | {"HTTP_PROXY": ""},
         ),
         (
             {"http_proxy": "http://user:1"},
-            {
-                "HTTPS_PROXY": OURS,
-                "http_proxy": "http://user:1",
-                "NO_PROXY": LOOPBACK,
-                "no_proxy": LOOPBACK,
-                "no_grpc_proxy": LOOPBACK,
-            },
+            WITHOUT_ANY | {"http_proxy": "http://user:1"},
         ),
     ],
     ids=["nothing", "a proxy", "small letters", "no proxy for all", "only http"],
@@ -526,6 +587,16 @@ def test_the_user_s_settings_come_after_the_run_s_proxy(
     environ: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert environment_variables.through_proxy(environ, OURS) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [({}, None), ({"https_proxy": "http://user:1", "no_proxy": "a.com"}, "http://user:1")],
+)
+def test_grpc_of_a_run_with_credentials_of_its_own_passes_the_run_s_proxy_by(
+    environ: dict[str, str], expected: str | None
+) -> None:
+    assert environment_variables.through_proxy(environ, OURS, grpc=False).get("grpc_proxy") == expected
 
 
 @pytest.mark.parametrize(

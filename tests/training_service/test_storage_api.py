@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from urllib.parse import quote
 
 import google_crc32c
 import pytest
+import trainers
 import urllib3
 from served import TOKEN, Answer, Service
 
@@ -45,7 +47,7 @@ def test_a_path_of_bucket_and_object_is_a_download(service: Service) -> None:
     part = service.call("GET", "/bucket/a%20b/c", headers={"Range": "bytes=2-3"})
     assert (part.status, part.content) == (206, b"nt")
     assert service.get("/bucket/none").status == service.get("/no-bucket/x").status == 404
-    assert service.call("PUT", "/bucket/x", b"").error == "NOT_FOUND: Method not found."
+    assert service.call("PUT", "/bucket/x", b"").status == 501
 
 
 def test_a_body_in_chunks_is_an_upload_of_every_kind(service: Service) -> None:
@@ -113,7 +115,7 @@ def test_no_bucket_has_such_a_name(service: Service, body: dict[str, Any]) -> No
 
 def test_what_a_bucket_cannot_do_here_is_refused(service: Service) -> None:
     answer = service.post("/storage/v1/b?project=demo", {"name": "other", "versioning": {"enabled": True}})
-    assert answer.error == "INVALID_ARGUMENT: This service keeps no versioning of a bucket."
+    assert answer.error == "UNIMPLEMENTED: This service keeps no versioning of a bucket."
     body = {"name": "other", "defaultEventBasedHold": False}
     assert service.post("/storage/v1/b?project=demo", body).status == 200
 
@@ -753,3 +755,130 @@ def test_no_write_that_expects_a_generation_is_lost(service: Service) -> None:
 
     at_once(8, count)
     assert service.get(path("count")).json["metadata"] == {"claim": "80"}
+
+
+KEY = {
+    "x-goog-encryption-algorithm": "AES256",
+    "x-goog-encryption-key": "a2V5",
+    "x-goog-encryption-key-sha256": "c",
+}
+
+
+def test_objects_with_a_key_of_the_customer_s_are_refused(service: Service) -> None:
+    put(service, "a")
+    copied = {name.replace("x-goog-", "x-goog-copy-source-"): value for name, value in KEY.items()}
+    for method, place, headers in (
+        ("POST", f"{UPLOAD}?uploadType=media&name=b", KEY),
+        ("POST", f"{UPLOAD}?uploadType=resumable&name=b", KEY),
+        ("GET", path("a") + "?alt=media", KEY),
+        ("POST", path("a") + "/rewriteTo/b/bucket/o/b", copied),
+        ("POST", path("a") + "/rewriteTo/b/bucket/o/b?destinationKmsKeyName=k", {}),
+        ("POST", f"{UPLOAD}?uploadType=media&name=b&kmsKeyName=k", {}),
+    ):
+        assert service.call(method, place, None if method == "GET" else b"", headers).status == 501
+    assert names(service) == ["a"]
+
+
+@pytest.mark.parametrize("field", ["acl", "contexts", "kmsKeyName", "retention"])
+def test_what_an_object_cannot_keep_here_is_refused(service: Service, field: str) -> None:
+    value: Any = {
+        "acl": [{"entity": "allUsers", "role": "READER"}],
+        "contexts": {"custom": {"k": {"value": "v"}}},
+        "kmsKeyName": "k",
+        "retention": {"mode": "Locked", "retainUntilTime": "2030-01-01T00:00:00Z"},
+    }[field]
+    put(service, "a")
+    assert service.call("PATCH", path("a"), {field: value}).status == 501
+    assert service.post(path("a") + "/copyTo/b/bucket/o/b", {field: value}).status == 501
+    body = json.dumps({"name": "b", field: value}).encode()
+    content = b"--x\r\n\r\n" + body + b"\r\n--x\r\n\r\ndata\r\n--x--"
+    headers = {"Content-Type": "multipart/related; boundary=x"}
+    answer = service.call("POST", f"{UPLOAD}?uploadType=multipart", content, headers)
+    assert answer.error == f"UNIMPLEMENTED: This service keeps no {field} of an object."
+    assert names(service) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("hold", "kind"), [("temporaryHold", "Temporary"), ("eventBasedHold", "Event-Based")]
+)
+def test_an_object_under_a_hold_stays_as_it_is(service: Service, hold: str, kind: str) -> None:
+    made = put(service, "a", b"held").json
+    put(service, "b")
+    assert service.call("PATCH", path("a"), {hold: True}).json[hold]
+    for answer in (
+        service.call("DELETE", path("a")),
+        put(service, "a", b"other"),
+        service.post(path("b") + "/rewriteTo/b/bucket/o/a"),
+        service.post(path("b") + "/moveTo/o/a"),
+        service.post(path("a") + "/moveTo/o/c"),
+        service.post(path("a") + "/compose", {"sourceObjects": [{"name": "b"}]}),
+    ):
+        assert answer.status == 403
+        assert f"Object 'bucket/a' is under active {kind} hold" in answer.error
+    found = service.get(path("a")).json
+    assert (found["generation"], found["size"]) == (made["generation"], "4")
+    service.call("PATCH", path("a"), {hold: False})
+    assert service.call("DELETE", path("a")).status == 204
+
+
+def test_multipart_uploads_of_the_xml_api_are_refused(service: Service) -> None:
+    put(service, "a")
+    for method, query in (
+        ("POST", "?uploads"),
+        ("PUT", "?partNumber=1&uploadId=u"),
+        ("POST", "?uploadId=u"),
+        ("GET", "?uploadId=u"),
+        ("DELETE", "?uploadId=u"),
+        ("PUT", ""),
+    ):
+        answer = service.call(method, f"/bucket/a{query}", None if method == "GET" else b"")
+        assert (answer.status, "Upload by the JSON API" in answer.error) == (501, True)
+
+
+def batched(service: Service, *parts: str) -> Answer:
+    lines = [
+        f"--x\r\nContent-Type: application/http\r\nContent-ID: <{n}>\r\n\r\n{part}"
+        for n, part in enumerate(parts)
+    ]
+    content = "\r\n".join([*lines, "--x--", ""]).encode()
+    return service.call("POST", "/batch/storage/v1", content, {"Content-Type": "multipart/mixed; boundary=x"})
+
+
+def test_a_batch_answers_each_request_in_its_order(service: Service) -> None:
+    put(service, "a", b"one")
+    put(service, "b", b"two")
+    answer = batched(
+        service,
+        f"GET {path('a')} HTTP/1.1\r\n\r\n",
+        f"DELETE {service.url}{path('b')} HTTP/1.1\nX: y\n\n",
+        f'PATCH {path("a")} HTTP/1.1\r\nContent-Type: application/json\r\n\r\n{{"contentType": "x/y"}}',
+        f"GET {path('none')} HTTP/1.1\r\n\r\n",
+    )
+    assert answer.status == 200
+    statuses = re.findall(rb"^HTTP/1.1 (\d+) ", answer.content, re.MULTILINE)
+    assert statuses == [b"200", b"204", b"200", b"404"]
+    assert re.findall(rb"Content-ID: <response-(\d)>", answer.content) == [b"0", b"1", b"2", b"3"]
+    assert service.get(path("a")).json["contentType"] == "x/y"
+    assert names(service) == ["a"]
+
+
+def test_a_batch_is_for_metadata_and_has_limits(service: Service) -> None:
+    for part in (
+        f"GET /download{path('a')} HTTP/1.1\r\n\r\n",
+        "GET /_service/health HTTP/1.1\r\n\r\n",
+        "GET",
+    ):
+        assert batched(service, part).status == 400
+    many = [f"GET {path('a')} HTTP/1.1\r\n\r\n"] * 101
+    assert batched(service, *many).error.endswith("The batch has 101 calls; at most 100 are allowed.")
+    assert service.call("POST", "/batch/storage/v1", b"x", {"Content-Type": "text/plain"}).status == 400
+
+
+def test_a_batch_of_a_job_reaches_what_the_job_reaches(service: Service) -> None:
+    put(service, "a")
+    job = service.store.add_job(trainers.custom_job(args=["gs://another"]))
+    content = f"--x\r\n\r\nDELETE {path('a')} HTTP/1.1\r\n\r\n\r\n--x--\r\n".encode()
+    headers = {"Content-Type": "multipart/mixed; boundary=x"}
+    answer = service.call("POST", f"/jobs/{job.gcs_secret}/batch/storage/v1", content, headers, token="")
+    assert b"HTTP/1.1 403" in answer.content
+    assert names(service) == ["a"]

@@ -51,6 +51,7 @@ class MlJobs(JobHandlers):
             "ml.projects.jobs.list": self._list,
             "ml.projects.jobs.cancel": self._cancel,
             "ml.projects.jobs.patch": self._patch,
+            "ml.projects.jobs.getIamPolicy": self._policy,
         }
 
     def _create(self, call: Call) -> JsonObject:
@@ -91,6 +92,11 @@ class MlJobs(JobHandlers):
         if changed is None:
             raise ApiError("ABORTED", "The etag is not the job's: somebody else has changed it meanwhile.")
         return self._with_trials(changed)
+
+    def _policy(self, call: Call) -> JsonObject:
+        """Return the policy of a job for which nobody has set one: the service keeps none."""
+        self._named(call)
+        return {"etag": "ACAB"}  # the etag of Google's empty policy
 
     def _resume_mistakes(self, call: Call) -> Iterator[Mistake]:
         # A tuning job may continue with the trials of an earlier one, which must still exist.

@@ -1,5 +1,8 @@
 """Credentials for clients and trainers, as IAM's API and Compute Engine's metadata server give them.
 
+`refreshed` answers clients that refresh the credentials of `reconciler env`, as Google's token address does:
+its C++ client does so before its first request, whatever the file says.
+
 The service has no service accounts: projects.serviceAccounts.generateAccessToken accepts any name and only
 limits the token's lifetime.
 
@@ -7,20 +10,24 @@ In the cloud a trainer gets its credentials from the metadata server. Here the t
 storage requires none. Without a token `google.auth.default()` fails, and so do pyarrow and pandas for `gs://`
 paths.
 
-Source: the page "Predefined metadata keys" (Compute Engine).
+Sources: the page "Predefined metadata keys" (Compute Engine); RFC 6749, sections 5 and 6.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import re
 from datetime import timedelta
+from urllib.parse import parse_qsl
 
 from reconciler.base.listener.message import Request, Response
-from reconciler.training_service.http.auth import Tokens, whole_seconds
+from reconciler.training_service.http.auth import Tokens, same, whole_seconds
 from reconciler.training_service.http.discovery import Call, Handler
-from reconciler.training_service.http.message import invalid, not_found
-from reconciler.training_service.state.records import JsonObject
+from reconciler.training_service.http.message import invalid, json_response, not_found
+from reconciler.training_service.jobs.launch import region_of
+from reconciler.training_service.state.records import JobRecord, JsonObject, number_of
 
 _SHORTEST = timedelta(seconds=1)
 _LONGEST = timedelta(hours=1)
@@ -72,6 +79,27 @@ def _lifetime(text: str, account: str) -> timedelta:
     return lifetime
 
 
+TOKEN_PATH = "/token"  # noqa: S105 (an address)
+_MAX_FORM = 16 * 1024
+
+
+def refresh_token_of(token: str) -> str:
+    """Return the secret that `refreshed` gives the service's token for; the token doesn't follow from it."""
+    return hmac.new(token.encode(), b"refresh token", hashlib.sha256).hexdigest()
+
+
+def refreshed(request: Request, token: str) -> Response:
+    """Return the service's token to a request with the refresh token that belongs to it."""
+    form = dict(parse_qsl(request.body.read(_MAX_FORM).decode("utf-8", "replace")))
+    if form.get("grant_type") != "refresh_token":
+        return json_response({"error": "unsupported_grant_type"}, 400)
+    if not same(form.get("refresh_token", ""), refresh_token_of(token)):
+        return json_response({"error": "invalid_grant"}, 400)
+    # Google's C++ client refuses an answer without an id_token.
+    answer = {"access_token": token, "expires_in": 3600, "token_type": "Bearer", "id_token": ""}
+    return json_response(answer)
+
+
 def is_for_metadata(request: Request) -> bool:
     """Return True if the request is for the metadata server."""
     # Google's clients request the root to detect a metadata server.
@@ -79,13 +107,13 @@ def is_for_metadata(request: Request) -> bool:
     return flavor and (request.path == "/" or request.path.startswith(_METADATA))
 
 
-def metadata(request: Request, project: str) -> Response:
-    """Answer a trainer of this project.
+def metadata(request: Request, job: JobRecord) -> Response:
+    """Answer a trainer of this job.
 
     Raises:
         ApiError: NOT_FOUND.
     """
-    value = _value(request.path.removeprefix(f"{_METADATA}v1/"), project)
+    value = _value(request.path.removeprefix(f"{_METADATA}v1/"), job)
     if value is None:
         raise not_found("Not found.")
     kind = "application/text" if isinstance(value, str) else "application/json"
@@ -94,7 +122,7 @@ def metadata(request: Request, project: str) -> Response:
     return Response(200, headers, content.encode())
 
 
-def _value(path: str, project: str) -> str | dict[str, object] | None:
+def _value(path: str, job: JobRecord) -> str | dict[str, object] | None:
     account, _, key = path.removeprefix(_ACCOUNT).partition("/")
     if path.startswith(_ACCOUNT) and account in ("default", _EMAIL):
         account_values: dict[str, str | dict[str, object]] = {
@@ -104,4 +132,13 @@ def _value(path: str, project: str) -> str | dict[str, object] | None:
             "token": {"access_token": "worth-nothing", "expires_in": 3600, "token_type": "Bearer"},
         }
         return account_values.get(key)
-    return {"/": "computeMetadata/", "project/project-id": project, "universe/universe-domain": ""}.get(path)
+    number, region = number_of(job.project), region_of(job)
+    values = {
+        "/": "computeMetadata/",
+        "project/project-id": job.project,
+        "project/numeric-project-id": number,
+        "instance/region": f"projects/{number}/regions/{region}",
+        "instance/zone": f"projects/{number}/zones/{region}-a",
+        "universe/universe-domain": "",
+    }
+    return values.get(path)

@@ -102,10 +102,18 @@ EVERYTHING = Access(mints=True)
 
 
 def job_access(
-    body: Mapping[str, Json], reserved: Iterable[str], project: str = "", job_id: str = ""
+    body: Mapping[str, Json],
+    reserved: Iterable[str],
+    others: Iterable[str] = (),
+    project: str = "",
+    job_id: str = "",
 ) -> Access:
-    """Return a job's access: the buckets that its resource names, with gs:// or not, but no `reserved`."""
-    buckets = frozenset(_BUCKET_NAME.findall(json.dumps(body)))
+    """Return a job's access: the buckets that its resource names, with gs:// or not, but no `reserved`.
+
+    Args:
+        others: Buckets that it may access without naming them.
+    """
+    buckets = frozenset(_BUCKET_NAME.findall(json.dumps(body))).union(others)
     return Access(buckets, tuple(reserved), project=project, job_id=job_id)
 
 

@@ -116,7 +116,8 @@ def routes() -> tuple[Route, ...]:
 def _routes_by_shape() -> Mapping[tuple[str, int], Sequence[Route]]:
     # A variable part of a path contains no slash, so the verb and the number of slashes select few patterns.
     found: dict[tuple[str, int], list[Route]] = {}
-    for route in routes():
+    # The longest first: jobs/{jobsId} has the shape of jobs/{jobsId}:getIamPolicy too.
+    for route in sorted(routes(), key=lambda route: -len(route.pattern.pattern)):
         for verb in dict.fromkeys(route.verbs):
             found.setdefault((verb, route.slashes), []).append(route)
     return found
@@ -134,7 +135,12 @@ def match(verb: str, path: str) -> Match | None:
 
 def is_media(verb: str, path: str) -> bool:
     """Return True for the download of an object at /BUCKET/OBJECT, as in Cloud Storage's XML API."""
-    return verb == "GET" and not path.startswith(STORAGE_PATHS) and _MEDIA.fullmatch(path) is not None
+    return verb == "GET" and is_object(path)
+
+
+def is_object(path: str) -> bool:
+    """Return True for the path of an object in Cloud Storage's XML API: /BUCKET/OBJECT."""
+    return not path.startswith(STORAGE_PATHS) and _MEDIA.fullmatch(path) is not None
 
 
 def _match_media(path: str) -> Match:
@@ -152,26 +158,31 @@ def unserved(verb: str, path: str) -> str:
 
     The installed client's documents are read when a request first asks for such a method: they take 0.1 s.
     """
-    for template, method in _all_methods().get((verb, path.count("/")), ()):
-        if _pattern(template).fullmatch(path):
-            return method
-    return ""
+    methods = _all_methods().get(verb, ())
+    return next((method for pattern, method in methods if pattern.fullmatch(path)), "")
 
 
 @cache
-def _all_methods() -> Mapping[tuple[str, int], Sequence[tuple[str, str]]]:
+def _all_methods() -> Mapping[str, Sequence[tuple[re.Pattern[str], str]]]:
     client = find_spec("googleapiclient")
     folders = [Path(each) for each in client.submodule_search_locations or ()] if client else []
-    found: dict[tuple[str, int], list[tuple[str, str]]] = {}
+    found: dict[str, list[tuple[re.Pattern[str], str]]] = {}
     for name in DOCUMENTS:
         for path in (folder / "discovery_cache" / "documents" / f"{name}.json" for folder in folders):
             whole = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"resources": {}}
             for method in _methods(whole["resources"]):
                 template = f"/{whole['servicePath']}{method.get('flatPath') or method['path']}"
-                found.setdefault((method["httpMethod"], template.count("/")), []).append(
-                    (template, method["id"])
-                )
-    return found
+                entry = _whole_pattern(method, template), method["id"]
+                found.setdefault(method["httpMethod"], []).append(entry)
+    # The longest first, as for `_routes_by_shape`.
+    return {verb: sorted(held, key=lambda entry: -len(entry[0].pattern)) for verb, held in found.items()}
+
+
+def _whole_pattern(method: JsonObject, template: str) -> re.Pattern[str]:
+    """Return the pattern of a method's path, in which a model's or a version's name may have any depth."""
+    # The flat path of ml.projects.predict, v1/projects/{projectsId}:predict, is that of no model.
+    is_deep = any(each.get("pattern") == "^projects/.*$" for each in method.get("parameters", {}).values())
+    return re.compile(_pattern(template).pattern.replace("[^/]+", ".+")) if is_deep else _pattern(template)
 
 
 def _decoded(part: str) -> str:

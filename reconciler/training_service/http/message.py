@@ -27,7 +27,7 @@ _HTTP = {
     "UNAVAILABLE": 503,
 }
 
-STORAGE_PATHS = ("/storage/", "/upload/", "/download/", "/resumable/")
+STORAGE_PATHS = ("/storage/", "/upload/", "/download/", "/resumable/", "/batch/")
 
 
 def json_response(value: Json, status: int = 200, *, pretty: bool = True) -> Response:

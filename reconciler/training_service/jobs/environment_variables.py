@@ -25,8 +25,8 @@ HOST = "127.0.0.1"
 STORAGE_HOSTS = ("www.googleapis.com", "storage.googleapis.com")
 """Hosts of Cloud Storage's APIs; a bucket may precede the second."""
 LOGGING_HOST = "logging.googleapis.com"
-SERVED_HOSTS = (*STORAGE_HOSTS, LOGGING_HOST)
-"""Hosts for which a run's proxy answers."""
+GOOGLE_DOMAIN = "googleapis.com"
+"""The domain of Google's APIs, for which a run's proxy answers."""
 
 _LOOPBACK = "localhost,127.0.0.1"
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
@@ -69,13 +69,22 @@ def for_pytorch(port: int, rank: int, replicas: int) -> dict[str, str]:
     }
 
 
+def for_storage_clients(storage_url: str) -> dict[str, str]:
+    """Return the variables that point clients of Cloud Storage to the service at http://HOST:PORT/jobs/SECRET."""
+    return {
+        "STORAGE_EMULATOR_HOST": storage_url,
+        # Google's C++ client, which pyarrow uses, reads this variable only.
+        "CLOUD_STORAGE_EMULATOR_ENDPOINT": storage_url,
+        # Since 2025.10 gcsfs asks Google by gRPC for the kind of each bucket, despite an emulator.
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
+    }
+
+
 def for_google_clients(job_url: str) -> dict[str, str]:
     """Return the variables that point Google's clients to a job's storage at http://HOST:PORT/jobs/SECRET."""
     place = job_url.partition("://")[2].rstrip("/")
     return {
-        "STORAGE_EMULATOR_HOST": job_url,
-        # Google's C++ client, which pyarrow uses, reads this variable only.
-        "CLOUD_STORAGE_EMULATOR_ENDPOINT": job_url,
+        **for_storage_clients(job_url),
         "GCE_METADATA_HOST": place,
         "GCE_METADATA_ROOT": place,
         "GCE_METADATA_IP": f"{place}/",
@@ -166,8 +175,14 @@ def _compact_json(value: JsonObject) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-TRUSTED = ("CURL_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-"""Variables that name the file of trusted authorities: curl's, httplib2's, requests' and OpenSSL's."""
+TRUSTED = (
+    "CURL_CA_BUNDLE",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "HTTPLIB2_CA_CERTS",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_FILE",
+)
+"""Variables that name the file of trusted authorities: of curl, gRPC, httplib2, requests and OpenSSL."""
 
 CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 """Beginning of each certificate in such a file."""
@@ -258,18 +273,20 @@ def proxies(environ: Mapping[str, str]) -> dict[str, str]:
     return chosen
 
 
-def through_proxy(environ: Mapping[str, str], url: str) -> dict[str, str]:
-    """Return the variables that lead HTTPS requests to the run's proxy, before the user's own."""
+def through_proxy(environ: Mapping[str, str], url: str, *, grpc: bool = True) -> dict[str, str]:
+    """Return the variables that lead HTTPS and, with `grpc`, gRPC to a proxy before the user's own."""
     chosen = proxies(environ)
     if any("*" in _hosts(chosen[name]) for name in ("NO_PROXY", "no_proxy")):
         # It switches the user's proxies off; ours must stay on.
         chosen = {**dict.fromkeys(chosen, ""), **proxies({})}
     for name in ("NO_PROXY", "no_proxy"):
         chosen[name] = ",".join(host for host in _hosts(chosen[name]) if not _is_served(host))
-    # gRPC reads the names in small letters alone: without them it makes no detour. With them, it prefers
-    # its own list of exceptions to the common one.
-    if chosen.get("https_proxy") or chosen.get("http_proxy"):
-        chosen["no_grpc_proxy"] = chosen["no_proxy"]
+    # gRPC prefers its own variables to the common ones, of which it reads those in small letters alone.
+    chosen["no_grpc_proxy"] = chosen["no_proxy"]
+    if grpc:
+        chosen["grpc_proxy"] = url
+    elif chosen.get("https_proxy"):
+        chosen["grpc_proxy"] = chosen["https_proxy"]
     if chosen.get("https_proxy"):
         chosen["https_proxy"] = url
     return {**chosen, "HTTPS_PROXY": url}
@@ -298,7 +315,7 @@ def _hosts(exceptions: str) -> list[str]:
 
 def _is_served(exception: str) -> bool:
     name = exception.lower().lstrip("*.").partition(":")[0]
-    return any(f".{host}".endswith(f".{name}") for host in SERVED_HOSTS)
+    return f".{GOOGLE_DOMAIN}".endswith(f".{name}") or f".{name}".endswith(f".{GOOGLE_DOMAIN}")
 
 
 def _chosen(environ: Mapping[str, str], names: frozenset[str], prefixes: tuple[str, ...]) -> dict[str, str]:

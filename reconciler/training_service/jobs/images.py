@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -162,7 +163,8 @@ def _without_tag(name: str) -> str:
 
 
 _URI = re.compile(
-    r"(?:[a-z]+-docker\.pkg\.dev/vertex-ai/training|(?:[a-z]+\.)?gcr\.io/cloud-aiplatform/training)"
+    r"(?:[a-z]+-docker\.pkg\.dev/vertex-ai/training"
+    r"|(?:[a-z]+\.)?gcr\.io/(?:cloud-aiplatform|cloud-ml-public)/training)"
     r"/(?P<image>[a-z0-9.-]+)(?::[\w.-]+|@sha256:[0-9a-f]{64})?"
 )
 _IMAGE = re.compile(
@@ -201,8 +203,7 @@ def _package(requirement: str) -> Package:
 # Packages of every image, in any version that supports the Python.
 _COMMON = (
     Package("cloudml-hypertune", ("hypertune",)),
-    # pandas reads gs:// paths with it. Newer versions ask Google for the bucket's type, despite an emulator.
-    Package("gcsfs<2025.10", ("gcsfs", "fsspec", "pandas", "dask")),
+    Package("gcsfs", ("gcsfs", "fsspec", "pandas", "dask")),  # pandas reads gs:// paths with it
     Package("google-cloud-aiplatform", ("google.cloud.aiplatform",)),
     Package("google-cloud-bigquery", ("google.cloud.bigquery",)),
     Package("google-cloud-logging", ("google.cloud.logging",)),
@@ -311,6 +312,12 @@ _RUNTIMES = {
 
 
 _PYTHON_COMMANDS = ("python3", "python")
+# google-cloud-aiplatform/google/cloud/aiplatform/jobs.py. Arguments with signs that a shell reads are left to
+# a container's shell.
+_LOCAL_SCRIPT = re.compile(
+    r"(?:pip3? install --upgrade pip && )?pip3 install -q --user /gcs/(?P<package>[\w./:+=@%-]+)"
+    r" && python3 -m (?P<module>[\w.]+)(?: (?P<args>[^$`;&|<>*?~#(){}\[\]!\\\n]*))?"
+)
 # Docker's official image. Its tags begin with the version, which "3" and "latest" leave open.
 _PYTHON_IMAGE = re.compile(
     r"(?:(?:docker\.io/)?library/|docker\.io/)?python"
@@ -335,10 +342,32 @@ def in_environment(task: ContainerTask) -> PythonTask | None:
     of an image `python:X.Y…` alone.
     """
     python = "" if task.override else python_of_image(task.image)
-    if not (task.override or python) or not task.command or task.command[0] not in _PYTHON_COMMANDS:
+    if not (task.override or python) or not task.command:
         return None
-    words = (*task.command[1:], *task.args)
-    return PythonTask(task.image, task.override, python, packages=(), module="", args=words)
+    if task.command[0] in _PYTHON_COMMANDS:
+        words = (*task.command[1:], *task.args)
+        return PythonTask(task.image, task.override, python, packages=(), module="", args=words)
+    return _local_script(task, python)
+
+
+def _local_script(task: ContainerTask, python: str) -> PythonTask | None:
+    """Return the package and the module of a command that the SDK's CustomJob.from_local_script writes."""
+    shell, line = task.command[:2], task.command[2:]
+    found = _LOCAL_SCRIPT.fullmatch(line[0]) if shell == ("sh", "-c") and len(line) == 1 else None
+    if found is None:
+        return None
+    try:
+        words = tuple(shlex.split(found["args"] or ""))
+    except ValueError:  # a quotation mark without its second one
+        return None
+    return PythonTask(
+        task.image,
+        task.override,
+        python,
+        (f"gs://{found['package']}",),
+        found["module"],
+        (*words, *task.args),
+    )
 
 
 def is_staged_code(task: ContainerTask | PythonTask) -> bool:

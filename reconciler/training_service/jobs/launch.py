@@ -23,6 +23,7 @@ from reconciler.training_service.state.records import (
     JsonObject,
     TrialRecord,
     details_of,
+    google_region,
     number_of,
 )
 from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, ReplicaSpec, RunSpec
@@ -47,6 +48,7 @@ class Host:
         ports: `ports_wanted` free ports on loopback: PyTorch's, then one for each replica.
         gpus: The GPUs reserved for this run, as in CUDA_VISIBLE_DEVICES.
         reserved: Places closed to all jobs: "bucket", or "bucket/prefix of object names".
+        reachable: Buckets that every job may access.
     """
 
     storage_url: str
@@ -55,6 +57,7 @@ class Host:
     ports: tuple[int, ...]
     gpus: tuple[str, ...] = ()
     reserved: tuple[str, ...] = ()
+    reachable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +90,7 @@ def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunS
             _replica(job, host, replicas, rank, gpus[rank], number) for rank in range(len(replicas))
         ),
         output_buckets=tuple(filter(None, [bucket_of(_output(job))])),
-        buckets=auth.job_access(job.body, host.reserved).places(),
+        buckets=auth.job_access(job.body, host.reserved, host.reachable).places(),
         time_limit=seconds(scheduling.get(limit, _WEEK)),
         time_limit_field=f"scheduling.{limit}",
         warnings=(*_warnings(pools, host.gpus), *_without_effect(job)),
@@ -158,6 +161,13 @@ def may_be_retried(job: JobRecord) -> bool:
 def priority(job: JobRecord) -> int:
     """Return the priority of a job: the scheduler starts higher ones first. Vertex AI has none: 0."""
     return int(_scheduling(job).get("priority", 0)) if job.collection == ML_JOBS else 0
+
+
+def region_of(job: JobRecord) -> str:
+    """Return the region of Google's that a job's programs are told."""
+    if job.collection == ML_JOBS:
+        return str(job.body.get("trainingInput", {}).get("region", ""))
+    return google_region(job.location)
 
 
 def seconds(duration: str) -> float:
@@ -361,7 +371,7 @@ def _api_variables(job: JobRecord, replicas: Sequence[Replica], own: Replica, tr
         given: JsonObject = job.body.get("trainingInput", {})
         spec, primary = environment_variables.snake_case(given), environment_variables.primary_of_ml(given)
         found = {
-            "CLOUD_ML_REGION": given.get("region", ""),
+            "CLOUD_ML_REGION": region_of(job),
             "TF_CONFIG": environment_variables.tf_config(replicas, own, primary, spec, trial),
         }
         if isinstance(own.pool.task, ContainerTask):
@@ -370,7 +380,7 @@ def _api_variables(job: JobRecord, replicas: Sequence[Replica], own: Replica, tr
     spec = job_spec_of(job)
     found = {
         **environment_variables.output_folders(_output(job), trial),
-        "CLOUD_ML_REGION": job.location,
+        "CLOUD_ML_REGION": region_of(job),
         "CLUSTER_SPEC": environment_variables.cluster_spec(replicas, own, spec, trial),
     }
     # Vertex AI sets TF_CONFIG only for distributed jobs.

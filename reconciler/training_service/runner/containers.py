@@ -27,7 +27,8 @@ from reconciler.training_service.processes.container_engines import (
     clients,
     last_line,
 )
-from reconciler.training_service.runner.mounts import BUNDLE, Proxy, View
+from reconciler.training_service.runner.mounts import BUNDLE, View
+from reconciler.training_service.runner.proxy import Proxy
 from reconciler.training_service.state.records import Code
 from reconciler.training_service.state.run_folder import (
     ContainerTask,
@@ -133,7 +134,11 @@ class Engine:
         write_json(_record(folder), {"program": str(self.client.program), "name": self.name})
         own = _prepare_replica_folder(folder, replica)
         variables = {
-            **(proxy.variables(BUNDLE) if proxy else environment_variables.proxies(self.client.environ)),
+            **(
+                proxy.variables(replica.env, BUNDLE)
+                if proxy
+                else environment_variables.proxies(self.client.environ)
+            ),
             **replica.env,
             "RECONCILER_GCS_DIR": BUCKETS,
             "CLOUD_ML_HP_METRIC_FILE": f"{METRICS}/output.metrics",

@@ -18,7 +18,7 @@ from reconciler.base.state_dir import Home
 from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.runner import containers
-from reconciler.training_service.runner.mounts import make_certificates
+from reconciler.training_service.runner.proxy import make_certificates
 from reconciler.training_service.state.run_folder import RunFolder, remove, run_folder
 
 _TO_DIE = 1.0

@@ -1,4 +1,4 @@
-"""Ways of a run's programs to the job's buckets: mounts at `/gcs/BUCKET/…`, and a proxy for Google's hosts.
+"""Mounts of the job's buckets at `/gcs/BUCKET/…`, which only the run's programs see.
 
 A trainer gets its own mount namespace. Its root folder repeats the machine's root folder and adds `gcs`, with
 the buckets that its job may reach and without the claims; the service's folder of buckets shows the same. The
@@ -9,43 +9,21 @@ appear to belong to `nobody`, and programs can't run as another user (sudo).
 
 Files that root writes directly into the root folder live as long as the trainer, and so do those in the
 folder of `BUNDLE` on a system that lacks this file.
-
-The proxy leads programs with Google's addresses compiled in to the job's storage and log: TensorFlow's file
-system asks https://www.googleapis.com whatever STORAGE_EMULATOR_HOST says, but it obeys HTTPS_PROXY. The
-proxy listens on loopback and demands a secret of the run. Its process, `proxy_server`, starts with the first
-connection, because most trainers make none.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import re
-import secrets
-import socket
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from reconciler.training_service.jobs import environment_variables
-from reconciler.training_service.jobs.environment_variables import (
-    CERTIFICATE,
-    HOST,
-    SERVED_HOSTS,
-    STORAGE_HOSTS,
-)
-from reconciler.training_service.state.run_folder import PythonTask, RunFolder, RunSpec
-from reconciler.training_service.state.run_log import WARNING
-
-# Here and in two functions: the proxy's own process starts sooner without these.
-if TYPE_CHECKING:
-    from reconciler.training_service.environments.prepare import Say
-    from reconciler.training_service.processes.programs import Program, Programs
-
+from reconciler.training_service.jobs import archives
+from reconciler.training_service.jobs.images import requirements_of
+from reconciler.training_service.state.run_folder import PythonTask, RunSpec
 
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """The file of trusted authorities that programs read which come with a curl of their own."""
@@ -180,8 +158,6 @@ def mentions_gcs(spec: RunSpec, packages: Path) -> bool:
 def mentions_tensorflow_1(spec: RunSpec, packages: Path) -> bool:
     """Return True if a trainer uses TensorFlow 1, which reads no variable for the trusted authorities."""
     tasks = [replica.task for replica in spec.replicas if isinstance(replica.task, PythonTask)]
-    from reconciler.training_service.jobs.images import requirements_of
-
     held = any(_TENSORFLOW_1.match(line) for task in tasks for line in requirements_of(task))
     return held and _packages_mention(b"tensorflow", packages)
 
@@ -204,8 +180,6 @@ def tensorflow_1_warning(problem: str) -> str:
 
 
 def _packages_mention(text: bytes, packages: Path) -> bool:
-    from reconciler.training_service.jobs import archives
-
     return any(archives.mentions(path, text) for path in packages.rglob("*") if path.is_file())
 
 
@@ -297,168 +271,3 @@ def _write(path: str, text: str) -> None:
         os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
-
-
-SETTINGS = "RECONCILER_PROXY"
-"""The variable with the `Settings`; other users can read a process's arguments, but not its variables."""
-
-USER = "run"
-
-_VALID = timedelta(days=90)  # longer than any run
-_SKEW = timedelta(days=1)
-_BACKLOG = 128
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of the proxy's process.
-
-    Attributes:
-        listener: The descriptor of the listening socket.
-        storage: The URL of the job's storage.
-        buckets: The folder of the service's buckets.
-        password: The secret that the proxy demands, as the password of the user `USER`.
-        token: The run's own bearer token; Google must not get it.
-        certificates: The PEM file with the key and the certificate of the proxy.
-        bundle: The PEM file of the authorities to trust.
-    """
-
-    listener: int
-    storage: str
-    buckets: str
-    password: str
-    token: str
-    certificates: str
-    bundle: str
-
-
-def make_certificates(folder: RunFolder) -> None:
-    """Make the certificates of a run's proxy, unless it has them.
-
-    A service calls this for its runs, because only the first call loads the large library.
-    """
-    if folder.certificates.exists():
-        return
-    part = folder.certificates.with_suffix(".part")
-    part.touch(0o600)
-    part.write_bytes(sign_certificates())
-    part.replace(folder.certificates)
-
-
-def sign_certificates() -> bytes:
-    """Return, as PEM, the key of a proxy's certificate, that certificate, and its authority's.
-
-    The authority's key is dropped here, so nothing else can ever be signed with it.
-    """
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-    from cryptography.x509.oid import ExtendedKeyUsageOID
-
-    authority_key, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    hosts = [x509.DNSName(host) for host in SERVED_HOSTS]
-    now = datetime.now(UTC)
-    issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Authority of one run of reconciler")])
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Storage of one run of reconciler")])
-
-    def signed(
-        name: x509.Name, public: ec.EllipticCurvePublicKey, *extensions: tuple[x509.ExtensionType, bool]
-    ) -> bytes:
-        number = x509.random_serial_number()
-        made = x509.CertificateBuilder(issuer, name, public, number, now - _SKEW, now + _VALID)
-        for extension, critical in (
-            *extensions,
-            (x509.SubjectKeyIdentifier.from_public_key(public), False),
-            (x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), False),
-        ):
-            made = made.add_extension(extension, critical)
-        return made.sign(authority_key, hashes.SHA256()).public_bytes(Encoding.PEM)
-
-    def usage(*, of_authority: bool) -> x509.KeyUsage:
-        return x509.KeyUsage(
-            not of_authority, False, False, False, False, of_authority, of_authority, False, False
-        )
-
-    own = signed(
-        subject,
-        key.public_key(),
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (usage(of_authority=False), True),
-        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
-        (x509.SubjectAlternativeName([*hosts, x509.DNSName(f"*.{STORAGE_HOSTS[1]}")]), False),
-    )
-    authority = signed(
-        issuer,
-        authority_key.public_key(),
-        (x509.BasicConstraints(ca=True, path_length=0), True),
-        (usage(of_authority=True), True),
-        (x509.NameConstraints(hosts, None), True),
-    )
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + own + authority
-
-
-class Proxy:
-    """Proxy of a run, which waits for its first connection.
-
-    Attributes:
-        bundle: The file of the authorities to trust: the user's or the system's, and the run's own.
-    """
-
-    def __init__(self, folder: RunFolder, storage: str, programs: Programs, say: Say) -> None:
-        make_certificates(folder)
-        self._programs = programs
-        self._say = say
-        self._listener = socket.create_server((HOST, 0), backlog=_BACKLOG)
-        self.bundle = folder.temp() / "certificates.pem"
-        own = CERTIFICATE + folder.certificates.read_bytes().rpartition(CERTIFICATE)[2]
-        self.bundle.write_bytes(environment_variables.trusted_certificates(os.environ) + own)
-        self.bundle.chmod(0o644)  # for the users of containers; the folder above keeps other users out
-        self._settings = Settings(
-            listener=self._listener.fileno(),
-            storage=storage,
-            buckets=str(folder.service_home / "gcs"),
-            password=secrets.token_urlsafe(24),
-            token=secrets.token_urlsafe(24),
-            certificates=str(folder.certificates),
-            bundle=str(self.bundle),
-        )
-        programs.serve(self._listener, self._start)
-
-    def variables(self, bundle: str = "") -> dict[str, str]:
-        """Return the variables for a trainer.
-
-        Args:
-            bundle: The place where the trainer sees the file of authorities, if it is another one.
-        """
-        url = f"http://{USER}:{self._settings.password}@{HOST}:{self._listener.getsockname()[1]}"
-        return {
-            **environment_variables.through_proxy(os.environ, url),
-            **dict.fromkeys(environment_variables.TRUSTED, bundle or str(self.bundle)),
-            # With a token TensorFlow asks nobody for credentials.
-            "GOOGLE_AUTH_TOKEN_FOR_TESTING": self._settings.token,
-            # Makes Google's clients, such as Cloud Logging's, use REST, which the proxy can answer, not gRPC.
-            "GOOGLE_CLOUD_DISABLE_GRPC": "true",
-        }
-
-    def _start(self) -> Program:
-        return self._programs.start(
-            [sys.executable, "-P", "-m", "reconciler.training_service.runner.proxy_server"],
-            env={**os.environ, SETTINGS: json.dumps(asdict(self._settings))},
-            cwd=Path("/"),
-            out=lambda lines: self._say(WARNING, "\n".join(lines)),
-            err=lambda lines: print(*lines, sep="\n", file=sys.stderr, flush=True),  # noqa: T201 the runner's
-            keep=[self._listener.fileno()],
-        )
-
-
-def open_proxy(folder: RunFolder, storage: str, programs: Programs, say: Say) -> Proxy | None:
-    """Return the run's proxy; None, with a warning, if the user's own settings allow none.
-
-    Args:
-        storage: The URL of the job's storage, "" for none.
-    """
-    obstacle = environment_variables.obstacle_to_proxy(os.environ)
-    if storage and obstacle:
-        say(WARNING, f"TensorFlow and others can't reach gs:// here: {obstacle}. Name an http proxy instead.")
-    return Proxy(folder, storage, programs, say) if storage and not obstacle else None

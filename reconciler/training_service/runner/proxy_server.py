@@ -1,9 +1,12 @@
 """Process of a run's proxy, started as `python -m reconciler.training_service.runner.proxy_server`.
 
-It answers CONNECT. A connection to Cloud Storage is decrypted, with the run's own certificate: requests for
-buckets of the training service go there, by the job's own storage URL and so with the job's own rights; all
-others go on to Google, without the run's token. Connections to other hosts pass through unread. All that
-leaves this machine goes through the user's own proxy, if there is one.
+It answers CONNECT. A connection to Google's APIs is decrypted, with the run's own certificate: requests for
+buckets of the training service go there, by the job's own storage URL and so with the job's own rights.
+Requests to other APIs with the run's own credentials, which Google doesn't know, end at once with a status
+that clients don't repeat. All others go on to Google, without the run's token. Connections to other hosts
+pass through unread. All that leaves this machine goes through the user's own proxy, if there is one.
+
+A proxy for a program of the user's (`reconciler run`) leads all APIs that the service has to the service.
 
 What it prints becomes warnings in the run's log.
 """
@@ -19,6 +22,7 @@ import re
 import signal
 import socket
 import ssl
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -30,12 +34,13 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from reconciler.training_service.jobs.environment_variables import (
+    GOOGLE_DOMAIN,
     HOST,
     LOGGING_HOST,
-    SERVED_HOSTS,
     STORAGE_HOSTS,
 )
-from reconciler.training_service.runner.mounts import SETTINGS, USER, Settings
+from reconciler.training_service.runner import grpc_refusal
+from reconciler.training_service.runner.proxy import SETTINGS, USER, Settings
 from reconciler.training_service.storage.files import is_bucket_name
 
 _PIECE = 256 * 1024
@@ -52,6 +57,31 @@ _OF_CONNECTION = {
     *("te", "trailer", "transfer-encoding", "upgrade", "expect", "host"),
 }
 _OWN_TOKENS = ("worth-nothing",)  # of the run's metadata server
+# Hosts at which programs sign in with credentials of the user's own.
+_SIGN_IN = (f"oauth2.{GOOGLE_DOMAIN}", f"sts.{GOOGLE_DOMAIN}")
+# Hosts of the other APIs that the service has.
+_APIS = re.compile(rf"(?:(?:[a-z0-9-]+-)?aiplatform|ml|logging|iamcredentials)\.{re.escape(GOOGLE_DOMAIN)}")
+_AI_PLATFORM = re.compile(rf"(?:[a-z0-9-]+-)?aiplatform\.{re.escape(GOOGLE_DOMAIN)}")
+
+
+def refusal_of(host: str, *, grpc: bool, program: bool) -> str:
+    """Return the sentence that tells why a request with the run's own credentials ends here.
+
+    Args:
+        program: Whether it is a program of the user's, which may use all APIs of the service.
+    """
+    if program and grpc and _APIS.fullmatch(host):
+        advice = 'choose REST, as api_transport="rest" of aiplatform.init does'
+        return f"The embedded training service doesn't speak gRPC, which asked {host}: {advice}."
+    if program:
+        return f"The embedded training service doesn't serve {host}, and its credentials aren't Google's."
+    advice = "give the job GOOGLE_APPLICATION_CREDENTIALS of your own, or leave the call out here"
+    if _AI_PLATFORM.fullmatch(host):
+        advice = "write metrics to AIP_TENSORBOARD_LOG_DIR, which `reconciler tensorboard` shows"
+    return (
+        f"{host} isn't served in a run, which reaches Cloud Storage and Cloud Logging alone and has no"
+        f" credentials for Google: {advice}."
+    )
 
 
 def bucket_of(host: str, path: str) -> str | None:
@@ -80,9 +110,10 @@ class _Server(ThreadingHTTPServer):
         self.settings = settings
         self.storage = urlsplit(settings.storage)
         secret = base64.b64encode(f"{USER}:{settings.password}".encode()).decode()
-        self.credential = f"Basic {secret}"
+        self.credential = secret
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.load_cert_chain(settings.certificates)
+        self.tls.set_alpn_protocols(["http/1.1", "h2"])  # h2 alone is gRPC's offer
         self._free = threading.BoundedSemaphore(_CONNECTIONS)
         self._noted: set[str] = set()
 
@@ -161,8 +192,10 @@ class _Connection(_Handler):
 
     def do_CONNECT(self) -> None:
         """Answer CONNECT; the connection is a tunnel from then on."""
-        given = self.headers.get("Proxy-Authorization", "")
-        if not hmac.compare_digest(given.encode(), self.server.credential.encode()):
+        # PySocks writes the scheme in small letters.
+        scheme, _, given = self.headers.get("Proxy-Authorization", "").partition(" ")
+        known = hmac.compare_digest(given.encode(), self.server.credential.encode())
+        if not (known and scheme.lower() == "basic"):
             self.send_response_only(407)
             self.send_header("Proxy-Authenticate", 'Basic realm="a run of reconciler"')
             self.send_header("Content-Length", "0")
@@ -173,7 +206,7 @@ class _Connection(_Handler):
         host = host.strip("[]").lower().rstrip(".")
         if not host or not port.isdecimal():
             self.send_error(400)
-        elif port == "443" and (host in SERVED_HOSTS or host.endswith(f".{_XML_HOST}")):
+        elif port == "443" and host.endswith(f".{GOOGLE_DOMAIN}") and host not in _SIGN_IN:
             self._established()
             self._decrypt(host)
         else:
@@ -196,7 +229,12 @@ class _Connection(_Handler):
                 )
             return
         with secured:
-            _Storage(secured, self.client_address, self.server, host)
+            if secured.selected_alpn_protocol() == "h2":
+                reason = refusal_of(host, grpc=True, program=bool(self.server.settings.api))
+                self.server.note(host, reason)
+                grpc_refusal.refuse(secured, reason)
+            else:
+                _Requests(secured, self.client_address, self.server, host)
 
     def _tunnel(self, host: str, port: int) -> None:
         try:
@@ -212,8 +250,8 @@ class _Connection(_Handler):
             back.join()
 
 
-class _Storage(_Handler):
-    """Decrypted connection to a host of Cloud Storage or Cloud Logging."""
+class _Requests(_Handler):
+    """Decrypted connection to a host of Google's APIs."""
 
     def __init__(self, request: ssl.SSLSocket, client_address: Any, server: _Server, host: str) -> None:
         self._host = host
@@ -225,22 +263,35 @@ class _Storage(_Handler):
         if not path.startswith("/"):
             self._fail(400, "The request's target must be a path.")
             return
-        bucket = None if self._host == LOGGING_HOST else bucket_of(self._host, path)
-        if self._host == LOGGING_HOST and self.headers.get("Authorization", "") in {"", *self._own_tokens}:
-            self._ask_service("")
+        is_storage = self._host in STORAGE_HOSTS or self._host.endswith(f".{_XML_HOST}")
+        bucket = bucket_of(self._host, path) if is_storage else None
+        authorization = self.headers.get("Authorization", "")
+        if self._host == LOGGING_HOST and authorization in {"", *self._own_tokens}:
+            self._ask_service()
         elif bucket is not None and (not bucket or self.server.has_bucket(bucket)):
             self._ask_service(f"/{bucket}" if self._host.endswith(f".{_XML_HOST}") else "")
-        else:
+        elif is_storage or authorization not in self._own_tokens:
             self._ask_google(bucket)
+        elif self.server.settings.api and _APIS.fullmatch(self._host):
+            self._ask_service()
+        else:
+            reason = refusal_of(self._host, grpc=False, program=bool(self.server.settings.api))
+            self.server.note(self._host, reason)
+            self._fail(501, reason)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _answer
 
-    def _ask_service(self, prefix: str) -> None:
-        storage = self.server.storage
+    def _ask_service(self, prefix: str = "") -> None:
+        storage, api = self.server.storage, self.server.settings.api
         connection = http.client.HTTPConnection(storage.hostname or "", storage.port)
         headers = [(name, value) for name, value in self._headers() if name.lower() != "authorization"]
+        # The storage address is a credential itself.
+        base = storage.path.rstrip("/")
+        if api and _APIS.fullmatch(self._host):
+            base = ""
+            headers.append(("Authorization", f"Bearer {self.server.settings.token}"))
         try:
-            self._pass_on(connection, f"{storage.path.rstrip('/')}{prefix}{self.path}", headers)
+            self._pass_on(connection, f"{base}{prefix}{self.path}", headers)
         except ConnectionRefusedError:
             self._fail(503, "The training service isn't running.")
 
@@ -262,8 +313,7 @@ class _Storage(_Handler):
             message = f"{self._host} can't be reached: {error}"
             if bucket:
                 message = f"The training service has no bucket {bucket}, and {message}"
-            # Clients repeat a request for minutes after another error.
-            self._fail(403 if bucket else 502, message)
+            self._fail(403, message)  # clients repeat a request for minutes after another error
             return
         self._pass_on(connection, self.path, headers)
 
@@ -364,7 +414,16 @@ def main() -> None:
     # Trainers may still write when a signal asks the whole run to end.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    _Server(Settings(**json.loads(os.environ[SETTINGS]))).serve_forever()
+    settings = Settings(**json.loads(os.environ[SETTINGS]))
+    if settings.api:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+    _Server(settings).serve_forever()
+
+
+def _end_with_parent() -> None:
+    """End this process when the other end of its standard input is gone."""
+    sys.stdin.buffer.read()
+    os._exit(0)
 
 
 if __name__ == "__main__":

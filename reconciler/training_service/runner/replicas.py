@@ -40,7 +40,7 @@ from reconciler.training_service.processes.programs import (
 )
 from reconciler.training_service.runner import mounts
 from reconciler.training_service.runner.containers import Engine, find_engine
-from reconciler.training_service.runner.mounts import Proxy, open_proxy
+from reconciler.training_service.runner.proxy import Proxy, open_proxy
 from reconciler.training_service.state.records import Code, details_of, is_set_up
 from reconciler.training_service.state.run_folder import (
     FAILED,
@@ -226,7 +226,7 @@ class Starter:
             [str(prepared.python), *(("-m", task.module) if task.module else ()), *task.args],
             env={
                 **environment_variables.for_trainer(os.environ, prepared.programs, home, temp),
-                **(self._proxy.variables() if self._proxy else {}),
+                **(self._proxy.variables(replica.env) if self._proxy else {}),
                 **{name: self._with_links(value) for name, value in replica.env.items()},
             },
             keep=prepared.locks,

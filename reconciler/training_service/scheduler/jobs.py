@@ -28,7 +28,7 @@ from reconciler.training_service.jobs.launch import (
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner import containers
 from reconciler.training_service.runner.launcher import Runners
-from reconciler.training_service.state.database import CLAIMS, Store
+from reconciler.training_service.state.database import CLAIMS, REACHABLE, Store
 from reconciler.training_service.state.records import (
     ML_JOBS,
     Code,
@@ -308,10 +308,10 @@ class RunStarter:
         return datetime.fromisoformat(phase.time), end
 
     def _host(self, job: JobRecord, reservation: Reservation) -> Host:
-        reserved = tuple(self._store.setting(CLAIMS) or ())
+        reserved, reachable = (tuple(self._store.setting(name) or ()) for name in (CLAIMS, REACHABLE))
         buckets = self._home / "gcs"
         url = self._storage_url(job)
-        return Host(url, buckets, self._machine, reservation.ports, reservation.gpus, reserved)
+        return Host(url, buckets, self._machine, reservation.ports, reservation.gpus, reserved, reachable)
 
     def _after(self, work: Work, runs: Sequence[RunRecord], folder: RunFolder) -> Ending | None:
         ending = folder.ending()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +15,9 @@ from typing import Any
 CUSTOM_JOBS = "customJobs"
 TUNING_JOBS = "hyperparameterTuningJobs"
 ML_JOBS = "jobs"
+
+_REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
+_DEFAULT_REGION = "us-central1"  # the SDK's own default
 
 Json = Any
 JsonObject = dict[str, Any]
@@ -196,6 +200,11 @@ class TrialRecord:
 
 
 @lru_cache(maxsize=100)
+def google_region(location: str) -> str:
+    """Return a location as a region of Google's, which the SDK demands: us-central1 for any other name."""
+    return location if _REGION.fullmatch(location) else _DEFAULT_REGION
+
+
 def number_of(project: str) -> str:
     """Return the project's number: 12 digits derived from the id, or the number itself."""
     if project.isascii() and project.isdigit():

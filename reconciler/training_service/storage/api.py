@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import chain, islice
+from functools import partial
+from heapq import merge
+from itertools import chain, groupby, islice
+from operator import attrgetter
 
 from reconciler.base.listener.message import Response
 from reconciler.training_service.http.discovery import Call, Form, Handler, Listing, Pages
@@ -21,9 +24,9 @@ from reconciler.training_service.storage.objects import (
     Bucket,
     Conditions,
     Content,
-    Objects,
     not_met,
 )
+from reconciler.training_service.storage.public import LayeredObjects, UnreachableError
 from reconciler.training_service.storage.resources import (
     BUCKET_FIELDS,
     bucket_resource,
@@ -39,8 +42,11 @@ from reconciler.training_service.storage.uploads import StorageUploads, chunks, 
 LARGEST_PAGE = 1000
 
 _AFTER_ALL = "\U0010ffff"
-# Refused, because ignoring them would change the answer's meaning.
-_NOT_SERVED = ("softDeleted", "filter", "restoreToken")
+# Parameters that are refused, because ignoring them would change the answer's meaning or leave an object less
+# protected than its owner asked for.
+_NOT_SERVED = ("softDeleted", "filter", "restoreToken", "kmsKeyName", "destinationKmsKeyName")
+# https://cloud.google.com/storage/docs/encryption/customer-supplied-keys
+_CUSTOMER_KEYS = ("x-goog-encryption-", "x-goog-copy-source-encryption-")
 _MAX_COMPONENTS = 32  # https://cloud.google.com/storage/quotas#objects
 _PERMISSION = re.compile(r"storage\.(?:buckets|folders|managedFolders|multipartUploads|objects)\.\w+")
 
@@ -48,7 +54,7 @@ _PERMISSION = re.compile(r"storage\.(?:buckets|folders|managedFolders|multipartU
 class StorageApi:
     """Handlers of buckets and objects."""
 
-    def __init__(self, objects: Objects, uploads: Uploads, pages: Pages) -> None:
+    def __init__(self, objects: LayeredObjects, uploads: Uploads, pages: Pages) -> None:
         self._objects = objects
         self._uploads = uploads
         self._pages = pages
@@ -56,7 +62,7 @@ class StorageApi:
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by method id."""
-        return {
+        handlers: dict[str, Callable[[Call], Response | JsonObject | Listing]] = {
             "storage.buckets.get": self._get_bucket,
             "storage.buckets.insert": self._insert_bucket,
             "storage.buckets.list": self._list_buckets,
@@ -76,6 +82,7 @@ class StorageApi:
             "storage.objects.move": self._move,
             "storage.objects.compose": self._compose,
         }
+        return {method: partial(_unless_unserved, handler) for method, handler in handlers.items()}
 
     def _get_bucket(self, call: Call) -> JsonObject:
         bucket = _bucket(call)
@@ -87,7 +94,7 @@ class StorageApi:
         given = {key for key, value in call.body.items() if value}  # Google's C++ client sends defaults too
         unknown = sorted(given - {"name", "kind", *BUCKET_FIELDS})
         if unknown:
-            raise invalid(f"This service keeps no {', '.join(unknown)} of a bucket.")
+            raise ApiError("UNIMPLEMENTED", f"This service keeps no {', '.join(unknown)} of a bucket.")
         call.access.check_bucket(name)
         body = {key: value for key, value in call.body.items() if key in BUCKET_FIELDS}
         return bucket_resource(self._objects.create_bucket(name, body), call.request.base)
@@ -150,7 +157,6 @@ class StorageApi:
         return {"kind": "storage#testIamPermissionsResponse", "permissions": asked}
 
     def _get(self, call: Call) -> Response | JsonObject:
-        _refuse_unserved(call)
         bucket, name = _object(call)
         if call.form is Form.DOWNLOAD or call.text("alt") == "media":
             return self._download(call, bucket, name)
@@ -175,16 +181,39 @@ class StorageApi:
         return self._incoming.answer(call)
 
     def _list(self, call: Call) -> Listing:
-        _refuse_unserved(call)
         bucket, query = _bucket(call), _Listing.of(call)
         token = call.text("pageToken")
         start = str(self._pages.position(token, query.asked)) if token else ""
         size = _page_size(call)
-        page = list(islice(self._listed(call, bucket, query, max(start, query.start)), size + 1))
+        start = max(start, query.start)
+        if self._objects.public.has(bucket):
+            both = self._listed_with_public(call, bucket, query, start, size + 1)
+            return Listing(None, lambda: self._page(call, bucket, query, both, size))
+        page = list(islice(self._listed(call, bucket, query, start), size + 1))
         version = None if call.access.limited else self._objects.version(page)
         return Listing(version, lambda: self._page(call, bucket, query, page, size))
 
-    def _page(self, call: Call, bucket: str, query: _Listing, page: Sequence[Found], size: int) -> JsonObject:
+    def _listed_with_public(
+        self, call: Call, bucket: str, query: _Listing, start: str, most: int
+    ) -> Sequence[Found | StoredObject]:
+        """Return the first entries of a public bucket; the home's come first among those of a name."""
+        own = list(islice(self._listed(call, bucket, query, start), most))
+        remote = (
+            each if isinstance(each, StoredObject) else Found(each, None)
+            for each in self._objects.public.listed(bucket, query.parameters(most), start)
+            if call.access.object(bucket, each if isinstance(each, str) else each.name)
+        )
+        try:
+            groups = groupby(merge(own, remote, key=attrgetter("name")), attrgetter("name"))
+            return [next(held) for _, held in islice(groups, most)]
+        except UnreachableError as error:
+            if not own:
+                self._objects.public.refuse_unlisted(bucket, error)
+            return own
+
+    def _page(
+        self, call: Call, bucket: str, query: _Listing, page: Sequence[Found | StoredObject], size: int
+    ) -> JsonObject:
         found = page[:size]
         prefixes = [each.name for each in found if query.is_prefix(each)]
         following = ""
@@ -193,7 +222,9 @@ class StorageApi:
             after = last.name + (_AFTER_ALL if query.is_prefix(last) else "\0")
             following = self._pages.token(after, query.asked)
         others = {"kind": "storage#objects", "prefixes": prefixes, "nextPageToken": following}
-        objects = self._objects.described(bucket, found)
+        files = (each for each in found if isinstance(each, Found))
+        remote = (each for each in found if isinstance(each, StoredObject))
+        objects = merge(self._objects.described(bucket, files), remote, key=attrgetter("name"))
         items = [object_resource(each, call.request.base) for each in objects]
         return {name: value for name, value in {**others, "items": items}.items() if value}
 
@@ -324,11 +355,23 @@ class _Listing:
         prefix = self._prefix_of(found)
         return found if not prefix or (self.trailing and prefix == found.name) else Found(prefix, None)
 
-    def is_prefix(self, folded: Found) -> bool:
+    def is_prefix(self, folded: Found | StoredObject) -> bool:
         """Return whether an entry is listed as a prefix; it may be listed as an object too."""
-        return folded.status is None or self._prefix_of(folded) == folded.name
+        only = isinstance(folded, Found) and folded.status is None
+        return only or self._prefix_of(folded) == folded.name
 
-    def _prefix_of(self, found: Found) -> str:
+    def parameters(self, most: int) -> dict[str, str]:
+        """Return the parameters with which Google lists the same names, `most` of them."""
+        return {
+            "prefix": self.prefix,
+            "delimiter": self.delimiter,
+            "endOffset": self.end,
+            "includeTrailingDelimiter": "true" if self.trailing else "",
+            "matchGlob": self.asked[-1],
+            "maxResults": str(min(most, LARGEST_PAGE)),
+        }
+
+    def _prefix_of(self, found: Found | StoredObject) -> str:
         place = found.name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
         return "" if place < 0 else found.name[: place + len(self.delimiter)]
 
@@ -371,10 +414,15 @@ def _source_conditions(call: Call) -> Conditions:
     )
 
 
-def _refuse_unserved(call: Call) -> None:
+def _unless_unserved(handler: Handler, call: Call) -> Response | JsonObject | Listing:
     for parameter in _NOT_SERVED:
         if call.parameters.get(parameter):
             raise ApiError("UNIMPLEMENTED", f"This service doesn't know {parameter}.")
+    key = next((name for name in call.request.headers if name.startswith(_CUSTOMER_KEYS)), None)
+    if key is not None:
+        message = f"This service encrypts no objects: send the request without a key of your own ({key})."
+        raise ApiError("UNIMPLEMENTED", message)
+    return handler(call)
 
 
 def _page_size(call: Call) -> int:

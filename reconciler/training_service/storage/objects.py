@@ -209,17 +209,20 @@ class Objects:
         """Make the staged file the object's content, and `body` its metadata: both, or neither.
 
         Raises:
-            ApiError: NOT_FOUND: No such bucket; INVALID_ARGUMENT: The name; FAILED_PRECONDITION.
+            ApiError: NOT_FOUND: No such bucket; INVALID_ARGUMENT: The name; FAILED_PRECONDITION;
+                PERMISSION_DENIED: The object is under a hold.
         """
         status = staged.path.stat()
         # The announcement is a transaction of its own, so the conditions are checked again in the next one.
-        with self._transaction(bucket, name, conditions) as (connection, _, _):
+        with self._transaction(bucket, name, conditions) as (connection, _, current):
+            _check_holds(current)
             index.announce(connection, bucket, name, status.st_ino, staged.checksums.md5, body)
         with (
             self._withdraw_if_refused(bucket, name, status.st_ino),
-            self._transaction(bucket, name, conditions) as (connection, tree, _),
+            self._transaction(bucket, name, conditions) as (connection, tree, current),
             self._folder(bucket) as folder,
         ):
+            _check_holds(current)
             parts = files.parts_of(name)
             if name.endswith("/"):
                 files.make_folder(folder, parts)
@@ -253,7 +256,7 @@ class Objects:
         """Delete an object, only if it has the given generation (if any).
 
         Raises:
-            ApiError: NOT_FOUND, FAILED_PRECONDITION.
+            ApiError: NOT_FOUND, FAILED_PRECONDITION; PERMISSION_DENIED: The object is under a hold.
         """
         parts = files.parts_of(name)
         with (
@@ -262,6 +265,7 @@ class Objects:
         ):
             if current is None or generation not in (None, current.generation):
                 raise _no_object(bucket, name)
+            _check_holds(current)
             files.remove(tree, parts)
             index.forget(connection, bucket, name)
             if name.endswith("/"):
@@ -397,6 +401,19 @@ class Objects:
             if recorded is not None and recorded.is_of(status):
                 return recorded
             return index.note_outside(connection, bucket, name, status, checksums, self._clock())
+
+
+_HOLDS = {"temporaryHold": "Temporary", "eventBasedHold": "Event-Based"}
+
+
+def _check_holds(current: StoredObject | None) -> None:
+    """Raise PERMISSION_DENIED if the object is under a hold."""
+    for field_name, kind in _HOLDS.items():
+        if current is not None and current.body.get(field_name):
+            message = f"Object '{current.bucket}/{current.name}' is under active {kind} hold and cannot be"
+            raise ApiError(
+                "PERMISSION_DENIED", f"{message} deleted, overwritten or archived until hold is removed."
+            )
 
 
 def not_met(http: int) -> ApiError:

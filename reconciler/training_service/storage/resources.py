@@ -27,6 +27,8 @@ _OBJECT_FIELDS = (
     "storageClass",
     "temporaryHold",
 )
+# Fields of a client's that would protect an object, or give it away, and that nothing is done about here.
+_REFUSED_FIELDS = ("acl", "contexts", "kmsKeyName", "retention")
 _MAX_CUSTOM = 8 * 1024  # https://cloud.google.com/storage/quotas#objects
 _COMPONENTS = "componentCount"
 BUCKET_FIELDS = ("iamConfiguration", "labels", "location", "storageClass")
@@ -37,8 +39,9 @@ def object_body(given: Mapping[str, Json]) -> JsonObject:
     """Return the stored part of a client's Object.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: The custom metadata is too large.
+        ApiError: INVALID_ARGUMENT: The custom metadata is too large; UNIMPLEMENTED: A field is not kept here.
     """
+    _refuse_fields(given)
     return _checked({name: given[name] for name in _OBJECT_FIELDS if name in given})
 
 
@@ -46,14 +49,21 @@ def patched(body: JsonObject, given: Mapping[str, Json]) -> JsonObject:
     """Return the metadata after a patch: null removes a field; entries of `metadata` are patched singly.
 
     Raises:
-        ApiError: INVALID_ARGUMENT: The custom metadata is too large.
+        ApiError: As for `object_body`.
     """
+    _refuse_fields(given)
     merged = {**body, **given}
     if isinstance(given.get("metadata"), dict):
         entries = {**body.get("metadata", {}), **given["metadata"]}
         merged["metadata"] = {key: value for key, value in entries.items() if value is not None}
     kept = {name: merged[name] for name in _OBJECT_FIELDS if merged.get(name) is not None}
     return _checked(kept | {name: body[name] for name in (_COMPONENTS,) if name in body})
+
+
+def _refuse_fields(given: Mapping[str, Json]) -> None:
+    refused = [name for name in _REFUSED_FIELDS if given.get(name)]
+    if refused:
+        raise ApiError("UNIMPLEMENTED", f"This service keeps no {', '.join(refused)} of an object.")
 
 
 def composed(body: JsonObject, sources: Sequence[StoredObject]) -> JsonObject:
@@ -89,6 +99,26 @@ def object_resource(stored: StoredObject, base: str) -> JsonObject:
         "timeStorageClassUpdated": stored.created,
         "timeFinalized": stored.created,
     }
+
+
+def stored_of(resource: Mapping[str, Json]) -> StoredObject:
+    """Return the object that Google describes in the API's form; it has no file here."""
+    kept = {name: resource[name] for name in (*_OBJECT_FIELDS, _COMPONENTS) if name in resource}
+    without_md5 = {} if "md5Hash" in resource else {_COMPONENTS: resource.get(_COMPONENTS, 1)}
+    return StoredObject(
+        bucket=resource["bucket"],
+        name=resource["name"],
+        generation=int(resource["generation"]),
+        metageneration=int(resource["metageneration"]),
+        created=resource["timeCreated"],
+        updated=resource["updated"],
+        size=int(resource["size"]),
+        md5=resource.get("md5Hash", ""),
+        crc32c=resource["crc32c"],
+        inode=-1,
+        mtime_ns=-1,
+        body=kept | without_md5,
+    )
 
 
 def bucket_resource(bucket: Bucket, base: str) -> JsonObject:

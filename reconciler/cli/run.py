@@ -1,0 +1,48 @@
+"""The command `run`: a program of the user's whose requests to Google reach the embedded training service."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+from reconciler.base.errors import UsageError
+from reconciler.cli.context import context_of
+from reconciler.cli.service import clients, flat
+from reconciler.google.embedded import led_to_service
+
+_BY_SIGNAL = 128  # plus the signal's number, as shells report it
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the program with the variables of `env` and a proxy; return its exit code."""
+    if not arguments.words:
+        raise UsageError(
+            "the program is missing", hint="write it after --: reconciler run -- python submit.py"
+        )
+    client, groups, home = clients(context_of(arguments))
+    with (
+        tempfile.TemporaryDirectory(prefix="reconciler-") as folder,
+        led_to_service(home, client.url, client.token, Path(folder)) as variables,
+    ):
+        return _run(arguments.words, {**os.environ, **flat(groups), **variables})
+
+
+def _run(words: list[str], env: dict[str, str]) -> int:
+    try:
+        process = subprocess.Popen(words, env=env)
+    except FileNotFoundError:
+        raise UsageError(f"there is no program {words[0]!r}", hint="write its path, or see PATH") from None
+    except OSError as error:
+        raise UsageError(f"{words[0]!r} can't be run: {error.strerror}") from None
+    while True:
+        try:
+            code = process.wait()
+            return code if code >= 0 else _BY_SIGNAL - code
+        except KeyboardInterrupt as stop:
+            # A terminal sends Ctrl-C to the program too; other signals reach this process alone.
+            if stop.args and stop.args[0] != signal.SIGINT:
+                process.send_signal(stop.args[0])
