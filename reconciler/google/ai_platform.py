@@ -301,7 +301,8 @@ class AiPlatformTraining:
 def _workers(training: JsonObject, role: str, count: int) -> Workers:
     config, master = part_of(training, f"{role}Config"), part_of(training, "masterConfig")
     accelerators = part_of(config, "acceleratorConfig")
-    image = text_of(config, "imageUri") or text_of(master, "imageUri")
+    shared = text_of(master, "imageUri")  # a package runs in it, if the job has one
+    image = text_of(config, "imageUri") or shared
     python = text_of(training, "pythonVersion")
     runtime = f"runtime {text_of(training, 'runtimeVersion')}" + (f", Python {python}" if python else "")
     return Workers(
@@ -311,7 +312,7 @@ def _workers(training: JsonObject, role: str, count: int) -> Workers:
         accelerator=text_of(accelerators, "type"),
         accelerator_count=count_of(accelerators, "count"),
         image=image or runtime,
-        module="" if image else text_of(training, "pythonModule"),
+        module=text_of(training, "pythonModule") if image == shared else "",
         command=texts_in(config, "containerCommand"),
         args=texts_in(config, "containerArgs") or texts_in(training, "args"),
     )

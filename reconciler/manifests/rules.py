@@ -91,8 +91,8 @@ def _package(
         if "module" in package:
             message = '"module" is for the containers of Vertex AI\'s jobs'
             yield Finding(module, message, 'write "pythonModule" in "trainingInput"', of_key=True)
-        elif "imageUri" in _mapping(training_input.get("masterConfig")):
-            yield _unused_code('remove "package", or "imageUri" under "masterConfig"')
+        elif "pythonModule" not in training_input:  # needed without an image of one's own, says the schema
+            yield _unused_code('add "pythonModule" to "trainingInput", such as trainer.task')
     else:
         yield from _vertex_package(package, spec)
 

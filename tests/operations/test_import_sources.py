@@ -220,6 +220,25 @@ def test_code_outside_the_repository_or_behind_a_link_is_refused(
     assert not (root / "jobs").exists()
 
 
+def test_packages_in_an_image_of_ai_platform_are_imported_and_valid(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The form of AI Platform's guide to PyTorch."""
+    (root / "inside").mkdir()
+    for name in ("__init__.py", "task.py"):
+        (root / "inside" / name).touch()
+    image = "gcr.io/cloud-ml-public/training/pytorch-gpu.1-10"
+    words = f"gcloud ai-platform jobs submit training fit --region us-east1 --master-image-uri {image}"
+    words += " --scale-tier custom --master-machine-type n1-standard-8 --module-name inside.task"
+    (root / "a.sh").write_text(f"{words} --staging-bucket gs://tide-x --package-path inside\n")
+    assert run(["import", "a.sh"]) == 0
+    ((_, manifest),) = written(root).items()
+    assert manifest["package"] == {"path": "../inside"}
+    given = manifest["spec"]["trainingInput"]
+    assert (given["masterConfig"], given["pythonModule"]) == ({"imageUri": image}, "inside.task")
+    assert run(["validate"]) == 0, capsys.readouterr().err
+
+
 def test_values_with_line_breaks_stay_values(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     value = "a\nb: c\n# d\n::error::x\t- e"
     (root / "a.sh").write_bytes(f"{CREATE} {POOL} --labels='x=y' --args='{value}'\n".encode())
