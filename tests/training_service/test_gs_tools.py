@@ -190,6 +190,32 @@ def test_ls_rm_and_mv(shell: Shell) -> None:
     assert shell.objects() == {"moved/e"}
 
 
+def test_du_prints_sizes_of_objects_and_of_all_below_a_prefix(shell: Shell) -> None:
+    plant(shell.buckets / "out", ("a/b/c", "a/d", "e"))
+    sizes = {name: len(f"content of {name}") for name in ("a/b/c", "a/d", "e")}
+    below, everything = sizes["a/b/c"] + sizes["a/d"], sum(sizes.values())
+    assert shell.out("gsutil du gs://out").splitlines() == [
+        f"{sizes['a/b/c']:<11}  gs://out/a/b/c",
+        f"{sizes['a/d']:<11}  gs://out/a/d",
+        f"{sizes['e']:<11}  gs://out/e",
+        f"{sizes['a/b/c']:<11}  gs://out/a/b/",
+        f"{below:<11}  gs://out/a/",
+        f"{everything:<11}  gs://out",
+    ]
+    assert shell.out("gsutil du -s gs://out/a") == f"{below:<11}  gs://out/a/\n"
+    assert shell.out("gcloud storage du -s gs://out") == f"{everything:<11}  gs://out\n"
+    (shell.buckets / "out/big").write_bytes(b"x" * 1_572_864)
+    assert shell.out("gsutil du -ch gs://out/big") == "1.5 MiB      gs://out/big\n1.5 MiB      total\n"
+    assert "matched no objects" in shell.fails("gsutil du gs://out/none")
+
+
+def test_gcloud_prints_the_job_s_project_and_region(shell: Shell) -> None:
+    assert shell.out("gcloud config get-value project") == "my-project\n"
+    assert re.fullmatch(r"[a-z]+-[a-z]+[0-9]\n", shell.out("gcloud config get-value compute/region"))
+    assert "only `gcloud storage`" in shell.fails("gcloud config get-value disable_prompts")
+    assert "only `gcloud storage`" in shell.fails("gcloud config get-value")
+
+
 def test_what_fails_says_why_and_exits_1(shell: Shell) -> None:
     assert "No URLs matched: nothing" in shell.fails("gsutil cp nothing gs://out")
     assert "No URLs matched: gs://out/no" in shell.fails("gsutil rm gs://out/no")

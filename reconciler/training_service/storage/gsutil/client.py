@@ -87,6 +87,12 @@ class Storage:
         with self._answer("DELETE", _object(bucket, name)) as response:
             response.read()
 
+    def metadata(self, path: str) -> str:
+        """Return a value of the metadata server that stands beside a job's storage."""
+        headers = {"Metadata-Flavor": "Google"}
+        with self._answer("GET", f"/computeMetadata/v1/{path}", headers=headers) as response:
+            return response.read().decode()
+
     def _json(self, method: str, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         with self._answer(method, f"{path}?{urlencode(query)}" if query else path) as response:
             found: dict[str, Any] = json.load(response)
