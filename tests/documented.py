@@ -1,4 +1,4 @@
-"""Calls of clients that docs/clients.md lists."""
+"""Calls of clients that docs/clients.md lists, and its code."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import re
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
+
+
+def snippets(language: str) -> list[str]:
+    """The page's blocks of code in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def documented(client: str) -> list[str]:

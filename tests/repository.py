@@ -60,6 +60,12 @@ MANIFEST = """
 """
 
 
+def environ(**more: str) -> dict[str, str]:
+    """The variables of a shell that finds the command."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, **more}
+
+
 @dataclass(frozen=True)
 class Result:
     """What a command ended with."""

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler import __version__
-from reconciler.base.errors import InvalidError, ServiceError
+from reconciler.base.errors import InvalidError, ServiceError, UsageError
 from reconciler.base.http import (
     READ_METHODS,
     DirectTransport,
@@ -162,9 +162,17 @@ def led_to_service(home: Path, url: str, token: str, folder: Path) -> Iterator[d
         folder: A private folder for files that the program reads.
 
     Yields the environment variables for the program.
+
+    Raises:
+        UsageError: The user's own settings name a proxy that no other one can stand before.
     """
+    from reconciler.training_service.jobs.environment_variables import obstacle_to_proxy
     from reconciler.training_service.runner.proxy import serving
 
+    if obstacle := obstacle_to_proxy(os.environ):
+        raise UsageError(
+            f"{obstacle}, and the program needs one before it", hint="name an http proxy instead"
+        )
     done = threading.Event()
     service = _Running(DirectTransport(ThisMachine()), Address(0, url, token, ""))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -13,19 +12,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from repository import Repository
+from documented import snippets
+from repository import Repository, environ
 from unpacked import unpack
-
-PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
-
-
-def snippets(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-
-
-def environ(repository: Repository, **more: str) -> dict[str, str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, **more}
 
 
 def status(url: str, token: str = "") -> int:
@@ -86,7 +75,7 @@ def test_python_of_the_page_runs(repository: Repository, tmp_path: Path, wheelho
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=repository.root,
-        env=environ(repository, PYTHONPATH=packages),
+        env=environ(PYTHONPATH=packages),
         capture_output=True,
         text=True,
     )
@@ -103,7 +92,7 @@ def test_rclone_of_the_page_runs(repository: Repository) -> None:
     done = subprocess.run(
         ["/bin/sh", "-ec", block],
         cwd=repository.root,
-        env=environ(repository),
+        env=environ(),
         capture_output=True,
         text=True,
     )

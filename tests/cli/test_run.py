@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from repository import Repository
+from documented import snippets
+from repository import Repository, environ
 from unpacked import unpack
 from waiting import PATIENCE, until
 
@@ -54,9 +55,12 @@ def repository(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Repos
 def test_run_submits_by_an_unchanged_script_that_trains(repository: Repository) -> None:
     repository.write("submit.py", SUBMIT)
     repository.write("task.py", "import sys\nprint('trained with', sys.argv[1:])\n")
-    done = repository.run("run", "--", sys.executable, "submit.py")
-    assert done.code == 0, done.err
-    state, listed, status, query, by_grpc = done.out.splitlines()[-5:]
+    (block,) = (each for each in snippets("sh") if "reconciler run" in each)
+    done = subprocess.run(
+        ["/bin/sh", "-ec", block], cwd=repository.root, env=environ(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    state, listed, status, query, by_grpc = done.stdout.splitlines()[-5:]
     assert (state, listed, status) == ("JOB_STATE_SUCCEEDED", "{}", "404")
     assert "bigquery.googleapis.com" in query
     assert "MethodNotImplemented" in query
@@ -85,14 +89,14 @@ print(pandas.read_parquet("my-data/a.parquet", filesystem=arrow).age.sum())
 def test_newest_pandas_gcsfs_and_pyarrow_use_default_credentials(
     repository: Repository, tmp_path: Path, wheelhouse: Path, how: str
 ) -> None:
-    environ = {**os.environ, "PYTHONPATH": str(unpack(wheelhouse, tmp_path / "packages"))}
+    env = {**os.environ, "PYTHONPATH": str(unpack(wheelhouse, tmp_path / "packages"))}
     if how == "env":
-        environ |= repository.run("env", "--format", "json").json["variables"]
+        env |= repository.run("env", "--format", "json").json["variables"]
     command = [sys.executable, "-c", CLIENTS]
     if how == "run":
         command = [sys.executable, "-P", "-m", "reconciler", "run", "--", *command]
     done = subprocess.run(
-        command, cwd=repository.root, env=environ, capture_output=True, text=True, timeout=PATIENCE
+        command, cwd=repository.root, env=env, capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout.splitlines() == [
         "77 77",
@@ -137,6 +141,8 @@ def test_run_explains_what_it_lacks(repository: Repository) -> None:
     ):
         refused = repository.run("run", *words)
         assert (refused.code, message in refused.err) == (64, True)
+    refused = repository.run("run", "--", "true", HTTPS_PROXY="socks5://127.0.0.1:1")
+    assert (refused.code, "of the kind socks5" in refused.err) == (64, True)
     google = "{engine: google, project: acme-ml, location: us-central1, stagingBucket: gs://acme-staging}"
     repository.write("reconciler.yaml", f"source: env-test-7f3a\nenvironments:\n  production: {google}\n")
     refused = repository.run("run", "--env", "production", "--", "true")

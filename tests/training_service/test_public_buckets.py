@@ -194,7 +194,8 @@ if os.environ.get(IN_NAMESPACE):
         bucket = client_of(own).bucket(BUCKET)
         blob = bucket.blob("x")
         blob.metadata = {"a": "b"}
-        writes = (lambda: blob.upload_from_string("mine"), blob.delete, blob.patch, bucket.delete)
+        begin = blob.create_resumable_upload_session
+        writes = (lambda: blob.upload_from_string("mine"), begin, blob.delete, blob.patch, bucket.delete)
         for write in (
             *writes,
             lambda: bucket.copy_blob(blob, bucket, "y"),

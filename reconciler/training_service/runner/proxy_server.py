@@ -70,9 +70,10 @@ def refusal_of(host: str, *, grpc: bool, program: bool) -> str:
     Args:
         program: Whether it is a program of the user's, which may use all APIs of the service.
     """
-    if program and grpc and _APIS.fullmatch(host):
+    is_served = host in (*STORAGE_HOSTS, LOGGING_HOST) or (program and _APIS.fullmatch(host))
+    if grpc and is_served:
         advice = 'choose REST, as api_transport="rest" of aiplatform.init does'
-        return f"The embedded training service doesn't speak gRPC, which asked {host}: {advice}."
+        return f"The embedded training service doesn't speak gRPC, by which {host} was asked: {advice}."
     if program:
         return f"The embedded training service doesn't serve {host}, and its credentials aren't Google's."
     advice = "give the job GOOGLE_APPLICATION_CREDENTIALS of your own, or leave the call out here"

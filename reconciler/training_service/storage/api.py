@@ -178,6 +178,7 @@ class StorageApi:
     def _insert(self, call: Call) -> Response | JsonObject:
         if call.form is not Form.UPLOAD:
             raise invalid("Objects are inserted on the upload path, with their content.")
+        self._objects.refuse_write(call.path["bucket"])  # before a resumable upload begins
         return self._incoming.answer(call)
 
     def _list(self, call: Call) -> Listing:

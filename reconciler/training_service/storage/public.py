@@ -277,34 +277,35 @@ class LayeredObjects(Objects):
 
     def set_policy(self, name: str, policy_of: Callable[[Bucket], JsonObject]) -> Bucket:
         """Set a bucket's IAM policy, as `Objects.set_policy`; raise PERMISSION_DENIED for a public bucket."""
-        self._refuse_write(name)
+        self.refuse_write(name)
         return super().set_policy(name, policy_of)
 
     def delete_bucket(self, name: str, check: Callable[[Bucket], None]) -> None:
         """Delete a bucket, as `Objects.delete_bucket`; raise PERMISSION_DENIED for a public bucket."""
-        self._refuse_write(name)
+        self.refuse_write(name)
         super().delete_bucket(name, check)
 
     def put(
         self, bucket: str, name: str, staged: Staged, body: JsonObject, conditions: Conditions = ANY
     ) -> StoredObject:
         """Write an object, as `Objects.put`; raise PERMISSION_DENIED for a public bucket."""
-        self._refuse_write(bucket)
+        self.refuse_write(bucket)
         return super().put(bucket, name, staged, body, conditions)
 
     def patch(
         self, bucket: str, name: str, change: Callable[[JsonObject], JsonObject], conditions: Conditions
     ) -> StoredObject:
         """Change metadata, as `Objects.patch`; raise PERMISSION_DENIED for a public bucket."""
-        self._refuse_write(bucket)
+        self.refuse_write(bucket)
         return super().patch(bucket, name, change, conditions)
 
     def delete(self, bucket: str, name: str, generation: int | None, conditions: Conditions) -> None:
         """Delete an object, as `Objects.delete`; raise PERMISSION_DENIED for a public bucket."""
-        self._refuse_write(bucket)
+        self.refuse_write(bucket)
         super().delete(bucket, name, generation, conditions)
 
-    def _refuse_write(self, bucket: str) -> None:
+    def refuse_write(self, bucket: str) -> None:
+        """Raise PERMISSION_DENIED for a public bucket."""
         if self.public.has(bucket):
             message = (
                 f"The bucket {bucket} is Google's (publicBuckets in reconciler.yaml): it is only read here."
