@@ -57,6 +57,7 @@ COMMANDS = (
     "report",
     "rerun census",
     "resolve census --resubmit",
+    "run -- true",
     "serve",
     "serve --stop",
     "show census",

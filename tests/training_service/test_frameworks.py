@@ -111,6 +111,13 @@ def test_pandas_comes_with_what_reads_its_gs_paths() -> None:
     assert installed("2.11", "pandas", names=("read_parquet",)) == ["pandas<2", "gcsfs", "pyarrow"]
 
 
+def test_pytorch_comes_with_numpy_and_an_image_for_cpus_under_google_s_name() -> None:
+    name = f"{VERTEX}pytorch-xla.2-4.py310:latest"
+    assert installed(name, "torch") == ["torch==2.4.*", "numpy<3"]
+    assert not image_of(name).on_accelerators
+    assert installed(name, "lightning") == installed(name, "tensorboardX") == ["gcsfs"]
+
+
 @pytest.mark.parametrize(
     ("module", "requirement"),
     [

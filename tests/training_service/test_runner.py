@@ -137,6 +137,21 @@ def test_a_module_of_the_image_that_nothing_imports_plainly(
     assert "The image has scikit-learn==1.6.*, but no import statement" in message
 
 
+@pytest.mark.parametrize(
+    ("source", "package"),
+    [("import hypertune", "cloudml-hypertune"), ("from google.cloud import logging", "google-cloud-logging")],
+)
+def test_a_package_of_the_image_that_its_entry_leaves_out_is_named_with_the_entry(
+    trainer: Starter, source: str, package: str
+) -> None:
+    image = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
+    entry = {"python": trainers.OWN_PYTHON, "requirements": ["google-cloud-storage"]}
+    run = trainer(source, job=replace(trainers.custom_job(image=image), images={image: entry}))
+    state, _, message = run.start().end()
+    assert state == "FAILED"
+    assert f"The image has {package}, and the entry for it under images in reconciler.yaml" in message
+
+
 def test_trainer_that_breaks_the_image_is_told_the_package_and_the_entry(
     trainer: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

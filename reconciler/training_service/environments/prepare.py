@@ -49,6 +49,10 @@ _INSTALLING = (
     "To add one, run `uv python install VERSION` (3.8 or newer), or set"
     f" {_MAY_INSTALL}=1 before the service starts, which then does so itself."
 )
+_MISSING = re.compile(
+    r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'"
+    r"|ImportError: cannot import name '(?P<part>\w+)' from 'google.cloud'"
+)
 _AT_IMPORT = re.compile(
     r"^(?: {4}(?:import|from) |(?:\w+\.)*(?:ImportError|ModuleNotFoundError): )", re.MULTILINE
 )
@@ -318,11 +322,18 @@ def _conflicts(task: PythonTask, choice: Choice, layer: Layer, say: Say) -> str:
 
 
 def _hint_of_missing_module(task: PythonTask, errors: str) -> str:
-    missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", errors)
-    image = images.find_image(task.image) if task.override is None else None
-    package = image.package_with(missing[1]) if image and missing else None
+    missing = _MISSING.search(errors)
+    image = images.find_image(task.image)
+    module = (missing["module"] or f"google.cloud.{missing['part']}") if missing else ""
+    package = image.package_with(module) if image and missing else None
     if package is None:
         return ""
+    if task.override is not None:
+        return (
+            f"The image has {package.requirement}, and the entry for it under images in reconciler.yaml"
+            " installs other packages in place of the image's: add this one to its requirements, or remove"
+            " the entry."
+        )
     return (
         f"The image has {package.requirement}, but no import statement in the trainer's packages names it, so"
         " it wasn't installed here: import it plainly, or say under images: in reconciler.yaml what it needs."

@@ -168,7 +168,8 @@ _URI = re.compile(
     r"/(?P<image>[a-z0-9.-]+)(?::[\w.-]+|@sha256:[0-9a-f]{64})?"
 )
 _IMAGE = re.compile(
-    r"(?P<framework>tf|pytorch|sklearn|scikit-learn|xgboost)-(?P<hardware>cpu|gpu)\.(?P<version>\d+-\d+)"
+    # Google names its images of PyTorch 2 for CPUs "xla".
+    r"(?P<framework>tf|pytorch|sklearn|scikit-learn|xgboost)-(?P<hardware>cpu|gpu|xla)\.(?P<version>\d+-\d+)"
     r"(?:\.py(?P<major>\d)(?P<minor>\d+))?"
 )
 
@@ -200,10 +201,16 @@ def _package(requirement: str) -> Package:
     return Package(requirement, _MODULES.get(name, (name,)), (), _minor(oldest), _minor(newest))
 
 
+_WRITERS = ("torch.utils.tensorboard", "tensorboardX")
+
 # Packages of every image, in any version that supports the Python.
 _COMMON = (
     Package("cloudml-hypertune", ("hypertune",)),
-    Package("gcsfs", ("gcsfs", "fsspec", "pandas", "dask")),  # pandas reads gs:// paths with it
+    # These read and write gs:// paths with it.
+    Package(
+        "gcsfs",
+        ("gcsfs", "fsspec", "pandas", "dask", "lightning", "pytorch_lightning", "tensorboard", *_WRITERS),
+    ),
     Package("google-cloud-aiplatform", ("google.cloud.aiplatform",)),
     Package("google-cloud-bigquery", ("google.cloud.bigquery",)),
     Package("google-cloud-logging", ("google.cloud.logging",)),
@@ -223,6 +230,7 @@ _MODULES = {
     "scikit-learn": ("sklearn",),
     "tensorflow": ("tensorflow", "tensorboard", "keras"),
     "protobuf": ("google.protobuf",),
+    "numpy": ("numpy", "torch"),  # without it PyTorch warns, and `Tensor.numpy` fails
 }
 
 # The oldest and the newest Python with wheels: the requirements with these limits.
