@@ -245,6 +245,8 @@ def _read_request(sock: socket.socket) -> Request | None:
         body += chunk
     method, target, _ = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     kept = re.sub(rb"\r\nconnection:[^\r]*", b"", head, flags=re.IGNORECASE)
+    # The service is nobody's but loopback's, under whatever name it was asked for.
+    kept = re.sub(rb"\r\nhost:[^\r]*", b"\r\nHost: localhost", kept, flags=re.IGNORECASE)
     return Request(method, target, kept + b"\r\nConnection: close\r\n\r\n", bytes(body))
 
 

@@ -48,13 +48,21 @@ sys.exit(main())
 
 @contextmanager
 def google_place(
-    repository: Repository, service: HeldService, url: str, folder: Path, *, submitter: bool
+    repository: Repository,
+    service: HeldService,
+    url: str,
+    folder: Path,
+    *,
+    submitter: bool,
+    proxy: str = "",
 ) -> Iterator[dict[str, str]]:
     """The variables under which `reconciler` reaches the service at `url` as if it were Google's.
 
     Args:
         submitter: Whether creates carry a token of their own; else they carry what all requests carry.
+        proxy: The URL of the proxy that alone resolves the addresses; "" for addresses of loopback.
     """
+    host = "google.example.test" if proxy else "localhost"
     for bucket in ("acme-staging", "acme-claims"):
         (service.home / "gcs" / bucket).mkdir(parents=True)
 
@@ -62,7 +70,7 @@ def google_place(
         """A new one that lasts an hour; or the service's own, which may mint others for the submitter."""
         return service.token if submitter else service.token_for(timedelta(hours=1))
 
-    with token_server(token) as token_uri, behind_tls(url) as secure:
+    with token_server(token, host) as token_uri, behind_tls(url, host) as secure:
         endpoints = ", ".join(
             f'{api}: "{secure}"' for api in ("aiplatform", "ml", "storage", "logging", "iamcredentials")
         )
@@ -82,4 +90,5 @@ def google_place(
             "GOOGLE_APPLICATION_CREDENTIALS": str(folder / "key.json"),
             "RECONCILER_ENV": ENVIRONMENT,
             "RECONCILER_TOKEN_HOSTS": urlsplit(secure).netloc,
+            **({"HTTPS_PROXY": proxy} if proxy else {}),
         }

@@ -13,13 +13,14 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
+from connect_proxy import BadProxy, unreliable
 from fault_proxy import Fault, FaultProxy, Request, Rule
 from google_place import HURRIED, LOCATION, PROJECT, google_place
 from held_service import HeldService, job_names
@@ -234,11 +235,33 @@ def test_kills_and_lies_on_the_road_to_google(
         local(repository) as (service, proxy),
         google_place(repository, service, proxy.url, tmp_path, submitter=submitter) as environ,
     ):
-        start = partial(repository.start, program=str(hurried), **environ)
-        assert finished(start("init", "--claims")).code == 0
-        storm = Storm(repository, service, proxy, random.Random(SEED), start, (PROJECT, LOCATION), jobs=8)
-        storm.blow(KILLS // 3)
-        print(storm.told())
+        blow_at_google(repository, service, proxy, hurried, environ)
+
+
+@pytest.mark.fault(1, 2, 3)
+def test_kills_and_lies_behind_an_unreliable_proxy(repository: Repository, tmp_path: Path) -> None:
+    """The proxy breaks its tunnels, answers late, twice, by halves or not at all."""
+    hurried = tmp_path / "hurried.py"
+    hurried.write_text(HURRIED)
+    between = BadProxy(unreliable(random.Random(SEED)))
+    with (
+        closing(between),
+        local(repository) as (service, proxy),
+        google_place(repository, service, proxy.url, tmp_path, submitter=True, proxy=between.url) as environ,
+    ):
+        blow_at_google(repository, service, proxy, hurried, environ)
+        assert len(between.heads) > 100
+
+
+def blow_at_google(
+    repository: Repository, service: HeldService, proxy: FaultProxy, hurried: Path, environ: dict[str, str]
+) -> None:
+    start = partial(repository.start, program=str(hurried), **environ)
+    while finished(start("init", "--claims")).code != 0:
+        pass  # a proxy may fail it
+    storm = Storm(repository, service, proxy, random.Random(SEED), start, (PROJECT, LOCATION), jobs=8)
+    storm.blow(KILLS // 3)
+    print(storm.told())
 
 
 @pytest.mark.fault(6, 7)

@@ -25,15 +25,18 @@ from waiting import PATIENCE
 
 from reconciler.base.http.wire import Destination
 
+FAR = "*.example.test"
+"""The names of servers behind a proxy, which this machine doesn't resolve."""
+
 _SERVER = "server.pem"
 
 
-def make_authority(folder: Path) -> Path:
+def make_authority(folder: Path, name: str = "an authority of tests") -> Path:
     """Make an authority, and beside it a server's key and certificate for loopback; the authority's file."""
     now = datetime.datetime.now(datetime.UTC)
     day = datetime.timedelta(days=1)
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    authority = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "an authority of tests")])
+    authority = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     server = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
 
     def builder(subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
@@ -44,7 +47,7 @@ def make_authority(folder: Path) -> Path:
     constraints = x509.BasicConstraints(ca=True, path_length=0)
     of_authority = builder(authority, authority_key).add_extension(constraints, critical=True)
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), address])
+    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.DNSName(FAR), address])
     of_server = builder(server, server_key).add_extension(names, critical=False)
     pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     private = server_key.private_bytes(pem, pkcs8, serialization.NoEncryption())
@@ -70,12 +73,12 @@ class Loopback:
 
 
 @contextmanager
-def behind_tls(url: str) -> Iterator[str]:
+def behind_tls(url: str, host: str = "localhost") -> Iterator[str]:
     """The https URL that leads to a plain server on loopback; the server hears of each connection's end."""
     address = urlsplit(url)
     front = _Front(str(address.hostname), int(address.port or 0))
     try:
-        yield f"https://localhost:{front.port}{address.path}"
+        yield f"https://{host}:{front.port}{address.path}"
     finally:
         front.close()
 

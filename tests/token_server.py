@@ -14,7 +14,7 @@ from tls import behind_tls
 
 
 @contextmanager
-def token_server(give: Callable[[], str]) -> Iterator[str]:
+def token_server(give: Callable[[], str], host: str = "localhost") -> Iterator[str]:
     """The address of a server that answers whatever is asked with a token from `give`."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -34,7 +34,7 @@ def token_server(give: Callable[[], str]) -> Iterator[str]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        with behind_tls(f"http://127.0.0.1:{server.server_port}/token") as url:
+        with behind_tls(f"http://127.0.0.1:{server.server_port}/token", host) as url:
             yield url
     finally:
         server.shutdown()

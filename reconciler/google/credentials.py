@@ -18,7 +18,15 @@ from typing import Any
 from msgspec import Struct
 
 from reconciler.base.errors import ServiceError
-from reconciler.base.http import DirectTransport, RetryingReads
+from reconciler.base.http import (
+    DirectTransport,
+    HttpRequest,
+    HttpResponse,
+    NoAnswerError,
+    NotSentError,
+    RetryingReads,
+)
+from reconciler.base.http.wire import Destination
 from reconciler.base.sanitize import one_line, without_credentials
 from reconciler.google.client import (
     API_VERSIONS,
@@ -39,6 +47,8 @@ LOCAL_SUBMITTER = "submitter@local.iam.gserviceaccount.com"
 """Submitter at the embedded service, which has no service accounts and accepts any name."""
 
 _MAX_QUOTED = 500
+_MAX_ANSWER = 1024 * 1024
+_ANSWERS_WITHIN = 120.0  # seconds, google-auth's own default
 _CLOCK_TICK = timedelta(seconds=1)
 _LONGEST = timedelta(hours=12)
 _CREATOR = "roles/iam.serviceAccountTokenCreator"
@@ -247,13 +257,10 @@ def _refresh_request() -> Any:
     It follows no redirect, which would forward a signed assertion or a refresh token. By plain http it sends
     only requests without a secret, such as a request to the metadata server.
     """
-    import urllib3
     from google.auth.exceptions import TransportError
-    from google.auth.transport.urllib3 import Request
 
-    request: Any = Request
     refusal: Any = TransportError
-    send = request(urllib3.PoolManager())
+    transport = DirectTransport(_ByHttps(), max_body=_MAX_ANSWER)
 
     def sent(
         url: str,
@@ -261,14 +268,43 @@ def _refresh_request() -> Any:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
-        **more: Any,
+        **_: Any,
     ) -> Any:
         is_secret = bool(body) or any(name.lower() == "authorization" for name in headers or {})
         if is_secret and not url.lower().startswith("https://"):
             raise refusal("an address in the credentials, such as token_uri, is not https")
-        return send(url, method, body, headers, timeout, **{**more, "redirect": False})
+        request = HttpRequest(method, url, dict(headers or {}), body, timeout or _ANSWERS_WITHIN)
+        try:
+            return _Answer(transport.send(request))
+        except (NotSentError, NoAnswerError) as error:
+            raise refusal(error) from error
 
     return sent
+
+
+class _ByHttps(Struct, frozen=True):
+    """The rule for credentials of the user's own, whose file names the addresses."""
+
+    def permits(self, to: Destination) -> bool:
+        """Return True for https."""
+        return to.scheme == "https"
+
+
+class _Answer:
+    """A response in the form of google.auth.transport.Response."""
+
+    def __init__(self, response: HttpResponse) -> None:
+        self.status = response.status
+        self.headers = response.headers
+        self.data = response.body
+
+
+def _failed_request(error: BaseException) -> ServiceError | None:
+    """Return the error of the transport that an error of google-auth comes from."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, NotSentError | NoAnswerError):
+        found = found.__cause__ or found.__context__
+    return found
 
 
 @contextmanager
@@ -278,6 +314,9 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except (GoogleAuthError, OSError) as error:
+        if failed := _failed_request(error):
+            # A login wouldn't help.
+            raise ServiceError(f"no Google credentials: {failed.message}", hint=failed.hint) from None
         text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
         raise ServiceError(
             f"no usable Google credentials: {one_line(without_credentials(text)[:_MAX_QUOTED])}",

@@ -49,7 +49,7 @@ from reconciler.base.http import (
     retry_after,
 )
 from reconciler.base.http import send as sending
-from reconciler.base.http.send import Connection, time_since_boot, write_request
+from reconciler.base.http.connections import Connection, time_since_boot, write_request
 from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_response
 from reconciler.google.client import ApiError, ClientHttp
 from reconciler.google.credentials import Token

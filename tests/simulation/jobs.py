@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.base.http.send import write_request
+from reconciler.base.http.connections import write_request
 from reconciler.base.http.wire import request_bytes
 from reconciler.model.job import KEY, SOURCE, ActualJob
 from reconciler.model.manifest import ML_V1, JsonObject

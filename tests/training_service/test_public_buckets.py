@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,21 +17,13 @@ import urllib3
 from google.api_core.exceptions import BadRequest, Forbidden, NotFound
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
+from namespace import IS_INSIDE, run_inside
 from served import TOKEN, Service, serving
 
 from reconciler.training_service.runner.proxy import sign_certificates
 from reconciler.training_service.storage import public
 
 HOST, BUCKET = "storage.googleapis.com", "cloud-samples-data"
-IN_NAMESPACE = "TESTS_RUN_IN_A_NAMESPACE"
-# No network but loopback, and Google's name is this machine's.
-ENTER = """
-ip link set lo up
-printf '127.0.0.1 localhost storage.googleapis.com\\n' > "$1"
-mount --bind "$1" /etc/hosts
-shift
-exec "$@"
-"""
 
 
 @dataclass
@@ -88,7 +78,7 @@ def client_of(service: Service, secret: str = TOKEN) -> storage.Client:
     return storage.Client("demo", AnonymousCredentials(), client_options=options)
 
 
-if os.environ.get(IN_NAMESPACE):
+if IS_INSIDE:
 
     @pytest.fixture
     def google(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Google]:
@@ -241,14 +231,4 @@ if os.environ.get(IN_NAMESPACE):
 else:
 
     def test_public_buckets_in_a_namespace(tmp_path: Path) -> None:
-        alone = ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-ec", ENTER, "sh"]
-        if subprocess.run([*alone, tmp_path / "hosts", "true"], capture_output=True).returncode != 0:
-            pytest.skip("this system allows no namespaces")
-        inside = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", __file__]
-        done = subprocess.run(
-            [*alone, tmp_path / "hosts", *inside, f"--basetemp={tmp_path / 'inside'}"],
-            env={**os.environ, IN_NAMESPACE: "1"},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout
+        run_inside(__file__, tmp_path, HOST)

@@ -1,4 +1,4 @@
-"""Transports: one sends every request at most once, the other retries reads; and connections to servers."""
+"""Transports: one sends every request at most once, the other retries reads."""
 
 from __future__ import annotations
 
@@ -6,143 +6,35 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from select import POLLIN, poll
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler import __version__
+from reconciler.base.http.connections import Connection, open_connection, trusted_authorities, why
 from reconciler.base.http.wire import (
     READ_METHODS,
     Destination,
     HttpRequest,
     HttpResponse,
-    Incoming,
     NoAnswerError,
     NotSentError,
     TokenRule,
     Transport,
-    UnusableAnswerError,
     destination_of,
     is_field_value,
     is_token,
-    read_response,
     request_bytes,
 )
 
 if TYPE_CHECKING:
-    import socket
     import ssl
 
-
-def time_since_boot() -> float:
-    """Return seconds that also count while the machine sleeps.
-
-    On Linux CLOCK_MONOTONIC stops during sleep; on macOS it goes on, and there is no CLOCK_BOOTTIME.
-    """
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    from reconciler.base.http.proxies import Proxy
 
 
-class Connection:
-    """Connection to a server that never reconnects by itself.
-
-    Attributes:
-        is_reusable: True if another request may follow the last one.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
-        self.is_reusable = False
-
-    @property
-    def is_quiet(self) -> bool:
-        """Return True if no unrequested data and no end of the connection has arrived."""
-        look = poll()
-        look.register(self._sock, POLLIN)
-        return not look.poll(0)
-
-    def exchange(self, method: str, request: bytes, end: float, max_body: int) -> HttpResponse:
-        """Send a request once with `write_request`, and read the response with a body of at most `max_body`.
-
-        `end` is the deadline on the monotonic clock.
-
-        Raises:
-            TimeoutError: The deadline passed.
-            OSError: The connection broke.
-            UnusableAnswerError: The response is incomplete or invalid.
-        """
-        self.is_reusable = False
-        # A server may reject a request, and stop reading, before the end of the body: read its response.
-        with suppress(ConnectionError):
-            write_request(self._sock, request, _left(end))
-        response, self.is_reusable = read_response(Incoming(self._sock, end), method, max_body)
-        return response
-
-    def close(self) -> None:
-        """End the connection."""
-        self._sock.close()
-
-
-def write_request(
-    sock: socket.socket, request: bytes, seconds: float, clock: Callable[[], float] = time_since_boot
-) -> None:
-    """Write a request, head and body together, in as few writes as possible.
-
-    TLS takes 16 KiB in one write, and a plain socket usually the whole request. The limit of `seconds` is for
-    all writes and includes time in which the machine sleeps: `clock` must advance then.
-
-    Raises:
-        TimeoutError: The time limit is exceeded; the rest is not sent.
-        OSError: The connection broke.
-    """
-    end = clock() + seconds
-    rest = memoryview(request)
-    while rest:
-        # Servers check the credential when the head arrives. A process that was paused after its first write
-        # must not send the rest later, so check the time before each write.
-        left = end - clock()
-        if left <= 0:
-            raise TimeoutError
-        sock.settimeout(left)
-        rest = rest[sock.send(rest) :]
-
-
-def open_connection(address: Destination, end: float, tls: ssl.SSLContext | None) -> Connection:
-    """Open a connection to an address until `end` on the monotonic clock; `tls` is None for plain http.
-
-    Raises:
-        OSError, UnicodeError, UnusableAnswerError: The server can't be reached, or not by TLS.
-    """
-    sock = _socket(address.host, address.port, end)
-    if tls is None:
-        return Connection(sock)
-    try:
-        sock.settimeout(_left(end))
-        return Connection(tls.wrap_socket(sock, server_hostname=address.host.rstrip(".")))
-    except BaseException:
-        sock.close()
-        raise
-
-
-def _socket(host: str, port: int, end: float) -> socket.socket:
-    import socket  # here, as most commands that import this module open no connection
-
-    # Bytes, as a str would load the tables of international names; the address is always ASCII.
-    name: Any = host.encode("ascii")
-    sock = socket.create_connection((name, port), _left(end))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
-
-
-def _left(end: float) -> float:
-    left = end - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return left
-
-
+_PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
 CONNECT_TIMEOUT = 10.0
 MAX_BODY = 64 * 1024 * 1024
 
@@ -155,18 +47,27 @@ _CREDENTIALS = ("authorization", "cookie", "proxy-authorization")
 
 
 class DirectTransport:
-    """Thread-safe transport that sends each request at most once, follows no redirect and uses no proxy.
+    """Thread-safe transport that sends each request at most once, and follows no redirect.
 
-    Reads share kept-alive connections, the most recently used first.
+    https requests take the user's proxy (`proxies`). Reads share kept-alive connections, the most recently
+    used first.
 
     Args:
         tokens: The rule for the token of the requests. A request with a credential is not sent without a
             rule, nor to a destination that the rule doesn't permit.
         max_body: The maximum length of a response's body in bytes; a longer response raises NoAnswerError.
+        environ: The variables that name the proxy and the trusted authorities.
     """
 
-    def __init__(self, tokens: TokenRule | None = None, *, max_body: int = MAX_BODY) -> None:
+    def __init__(
+        self,
+        tokens: TokenRule | None = None,
+        *,
+        max_body: int = MAX_BODY,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
         self._tokens = tokens
+        self._environ = environ
         self._tls: ssl.SSLContext | None = None
         self._max_body = max_body
         self._idle: dict[str, list[Connection]] = {}
@@ -227,10 +128,22 @@ class DirectTransport:
             return kept.pop() if kept else None
 
     def _opened(self, address: Destination, timeout: float) -> Connection:
+        end = time.monotonic() + timeout
+        proxy = None
         try:
-            return open_connection(address, time.monotonic() + timeout, self._trusted(address))
+            proxy = self._proxy(address)
+            return open_connection(address, end, self._trusted(address), proxy)
         except Exception as error:
-            raise NotSentError(f"{address.origin} can't be reached: {_why(error)}") from None
+            from reconciler.base.http import unreachable  # slow to import, and only needed now
+
+            raise unreachable.explained(address, error, proxy, end) from None
+
+    def _proxy(self, address: Destination) -> Proxy | None:
+        if address.scheme == "http" or not any(name in self._environ for name in _PROXY_VARIABLES):
+            return None
+        from reconciler.base.http.proxies import proxy_for  # most users have no proxy
+
+        return proxy_for(address, self._environ)
 
     def _trusted(self, address: Destination) -> ssl.SSLContext | None:
         """Return the TLS context; None for plain http."""
@@ -238,9 +151,7 @@ class DirectTransport:
             return None
         with self._lock:  # reading all certificates takes long
             if self._tls is None:
-                import ssl
-
-                self._tls = ssl.create_default_context()
+                self._tls = trusted_authorities(self._environ)
             return self._tls
 
     def _exchange(
@@ -249,7 +160,7 @@ class DirectTransport:
         try:
             return connection.exchange(request.method, written, end, self._max_body)
         except Exception as error:
-            raise NoAnswerError(f"no complete answer from {origin}: {_why(error)}") from None
+            raise NoAnswerError(f"no complete answer from {origin}: {why(error)}") from None
 
     def _leave(self, connection: Connection, origin: str, reusable: bool) -> None:
         if reusable:
@@ -296,29 +207,6 @@ def _unquoting(response: HttpResponse, headers: Mapping[str, str]) -> HttpRespon
     if response.status < 300 or len(credential) < _SHORT:
         return response
     return replace(response, body=response.body.replace(credential, b"***"))
-
-
-def _why(error: BaseException) -> str:
-    """Return the reason for an error without quoting the request."""
-    # No message of a library: it may contain a header.
-    if isinstance(error, UnusableAnswerError):
-        return str(error)
-    if isinstance(error, TimeoutError):
-        return _TOO_LATE
-    import socket
-    import ssl  # here, as a request to a plain http address needs none of it
-
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return str(error.verify_message)
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason or 'no reason given'})"
-    if isinstance(error, socket.gaierror | UnicodeError):
-        return "its name doesn't resolve"
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno).lower()
-    if error.__cause__ is not None:
-        return _why(error.__cause__)
-    return f"the connection ended, or broke the rules of HTTP ({type(error).__name__})"
 
 
 BUSY_STATUSES = frozenset({429, 500, 502, 503, 504})

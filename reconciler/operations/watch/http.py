@@ -29,7 +29,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError, UsageError
-from reconciler.base.http.send import time_since_boot
+from reconciler.base.http.connections import time_since_boot
 from reconciler.base.listener.message import Request, Responder, Response
 from reconciler.base.listener.server import Listener
 from reconciler.base.sanitize import one_line

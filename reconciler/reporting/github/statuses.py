@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Any, get_args
 
 from reconciler.base.http import Transport
-from reconciler.base.http.send import time_since_boot
+from reconciler.base.http.connections import time_since_boot
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, GitHubSettings, Purpose
 from reconciler.reporting.status import CommitStatus, Freshness, StatusState, freshness
 
