@@ -268,8 +268,10 @@ def _refresh_request() -> Any:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
-        **_: Any,
+        **more: Any,
     ) -> Any:
+        if more.get("cert"):
+            raise refusal("credentials with a client certificate can't be used")
         is_secret = bool(body) or any(name.lower() == "authorization" for name in headers or {})
         if is_secret and not url.lower().startswith("https://"):
             raise refusal("an address in the credentials, such as token_uri, is not https")
@@ -317,14 +319,25 @@ def _explained() -> Iterator[None]:
         if failed := _failed_request(error):
             # A login wouldn't help.
             raise ServiceError(f"no Google credentials: {failed.message}", hint=failed.hint) from None
-        text = error.args[0] if error.args and isinstance(error.args[0], str) else str(error)
+        text = _text_of(error)
+        if not text or text.startswith("<"):
+            raise ServiceError(_UNREADABLE, hint=_BETWEEN) from None
         raise ServiceError(
             f"no usable Google credentials: {one_line(without_credentials(text)[:_MAX_QUOTED])}",
             hint="run `gcloud auth application-default login`, or set up Workload Identity Federation",
         ) from None
     except (AttributeError, KeyError, TypeError, ValueError):
         # google-auth parses any response with status 200 as a token, even a proxy's page.
-        raise ServiceError(
-            "no usable Google credentials: the answer of the server that gives tokens can't be read",
-            hint="check any proxy between, and the token_uri of the credentials",
-        ) from None
+        raise ServiceError(_UNREADABLE, hint=_BETWEEN) from None
+
+
+_UNREADABLE = "no usable Google credentials: the answer of the server that gives tokens can't be read"
+_BETWEEN = "check any proxy between, and the token_uri of the credentials"
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the sentence of an error of google-auth, which may hold another error."""
+    first = error.args[0] if error.args else None
+    if isinstance(first, BaseException):
+        return _text_of(first)
+    return first if isinstance(first, str) else str(error)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from connect_proxy import OK, BadProxy, Behaviour, answering, carry, connect_pro
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_server import RawServer, answer
+from rich.pretty import pretty_repr
 from tls import make_authority, server_tls
+from waiting import PATIENCE
 
-from reconciler.base.http import DirectTransport, HttpRequest, NoAnswerError, NotSentError
+from reconciler.base.http import DirectTransport, HttpRequest, NoAnswerError, NotSentError, unreachable
 from reconciler.base.http.proxies import ProxyError, proxy_for
 from reconciler.base.http.wire import destination_of
 
@@ -68,6 +71,8 @@ def test_no_proxy_exempts_hosts_suffixes_and_ports(name: str, exceptions: str, e
     [
         ("10.1.2.3", "10.0.0.0/8", True),
         ("10.1.2.3", "10.1.2.3", True),
+        ("10.1.2.3", "3", False),
+        ("10.1.2.3", "2.3", False),
         ("10.1.2.3:8443", "10.1.2.3:443", False),
         ("11.1.2.3", "10.0.0.0/8", False),
         ("[fd00::1]", "fd00::/8", True),
@@ -88,6 +93,10 @@ def test_no_proxy_exempts_addresses_and_networks(host: str, exceptions: str, exe
         "https://127.0.0.1/",
         "https://127.9.9.9:8080/",
         "https://[::1]/",
+        "https://[0:0:0:0:0:0:0:1]/",
+        "https://[::ffff:127.0.0.1]/",
+        "https://0.0.0.0/",
+        "https://metadata.google.internal./",
         "https://localhost./",
         "https://metadata.google.internal/",
         "http://metadata.google.internal/",
@@ -109,6 +118,7 @@ def test_loopback_the_metadata_server_and_plain_http_take_no_proxy(url: str) -> 
         ({"HTTPS_PROXY": "", "ALL_PROXY": "http://p"}, "http://p:80", "ALL_PROXY"),
         ({"HTTPS_PROXY": "http://[fd00::1]:3128"}, "http://[fd00::1]:3128", "HTTPS_PROXY"),
         ({"HTTP_PROXY": "http://p:1"}, None, ""),
+        ({"https_proxy": "", "HTTPS_PROXY": "http://p:1"}, "http://p:1", "HTTPS_PROXY"),
         ({}, None, ""),
     ],
 )
@@ -121,14 +131,27 @@ def test_variables_name_the_proxy_in_their_order(
 
 @pytest.mark.parametrize(
     "value",
-    ["socks5://p:1", "socks5h://me:secret@p:1", "SOCKS4://p", "ftp://p:1", "http://", "http://p:x", "://"],
+    [
+        *(
+            "socks5://p:1",
+            "socks5h://me:secret@p:1",
+            "SOCKS4://p",
+            "ftp://p:1",
+            "http://",
+            "http://p:x",
+            "://",
+        ),
+        *("http://p:0", "http://me:4711#secret@p:1", "http://me:47/secret@p:1", "http://me:47?secret@p:1"),
+        "socks5:secret@h://x",
+    ],
 )
 def test_a_proxy_of_another_kind_is_refused_without_its_password(value: str) -> None:
     with pytest.raises(ProxyError) as refused:
         takes(f"https://{HOST}/", HTTPS_PROXY=value)
     assert "HTTPS_PROXY" in str(refused.value)
     assert "secret" not in f"{refused.value}{refused.value.hint}"
-    assert ("which can't be used" in str(refused.value)) == value.lower().startswith("socks")
+    is_socks = value.lower().startswith("socks") and "@h" not in value
+    assert ("which can't be used" in str(refused.value)) == is_socks
 
 
 @given(st.text(min_size=1), st.text())
@@ -141,6 +164,7 @@ def test_credentials_reach_the_proxy_as_they_are(user: str, password: str) -> No
     scheme, _, encoded = found.credentials.partition(" ")
     assert (scheme, base64.b64decode(encoded).decode()) == ("Basic", f"{user}:{password}")
     assert encoded not in repr(found)
+    assert encoded not in pretty_repr(found)
 
 
 # What the proxy does before the tunnel is there.
@@ -253,6 +277,41 @@ def test_a_proxy_that_refuses_is_told_with_what_to_do(tmp_path: Path) -> None:
     assert f"can't connect to {HOST}:{port} (502)" in messages["502"][0]
 
 
+def test_a_login_of_another_kind_is_named() -> None:
+    refusal = b"HTTP/1.1 407 Auth\r\nProxy-Authenticate: Negotiate\r\n\r\n"
+    proxy = BadProxy(answering(refusal))
+    environ = {"HTTPS_PROXY": proxy.url.replace("://", "://me:secret@")}
+    with pytest.raises(NotSentError, match="demands a login of the kind Negotiate, which can't be used"):
+        DirectTransport(Anyone(), environ=environ).send(HttpRequest("GET", f"https://{HOST}/"))
+    proxy.close()
+
+
+def test_a_proxy_that_repeats_the_credentials_has_none_of_them_printed() -> None:
+    secret = base64.b64encode(b"me:secret").decode()
+    refusal = f'HTTP/1.1 407 Auth\r\nProxy-Authenticate: Basic realm="Basic {secret}"\r\n\r\n'
+    proxy = BadProxy(answering(refusal.encode()))
+    environ = {"HTTPS_PROXY": proxy.url.replace("://", "://me:secret@")}
+    with pytest.raises(NotSentError) as failed:
+        DirectTransport(Anyone(), environ=environ).send(HttpRequest("GET", f"https://{HOST}/"))
+    assert secret not in f"{failed.value.message}{failed.value.hint}"
+    proxy.close()
+
+
+def test_authorities_that_have_no_certificates_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "garbage.pem").write_text("no certificate")
+    for value, words in (
+        (str(tmp_path / "garbage.pem"), "which has no certificates"),
+        ("", "SSL_CERT_FILE is empty"),
+    ):
+        monkeypatch.setenv("SSL_CERT_FILE", value)
+        for other in ("REQUESTS_CA_BUNDLE", "SSL_CERT_DIR"):
+            monkeypatch.delenv(other, raising=False)
+        with pytest.raises(NotSentError, match=words):
+            DirectTransport(Anyone()).send(HttpRequest("GET", f"https://{HOST}/"))
+
+
 def test_a_certificate_that_is_not_trusted_is_told_with_its_issuer(tmp_path: Path) -> None:
     """As behind a proxy that reads what it carries, with an authority of the company's."""
     (tmp_path / "corp").mkdir()
@@ -306,6 +365,37 @@ def test_a_proxy_out_of_reach_is_named() -> None:
         in failed.value.message
     )
     assert "secret" not in f"{failed.value.message}{failed.value.hint}"
+
+
+def test_the_look_at_an_issuer_trusts_the_proxy_no_more_than_the_request_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second connection may meet another proxy, which must not get the credentials."""
+    (tmp_path / "corp").mkdir()
+    make_authority(tmp_path / "corp", "Corp Root")
+    corp = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    corp.load_cert_chain(tmp_path / "corp" / "server.pem")
+    heads: list[bytes] = []
+
+    def impostor() -> None:
+        with suppress(OSError):
+            sock, _ = listener.accept()
+            with corp.wrap_socket(sock, server_side=True) as secured:
+                heads.append(secured.recv(4096))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=impostor)
+        thread.start()
+        url = f"https://me:secret@localhost:{listener.getsockname()[1]}"
+        to = destination_of(f"https://{HOST}/")
+        found = proxy_for(to, {"HTTPS_PROXY": url})
+        untrusted = ssl.SSLCertVerificationError("no")
+        untrusted.verify_code, untrusted.verify_message = 20, "no issuer"
+        trusted = ssl.create_default_context()
+        told = unreachable.explained(to, untrusted, found, time.monotonic() + PATIENCE, trusted)
+        thread.join(PATIENCE)
+    assert heads == []
+    assert "issued by" not in told.message
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from reconciler.base.http.proxies import Proxy
 
 _TOO_LATE = "it took too long"
+_RECORD = 16 * 1024  # bytes that one TLS record holds: RFC 8446, section 5.1
 _OTHER_BUNDLE = "REQUESTS_CA_BUNDLE"
 
 
@@ -67,7 +68,9 @@ class Connection:
         # A server may reject a request, and stop reading, before the end of the body: read its response.
         with suppress(ConnectionError):
             write_request(self._sock, request, _left(end))
-        response, self.is_reusable = read_response(Incoming(self._sock, end), method, max_body)
+        response, keeps = read_response(Incoming(self._sock, end), method, max_body)
+        # Inside another TLS, what came unasked may lie unseen in a buffer.
+        self.is_reusable = keeps and not hasattr(self._sock, "sslobj")
         return response
 
     def certificate(self) -> bytes:
@@ -85,7 +88,7 @@ def write_request(
 ) -> None:
     """Write a request, head and body together, in as few writes as possible.
 
-    TLS takes 16 KiB in one write, and a plain socket usually the whole request. The limit of `seconds` is for
+    TLS takes 16 KiB in one write, a plain socket usually the whole request. The limit of `seconds` is for
     all writes and includes time in which the machine sleeps: `clock` must advance then.
 
     Raises:
@@ -94,6 +97,7 @@ def write_request(
     """
     end = clock() + seconds
     rest = memoryview(request)
+    most = _most_at_once(sock) or len(rest)
     while rest:
         # Servers check the credential when the head arrives. A process that was paused after its first write
         # must not send the rest later, so check the time before each write.
@@ -101,19 +105,38 @@ def write_request(
         if left <= 0:
             raise TimeoutError
         sock.settimeout(left)
-        rest = rest[sock.send(rest) :]
+        rest = rest[sock.send(rest[:most]) :]
+
+
+def _most_at_once(sock: Any) -> int:
+    """Return the bytes of one write that TLS makes one record of; 0 without TLS, for all.
+
+    A TLS socket's `send` takes any number of bytes, and writes record after record without a look at a clock.
+    """
+    if hasattr(sock, "sslobj"):  # inside another TLS, whose record holds this one's with its head and its tag
+        return _RECORD - 256
+    return _RECORD if hasattr(sock, "getpeercert") else 0
 
 
 def open_connection(
-    address: Destination, end: float, tls: ssl.SSLContext | None, proxy: Proxy | None = None
+    address: Destination,
+    end: float,
+    tls: ssl.SSLContext | None,
+    proxy: Proxy | None = None,
+    proxy_tls: ssl.SSLContext | None = None,
 ) -> Connection:
     """Open a connection to an address until `end` on the monotonic clock; `tls` is None for plain http.
+
+    Args:
+        proxy_tls: The context for the proxy's own certificate; by default `tls`.
 
     Raises:
         OSError, UnicodeError, UnusableAnswerError: The server can't be reached, or not by TLS.
         ProxyError: The proxy can't be reached, or refuses.
     """
-    sock: Any = _tunnel(address, end, tls, proxy) if proxy else _socket(address.host, address.port, end)
+    sock: Any = (
+        _tunnel(address, end, proxy_tls or tls, proxy) if proxy else _socket(address.host, address.port, end)
+    )
     if tls is None:
         return Connection(sock)
     try:
@@ -133,7 +156,7 @@ def _tunnel(address: Destination, end: float, tls: ssl.SSLContext | None, proxy:
         sock = _socket(proxy.host, proxy.port, end)
         if proxy.scheme == "https" and tls is not None:
             sock.settimeout(_left(end))
-            sock = tls.wrap_socket(sock, server_hostname=proxy.host)
+            sock = tls.wrap_socket(sock, server_hostname=proxy.host.rstrip("."))
         write_request(sock, proxy.request(address), _left(end))
         read_tunnel(Incoming(sock, end), address, proxy)
         return sock
@@ -154,7 +177,37 @@ def _secured(sock: Any, host: str, tls: ssl.SSLContext) -> Any:
     # The standard library's sockets don't nest.
     from urllib3.util.ssltransport import SSLTransport
 
-    return SSLTransport(sock, tls, server_hostname=host)
+    bounded: Any = _Bounded(sock)
+    return SSLTransport(bounded, tls, server_hostname=host)
+
+
+class _Bounded:
+    """Socket whose reads and writes share one limit: TLS inside it makes many of them for one of its own."""
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+        self._end = time_since_boot() + (sock.gettimeout() or 0.0)
+
+    def settimeout(self, seconds: float) -> None:
+        self._end = time_since_boot() + seconds
+
+    def recv(self, most: int) -> bytes:
+        self._sock.settimeout(self._left())
+        return self._sock.recv(most)
+
+    def sendall(self, data: bytes) -> None:
+        write_request(self._sock, data, self._left())
+
+    def _left(self) -> float:
+        if (left := self._end - time_since_boot()) <= 0:
+            raise TimeoutError
+        return left
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        self._sock.close()
 
 
 def _socket(host: str, port: int, end: float) -> socket.socket:
@@ -162,9 +215,20 @@ def _socket(host: str, port: int, end: float) -> socket.socket:
 
     # Bytes, as a str would load the tables of international names; the address is always ASCII.
     name: Any = host.encode("ascii")
-    sock = socket.create_connection((name, port), _left(end))
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
+    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    failed: OSError = OSError("no address")
+    for number, (family, kind, protocol, _, place) in enumerate(found):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            # All addresses share the time: the first may be one that never answers.
+            sock.settimeout(_left(end) / (len(found) - number))
+            sock.connect(place)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock
+        except OSError as error:
+            sock.close()
+            failed = error
+    raise failed
 
 
 def _left(end: float) -> float:
@@ -187,9 +251,15 @@ def trusted_authorities(environ: Mapping[str, str]) -> ssl.SSLContext:
     import ssl
 
     for name in ("SSL_CERT_FILE", "SSL_CERT_DIR", _OTHER_BUNDLE):
-        if (path := environ.get(name)) and not os.path.exists(path):  # noqa: PTH110 - pathlib loads slowly
-            raise AuthoritiesError(f"{name} names {path!r}, which doesn't exist")
+        paths = environ.get(name, "").split(os.pathsep if name == "SSL_CERT_DIR" else "\0")
+        if any(paths) and not any(map(os.path.exists, paths)):  # pathlib loads slowly
+            raise AuthoritiesError(f"{name} names {environ[name]!r}, which doesn't exist")
     context = ssl.create_default_context()  # OpenSSL reads the first two
+    alone = "SSL_CERT_FILE" in environ and not environ.get("SSL_CERT_DIR") and not environ.get(_OTHER_BUNDLE)
+    if alone and not context.cert_store_stats()["x509"]:
+        named = environ["SSL_CERT_FILE"]
+        text = f"names {named!r}, which has no certificates" if named else "is empty"
+        raise AuthoritiesError(f"SSL_CERT_FILE {text}")
     if path := environ.get(_OTHER_BUNDLE):
         is_folder = os.path.isdir(path)  # noqa: PTH112
         try:

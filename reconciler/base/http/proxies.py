@@ -8,10 +8,12 @@ Sources: RFC 9110, sections 9.3.6 and 11.7; the variables are those of curl, and
 
 from __future__ import annotations
 
+import os
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Any
+from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from msgspec import Struct
 
@@ -19,7 +21,8 @@ from reconciler.base.http.wire import Destination, Incoming, UnusableAnswerError
 from reconciler.base.sanitize import one_line
 
 _PORTS = {"http": 80, "https": 443}
-_NAMES = (("https_proxy", "HTTPS_PROXY"), ("all_proxy", "ALL_PROXY"))
+_NAMES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
+_SOCKS = re.compile(r"socks(?:4a?|5h?)?")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _WITH_PORT = re.compile(r"(?P<host>[^:]+|\[[^\]]+\]):(?P<port>[0-9]+)")
 _REALM = re.compile(r'realm="([^"]*)"', re.IGNORECASE)
@@ -53,6 +56,9 @@ class Proxy(Struct, frozen=True):
     def __repr__(self) -> str:
         return f"Proxy({self.origin!r})"
 
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [("origin", self.origin)]
+
     @property
     def origin(self) -> str:
         """Return its URL, without credentials."""
@@ -73,10 +79,11 @@ def proxy_for(to: Destination, environ: Mapping[str, str]) -> Proxy | None:
     Raises:
         ProxyError: The variable names no http or https proxy.
     """
-    if to.scheme != "https" or _is_local(to.host) or to.host in _METADATA:
+    host = to.host.rstrip(".")
+    if to.scheme != "https" or _is_local(host) or host in _METADATA:
         return None
     variable, value = _named(environ)
-    if not value or _is_exempt(to, environ.get("no_proxy", environ.get("NO_PROXY", ""))):
+    if not value or _is_exempt(to, environ.get("no_proxy") or environ.get("NO_PROXY") or ""):
         return None
     return _parsed(variable, value)
 
@@ -110,13 +117,19 @@ def unreachable(proxy: Proxy, reason: str) -> ProxyError:
     """Return the error for a proxy with which the connection failed before the tunnel was there."""
     hint = f"check {proxy.variable} and the network"
     if proxy.scheme == "https":
-        hint += ", and that SSL_CERT_FILE names the authority of its certificate"
+        hint += "; the proxy must speak TLS itself, with a certificate of a trusted authority"
     return ProxyError(f"the proxy {proxy.origin} ({proxy.variable}) can't be reached: {reason}", hint)
 
 
 def _unauthorized(challenge: str, named: str, proxy: Proxy) -> ProxyError:
     found = _REALM.search(challenge)
-    realm = f' for "{one_line(found[1][:_MOST_QUOTED])}"' if found else ""
+    # Some proxies repeat what they were sent.
+    quoted = one_line(found[1].replace(proxy.credentials or "\0", "***")[:_MOST_QUOTED]) if found else ""
+    realm = f' for "{quoted}"' if quoted else ""
+    if challenge and "basic" not in challenge.lower():
+        kind = one_line(challenge.partition(" ")[0][:_MOST_QUOTED])
+        hint = "run a local proxy that logs in to it, or name hosts that need none in NO_PROXY"
+        return ProxyError(f"{named} demands a login of the kind {kind}, which can't be used (407)", hint)
     if proxy.credentials:
         message = f"{named} refuses the user name and the password{realm} (407)"
         return ProxyError(message, f"correct them in {proxy.variable}; write special characters as %XX")
@@ -127,8 +140,7 @@ def _unauthorized(challenge: str, named: str, proxy: Proxy) -> ProxyError:
 
 def _named(environ: Mapping[str, str]) -> tuple[str, str]:
     """Return the variable that names a proxy, and its value; "" for none."""
-    for small, capital in _NAMES:
-        variable = small if small in environ else capital
+    for variable in _NAMES:
         if value := environ.get(variable, "").strip():
             return variable, value
     return "", ""
@@ -136,36 +148,48 @@ def _named(environ: Mapping[str, str]) -> tuple[str, str]:
 
 def _parsed(variable: str, value: str) -> Proxy:
     scheme = value.partition("://")[0].lower() if "://" in value else "http"
-    if scheme.startswith("socks"):
+    if _SOCKS.fullmatch(scheme):
         message = f"{variable} names a proxy of the kind {scheme}, which can't be used"
         raise ProxyError(message, "name an http or https proxy, or unset it and add the hosts to NO_PROXY")
     try:
         parts = urlsplit(value if "://" in value else f"http://{value}")
-        host, port = parts.hostname or "", parts.port or _PORTS.get(scheme, 0)
+        host, port = parts.hostname or "", _PORTS.get(scheme, 0) if parts.port is None else parts.port
+        # An "@" there ends a password with a "/", a "?" or a "#" in it.
+        is_whole = "@" not in f"{parts.path}{parts.query}{parts.fragment}"
     except ValueError:
-        host, port = "", 0
-    if scheme not in _PORTS or not _HOST.fullmatch(host) or not port:
+        host, port, is_whole = "", 0, False
+    if scheme not in _PORTS or not _HOST.fullmatch(host) or not port or not is_whole:
         # Its value may contain a password.
-        raise ProxyError(
-            f"{variable} isn't the address of a proxy", "write http://HOST:PORT, or https://HOST:PORT"
-        )
+        hint = "write http://HOST:PORT or https://HOST:PORT; special characters of a password as %XX"
+        raise ProxyError(f"{variable} isn't the address of a proxy", hint)
     return Proxy(scheme, host, port, variable, _basic(parts))
 
 
 def _basic(parts: SplitResult) -> str:
     if parts.username is None:
         return ""
-    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return f"Basic {b64encode(pair.encode()).decode()}"
+    pair = b":".join(unquote_to_bytes(os.fsencode(each)) for each in (parts.username, parts.password or ""))
+    return f"Basic {b64encode(pair).decode()}"
 
 
 def _is_local(host: str) -> bool:
-    name = host.rstrip(".")
-    return name == "localhost" or name.endswith(".localhost") or name == "::1" or _is_of_loopback(name)
+    address = _address_of(host)
+    if address is None:
+        return host == "localhost" or host.endswith(".localhost")
+    address = getattr(address, "ipv4_mapped", None) or address
+    return bool(address.is_loopback or address.is_unspecified)
 
 
-def _is_of_loopback(name: str) -> bool:
-    return re.fullmatch(r"127(?:\.[0-9]{1,3}){3}", name) is not None
+def _address_of(host: str) -> Any:
+    """Return the address that a host is; None for a name."""
+    if not (host[-1:].isdigit() or ":" in host):
+        return None
+    import ipaddress  # here, as few requests go to an address
+
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 def _is_exempt(to: Destination, exceptions: str) -> bool:
@@ -183,15 +207,12 @@ def _names(entry: str, to: Destination) -> bool:
         entry = found["host"]
     host = to.host.rstrip(".")
     name = entry.strip("[]").removeprefix("*").removeprefix(".").rstrip(".")
-    return bool(name) and (host == name or host.endswith(f".{name}") or _is_in_network(host, name))
-
-
-def _is_in_network(host: str, network: str) -> bool:
-    if not (host[-1:].isdigit() or ":" in host):
-        return False
-    import ipaddress  # here, as few requests go to an address
+    address = _address_of(host)
+    if address is None:
+        return bool(name) and (host == name or host.endswith(f".{name}"))
+    import ipaddress
 
     try:
-        return ipaddress.ip_address(host) in ipaddress.ip_network(network, strict=False)
+        return address in ipaddress.ip_network(name, strict=False)
     except ValueError:
         return False

@@ -136,7 +136,7 @@ class DirectTransport:
         except Exception as error:
             from reconciler.base.http import unreachable  # slow to import, and only needed now
 
-            raise unreachable.explained(address, error, proxy, end) from None
+            raise unreachable.explained(address, error, proxy, end, self._tls) from None
 
     def _proxy(self, address: Destination) -> Proxy | None:
         if address.scheme == "http" or not any(name in self._environ for name in _PROXY_VARIABLES):

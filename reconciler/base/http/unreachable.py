@@ -20,11 +20,14 @@ _MOST_QUOTED = 200
 _UNKNOWN_ISSUERS = (2, 18, 19, 20, 21)
 
 
-def explained(address: Destination, error: Exception, proxy: Proxy | None, end: float) -> NotSentError:
+def explained(
+    address: Destination, error: Exception, proxy: Proxy | None, end: float, trusted: ssl.SSLContext | None
+) -> NotSentError:
     """Return the error to report for a connection that wasn't made.
 
     Args:
         proxy: The proxy that the connection was to take.
+        trusted: The context of the connection.
         end: The deadline on the monotonic clock of a look at the server's certificate.
     """
     if isinstance(error, ProxyError):
@@ -35,7 +38,7 @@ def explained(address: Destination, error: Exception, proxy: Proxy | None, end: 
         )
     reason = why(error)
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _untrusted(address, error, proxy, end)
+        return _untrusted(address, error, proxy, end, trusted)
     hint = _hint(address, error, proxy)
     return NotSentError(f"{address.origin} can't be reached: {reason}", hint=hint)
 
@@ -51,7 +54,11 @@ def _hint(address: Destination, error: Exception, proxy: Proxy | None) -> str:
 
 
 def _untrusted(
-    address: Destination, error: ssl.SSLCertVerificationError, proxy: Proxy | None, end: float
+    address: Destination,
+    error: ssl.SSLCertVerificationError,
+    proxy: Proxy | None,
+    end: float,
+    trusted: ssl.SSLContext | None,
 ) -> NotSentError:
     message = (
         f"{address.origin} can't be reached: its certificate isn't trusted: {one_line(error.verify_message)}"
@@ -60,23 +67,24 @@ def _untrusted(
         return NotSentError(
             message, hint="check for a proxy or a firewall that answers in the server's place"
         )
-    issuer = _issuer_of(address, proxy, end)
+    issuer = _issuer_of(address, proxy, end, trusted)
     issued = f" (issued by {issuer})" if issuer else ""
     hint = "if that authority is your company's, name the file of its certificate in SSL_CERT_FILE"
     return NotSentError(message + issued, hint=hint)
 
 
-def _issuer_of(address: Destination, proxy: Proxy | None, end: float) -> str:
+def _issuer_of(address: Destination, proxy: Proxy | None, end: float, trusted: ssl.SSLContext | None) -> str:
     """Return the issuer of the server's certificate, "" if it can't be read.
 
-    The look sends no request: the connection ends after the certificate.
+    The look sends the server no request: the connection ends after the certificate. The proxy must be the
+    trusted one, as it gets its credentials again.
     """
     anyone = ssl.create_default_context()
     anyone.check_hostname = False
     anyone.verify_mode = ssl.CERT_NONE
     with (
         suppress(Exception),
-        closing(open_connection(address, max(end, time.monotonic() + 2), anyone, proxy)) as made,
+        closing(open_connection(address, max(end, time.monotonic() + 2), anyone, proxy, trusted)) as made,
     ):
         from cryptography import x509  # a library of google-auth's
 

@@ -297,7 +297,11 @@ def obstacle_to_proxy(environ: Mapping[str, str]) -> str:
     for name in ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         if environ.get(name):
             scheme, mark, _ = environ[name].partition("://")
-            return f"{name} names a proxy of the kind {scheme}" if mark and scheme.lower() != "http" else ""
+            if not mark or scheme.lower() == "http":
+                return ""
+            # What stands there may be a password.
+            known = scheme if re.fullmatch(r"https|socks(?:4a?|5h?)?", scheme.lower()) else "unknown here"
+            return f"{name} names a proxy of the kind {known}"
     return ""
 
 
