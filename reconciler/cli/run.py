@@ -38,11 +38,9 @@ def _run(words: list[str], env: dict[str, str]) -> int:
         raise UsageError(f"there is no program {words[0]!r}", hint="write its path, or see PATH") from None
     except OSError as error:
         raise UsageError(f"{words[0]!r} can't be run: {error.strerror}") from None
-    while True:
-        try:
-            code = process.wait()
-            return code if code >= 0 else _BY_SIGNAL - code
-        except KeyboardInterrupt as stop:
-            # A terminal sends Ctrl-C to the program too; other signals reach this process alone.
-            if stop.args and stop.args[0] != signal.SIGINT:
-                process.send_signal(stop.args[0])
+    # Signals reach this process alone, but for a terminal's Ctrl-C, which reaches the program too.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda received, _frame: process.send_signal(received))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    code = process.wait()
+    return code if code >= 0 else _BY_SIGNAL - code

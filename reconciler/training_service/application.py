@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TypeGuard, TypeVar
 
 from reconciler import __version__
+from reconciler.base.http import DirectTransport
 from reconciler.base.listener.message import Request, Responder, Response
 from reconciler.training_service.address import unserved
 from reconciler.training_service.apis.ai_platform import MlJobs
@@ -47,19 +48,20 @@ from reconciler.training_service.http.message import (
 )
 from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.state import database
-from reconciler.training_service.state.database import CLAIMS, REACHABLE, Database, DatabaseError, Store
+from reconciler.training_service.state.database import (
+    CLAIMS,
+    PUBLIC,
+    REACHABLE,
+    Database,
+    DatabaseError,
+    Store,
+)
 from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
 from reconciler.training_service.storage import batch
 from reconciler.training_service.storage.api import StorageApi
 from reconciler.training_service.storage.files import is_bucket_name
 from reconciler.training_service.storage.incoming import Uploads
-from reconciler.training_service.storage.public import (
-    PUBLIC,
-    LayeredObjects,
-    PublicBuckets,
-    google,
-    set_public,
-)
+from reconciler.training_service.storage.public import LayeredObjects, PublicBuckets, set_public
 
 MAX_MESSAGE = 10 * 1024 * 1024
 """The size limit of JSON bodies in bytes; it doesn't apply to uploads."""
@@ -147,7 +149,10 @@ class Application:
         read_only: bool = False,
     ) -> None:
         pages = Pages(store)
-        public = PublicBuckets(home, lambda: store.setting(PUBLIC) or (), google())
+        # A stopped service's state is read without a change of its home.
+        public = PublicBuckets(
+            home, lambda: () if read_only else store.setting(PUBLIC) or (), DirectTransport()
+        )
         objects = LayeredObjects(home, store.database, store.clock, public)
         self._clock = store.clock
         self._read_only = read_only

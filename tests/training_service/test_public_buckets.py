@@ -6,6 +6,7 @@ import os
 import ssl
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -116,6 +117,7 @@ if IS_INSIDE:
         assert theirs is not None
         same = ("generation", "metageneration", "crc32c", "md5_hash", "size", "content_type", "updated")
         assert [getattr(blob, name) for name in same] == [getattr(theirs, name) for name in same]
+        assert not [path for path, _ in google.asked if "/download/" in path]
         assert (blob.download_as_text(), bucket.blob("z").download_as_bytes()) == ("one", b"")
         assert bucket.blob("a/x.csv").download_as_bytes(start=1, end=1) == b"n"
         assert own.get(f"/{BUCKET}/a/x.csv").content == b"one"
@@ -178,6 +180,26 @@ if IS_INSIDE:
         read = {blob.name: blob.download_as_text() for blob in bucket.list_blobs()}
         assert read == {"a/x": "mine", "b": "theirs", "c": "mine"}
         assert [blob.size for blob in bucket.list_blobs()] == [4, 6, 4]
+
+    def test_many_readers_at_once_get_whole_objects_though_room_is_made(
+        google: Google, own: Service, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(public, "LARGEST", 3000)
+        for number in range(8):
+            google.bucket.blob(str(number)).upload_from_string(f"{number}" * 1000)
+
+        def read(number: int) -> bytes:
+            return own.get(f"/{BUCKET}/{number % 8}").content
+
+        with ThreadPoolExecutor(6) as pool:
+            for number, content in enumerate(pool.map(read, range(80))):
+                assert content == f"{number % 8}".encode() * 1000
+
+    def test_names_that_no_file_can_have_are_read_all_the_same(google: Google, own: Service) -> None:
+        bucket = client_of(own).bucket(BUCKET)
+        with pytest.raises(BadRequest, match="Google answers 400"):  # as the server here has files too
+            bucket.blob("a//b").download_as_bytes()
+        assert any("a%2F%2Fb" in path for path, _ in google.asked)
 
     def test_nothing_is_written_to_a_public_bucket(google: Google, own: Service) -> None:
         google.bucket.blob("x").upload_from_string("theirs")

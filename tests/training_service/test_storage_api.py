@@ -774,6 +774,7 @@ def test_objects_with_a_key_of_the_customer_s_are_refused(service: Service) -> N
         ("POST", path("a") + "/rewriteTo/b/bucket/o/b", copied),
         ("POST", path("a") + "/rewriteTo/b/bucket/o/b?destinationKmsKeyName=k", {}),
         ("POST", f"{UPLOAD}?uploadType=media&name=b&kmsKeyName=k", {}),
+        ("POST", f"{UPLOAD}?uploadType=media&name=b&predefinedAcl=publicRead", {}),
     ):
         assert service.call(method, place, None if method == "GET" else b"", headers).status == 501
     assert names(service) == ["a"]
@@ -805,7 +806,9 @@ def test_an_object_under_a_hold_stays_as_it_is(service: Service, hold: str, kind
     made = put(service, "a", b"held").json
     put(service, "b")
     assert service.call("PATCH", path("a"), {hold: True}).json[hold]
+    merged = {"sourceObjects": [{"name": "a"}, {"name": "b"}], "deleteSourceObjects": True}
     for answer in (
+        service.post(path("d") + "/compose", merged),
         service.call("DELETE", path("a")),
         put(service, "a", b"other"),
         service.post(path("b") + "/rewriteTo/b/bucket/o/a"),
@@ -817,6 +820,7 @@ def test_an_object_under_a_hold_stays_as_it_is(service: Service, hold: str, kind
         assert f"Object 'bucket/a' is under active {kind} hold" in answer.error
     found = service.get(path("a")).json
     assert (found["generation"], found["size"]) == (made["generation"], "4")
+    assert names(service) == ["a", "b"]
     service.call("PATCH", path("a"), {hold: False})
     assert service.call("DELETE", path("a")).status == 204
 
@@ -865,13 +869,28 @@ def test_a_batch_answers_each_request_in_its_order(service: Service) -> None:
 def test_a_batch_is_for_metadata_and_has_limits(service: Service) -> None:
     for part in (
         f"GET /download{path('a')} HTTP/1.1\r\n\r\n",
+        f"GET {path('a')}?alt=media HTTP/1.1\r\n\r\n",
+        f"GET {path('a')}?$alt=media HTTP/1.1\r\n\r\n",
         "GET /_service/health HTTP/1.1\r\n\r\n",
+        "GET http://[bad/storage/v1/b HTTP/1.1\r\n\r\n",
         "GET",
     ):
         assert batched(service, part).status == 400
     many = [f"GET {path('a')} HTTP/1.1\r\n\r\n"] * 101
-    assert batched(service, *many).error.endswith("The batch has 101 calls; at most 100 are allowed.")
+    assert batched(service, *many).error.endswith("At most 100 calls are allowed in a batch.")
     assert service.call("POST", "/batch/storage/v1", b"x", {"Content-Type": "text/plain"}).status == 400
+
+
+def test_a_batch_with_an_odd_id_is_answered_without_it(service: Service) -> None:
+    put(service, "a")
+    part = f"--x\r\nContent-ID: <\u00e9>\r\n\r\nDELETE {path('a')} HTTP/1.1\r\n\r\n\r\n--x--\r\n"
+    headers = {"Content-Type": "multipart/mixed; boundary=x"}
+    answer = service.call("POST", "/batch/storage/v1", part.encode(), headers)
+    assert (answer.status, b"HTTP/1.1 204" in answer.content, b"Content-ID" in answer.content) == (
+        200,
+        True,
+        False,
+    )
 
 
 def test_a_batch_of_a_job_reaches_what_the_job_reaches(service: Service) -> None:

@@ -15,6 +15,7 @@ from urllib.parse import quote
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEAD = 9  # bytes of a frame before its payload
 _HEADERS, _SETTINGS, _PING, _GOAWAY = 1, 4, 6, 7
+_LARGEST = 16_384  # bytes of a payload, until a server allows more
 _ACK = _END_OF_STREAM = 1
 _END_OF_HEADERS = 4
 _UNIMPLEMENTED = "12"  # google/rpc/code.proto
@@ -43,6 +44,8 @@ def _frames(incoming: BinaryIO) -> Iterator[tuple[int, int, int, bytes]]:
     """Yield each frame's type, flags, stream and payload, to the connection's end."""
     while len(head := incoming.read(_HEAD)) == _HEAD:
         length = int.from_bytes(head[:3], "big")
+        if length > _LARGEST:
+            return
         yield head[3], head[4], int.from_bytes(head[5:], "big") & 0x7FFF_FFFF, incoming.read(length)
 
 

@@ -51,6 +51,7 @@ _CONNECT_SECONDS = 30.0
 _NOTED_BUCKETS = 20
 _API_HOST, _XML_HOST = STORAGE_HOSTS
 _API = re.compile(r"/(?:(?:resumable/)?upload/|download/)?storage/v1/b(?:/(?P<bucket>[^/]*)(?:/.*)?)?")
+_BATCH = "/batch/storage/v1"
 # Headers of one connection, and those that a request or an answer gets anew here.
 _OF_CONNECTION = {
     *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
@@ -93,6 +94,8 @@ def bucket_of(host: str, path: str) -> str | None:
     """
     if host.endswith(f".{_XML_HOST}"):
         return host.removesuffix(f".{_XML_HOST}")
+    if path == _BATCH:
+        return ""
     found = _API.fullmatch(path)
     if found:
         return unquote(found["bucket"] or "")
@@ -256,7 +259,7 @@ class _Requests(_Handler):
 
     def __init__(self, request: ssl.SSLSocket, client_address: Any, server: _Server, host: str) -> None:
         self._host = host
-        self._own_tokens = {f"Bearer {token}" for token in (server.settings.token, *_OWN_TOKENS)}
+        self._own_tokens = {server.settings.token, *_OWN_TOKENS}
         super().__init__(request, client_address, server)
 
     def _answer(self) -> None:
@@ -267,20 +270,27 @@ class _Requests(_Handler):
         is_storage = self._host in STORAGE_HOSTS or self._host.endswith(f".{_XML_HOST}")
         bucket = bucket_of(self._host, path) if is_storage else None
         authorization = self.headers.get("Authorization", "")
-        if self._host == LOGGING_HOST and authorization in {"", *self._own_tokens}:
-            self._ask_service()
-        elif bucket is not None and (not bucket or self.server.has_bucket(bucket)):
+        is_program = bool(self.server.settings.api)
+        if bucket is not None and (is_program or not bucket or self.server.has_bucket(bucket)):
             self._ask_service(f"/{bucket}" if self._host.endswith(f".{_XML_HOST}") else "")
-        elif is_storage or authorization not in self._own_tokens:
-            self._ask_google(bucket)
-        elif self.server.settings.api and _APIS.fullmatch(self._host):
+        elif is_program and _APIS.fullmatch(self._host):
+            # Whatever its credentials: a job that was meant for here must not be created at Google.
             self._ask_service()
+        elif self._host == LOGGING_HOST and (not authorization or self._is_own(authorization)):
+            self._ask_service()
+        elif is_storage or not self._is_own(authorization):
+            self._ask_google(bucket)
         else:
             reason = refusal_of(self._host, grpc=False, program=bool(self.server.settings.api))
             self.server.note(self._host, reason)
             self._fail(501, reason)
 
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _answer
+
+    def _is_own(self, authorization: str) -> bool:
+        """Return whether the credentials are the run's own, which are worth nothing at Google."""
+        scheme, _, token = authorization.partition(" ")
+        return scheme.lower() == "bearer" and token.strip() in self._own_tokens
 
     def _ask_service(self, prefix: str = "") -> None:
         storage, api = self.server.storage, self.server.settings.api
@@ -297,7 +307,7 @@ class _Requests(_Handler):
             self._fail(503, "The training service isn't running.")
 
     def _ask_google(self, bucket: str | None) -> None:
-        if bucket:
+        if bucket and is_bucket_name(bucket):
             self.server.note(
                 bucket,
                 f"The training service has no bucket {bucket}: requests for it go to Google, and without"
@@ -306,7 +316,7 @@ class _Requests(_Handler):
         headers = [
             (name, value)
             for name, value in self._headers()
-            if name.lower() != "authorization" or value not in self._own_tokens
+            if name.lower() != "authorization" or not self._is_own(value)
         ]
         try:
             connection = self.server.connected(self._host, 443, self.server.trusted)

@@ -28,7 +28,7 @@ from reconciler.training_service.jobs.launch import (
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner import containers
 from reconciler.training_service.runner.launcher import Runners
-from reconciler.training_service.state.database import CLAIMS, REACHABLE, Store
+from reconciler.training_service.state.database import CLAIMS, PUBLIC, REACHABLE, Store
 from reconciler.training_service.state.records import (
     ML_JOBS,
     Code,
@@ -308,7 +308,10 @@ class RunStarter:
         return datetime.fromisoformat(phase.time), end
 
     def _host(self, job: JobRecord, reservation: Reservation) -> Host:
-        reserved, reachable = (tuple(self._store.setting(name) or ()) for name in (CLAIMS, REACHABLE))
+        reserved, reachable, public = (
+            tuple(self._store.setting(name) or ()) for name in (CLAIMS, REACHABLE, PUBLIC)
+        )
+        reserved += public  # as files: a trainer's would come before Google's, for all jobs
         buckets = self._home / "gcs"
         url = self._storage_url(job)
         return Host(url, buckets, self._machine, reservation.ports, reservation.gpus, reserved, reachable)

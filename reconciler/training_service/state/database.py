@@ -189,6 +189,9 @@ def rfc3339(moment: datetime) -> str:
 CLAIMS = "claims_buckets"
 """Setting with the names of the buckets that no job may access."""
 
+PUBLIC = "public_buckets"
+"""Setting with the names of the buckets that are read from Google."""
+
 REACHABLE = "reachable_buckets"
 """Setting with the names of the buckets that every job may access, named by its resource or not."""
 

@@ -24,6 +24,7 @@ from reconciler.training_service.storage.objects import (
     Bucket,
     Conditions,
     Content,
+    check_holds,
     not_met,
 )
 from reconciler.training_service.storage.public import LayeredObjects, UnreachableError
@@ -44,7 +45,12 @@ LARGEST_PAGE = 1000
 _AFTER_ALL = "\U0010ffff"
 # Parameters that are refused, because ignoring them would change the answer's meaning or leave an object less
 # protected than its owner asked for.
-_NOT_SERVED = ("softDeleted", "filter", "restoreToken", "kmsKeyName", "destinationKmsKeyName")
+_NOT_SERVED = (
+    *("softDeleted", "filter", "restoreToken", "kmsKeyName", "destinationKmsKeyName"),
+    *("enableObjectRetention", "predefinedDefaultObjectAcl"),
+)
+_ACLS = ("predefinedAcl", "destinationPredefinedAcl")
+_FOR_OTHERS = ("authenticatedRead", "publicRead", "publicReadWrite")
 # https://cloud.google.com/storage/docs/encryption/customer-supplied-keys
 _CUSTOMER_KEYS = ("x-goog-encryption-", "x-goog-copy-source-encryption-")
 _MAX_COMPONENTS = 32  # https://cloud.google.com/storage/quotas#objects
@@ -201,7 +207,7 @@ class StorageApi:
         own = list(islice(self._listed(call, bucket, query, start), most))
         remote = (
             each if isinstance(each, StoredObject) else Found(each, None)
-            for each in self._objects.public.listed(bucket, query.parameters(most), start)
+            for each in self._objects.public.listed(bucket, query.parameters(most), _offset(start))
             if call.access.object(bucket, each if isinstance(each, str) else each.name)
         )
         try:
@@ -267,6 +273,8 @@ class StorageApi:
 
     def _move(self, call: Call) -> JsonObject:
         source, target = _object(call, name="sourceObject"), _object(call, name="destinationObject")
+        if source != target:
+            check_holds(self._objects.get(*source))  # before there is a copy
         original, copy = self._copied(call, source, target)
         if source != target:  # otherwise the object would be lost
             # The original's generation: a newer object of that name must stay.
@@ -283,6 +291,8 @@ class StorageApi:
             raise invalid(f"{text} ({_MAX_COMPONENTS}).")
         with ExitStack() as stack:
             contents = [self._component(call, bucket, source, stack) for source in sources]
+            for content in contents if call.body.get("deleteSourceObjects") else ():
+                check_holds(content.object)
             body = composed(object_body(call.body.get("destination", {})), [each.object for each in contents])
             pieces = chain.from_iterable(chunks(content.file) for content in contents)
             with self._uploads.staged(pieces) as staged:
@@ -377,6 +387,14 @@ class _Listing:
         return "" if place < 0 else found.name[: place + len(self.delimiter)]
 
 
+def _offset(start: str) -> str:
+    """Return a start that Google takes: the first text after all that begin with a prefix."""
+    if not start.endswith(_AFTER_ALL):
+        return start
+    prefix = start.removesuffix(_AFTER_ALL)
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
 def _bucket(call: Call) -> str:
     call.access.check_bucket(call.path["bucket"])
     return call.path["bucket"]
@@ -419,6 +437,10 @@ def _unless_unserved(handler: Handler, call: Call) -> Response | JsonObject | Li
     for parameter in _NOT_SERVED:
         if call.parameters.get(parameter):
             raise ApiError("UNIMPLEMENTED", f"This service doesn't know {parameter}.")
+    for parameter in _ACLS:
+        if call.text(parameter) in _FOR_OTHERS:
+            message = f"This service gives nothing to others: leave out {parameter}={call.text(parameter)}."
+            raise ApiError("UNIMPLEMENTED", message)
     key = next((name for name in call.request.headers if name.startswith(_CUSTOMER_KEYS)), None)
     if key is not None:
         message = f"This service encrypts no objects: send the request without a key of your own ({key})."

@@ -35,16 +35,10 @@ def answer(request: Request, largest: int, handle: Callable[[Request], Response]
     body = request.body.read(largest + 1)
     if len(body) > largest:
         raise invalid(f"Request payload size exceeds the limit: {largest} bytes.")
-    head = f"Content-Type: {request.headers.get('content-type', '')}\r\n\r\n".encode("latin-1", "replace")
-    batch = BytesParser().parsebytes(head + body)
-    parts = [part for part in batch.walk() if part is not batch]
-    if not batch.is_multipart():
-        raise invalid("A batch is a multipart/mixed body whose Content-Type names its boundary.")
-    if len(parts) > _MOST_CALLS:
-        raise invalid(f"The batch has {len(parts)} calls; at most {_MOST_CALLS} are allowed.")
+    parts = _parts(request.headers.get("content-type", ""), body)
     boundary = f"batch_{secrets.token_urlsafe(16)}"
-    inner = [(part, _request_in(part, request)) for part in parts]
-    answers = [_part(part.get("Content-ID", ""), handle(call)) for part, call in inner]
+    calls = [(_id_of(part), _request_in(part, request)) for part in parts]
+    answers = [_part(name, handle(call)) for name, call in calls]
     lines = [line for each in answers for line in (f"--{boundary}".encode(), each)]
     content = b"\r\n".join([*lines, f"--{boundary}--".encode(), b""])
     headers = (
@@ -52,6 +46,25 @@ def answer(request: Request, largest: int, handle: Callable[[Request], Response]
         ("Content-Length", str(len(content))),
     )
     return Response(200, headers, content)
+
+
+def _parts(content_type: str, body: bytes) -> list[Message]:
+    if body.count(b"\n--") > _MOST_CALLS:  # the first boundary has no line before it, the last no part
+        raise invalid(f"At most {_MOST_CALLS} calls are allowed in a batch.")
+    head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
+    try:
+        parts = BytesParser().parsebytes(head + body).get_payload()
+    except RecursionError:
+        parts = ""
+    if not isinstance(parts, list):
+        raise invalid("A batch is a multipart/mixed body whose Content-Type names its boundary.")
+    return [part for part in parts if isinstance(part, Message)]
+
+
+def _id_of(part: Message) -> str:
+    """Return the Content-ID of the answer to a part; "" for none."""
+    name = str(part.get("Content-ID", "")).strip("<> ")
+    return f"<response-{name}>" if name and name.isascii() and name.isprintable() else ""
 
 
 def _request_in(part: Message, outer: Request) -> Request:
@@ -63,12 +76,18 @@ def _request_in(part: Message, outer: Request) -> Request:
         raise invalid("Each part of a batch must be an HTTP request: METHOD PATH HTTP/1.1.")
     head, *body = _END_OF_HEAD.split(rest, maxsplit=1)
     message = BytesParser().parsebytes(head)
-    target = urlsplit(words[1])
+    try:
+        target = urlsplit(words[1])
+    except ValueError:
+        raise invalid("Each part of a batch must be a request for a path.") from None
     path = target.path.removeprefix(urlsplit(outer.base).path)
     if not path.startswith(_SERVED):
         raise invalid(f"A batch takes requests for {_SERVED} alone, without uploads and downloads: {path}")
     headers = {**_shared(outer.headers), **{name.lower(): str(value) for name, value in message.items()}}
-    return Request.of(words[0], f"{path}?{target.query}", headers, b"".join(body).strip(), outer.base)
+    inner = Request.of(words[0], f"{path}?{target.query}", headers, b"".join(body).strip(), outer.base)
+    if inner.parameter("alt") == "media":
+        raise invalid("A batch has no downloads: ask for each object's content by itself.")
+    return inner
 
 
 def _shared(headers: Mapping[str, str]) -> dict[str, str]:
@@ -76,10 +95,14 @@ def _shared(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _part(content_id: str, response: Response) -> bytes:
-    name = f"<response-{content_id.strip('<>')}>" if content_id.isprintable() else ""
     content = response.read()
     status = f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}"
     headers = {**dict(response.headers), "Content-Length": str(len(content))}
-    lines = ["Content-Type: application/http", *([f"Content-ID: {name}"] if content_id else []), "", status]
+    lines = [
+        "Content-Type: application/http",
+        *([f"Content-ID: {content_id}"] if content_id else []),
+        "",
+        status,
+    ]
     lines += [f"{key}: {value}" for key, value in headers.items()]
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + content

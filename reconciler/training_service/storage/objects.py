@@ -181,7 +181,7 @@ class Objects:
         recorded = self._row(bucket, name)
         if status is not None and recorded is not None and recorded.is_of(status):
             return recorded
-        content = self.open(bucket, name)
+        content = Objects.open(self, bucket, name)  # a file of the home, also in a class that has others
         content.file.close()
         return content.object
 
@@ -215,14 +215,14 @@ class Objects:
         status = staged.path.stat()
         # The announcement is a transaction of its own, so the conditions are checked again in the next one.
         with self._transaction(bucket, name, conditions) as (connection, _, current):
-            _check_holds(current)
+            check_holds(current)
             index.announce(connection, bucket, name, status.st_ino, staged.checksums.md5, body)
         with (
             self._withdraw_if_refused(bucket, name, status.st_ino),
             self._transaction(bucket, name, conditions) as (connection, tree, current),
             self._folder(bucket) as folder,
         ):
-            _check_holds(current)
+            check_holds(current)
             parts = files.parts_of(name)
             if name.endswith("/"):
                 files.make_folder(folder, parts)
@@ -265,7 +265,7 @@ class Objects:
         ):
             if current is None or generation not in (None, current.generation):
                 raise _no_object(bucket, name)
-            _check_holds(current)
+            check_holds(current)
             files.remove(tree, parts)
             index.forget(connection, bucket, name)
             if name.endswith("/"):
@@ -406,7 +406,7 @@ class Objects:
 _HOLDS = {"temporaryHold": "Temporary", "eventBasedHold": "Event-Based"}
 
 
-def _check_holds(current: StoredObject | None) -> None:
+def check_holds(current: StoredObject | None) -> None:
     """Raise PERMISSION_DENIED if the object is under a hold."""
     for field_name, kind in _HOLDS.items():
         if current is not None and current.body.get(field_name):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import random
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -27,24 +27,22 @@ from weakref import WeakValueDictionary
 from msgspec.structs import asdict
 
 from reconciler.base.http import (
-    DirectTransport,
     HttpRequest,
     HttpResponse,
     NoAnswerError,
     NotSentError,
-    RetryingReads,
     Transport,
 )
+from reconciler.base.http.send import BUSY_STATUSES
 from reconciler.training_service.http.message import ApiError
-from reconciler.training_service.state.database import Database, Store
+from reconciler.training_service.state.database import PUBLIC, Database, Store
 from reconciler.training_service.state.records import Json, JsonObject
 from reconciler.training_service.storage.incoming import Staged, Uploads
 from reconciler.training_service.storage.index import StoredObject
 from reconciler.training_service.storage.objects import ANY, Bucket, Conditions, Content, Objects
 from reconciler.training_service.storage.resources import stored_of
 
-PUBLIC = "public_buckets"
-"""Setting with the names of the buckets that are read from Google."""
+_MADE = "public_buckets_made"  # of these, the buckets whose folders didn't exist before
 
 LARGEST = 5 * 1024**3
 """The limit of all kept contents, in bytes."""
@@ -52,7 +50,10 @@ LARGEST = 5 * 1024**3
 _GOOGLE = "https://storage.googleapis.com"
 _PIECE = 16 * 1024 * 1024  # bytes of one request, which the transport holds in memory
 _FRESH = 30.0  # seconds in which an object's metadata isn't asked for again
-_ATTEMPTS = 3
+_TRIES = 3
+_PLACES = 4  # requests at once, of the service's eight threads
+_WAITS_FOR_PLACE = 5.0  # seconds
+_OUT_OF_REACH = 10.0  # seconds in which Google isn't asked again
 
 
 class UnreachableError(Exception):
@@ -74,6 +75,8 @@ class PublicBuckets:
         self._known: dict[tuple[str, str], tuple[float, StoredObject]] = {}
         self._locks: WeakValueDictionary[Path, threading.Lock] = WeakValueDictionary()
         self._lock = threading.Lock()
+        self._places = threading.BoundedSemaphore(_PLACES)
+        self._out_of_reach = (0.0, "")
 
     def has(self, bucket: str) -> bool:
         """Return whether the settings name the bucket."""
@@ -96,6 +99,8 @@ class PublicBuckets:
             if kept is None:
                 self._refuse_unreachable(bucket, name, error)
             return kept
+        if response.status in BUSY_STATUSES and (kept := self._kept(bucket, name)) is not None:
+            return kept
         if response.status == 404:
             raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}")
         found = stored_of(_resource(response, f"gs://{bucket}/{name}"))
@@ -113,10 +118,15 @@ class PublicBuckets:
         with self._lock:
             lock = self._locks.setdefault(path, threading.Lock())
         with lock:
-            if not path.exists():
-                self._fetch(found, path)
-            path.touch()  # the least recently used go first
-            return Content(found, path.open("rb"))
+            for _ in range(_TRIES):
+                try:
+                    file = path.open("rb")
+                except FileNotFoundError:  # not fetched yet, or removed just now to make room
+                    self._fetch(found, path)
+                    continue
+                os.utime(file.fileno())  # the least recently used go first
+                return Content(found, file)
+        raise ApiError("UNAVAILABLE", f"gs://{bucket}/{name} is removed again and again to make room.")
 
     def listed(self, bucket: str, query: Mapping[str, str], start: str) -> Iterator[StoredObject | str]:
         """Yield the objects from the name `start` on, and the common prefixes as texts, in order.
@@ -152,12 +162,23 @@ class PublicBuckets:
         raise ApiError("FAILED_PRECONDITION", f"{message} Without a network, put the file here: {place}")
 
     def _get(self, path: str, query: Mapping[str, str], part: str = "") -> HttpResponse:
-        """Return Google's answer; 404 and what is found are the caller's."""
+        """Return Google's answer; 404 and what is found are the caller's.
+
+        The service has few threads: where Google was just out of reach, or too many wait for it already, the
+        request fails at once.
+        """
+        if time.monotonic() < self._out_of_reach[0]:
+            raise UnreachableError(self._out_of_reach[1])
+        if not self._places.acquire(timeout=_WAITS_FOR_PLACE):
+            raise ApiError("UNAVAILABLE", "Too many requests wait for Google.")
         url = f"{_GOOGLE}{path}?{urlencode({key: value for key, value in query.items() if value})}"
         try:
             return self._transport.send(HttpRequest("GET", url, {"Range": part} if part else {}, timeout=60))
         except (NotSentError, NoAnswerError) as error:
+            self._out_of_reach = time.monotonic() + _OUT_OF_REACH, str(error)
             raise UnreachableError(str(error)) from None
+        finally:
+            self._places.release()
 
     def _fetch(self, found: StoredObject, path: Path) -> None:
         """Fetch an object's content to its place among the kept ones."""
@@ -165,6 +186,11 @@ class PublicBuckets:
         if found.size > LARGEST:
             message = f"{place} has {found.size} bytes, and objects of up to {LARGEST} bytes are fetched."
             by_hand = self._home.joinpath("gcs", found.bucket, *found.name.split("/"))
+            raise ApiError("FAILED_PRECONDITION", f"{message} Put the file here: {by_hand}")
+        if found.body.get("contentEncoding") == "gzip":
+            # Google sends it as if it weren't, and in no parts.
+            by_hand = self._home.joinpath("gcs", found.bucket, *found.name.split("/"))
+            message = f"{place} is stored compressed, and such objects aren't fetched."
             raise ApiError("FAILED_PRECONDITION", f"{message} Put the file here: {by_hand}")
         try:
             with self._uploads.staged(self._pieces(found)) as staged:
@@ -185,20 +211,21 @@ class PublicBuckets:
 
     def _keep(self, found: StoredObject, staged: Staged, path: Path) -> None:
         if (staged.checksums.size, staged.checksums.crc32c) != (found.size, found.crc32c):
-            # Also what Google stores compressed, and sends as if it weren't.
             message = f"The content of gs://{found.bucket}/{found.name} that Google sent isn't what it lists."
             raise ApiError("FAILED_PRECONDITION", message)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._make_room(found.size)
-        staged.path.replace(path)
         about = self._path(found.bucket, found.name, ".json")
-        part = about.with_suffix(f".{threading.get_ident()}.part")
-        part.write_text(json.dumps(asdict(found)), encoding="utf-8")
-        part.replace(about)
+        part = about.with_suffix(".part")
+        with self._lock:
+            self._make_room(found.size)
+            staged.path.replace(path)
+            part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+            part.replace(about)
 
     def _make_room(self, size: int) -> None:
         """Remove the least recently used contents until one more of this size may be kept."""
-        held = [(path.stat(), path) for path in self._home.glob("public/*/*") if path.suffix != ".json"]
+        paths = self._home.glob("public/*/*")
+        held = [(path.stat(), path) for path in paths if path.suffix not in (".json", ".part")]
         free = LARGEST - sum(status.st_size for status, _ in held)
         for status, path in sorted(held, key=lambda each: each[0].st_mtime):
             if free >= size:
@@ -221,17 +248,16 @@ class PublicBuckets:
 
 def set_public(store: Store, home: Path, names: Collection[str]) -> None:
     """Make these the public buckets, each with a folder in the home for files of the user's."""
+    made = set(store.setting(_MADE) or ())
     for name in names:
-        (home / "gcs" / name).mkdir(parents=True, exist_ok=True)
-    for name in set(store.setting(PUBLIC) or ()).difference(names):
+        with suppress(FileExistsError):
+            (home / "gcs" / name).mkdir(parents=True)
+            made.add(name)
+    for name in made.difference(names):
         with suppress(OSError):  # also where the user has put files
             (home / "gcs" / name).rmdir()
+    store.set_setting(_MADE, sorted(made.intersection(names)))
     store.set_setting(PUBLIC, sorted(names))
-
-
-def google() -> Transport:
-    """Return the transport to Google: without a token, and with retries."""
-    return RetryingReads(DirectTransport(), time.sleep, random.random, _ATTEMPTS)
 
 
 def _resource(response: HttpResponse, place: str) -> JsonObject:
@@ -243,9 +269,15 @@ def _resource(response: HttpResponse, place: str) -> JsonObject:
 
 def _refuse(response: HttpResponse, place: str) -> NoReturn:
     if response.status in (401, 403):
-        message = f"Google doesn't give {place} to everybody: remove its bucket from publicBuckets."
+        message = (
+            f"Google has no {place} for everybody: if none of its bucket is, remove it from publicBuckets."
+        )
         raise ApiError("PERMISSION_DENIED", message)
-    raise ApiError("FAILED_PRECONDITION", f"Google answers {response.status} for {place}.")
+    status = "UNAVAILABLE" if response.status in BUSY_STATUSES else "FAILED_PRECONDITION"
+    raise ApiError(status, f"Google answers {response.status} for {place}.")
+
+
+_NOT_HERE = ("NOT_FOUND", "INVALID_ARGUMENT")  # the second for a name that no file can have
 
 
 class LayeredObjects(Objects):
@@ -262,7 +294,7 @@ class LayeredObjects(Objects):
         try:
             return super().get(bucket, name)
         except ApiError as error:
-            if error.status != "NOT_FOUND" or not self.public.has(bucket):
+            if error.status not in _NOT_HERE or not self.public.has(bucket):
                 raise
         return self.public.find(bucket, name)
 
@@ -271,7 +303,7 @@ class LayeredObjects(Objects):
         try:
             return super().open(bucket, name)
         except ApiError as error:
-            if error.status != "NOT_FOUND" or not self.public.has(bucket):
+            if error.status not in _NOT_HERE or not self.public.has(bucket):
                 raise
         return self.public.open(bucket, name)
 
