@@ -23,7 +23,8 @@ from repository import IMAGE
 from reconciler import __version__
 from reconciler.base.state_dir import Home, prepare_home
 from reconciler.training_service.address import Address, lock_home, write_address
-from reconciler.training_service.application import IMAGES, Admin, Application, Gate
+from reconciler.training_service.application import IMAGES, Admin, Application
+from reconciler.training_service.gate import Gate
 from reconciler.training_service.http.auth import Tokens
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.state import database

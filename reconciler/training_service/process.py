@@ -16,7 +16,8 @@ from types import FrameType
 from reconciler import __version__
 from reconciler.training_service import address
 from reconciler.training_service.address import Address, HomeLock
-from reconciler.training_service.application import Admin, Application, Gate
+from reconciler.training_service.application import Admin, Application
+from reconciler.training_service.gate import Gate
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.jobs.machines import gpu_ids, this_machine
 from reconciler.training_service.scheduler.supervisor import Supervisor

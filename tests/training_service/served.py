@@ -15,7 +15,8 @@ import urllib3
 from waiting import PATIENCE
 
 from reconciler.base.listener.message import Admit, Request, Responder, Response
-from reconciler.training_service.application import Admin, Application, Gate
+from reconciler.training_service.application import Admin, Application
+from reconciler.training_service.gate import Gate
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
