@@ -115,7 +115,8 @@ def test_run_ends_with_the_program_s_exit_code(repository: Repository) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
 def test_run_passes_a_signal_on_and_leaves_no_process(repository: Repository, number: signal.Signals) -> None:
     program = (
-        "import os, signal, time; open('started', 'w').write(os.environ['HTTPS_PROXY']); time.sleep(600)"
+        "import os, signal, time; signal.signal(signal.SIGHUP, signal.SIG_DFL);"  # nohup ignores it
+        " open('started', 'w').write(os.environ['HTTPS_PROXY']); time.sleep(600)"
     )
     process = repository.start("run", "--", sys.executable, "-c", program)
     started = repository.root / "started"

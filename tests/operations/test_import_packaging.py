@@ -27,8 +27,6 @@ LATER = {"setup-broken", "bucket-missing", "packages-clash-with-built"}
 
 # gcloud packs a folder "tide-fit", which Python can't import; import stages it as the package "tide".
 OTHER_NAMES = {"dashed-name": ("tide-fit/", "tide/")}
-# A job with an image of its own runs no staged code: the service ignores it.
-REFUSED = {"image-and-path"}
 # Without a setup.py, gcloud leaves out sub-packages and data files, and the trainer fails when it needs them.
 MORE = {
     "no-setup-subpackage": {"tide/sub/__init__.py", "tide/sub/x.py"},
@@ -67,10 +65,6 @@ def wanted(scenario: Json) -> set[str]:
     "scenario", [one for one in SCENARIOS if "packages" in one], ids=lambda one: one["name"]
 )
 def test_files_of_local_code_are_those_that_gcloud_packs(scenario: Json, tmp_path: Path) -> None:
-    if scenario["name"] in REFUSED:
-        with pytest.raises(InvalidError, match="nothing is imported"):
-            imported(scenario, tmp_path)
-        return
     plan = imported(scenario, tmp_path)
     ((job, _),) = plan.jobs
     stored = [uri for uri in scenario["packages"] if "<sha256>" not in uri]

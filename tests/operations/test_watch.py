@@ -506,7 +506,7 @@ class TestPasses:
         listed = [request for request in loop.requests if any(part in request for part in LISTINGS)]
         assert len(listed) == 6, "the summary, the genesis, the claims, and the jobs of three collections"
         assert len({*loop.requests}) == len(loop.requests)
-        assert len(loop.requests) == 10, "and the service's health, images and places, and its bucket"
+        assert len(loop.requests) == 11, "and the service's health, images, places, buckets, and its bucket"
 
         all_succeed(service)
         for _ in range(3):

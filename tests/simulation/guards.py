@@ -325,7 +325,7 @@ GUARDS: Mapping[str, Guard] = {
         "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
     ),
     "paused-while-sending": Guard(
-        "paused", (Patch("base.http.send", "left = end - clock()", "left = seconds"),)
+        "paused", (Patch("base.http.connections", "left = end - clock()", "left = seconds"),)
     ),
     "one-credential": Guard(
         "paused",

@@ -86,7 +86,7 @@ def test_only_what_a_trainer_mentions_is_installed() -> None:
     assert installed("2.11", "sklearn.linear_model", "json", "os.path") == ["scikit-learn==1.0.*"]
     assert installed("2.11") == []
     assert installed("2.11", "tensorflow.keras") == ["tensorflow==2.11.*"]
-    assert installed(f"{VERTEX}pytorch-gpu.2-4.py310:latest", "torch.nn") == ["torch==2.4.*"]
+    assert installed(f"{VERTEX}pytorch-gpu.2-4.py310:latest", "torch.nn") == ["torch==2.4.*", "numpy<3"]
 
 
 def test_what_the_package_requires_comes_in_the_image_s_version() -> None:

@@ -47,9 +47,9 @@ _AFTER_ALL = "\U0010ffff"
 # protected than its owner asked for.
 _NOT_SERVED = (
     *("softDeleted", "filter", "restoreToken", "kmsKeyName", "destinationKmsKeyName"),
-    *("enableObjectRetention", "predefinedDefaultObjectAcl"),
+    "enableObjectRetention",
 )
-_ACLS = ("predefinedAcl", "destinationPredefinedAcl")
+_ACLS = ("predefinedAcl", "predefinedDefaultObjectAcl", "destinationPredefinedAcl")
 _FOR_OTHERS = ("authenticatedRead", "publicRead", "publicReadWrite")
 # https://cloud.google.com/storage/docs/encryption/customer-supplied-keys
 _CUSTOMER_KEYS = ("x-goog-encryption-", "x-goog-copy-source-encryption-")
