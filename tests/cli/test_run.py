@@ -35,6 +35,10 @@ print(job.state.name)
 
 jobs = googleapiclient.discovery.build("ml", "v1").projects().jobs()
 print(jobs.list(parent="projects/local").execute())
+# With credentials of the user's own, which would reach Google.
+own, place = dict(Authorization="Bearer the-users-own"), "projects/local/locations/us-central1/customJobs"
+address = "https://us-central1-aiplatform.googleapis.com/v1/" + place
+print([each["displayName"] for each in requests.get(address, headers=own).json()["customJobs"]])
 print(requests.get("https://storage.googleapis.com/my-staging/none").status_code)
 for call in (lambda: bigquery.Client().query("SELECT 1"), of_grpc):
     try:
@@ -60,8 +64,8 @@ def test_run_submits_by_an_unchanged_script_that_trains(repository: Repository) 
         ["/bin/sh", "-ec", block], cwd=repository.root, env=environ(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    state, listed, status, query, by_grpc = done.stdout.splitlines()[-5:]
-    assert (state, listed, status) == ("JOB_STATE_SUCCEEDED", "{}", "404")
+    state, listed, of_vertex, status, query, by_grpc = done.stdout.splitlines()[-6:]
+    assert (state, listed, of_vertex, status) == ("JOB_STATE_SUCCEEDED", "{}", "['census']", "404")
     assert "bigquery.googleapis.com" in query
     assert "MethodNotImplemented" in query
     assert 'api_transport="rest"' in by_grpc
