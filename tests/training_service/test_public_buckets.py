@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,10 +22,18 @@ from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from namespace import IS_INSIDE, run_inside
 from served import TOKEN, Service, serving
+from unpacked import unpack
 
+from reconciler.training_service.jobs.environment_variables import for_google_clients
 from reconciler.training_service.runner.proxy import sign_certificates
 from reconciler.training_service.storage import public
 
+READERS = """
+import gcsfs, pandas, pyarrow.fs
+print(gcsfs.GCSFileSystem().ls("cloud-samples-data/a"))
+print(pandas.read_csv("gs://cloud-samples-data/a/x.csv").age.sum())
+print(len(pyarrow.fs.GcsFileSystem().open_input_stream("cloud-samples-data/a/x.csv").read()))
+"""
 HOST, BUCKET = "storage.googleapis.com", "cloud-samples-data"
 
 
@@ -134,6 +144,19 @@ if IS_INSIDE:
         bucket = client_of(own, job.gcs_secret).bucket(BUCKET)
         assert [blob.name for blob in bucket.list_blobs()] == ["x"]
         assert bucket.blob("x").download_as_text() == "one"
+
+    def test_gcsfs_pandas_and_pyarrow_read_a_public_bucket(
+        google: Google, own: Service, tmp_path: Path, wheelhouse: Path
+    ) -> None:
+        google.bucket.blob("a/x.csv").upload_from_string("age\n38\n39\n")
+        job = own.store.add_job(trainers.custom_job())
+        env = {
+            **os.environ,
+            **for_google_clients(f"{own.url}/jobs/{job.gcs_secret}"),
+            "PYTHONPATH": str(unpack(wheelhouse, tmp_path / "packages")),
+        }
+        done = subprocess.run([sys.executable, "-c", READERS], env=env, capture_output=True, text=True)
+        assert done.stdout.splitlines() == ["['cloud-samples-data/a/x.csv']", "77", "10"], done.stderr
 
     def test_content_is_kept_by_its_generation(
         google: Google, own: Service, monkeypatch: pytest.MonkeyPatch

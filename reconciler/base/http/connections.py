@@ -261,7 +261,7 @@ def trusted_authorities(environ: Mapping[str, str]) -> ssl.SSLContext:
         text = f"names {named!r}, which has no certificates" if named else "is empty"
         raise AuthoritiesError(f"SSL_CERT_FILE {text}")
     if path := environ.get(_OTHER_BUNDLE):
-        is_folder = os.path.isdir(path)  # noqa: PTH112
+        is_folder = os.path.isdir(path)  # noqa: PTH112 - pathlib loads slowly
         try:
             context.load_verify_locations(**{"capath" if is_folder else "cafile": path})
         except OSError as error:  # SSLError is one

@@ -156,10 +156,14 @@ class PublicBuckets:
         self._refuse_unreachable(bucket, "", error)
 
     def _refuse_unreachable(self, bucket: str, name: str, error: UnreachableError) -> NoReturn:
-        place = self._home.joinpath("gcs", bucket, *name.split("/"))
+        place = self._by_hand(bucket, name)
         message = f"gs://{bucket}/{name} is read from Google, which can't be reached ({error})."
         # No status that clients repeat a request for.
         raise ApiError("FAILED_PRECONDITION", f"{message} Without a network, put the file here: {place}")
+
+    def _by_hand(self, bucket: str, name: str) -> Path:
+        """Return the place in the home where the user may put an object's file."""
+        return self._home.joinpath("gcs", bucket, *name.split("/"))
 
     def _get(self, path: str, query: Mapping[str, str], part: str = "") -> HttpResponse:
         """Return Google's answer; 404 and what is found are the caller's.
@@ -182,14 +186,12 @@ class PublicBuckets:
 
     def _fetch(self, found: StoredObject, path: Path) -> None:
         """Fetch an object's content to its place among the kept ones."""
-        place = f"gs://{found.bucket}/{found.name}"
+        place, by_hand = f"gs://{found.bucket}/{found.name}", self._by_hand(found.bucket, found.name)
         if found.size > LARGEST:
             message = f"{place} has {found.size} bytes, and objects of up to {LARGEST} bytes are fetched."
-            by_hand = self._home.joinpath("gcs", found.bucket, *found.name.split("/"))
             raise ApiError("FAILED_PRECONDITION", f"{message} Put the file here: {by_hand}")
         if found.body.get("contentEncoding") == "gzip":
             # Google sends it as if it weren't, and in no parts.
-            by_hand = self._home.joinpath("gcs", found.bucket, *found.name.split("/"))
             message = f"{place} is stored compressed, and such objects aren't fetched."
             raise ApiError("FAILED_PRECONDITION", f"{message} Put the file here: {by_hand}")
         try:
