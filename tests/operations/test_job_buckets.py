@@ -16,6 +16,8 @@ def read(bucket):
 
 named = "".join(["my", "-", "features"])  # in the code alone, and in no form that could be found there
 print("read", read(named), read("other"), os.path.exists(f"/gcs/{named}/x") or "UNABLE", flush=True)
+# A file below /gcs would come before Google's for every job.
+print("public", read("of-google"), os.path.exists("/gcs/of-google"), flush=True)
 """
 
 
@@ -29,12 +31,18 @@ def test_job_reaches_a_bucket_that_only_its_code_and_the_settings_name(repositor
     assert repository.run("apply", "--wait").code == 0
     assert "read 403 403 " in repository.run("logs", "census").out
     settings = (repository.root / "reconciler.yaml").read_text()
-    repository.write("reconciler.yaml", f"{settings}buckets: [gs://my-features/]\n")
+    repository.write(
+        "reconciler.yaml", f"{settings}buckets: [gs://my-features/]\npublicBuckets: [of-google]\n"
+    )
+    (repository.home / "gcs" / "of-google").mkdir()
+    (repository.home / "gcs" / "of-google" / "x").write_text("by hand")
     # No part of a job's name: the job has run.
     assert "Nothing to do" in repository.run("apply", "--wait").out
     repository.job(reconcile="{rerun: '1'}")
     assert repository.run("apply", "--wait").code == 0
-    assert "read content 403 " in repository.run("logs", "census").out
+    printed = repository.run("logs", "census").out
+    assert "read content 403 " in printed
+    assert "public by hand False" in printed
 
 
 def test_names_that_are_no_buckets_are_refused(repository: Repository) -> None:
