@@ -27,6 +27,7 @@ from unpacked import unpack
 from reconciler.training_service.jobs.environment_variables import for_google_clients
 from reconciler.training_service.runner.proxy import sign_certificates
 from reconciler.training_service.storage import public
+from reconciler.training_service.storage.gsutil.main import write_launchers
 
 READERS = """
 import gcsfs, pandas, pyarrow.fs
@@ -157,6 +158,10 @@ if IS_INSIDE:
         }
         done = subprocess.run([sys.executable, "-c", READERS], env=env, capture_output=True, text=True)
         assert done.stdout.splitlines() == ["['cloud-samples-data/a/x.csv']", "77", "10"], done.stderr
+        write_launchers(tmp_path / "tools")
+        for words in (["cat", f"gs://{BUCKET}/a/x.csv"], ["cp", f"gs://{BUCKET}/a/*.csv", "-"]):
+            copied = subprocess.run([tmp_path / "tools" / "gsutil", *words], env=env, capture_output=True)
+            assert copied.stdout == b"age\n38\n39\n", copied.stderr
 
     def test_content_is_kept_by_its_generation(
         google: Google, own: Service, monkeypatch: pytest.MonkeyPatch
