@@ -93,7 +93,7 @@ def test_service_killed_while_a_job_runs(repository: Repository) -> None:
     repository.job("census")
     repository.hold.touch()
     assert repository.run("apply").code == 0
-    until(lambda: len(starts(repository)) == 1)
+    until(lambda: len(starts(repository)) == 1 and set(repository.states().values()) == {"RUNNING"})
     os.kill(repository.service()["pid"], signal.SIGKILL)
 
     # A killed service is seen as it was, and nothing is started to look at it.

@@ -122,7 +122,7 @@ def test_adopted_job_is_the_manifests_job_until_its_end_and_after(
     assert "reconcile" not in yaml.safe_load((repository.root / "jobs/Other-job-7.yaml").read_text())
     until(lambda: repository.starts.exists() and starts(repository) == 1)
     assert planned(repository) == ([("none", "running")], [])
-    assert rows(repository)["Other-job-7"]["state"] == "RUNNING"
+    until(lambda: rows(repository)["Other-job-7"]["state"] == "RUNNING")
     shown = repository.run("show", "Other-job-7", "--format", "json").json
     assert (shown["resource"], shown["state"]) == (live["name"], "RUNNING")
     by_name = repository.run("show", "Other job 7", "--format", "json").json
