@@ -97,20 +97,43 @@ class Actions:
         after = self.repository.git("rev-parse", sha)
         return self.run(workflow, "push", after, {"ref": "refs/heads/main", "after": after})
 
-    def pull_request(self, workflow: str, branch: str, *, source: str = "acme/models") -> Run:
+    def pull_request(
+        self,
+        workflow: str,
+        branch: str,
+        *,
+        source: str = "acme/models",
+        into: str = "main",
+        action: str = "opened",
+    ) -> Run:
         """The run for a pull request of that branch, from the repository itself or from a fork of it."""
         git = self.repository.git
-        git("checkout", "--quiet", "--detach", "main")
-        git("merge", "--quiet", "--no-ff", "-m", "merge", branch)
-        merge = git("rev-parse", "HEAD")
+        merge = self._merged(branch, into=into)
         git("update-ref", "refs/pull/7/merge", merge)
-        git("checkout", "--quiet", "main")
         head = {"ref": branch, "sha": git("rev-parse", branch), "repo": {"full_name": source}}
-        base = {"ref": "main", "sha": git("rev-parse", "main"), "repo": {"full_name": self.server.repository}}
+        base = {"ref": into, "sha": git("rev-parse", into), "repo": {"full_name": self.server.repository}}
         self.server.commits.add(head["sha"])
         self.server.comments.setdefault(7, [])
-        about = {"action": "opened", "number": 7, "pull_request": {"number": 7, "head": head, "base": base}}
+        about = {"action": action, "number": 7, "pull_request": {"number": 7, "head": head, "base": base}}
         return self.run(workflow, "pull_request", merge, about)
+
+    def merge_group(self, workflow: str, *branches: str) -> Run:
+        """The run for a group of a merge queue into main, with a pull request of each branch."""
+        base, head = self.repository.git("rev-parse", "main"), self._merged(*branches)
+        queue = f"refs/heads/gh-readonly-queue/main/pr-7-{base}"
+        self.repository.git("update-ref", queue, head)
+        group = {"head_sha": head, "head_ref": queue, "base_sha": base, "base_ref": "refs/heads/main"}
+        return self.run(workflow, "merge_group", head, {"action": "checks_requested", "merge_group": group})
+
+    def _merged(self, *branches: str, into: str = "main") -> str:
+        """The commit that merges each branch in turn, on no branch itself."""
+        git = self.repository.git
+        git("checkout", "--quiet", "--detach", into)
+        for branch in branches:
+            git("merge", "--quiet", "--no-ff", "-m", f"merge {branch}", branch)
+        merged = git("rev-parse", "HEAD")
+        git("checkout", "--quiet", "main")
+        return merged
 
     def run(self, workflow: str, event: str, sha: str, about: dict[str, Any]) -> Run:
         """The run of a workflow's text for an event at a commit."""

@@ -12,10 +12,15 @@ from repository import Repository
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = (ROOT / ".github" / "workflows" / "jobs.yml").read_text()
+JOBS_PLAN = (ROOT / ".github" / "workflows" / "jobs-plan.yml").read_text()
 PLAN = f"""
-on: pull_request
+on:
+  pull_request:
+    types: [opened, synchronize, reopened, edited]
+  merge_group:
 jobs:
   reconciler:
+    name: reconciler plan
     runs-on: ubuntu-latest
     steps:
       - uses: {TOOL}/.github/actions/plan@{PIN}
@@ -159,7 +164,7 @@ def test_a_pull_request_gets_a_summary_and_a_comment(github: Actions) -> None:
     branch(github).job("census")
     github.commit(github.repository)
     run = github.pull_request(PLAN, "feature")
-    assert run.jobs == {"reconciler": "success"}, run.log
+    assert run.jobs == {"reconciler plan": "success"}, run.log
     assert "census" in run.summary
     (comment,) = github.server.comments[7]
     assert "census" in comment["body"]
@@ -177,7 +182,7 @@ def test_a_forks_pull_request_runs_nothing_and_asks_nobody(github: Actions, tmp_
     fork.write("trainer/pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = 'setup'\n")
     github.commit(fork)
     run = github.pull_request(PLAN, "feature", source="stranger/models")
-    assert run.jobs == {"reconciler": "success"}, run.log
+    assert run.jobs == {"reconciler plan": "success"}, run.log
     assert "census" in run.summary
     assert not github.server.requests
     assert not ran.exists(), ran.read_text()
@@ -187,7 +192,7 @@ def test_invalid_manifests_are_annotated_and_fail_the_check(github: Actions) -> 
     branch(github).write("jobs/bad.yaml", "apiVersion: aiplatform.googleapis.com/v1\nkind: CustomJobb\n")
     github.commit(github.repository)
     run = github.pull_request(PLAN, "feature")
-    assert run.jobs == {"reconciler": "failure"}
+    assert run.jobs == {"reconciler plan": "failure"}
     assert "jobs/bad.yaml" in run.log
     assert "CustomJobb" in run.summary
     (comment,) = github.server.comments[7]
@@ -200,8 +205,9 @@ def test_this_repositorys_workflow_proves_a_pull_request(github: Actions) -> Non
     github.commit(github.repository)
     branch(github).job("census")
     github.commit(github.repository)
-    run = github.pull_request(JOBS, "feature", source="stranger/models")
-    assert run.jobs == dict.fromkeys(("plan / reconciler", "plan / proof", "reconciler"), "success"), run.log
+    run = github.pull_request(JOBS_PLAN, "feature", source="stranger/models")
+    checks = ("plan / reconciler plan", "plan / proof", "reconciler plan")
+    assert run.jobs == dict.fromkeys(checks, "success"), run.log
     assert github.repository.starts.read_text().count("start") == 1
     assert not github.server.requests
 
@@ -212,5 +218,66 @@ def test_what_is_invalid_fails_the_called_workflow(github: Actions) -> None:
     github.commit(github.repository)
     branch(github).write("jobs/bad.yaml", "kind: CustomJob\n")
     github.commit(github.repository)
-    run = github.pull_request(JOBS, "feature")
-    assert run.jobs == dict.fromkeys(("plan / reconciler", "plan / proof"), "failure"), run.log
+    run = github.pull_request(JOBS_PLAN, "feature")
+    assert run.jobs == dict.fromkeys(("plan / reconciler plan", "plan / proof"), "failure"), run.log
+
+
+def test_edit_of_a_title_after_a_red_plan_leaves_the_check_red(github: Actions) -> None:
+    """A job that a condition skipped would be green, under the same name."""
+    branch(github).write("jobs/bad.yaml", "kind: CustomJob\n")
+    github.commit(github.repository)
+    for action in ("opened", "edited"):
+        run = github.pull_request(PLAN, "feature", action=action)
+        assert run.jobs == {"reconciler plan": "failure"}, run.log
+
+
+def test_pull_request_to_another_base_gets_the_plan_for_that_base(github: Actions) -> None:
+    git = github.repository.git
+    git("branch", "release")
+    github.repository.job("merged-already", reconcile=SUSPENDED)
+    github.commit(github.repository)
+    branch(github).job("census")
+    github.commit(github.repository)
+    run = github.pull_request(PLAN, "feature")
+    assert "census" in run.summary
+    assert "merged-already" not in run.summary
+    run = github.pull_request(PLAN, "feature", into="release", action="edited")
+    assert run.jobs == {"reconciler plan": "success"}, run.log
+    assert "merged-already" in run.summary
+    (comment,) = github.server.comments[7]
+    assert "merged-already" in comment["body"]
+
+
+def test_plan_of_a_merge_group_shows_the_jobs_of_each_pull_request_in_it(github: Actions) -> None:
+    for name in ("census", "rainfall"):
+        branch(github, name).job(name)
+        github.commit(github.repository)
+        github.repository.git("checkout", "--quiet", "main")
+    run = github.merge_group(PLAN, "census", "rainfall")
+    assert run.jobs == {"reconciler plan": "success"}, run.log
+    assert "census" in run.summary
+    assert "rainfall" in run.summary
+    # A group is no pull request: there is nothing to comment on.
+    assert not github.server.requests
+
+
+def test_invalid_manifest_in_a_merge_group_fails_the_check(github: Actions) -> None:
+    branch(github, "bad").write("jobs/bad.yaml", "kind: CustomJob\n")
+    github.commit(github.repository)
+    github.repository.git("checkout", "--quiet", "main")
+    branch(github, "good").job("census")
+    github.commit(github.repository)
+    run = github.merge_group(PLAN, "bad", "good")
+    assert run.jobs == {"reconciler plan": "failure"}, run.log
+
+
+def test_this_repositorys_workflow_proves_a_merge_group(github: Actions) -> None:
+    copy_workflows(github.repository.root)
+    github.commit(github.repository)
+    branch(github).job("census")
+    github.commit(github.repository)
+    run = github.merge_group(JOBS_PLAN, "feature")
+    checks = ("plan / reconciler plan", "plan / proof", "reconciler plan")
+    assert run.jobs == dict.fromkeys(checks, "success"), run.log
+    assert github.repository.starts.read_text().count("start") == 1
+    assert not github.server.requests

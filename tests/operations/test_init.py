@@ -538,9 +538,9 @@ def test_the_steps_run_in_a_shell_as_they_are_printed(empty: Empty, tmp_path: Pa
 
     (ruleset,) = [json.loads(text) for command, text in commands if "repos/ORG/MODELS/rulesets" in command]
     (checks,) = [rule["parameters"] for rule in ruleset["rules"] if "parameters" in rule]
-    assert [check["context"] for check in checks["required_status_checks"]] == ["reconciler"]
+    assert [check["context"] for check in checks["required_status_checks"]] == ["reconciler plan"]
     plan = yaml.safe_load(empty.text(PLAN_WORKFLOW))
-    assert [job["name"] for job in plan["jobs"].values()] == ["reconciler"]
+    assert [job["name"] for job in plan["jobs"].values()] == ["reconciler plan"]
     owners = (folder / ".github" / "CODEOWNERS").read_text().splitlines()
     assert owners == ["/.github/ @ORG/TEAM", "/jobs/ @ORG/TEAM", "/reconciler.yaml @ORG/TEAM"]
 
@@ -662,7 +662,7 @@ def test_its_workflows_run(repository: Repository, tmp_path: Path, flags: tuple[
         repository.job("second", reconcile=suspended)
         github.commit(repository)
         planned = github.pull_request(plan, "feature")
-        assert planned.jobs == {"reconciler": "success"}, planned.log
+        assert planned.jobs == {"reconciler plan": "success"}, planned.log
         assert "second" in planned.summary
 
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:  # most set-ups open no session
 MEMBER = "MEMBER"
 """Placeholder for the identity that runs apply, in a command."""
 
-CHECK = "reconciler"
-"""Name of the check that a protected branch requires: the pull request's job, and the overall status."""
+CHECK = "reconciler plan"
+"""Check that a protected branch requires, not the overall status's: GitHub would require both."""
 
 PROVIDER_VARIABLE = "RECONCILER_IDENTITY_PROVIDER"
 
@@ -285,7 +285,7 @@ def _protection(setup: Setup) -> Step:
     # The rule set's `integration_id` is that of GitHub Actions: https://api.github.com/apps/github-actions.
     body = template("ruleset.json").rstrip()
     return Step(
-        f'require the check "{CHECK}" for merging, which only GitHub Actions can post',
+        f'require the check "{CHECK}", no longer "reconciler", which only GitHub Actions can post',
         f"gh api --method POST repos/{setup.repository}/rulesets --input - <<'END'\n{body}\nEND",
     )
 
