@@ -42,11 +42,13 @@ class Run:
         jobs: Each job's conclusion, by the name that its check has.
         log: What the steps printed, with what act says of them.
         summary: What was written to the job summaries.
+        commands: The commands to the runner that it found in what the steps printed.
     """
 
     jobs: dict[str, str]
     log: str
     summary: str
+    commands: tuple[dict[str, Any], ...] = ()
 
 
 def copy_workflows(to: Path) -> None:
@@ -195,7 +197,7 @@ def _run(output: str) -> Run:
     jobs = {_check(e["job"]): e["jobResult"] for e in entries if "jobResult" in e}
     log = "".join(e["msg"].rstrip("\n") + "\n" for e in entries)
     summary = "".join(e["content"] for e in entries if e.get("command") == "summary")
-    return Run(jobs, log, summary)
+    return Run(jobs, log, summary, tuple(e for e in entries if "command" in e))
 
 
 def _check(job: str) -> str:

@@ -49,6 +49,12 @@ def status_description(text: str, limit: int = MAX_DESCRIPTION) -> str:
     return plain if len(plain) <= limit else plain[: limit - 1].rstrip() + "…"
 
 
+def is_on_runner(environ: Mapping[str, str]) -> bool:
+    """Return True if GitHub's runner reads the output: in Actions, also where GITHUB_ACTIONS is hidden."""
+    # A proof hides it, so that nothing is posted.
+    return environ.get("GITHUB_ACTIONS") == "true" or bool(environ.get("GITHUB_RUN_ID"))
+
+
 def workflow_command(command: str, message: str, **properties: str | int) -> str:
     """Return a command to GitHub's runner; `error` shows `message` at the properties `file` and `line`."""
     # The runner undoes these escapes, and that of a carriage return (`ActionCommand.cs` of actions/runner).

@@ -10,10 +10,20 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from reconciler.base.errors import ExitCode, ReconcilerError
+from reconciler.base.errors import ExitCode, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
-from reconciler.cli import has_colours, print_error, print_json, print_lines, print_note, print_problems
+from reconciler.cli import (
+    has_colours,
+    print_error,
+    print_json,
+    print_lines,
+    print_message,
+    print_note,
+    print_problems,
+    print_unposted,
+)
 from reconciler.cli.context import Context, confirm, context_of, is_by_hand, selection_of
+from reconciler.cli.logs import print_ends
 from reconciler.cli.progress import progress, submitting
 from reconciler.cli.values import terminal_columns
 from reconciler.git.commit import commit_of
@@ -44,12 +54,18 @@ A token is valid for an hour, or up to twelve where an organization's policy all
 listed ten minutes after that will never exist.
 """
 
+_NO_LOGS = (
+    "the logs of failed jobs are gone with this runner: `apply --wait --logs`, which is the action's input "
+    "`logs: true`, prints the end of each"
+)
 _ASKED = (*SUBMISSIONS, Action.CANCEL)
 _UNSUCCESSFUL = (Stuck.FAILED, Stuck.CANCELLED, Stuck.DELETED, Stuck.GIVEN_UP)
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Carry out the plan; with `--wait`, wait until the jobs have ended."""
+    if arguments.logs and not arguments.wait:
+        raise UsageError("--logs is for jobs that have ended", hint="add --wait")
     context = context_of(arguments)
     config, log_format, selection = context.config, arguments.log_format, selection_of(arguments)
     desired = load_or_report(
@@ -57,7 +73,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         partial(load_desired, config, context.environment, arguments.paths, selection=selection),
         partial(context.session, start=True),
         partial(commit_of, config.root, os.environ),
-        lambda report: print_lines(report.problems, log_format),
+        lambda report: print_unposted(report.problems, report.denied, log_format),
     )
     print_problems(desired.warnings, log_format)
     with context.session(start=True) as session:
@@ -76,13 +92,16 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         # Before the wait, so that commits show the submissions; and again with the final states.
         if not applied.refused or posts_statuses(config):
             after = follow_up(session, desired, applied, full=arguments.full)
-            print_lines(after.problems, log_format)
+            print_unposted(after.problems, after.denied, log_format)
         if applied.refused:
             raise applied.refused
         jobs = unended(applied.plan, applied.outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
-            print_lines(follow_up(session, desired, applied).problems, log_format)
+            again = follow_up(session, desired, applied)
+            # A warning of a permission stands above already.
+            print_unposted(again.problems, {*again.denied} - {*after.denied}, log_format)
+        _print_logs(session, applied.plan, ended, arguments)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
     unsuccessful = list[str]()
     if arguments.wait:
@@ -161,6 +180,19 @@ def _standing(job: ActualJob) -> str:
     if job.state.ended:
         return f"{job.job_name} ended {job.state}"
     return f"{job.job_name} is {job.state} and goes on; `reconciler cancel {base_of(job.job_name)}` stops it"
+
+
+def _print_logs(
+    session: Session, plan: Plan, ended: Sequence[ActualJob], arguments: argparse.Namespace
+) -> None:
+    """With `--wait`, print the end of each failed job's log, or on a runner how to get it."""
+    # Those that were waited for, and those that had failed before and stay so.
+    before = (c.actual for c in plan.changes if c.desired and c.actual and c.action not in SUBMISSIONS)
+    failed = [job for job in (*ended, *before) if job.state is State.FAILED]
+    if arguments.logs:
+        print_ends(session, failed, arguments.log_format)
+    elif failed and arguments.wait and session.connection.endpoint.on_runner:
+        print_message(_NO_LOGS, arguments.log_format)
 
 
 def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:

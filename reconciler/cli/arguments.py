@@ -214,6 +214,7 @@ def _apply(parser: argparse.ArgumentParser) -> None:
     _format(parser, "text", "json")
     add("--full", action="store_true", help=_FULL)
     add("--wait", action="store_true", help="wait until the jobs end; exit 1 unless all have succeeded")
+    add("--logs", action="store_true", help="with --wait, print the end of each failed job's log")
     add("--allow-older", action="store_true", help="apply a checkout although a newer one was applied")
     add("--plan-digest", type=digest, metavar="sha256:…", help="apply only if the plan still has this digest")
     add("--yes", action="store_true", help=_YES)

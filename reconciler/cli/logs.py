@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -17,10 +18,10 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from reconciler.base.diagnostics import same_word, similar_word
-from reconciler.base.errors import ExitCode, NotFoundError
-from reconciler.base.sanitize import lines, one_line
+from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError
+from reconciler.base.sanitize import is_on_runner, lines, one_line
 from reconciler.cli import print_message
-from reconciler.cli.context import context_of, found_run, newest_run, run_of
+from reconciler.cli.context import context_of, events, found_run, newest_run, run_of
 from reconciler.google.session import JobLog, Session
 from reconciler.model.cause import Cause, cause_of
 from reconciler.model.job import SERVICE, ActualJob, LogEntry, State, Trials
@@ -269,9 +270,61 @@ def _print(entries: Iterable[LogEntry | None], source: Callable[[LogEntry], str]
             sys.stdout.flush()
             continue
         printed = True
-        for line in lines(entry.text):
-            print(one_line(f"{entry.timestamp} {entry.severity:7} {source(entry)}{line}"))
+        for line in _entry_lines(entry, source, entry.text):
+            print(line)
     return printed
+
+
+def _entry_lines(entry: LogEntry, source: Callable[[LogEntry], str], text: str) -> Iterator[str]:
+    for line in lines(text):
+        yield one_line(f"{entry.timestamp} {entry.severity:7} {source(entry)}{line}")
+
+
+_MOST_LINES = 50
+_MOST_BYTES = 64 * 1024
+
+
+def print_ends(session: Session, jobs: Iterable[ActualJob], log_format: str) -> None:
+    """Print the last lines of each job's log on stderr; for GitHub's runner as a group without commands."""
+    for job in jobs:
+        try:
+            shown = _last_lines(session, session.read(job))
+        except ReconcilerError as error:
+            print_message(f"the log of {job.job_name} can't be read: {error.message}", log_format)
+            continue
+        title = one_line(f"The last lines of the log of {job.job_name}")
+        if log_format == "json":
+            events(log_format).info("log", job=job.job_name, lines=shown)
+            continue
+        if is_on_runner(os.environ):
+            # Nobody who writes a log can know the word. One write: no other line gets between.
+            word = secrets.token_hex(16)
+            shown = [f"::group::{title}", f"::stop-commands::{word}", *shown, f"::{word}::", "::endgroup::"]
+        else:
+            shown = [f"{title}:", *(f"    {line}" for line in shown)]
+        print("\n".join(shown), file=sys.stderr, flush=True)
+
+
+def _last_lines(session: Session, job: ActualJob) -> list[str]:
+    """Return the last lines of a log as `logs` prints them, without secrets: at most 50, and 64 KiB."""
+    from reconciler.operations.pages import hiding  # loads the templates of pages
+
+    engine = session.engine(job.api_version)
+    part = _Part(job, engine.replicas(job.kind, job.spec), engine.trials(job), "", "")
+    hide, source = hiding(job.spec), part.source()
+    entries = JobLog(session.connection, job).last(_MOST_LINES)
+    found = [line for entry in entries for line in _entry_lines(entry, source, hide(entry.text))]
+    shown: deque[str] = deque()
+    left = _MOST_BYTES
+    for line in reversed(found[-_MOST_LINES:]):
+        data = line.encode("utf-8", "backslashreplace")
+        if left <= len(data):
+            # Of a line that is too long, as of a log that is: the end.
+            shown.appendleft(one_line("…" + data[len(data) - left + 4 :].decode(errors="ignore")))
+            break
+        left -= len(data) + 1
+        shown.appendleft(line)
+    return [*shown] or ["(empty)"]
 
 
 _ENDS_WITHIN = 10.0

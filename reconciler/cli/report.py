@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from reconciler.base.diagnostics import counted, quote
 from reconciler.base.errors import ExitCode, InvalidError, UsageError, check_machine
-from reconciler.cli import print_error, print_lines, print_message
+from reconciler.cli import print_error, print_lines, print_message, print_unposted
 from reconciler.cli.context import context_of
 from reconciler.git.commit import commit_of
 from reconciler.manifests.settings import LOCAL, find_root
@@ -25,6 +25,7 @@ from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import origin_of
 from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import (
+    denied_sentences,
     missing_status_reasons,
     post_statuses,
     posts_statuses,
@@ -40,8 +41,8 @@ _MAX_EVENT = 32 * 1024 * 1024
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
 _UNAUTHORIZED = "GITHUB_TOKEN is not set: no comment was written"
 _READ_ONLY = (
-    "this run's token may not write comments, as on a pull request from a fork, so none was written; "
-    "otherwise the workflow needs `permissions: {pull-requests: write}`"
+    "this run's token may not write comments, as on a pull request from a fork or by Dependabot, so none was "
+    "written; otherwise the workflow needs `permissions: {pull-requests: write}`"
 )
 
 
@@ -62,14 +63,14 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         partial(load_desired, config, context.environment, []),
         partial(context.session, start=True),
         partial(commit_of, config.root, os.environ),
-        lambda report: print_lines(report.problems, arguments.log_format),
+        lambda report: print_unposted(report.problems, report.denied, arguments.log_format),
     )
     with context.session(start=True) as session:
         origin = origin_of(config, desired, desired.jobs, os.environ, whole=True)
         seen = look(session.ports, wanted_of(desired.jobs), record_keys(session))
         failed = post_statuses(session, desired, seen.observed, origin.exact)
         print_lines(missing_status_reasons(config, origin), arguments.log_format)
-    print_lines(unposted_sentences(failed), arguments.log_format)
+    print_unposted(unposted_sentences(failed), denied_sentences(failed), arguments.log_format)
     # A commit unknown to GitHub is no failure: it may be pushed later.
     return ExitCode.FAILED if any(not post.unknown_commit for post in failed) else ExitCode.DONE
 
@@ -143,7 +144,9 @@ def _run_comment(arguments: argparse.Namespace) -> ExitCode:
     except GitHubRefusedError as refusal:
         # Pull requests from forks always have a read-only token; their checks must not fail for it.
         message = _READ_ONLY if refusal.read_only else f"comment not written: {refusal.message}"
-        print_message(message, arguments.log_format)
+        # Nothing is amiss in the workflow if a fork's token can't write.
+        is_amiss = refusal.read_only and not _is_from_fork(os.environ)
+        print_unposted([message], [message] if is_amiss else [], arguments.log_format)
         return ExitCode.DONE if refusal.read_only else ExitCode.FAILED
     print(f"Comment on pull request {number}: {action}.")
     return ExitCode.DONE
@@ -170,6 +173,13 @@ def pull_request(environ: Mapping[str, str]) -> int:
     raise UsageError(
         "the event in GITHUB_EVENT_PATH names no pull request", hint="GitHub Actions sets the variable"
     )
+
+
+def _is_from_fork(environ: Mapping[str, str]) -> bool:
+    match _event(environ.get("GITHUB_EVENT_PATH", "")):
+        case {"pull_request": {"head": {"repo": {"full_name": str(source)}}}}:
+            return source != environ.get("GITHUB_REPOSITORY")
+    return True
 
 
 def _event(path: str) -> Any:

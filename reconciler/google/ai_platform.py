@@ -295,6 +295,7 @@ class AiPlatformTraining:
             end_time=job.end_time,
             error=error,
             info=info,
+            on_runner=self._connection.endpoint.on_runner,
         )
 
 

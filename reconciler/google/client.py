@@ -118,6 +118,7 @@ class Endpoint(Struct, frozen=True):
         roots: Base URL of each API in `API_VERSIONS`, with a trailing slash.
         console: True if Google's console shows the jobs.
         distant: True if responses take so long that concurrent reads save time.
+        on_runner: True if the jobs run on a runner of GitHub Actions.
     """
 
     transport: Transport
@@ -127,6 +128,7 @@ class Endpoint(Struct, frozen=True):
     roots: Mapping[str, str]
     console: bool = False
     distant: bool = False
+    on_runner: bool = False
 
 
 class Connection:

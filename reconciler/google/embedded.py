@@ -237,7 +237,7 @@ class EmbeddedService:
         self._reached = None
         self._http.close()
 
-    def endpoint(self, environment: Environment) -> Endpoint:
+    def endpoint(self, environment: Environment, *, on_runner: bool = False) -> Endpoint:
         """Return the endpoint of the service's APIs."""
         return Endpoint(
             transport=self,
@@ -245,6 +245,7 @@ class EmbeddedService:
             project=environment.project,
             location=environment.location,
             roots=dict.fromkeys(API_VERSIONS, ROOT),
+            on_runner=on_runner,
         )
 
     def send(self, request: HttpRequest) -> HttpResponse:

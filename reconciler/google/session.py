@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from reconciler.base.concurrency import run_concurrently, run_in_order
+from reconciler.base.sanitize import is_on_runner
 from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import Connection, part_of, parts_of, text_of
 from reconciler.google.engines import BUILT_IN, Engine, EngineJobs, api_versions, engine_class
@@ -226,7 +227,7 @@ def open_session(
     home = home_of(config.root, environ)
     with EmbeddedService(home.path, start=start, checkout=home.checkout) as service:
         memory = memory and memory.of((config.source, environment, home))
-        connection = Connection(service.endpoint(environment))
+        connection = Connection(service.endpoint(environment, on_runner=is_on_runner(environ)))
         session = Session(config, environment, connection, memory=memory)
         if start:
             local = (each for each in config.environments.values() if each.engine == "local")

@@ -302,14 +302,14 @@ class VertexAi:
             error_code=job.error.code,
             info=error_info(job.error.details),
             url=self._url(kind, job.name),
+            on_runner=self._connection.endpoint.on_runner,
         )
 
     def _url(self, kind: str, name: str) -> str:
         endpoint = self._connection.endpoint
         if not endpoint.console:
             return ""
-        job_id = name.rpartition("/")[2]
-        page = f"locations/{endpoint.location}/{_CONSOLE_PAGES[kind]}/{job_id}"
+        page = f"locations/{endpoint.location}/{_CONSOLE_PAGES[kind]}/{name.rpartition('/')[2]}"
         return f"https://console.cloud.google.com/vertex-ai/{page}?project={endpoint.project}"
 
 

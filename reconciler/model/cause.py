@@ -151,14 +151,28 @@ class Cause(Struct, frozen=True):
 _SHORT = 60
 _USER, _SET_UP, _RESOURCES = CauseClass.USER_CODE, CauseClass.SET_UP, CauseClass.RESOURCES
 _CANCELLED, _SERVICE = CauseClass.CANCELLED, CauseClass.SERVICE
-_APPLY = "then run `reconciler apply`"
-_CODE = "see `reconciler logs {name}` and correct the code"
+# Words of remedies: where a person has the machine, and on a runner of GitHub Actions, which keeps nothing.
+_WORDS_HERE = {
+    "log": "see `reconciler logs {name}`",
+    "apply": "run `reconciler apply`",
+    "again": "run it again with `reconciler rerun {name}`",
+    "restart": " (`reconciler serve --stop` makes it read changed variables)",
+    "python": "install one with `uv python install`",
+}
+_WORDS_ON_RUNNER = {
+    "log": "see its log in the workflow's run",
+    "apply": "run the workflow again",
+    "again": "run the workflow again",
+    "restart": "",
+    "python": "install one in an earlier step, by actions/setup-python",
+}
+_APPLY = "then {apply}"
+_CODE = "{log} and correct the code"
 _MACHINE = "give it a larger machineType"
-_WAYS_OUT = 'set "suspend: true" to leave it stopped, or run it again with `reconciler rerun {name}`'
+_WAYS_OUT = 'set "suspend: true" to leave it stopped, or {again}'
 _RETURNS = "`reconciler apply` submits it again once a manifest wants it"
-_AGAIN = "run it again with `reconciler rerun {name}`"
+_AGAIN = "{again}"
 _LIMIT = 'raise the limit under "scheduling"'
-_RESTART = "`reconciler serve --stop` makes it read changed variables"
 _STOP = "`reconciler cancel {name}` stops it if it runs, and finds out how it ended"
 _ENTRY = 'correct its entry under "images" in reconciler.yaml'
 
@@ -177,9 +191,9 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
     "INDEX_UNREACHABLE": (
         _SET_UP,
         "a package index can't be reached",
-        f"make it reachable, or correct its address ({_RESTART}), {_APPLY}",
+        f"make it reachable, or correct its address{{restart}}, {_APPLY}",
     ),
-    "INSTALLER_SETTINGS": (_SET_UP, "pip's settings are wrong", f"correct them ({_RESTART}), {_APPLY}"),
+    "INSTALLER_SETTINGS": (_SET_UP, "pip's settings are wrong", f"correct them{{restart}}, {_APPLY}"),
     "PACKAGES_NOT_RESOLVED": (
         _SET_UP,
         "no version of a package fits",
@@ -188,14 +202,14 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
     "PACKAGES_NOT_INSTALLED": (
         _SET_UP,
         "its packages can't be installed",
-        f"see `reconciler logs {{name}}`, install what is missing, {_APPLY}",
+        f"{{log}}, install what is missing, {_APPLY}",
     ),
     "CODE_NOT_STARTED": (_SET_UP, "its code can't be started", f"do what the message says, {_APPLY}"),
-    "PACKAGE_MISSING": (_SET_UP, "its package is missing in the bucket", "run `reconciler apply`"),
+    "PACKAGE_MISSING": (_SET_UP, "its package is missing in the bucket", "{apply}"),
     "PYTHON_MISSING": (
         _SET_UP,
         "no Python on this machine fits its image",
-        f"install one with `uv python install`, or {_ENTRY}, {_APPLY}",
+        f"{{python}}, or {_ENTRY}, {_APPLY}",
     ),
     "IMAGE_UNKNOWN": (_SET_UP, "its image is unknown here", f"{_ENTRY}, {_APPLY}"),
     "IMAGE_NOT_PULLED": (
@@ -347,7 +361,10 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
         # The installer names the package in its last line.
         if reason.startswith("PACKAGES") and job.info and last != head:
             message = f"{head} … {last}"
-    return Cause(class_, brief, one_line(message)[:_MOST], remedy.format(name=name or job.job_name))
+    name = name or job.job_name
+    words = _WORDS_ON_RUNNER if job.on_runner else _WORDS_HERE
+    remedy = remedy.format(name=name, **{key: text.format(name=name) for key, text in words.items()})
+    return Cause(class_, brief, one_line(message)[:_MOST], remedy)
 
 
 def is_cancelled_outside(job: ActualJob) -> bool:

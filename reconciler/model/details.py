@@ -153,6 +153,7 @@ class JobDetails(Struct, frozen=True):
         job_name: The run's name; of a job that was never submitted, the name that it would get.
         state: None for a job without a run, and for a deleted one with an unknown end.
         is_gone: True if the service no longer has the run.
+        on_runner: True if a runner of GitHub Actions ran it, which answers no command later.
         cause: That of an end other than SUCCEEDED.
         create_time, prepare_time, start_time, end_time: RFC 3339 in UTC, "" until known.
         commit, author, subject: The commit that asked for the job; "" if unknown.
@@ -171,6 +172,7 @@ class JobDetails(Struct, frozen=True):
     state: State | None = None
     service_state: str = ""
     is_gone: bool = False
+    on_runner: bool = False
     is_suspended: bool = False
     cause: Cause | None = None
     error: str = ""

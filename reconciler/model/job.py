@@ -59,6 +59,7 @@ class ActualJob(Struct, frozen=True, gc=False):
         url: The job's web page, "" for none.
         cancelled: CANCELLED: the reason that its claim records for this tool's cancel, "" for none; None if
             no claim was read.
+        on_runner: True if a runner of GitHub Actions ran it, which keeps nothing.
     """
 
     resource: str
@@ -78,6 +79,7 @@ class ActualJob(Struct, frozen=True, gc=False):
     error_code: int = 0
     info: ErrorInfo | None = None
     cancelled: str | None = None
+    on_runner: bool = False
 
     @property
     def is_unreadable(self) -> bool:

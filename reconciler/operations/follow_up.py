@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from reconciler.base.errors import InvalidError, NotFoundError, ReconcilerError
@@ -17,6 +17,7 @@ from reconciler.operations.apply import Applied
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import (
+    denied_sentences,
     post_invalid,
     post_reason,
     post_statuses,
@@ -26,6 +27,7 @@ from reconciler.operations.report import (
 )
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
+from reconciler.reporting.github.statuses import Failed
 from reconciler.submission.claims_upkeep import with_reason
 from reconciler.submission.look import FULL_AFTER, keep_summary, look
 from reconciler.submission.observe import Observed
@@ -39,11 +41,13 @@ class FollowUp:
         observed: Claims and runs; None if the service could not be read.
         problems: Claims and statuses that could not be updated, a sentence for each.
         unposted: The number of commit statuses that could not be posted.
+        denied: Those problems whose reason is a permission that the workflow lacks.
     """
 
     observed: Observed | None
     problems: tuple[str, ...] = ()
     unposted: int = 0
+    denied: tuple[str, ...] = ()
 
 
 def load_or_report(
@@ -74,9 +78,22 @@ def load_or_report(
             # Files that could not be read completely can't be compared: the commit before and after loading
             # reveals a switch of branches.
             commit = before if before and commit_of_files() == before else ""
-            problems = post_invalid(session, commit, error)
-        reported(FollowUp(None, tuple(problems), len(problems)))
+            try:
+                report = _with_failed(FollowUp(None), post_invalid(session, commit, error))
+            except ReconcilerError as other:
+                report = FollowUp(None, (other.message,), 1)
+        reported(report)
         raise
+
+
+def _with_failed(report: FollowUp, failed: Sequence[Failed]) -> FollowUp:
+    """Add statuses that could not be posted."""
+    return replace(
+        report,
+        problems=(*report.problems, *unposted_sentences(failed)),
+        unposted=report.unposted + len(failed),
+        denied=(*report.denied, *denied_sentences(failed)),
+    )
 
 
 def follow_up(
@@ -98,9 +115,8 @@ def follow_up(
     state = _update(session, desired, applied, full, full_after)
     if applied.refused is None:
         return state
-    failed = post_reason(session, applied.origin.exact, f"refused: {applied.refused.message}")
-    problems = (*state.problems, *unposted_sentences(failed))
-    return FollowUp(state.observed, problems, state.unposted + len(failed))
+    refused = f"refused: {applied.refused.message}"
+    return _with_failed(state, post_reason(session, applied.origin.exact, refused))
 
 
 def _update(
@@ -122,7 +138,7 @@ def _update(
         failed = post_statuses(session, desired, observed, applied.origin.exact, errors)
     except ReconcilerError as error:
         return FollowUp(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
-    return FollowUp(observed, (*not_updated, *unposted_sentences(failed)), len(failed))
+    return _with_failed(FollowUp(observed, (*not_updated,)), failed)
 
 
 _READ_ALONE = 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -175,12 +175,7 @@ def details_of(session: Session, taken: Snapshot, key: Key, environ: Mapping[str
             return None
     content = taken.site.content
     details = run_details(session, job, environ, entries=LOG_ENTRIES if content.logs else 0)
-    spec = job.run.spec if job.run else job.desired.spec if job.desired else {}
-    hidden = {"env": [{"value": value} for value in _values(spec) if len(value) >= _LEAST_HIDDEN]}
-
-    def safe(text: str) -> str:
-        return str(without_secrets(without_credentials(redacted(text, hidden))))
-
+    safe = hiding(job.run.spec if job.run else job.desired.spec if job.desired else {})
     cause = details.cause
     return replace(
         details,
@@ -189,6 +184,12 @@ def details_of(session: Session, taken: Snapshot, key: Key, environ: Mapping[str
         log=tuple(replace(entry, text=safe(entry.text)) for entry in details.log),
         unread={part: safe(reason) for part, reason in details.unread.items()},
     )
+
+
+def hiding(spec: Mapping[str, Any]) -> Callable[[str], str]:
+    """Return a function that hides secrets, and the values of a spec's environment variables, in a text."""
+    hidden = {"env": [{"value": value} for value in _values(spec) if len(value) >= _LEAST_HIDDEN]}
+    return lambda text: str(without_secrets(without_credentials(redacted(text, hidden))))
 
 
 def _values(node: Any) -> Iterator[str]:

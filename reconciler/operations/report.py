@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError
+from reconciler.base.errors import InvalidError, ServiceError
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
 from reconciler.model.claim import CommitRecord
@@ -346,21 +346,21 @@ def post_statuses(
     return report(session.commits, GitHubReporter(settings.transport(), settings), view)
 
 
-def post_invalid(session: Session, commit: str, error: InvalidError) -> list[str]:
+def post_invalid(session: Session, commit: str, error: InvalidError) -> list[Failed]:
     """Update earlier commits' statuses, and post to this commit that its manifests are invalid.
 
     Returns:
-        Statuses that could not be posted, a sentence for each.
+        Statuses that could not be posted.
+
+    Raises:
+        ServiceError: The service can't be read.
     """
     files = len({problem.path for problem in error.problems})
     count = f"{len(error.problems)} in {files} files" if files > 1 else f"{len(error.problems)}"
     reason = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
-    try:
-        seen = look(session.ports, {}, record_keys(session))
-        failed = post_statuses(session, Desired((), {}, whole=False), seen.observed, "")
-        return unposted_sentences([*failed, *post_reason(session, commit, reason)])
-    except ReconcilerError as other:
-        return [other.message]
+    seen = look(session.ports, {}, record_keys(session))
+    failed = post_statuses(session, Desired((), {}, whole=False), seen.observed, "")
+    return [*failed, *post_reason(session, commit, reason)]
 
 
 def unposted_sentences(failed: Sequence[Failed]) -> list[str]:
@@ -371,3 +371,8 @@ def unposted_sentences(failed: Sequence[Failed]) -> list[str]:
         more = f" and {len(contexts) - 1} more" if len(contexts) > 1 else ""
         lines.append(f'the status "{contexts[0]}"{more} was not posted: {message}')
     return lines
+
+
+def denied_sentences(failed: Sequence[Failed]) -> list[str]:
+    """Return those sentences whose reason is a permission that the workflow lacks."""
+    return unposted_sentences([failure for failure in failed if failure.read_only])

@@ -321,6 +321,7 @@ def _with_run(details: JobDetails, run: ActualJob) -> JobDetails:
         details,
         job_name=run.job_name,
         state=run.state,
+        on_runner=run.on_runner,
         service_state=run.service_state,
         cause=cause_of(run, details.base_name),
         error=run.error or details.error,
@@ -432,7 +433,7 @@ def _with_outputs(details: JobDetails, session: Session, environ: Mapping[str, s
 def _folder(session: Session, uri: str, environ: Mapping[str, str]) -> str:
     """Return the directory's folder on this machine, relative to the repository's root if it is below."""
     folder, root = session.folder_of(uri, environ), session.config.root
-    if folder is None:
+    if folder is None or session.connection.endpoint.on_runner:
         return ""
     return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
 

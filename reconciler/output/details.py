@@ -434,7 +434,7 @@ def _links(details: JobDetails) -> Iterator[Row]:
     links, env = details.links, "" if details.environment == "local" else f" --env {details.environment}"
     name = details.job_name
     texts = [links.console, links.workflow_run]
-    if details.resource and not details.is_gone:
+    if details.resource and not (details.is_gone or details.on_runner):
         texts.append(f"reconciler logs {name}{env}")
         texts += [f"reconciler tensorboard {name}{env}"] if links.tensorboard else []
     elif details.claim is None:

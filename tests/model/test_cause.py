@@ -37,6 +37,15 @@ def test_a_failed_trainer_tells_its_exit_code_and_the_last_line_of_its_traceback
     assert str(found) == f"user code: {found.message}; {found.remedy}"
 
 
+@pytest.mark.parametrize("reason", cause._REASONS)
+def test_remedy_on_a_runner_names_nothing_of_a_machine_that_is_gone(reason: str) -> None:
+    about = ErrorInfo(reason, {"class": "set-up"})
+    found = cause_of(replace(RUN, info=about, on_runner=True), "churn-model")
+    assert found is not None
+    for gone in ("reconciler logs", "reconciler apply", "reconciler rerun", "serve", "uv python", "{"):
+        assert gone not in found.remedy
+
+
 @pytest.mark.parametrize(
     ("error", "code", "class_", "words"),
     [

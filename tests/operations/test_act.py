@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
-from act import PIN, TOOL, Actions, copy_workflows
+from act import PIN, TOKEN, TOOL, Actions, copy_workflows
 from github_server import GitHubServer
 from repository import Repository
 
@@ -66,6 +67,12 @@ def latest(github: Actions, sha: str) -> dict[str, str]:
     return {s["context"]: s["state"] for s in reversed(github.server.statuses.get(sha, []))}
 
 
+def pages(github: Actions) -> list[str]:
+    """The pages that the run kept."""
+    report = github.artifacts / "reconciler-report-local" / "report"
+    return [page.read_text() for page in report.rglob("*.html")]
+
+
 def branch(github: Actions, name: str = "feature") -> Repository:
     github.repository.git("checkout", "--quiet", "-b", name)
     return github.repository
@@ -82,11 +89,75 @@ def test_this_repositorys_workflow_applies_a_push(github: Actions) -> None:
     assert run.jobs["apply"] == "success", run.log
     states = latest(github, sha)
     assert states["reconciler/local/census"] == states["reconciler"] == "success"
-    # Pages about it are kept, without what the trainer wrote, and the summary leads to them.
-    report = github.artifacts / "reconciler-report-local" / "report"
-    assert "census" in (report / "index.html").read_text()
-    assert not any("training with" in page.read_text() for page in report.rglob("*.html"))
+    # Pages about it are kept, with what the trainer wrote, and the summary leads to them.
+    assert any("training with" in page for page in pages(github))
     assert "(https://github.example/artifacts/reconciler-report-local)" in run.summary
+
+
+def test_pages_and_the_runs_log_have_no_jobs_log_unless_the_workflow_asks_for_it(github: Actions) -> None:
+    github.repository.job("census", args=["--fail"])
+    github.commit(github.repository)
+    run = github.push(APPLY)
+    assert run.jobs == {"apply": "failure"}, run.log
+    assert "exit code 1" in run.log
+    assert "training with" not in run.log
+    assert any("census" in page for page in pages(github))
+    assert not any("training with" in page for page in pages(github))
+
+
+@pytest.mark.fault(43)
+def test_log_of_a_failed_job_stands_in_the_runs_log_and_commands_nothing(github: Actions) -> None:
+    copy_workflows(github.repository.root)
+    hostile = "::error::nobody's\\n::add-path::/evil\\n##[error]nobody's\\nx\\r::set-env name=EVIL::yes"
+    github.repository.write("trainer/task.py", f'print("training with\\n{hostile}", flush=True)\nexit(1)\n')
+    github.repository.job("census")
+    sha = github.commit(github.repository)
+    run = github.push(JOBS)
+    assert run.jobs == {"apply": "failure"}, run.log
+    shown = run.log[run.log.index("training with") :]
+    assert "nobody's" in shown
+    assert not [line for line in run.log.splitlines() if line.lstrip().startswith(("::error", "::add-path"))]
+    assert not [each for each in run.commands if "nobody's" in str(each) or "evil" in str(each).lower()]
+    assert any("training with" in page for page in pages(github))
+    # The machine is gone: nothing sends anybody to it.
+    job = next(s for s in github.server.statuses[sha] if s["context"] == "reconciler/local/census")
+    assert "see its log in the workflow's run" in job["description"]
+    assert "reconciler logs" not in run.log
+
+
+def test_proof_shows_the_log_of_a_failed_job(github: Actions) -> None:
+    copy_workflows(github.repository.root)
+    github.commit(github.repository)
+    branch(github).job("census", args=["--fail"])
+    github.commit(github.repository)
+    run = github.pull_request(JOBS_PLAN, "feature", source="stranger/models")
+    assert run.jobs == {"plan / reconciler plan": "success", "plan / proof": "failure"}, run.log
+    assert "ValueError: the loss is NaN" in run.log
+    assert "see its log in the workflow's run" in run.log
+    assert not github.server.requests
+
+
+# Permissions that a workflow lacks
+
+
+def test_missing_permission_for_statuses_is_a_warning_and_a_line_of_the_summary(github: Actions) -> None:
+    github.server.tokens[TOKEN] = "read"
+    run = github.push(APPLY)
+    assert run.jobs == {"apply": "success"}, run.log
+    (warning,) = [each for each in run.commands if each["command"] == "warning"]
+    assert "statuses: write" in warning["msg"]
+    assert "permissions: {statuses: write}" in unescape(run.summary)
+
+
+def test_missing_permission_for_comments_is_a_warning_and_a_line_of_the_summary(github: Actions) -> None:
+    github.server.tokens[TOKEN] = "read"
+    branch(github).job("census")
+    github.commit(github.repository)
+    run = github.pull_request(PLAN, "feature")
+    assert run.jobs == {"reconciler plan": "success"}, run.log
+    (warning,) = [each for each in run.commands if each["command"] == "warning"]
+    assert "pull-requests: write" in warning["msg"]
+    assert "permissions: {pull-requests: write}" in unescape(run.summary)
 
 
 @pytest.mark.fault(29)

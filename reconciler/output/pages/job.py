@@ -116,7 +116,7 @@ def _facts(details: JobDetails, content: Content, clock: Clock, commit: Markup) 
     yield "Claim", _broken([claim_words(details.claim, details), *others])
     if url := safe_link(details.links.console):
         yield "Console", Markup('<a href="{}" rel="noreferrer">{}</a>').format(url, one_line(url))
-    if details.resource and not details.is_gone:
+    if details.resource and not (details.is_gone or details.on_runner):
         env = "" if details.environment == "local" else f" --env {details.environment}"
         yield "Command", _code([f"reconciler logs {details.job_name}{env}"])
     yield "Not read", _broken(f"{part}: {reason}" for part, reason in sorted(details.unread.items()))

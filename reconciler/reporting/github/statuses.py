@@ -61,12 +61,14 @@ class Failed:
     Attributes:
         message: A sentence with the reason and the remedy.
         unknown_commit: True if GitHub has no such commit: not pushed yet, or removed by a forced push.
+        read_only: True if the token is a workflow's without the permission.
     """
 
     status: CommitStatus
     message: str
     sha: str = ""
     unknown_commit: bool = False
+    read_only: bool = False
 
 
 class GitHubReporter:
@@ -184,7 +186,7 @@ class _Existing:
 
 
 def _failed(status: CommitStatus, sha: str, refusal: GitHubRefusedError) -> Failed:
-    return Failed(status, refusal.message, sha, refusal.unknown_commit)
+    return Failed(status, refusal.message, sha, refusal.unknown_commit, refusal.read_only)
 
 
 def _key(context: str) -> str:
