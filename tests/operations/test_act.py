@@ -105,7 +105,7 @@ def test_pages_and_the_runs_log_have_no_jobs_log_unless_the_workflow_asks_for_it
     assert not any("training with" in page for page in pages(github))
 
 
-@pytest.mark.fault(43)
+@pytest.mark.fault(45)
 def test_log_of_a_failed_job_stands_in_the_runs_log_and_commands_nothing(github: Actions) -> None:
     copy_workflows(github.repository.root)
     hostile = "::error::nobody's\\n::add-path::/evil\\n##[error]nobody's\\nx\\r::set-env name=EVIL::yes"
