@@ -97,8 +97,13 @@ class Actions:
         after = self.repository.git("rev-parse", sha)
         return self.run(workflow, "push", after, {"ref": "refs/heads/main", "after": after})
 
-    def pull_request(self, workflow: str, branch: str, *, source: str = "acme/models") -> Run:
-        """The run for a pull request of that branch, from the repository itself or from a fork of it."""
+    def pull_request(
+        self, workflow: str, branch: str, *, source: str = "acme/models", base: str = "main"
+    ) -> Run:
+        """The run for a pull request of that branch, from the repository itself or from a fork of it.
+
+        A base of another name is a branch at the commit of `main`.
+        """
         git = self.repository.git
         git("checkout", "--quiet", "--detach", "main")
         git("merge", "--quiet", "--no-ff", "-m", "merge", branch)
@@ -106,10 +111,11 @@ class Actions:
         git("update-ref", "refs/pull/7/merge", merge)
         git("checkout", "--quiet", "main")
         head = {"ref": branch, "sha": git("rev-parse", branch), "repo": {"full_name": source}}
-        base = {"ref": "main", "sha": git("rev-parse", "main"), "repo": {"full_name": self.server.repository}}
+        repo = {"full_name": self.server.repository}
+        into = {"ref": base, "sha": git("rev-parse", "main"), "repo": repo}
         self.server.commits.add(head["sha"])
         self.server.comments.setdefault(7, [])
-        about = {"action": "opened", "number": 7, "pull_request": {"number": 7, "head": head, "base": base}}
+        about = {"action": "opened", "number": 7, "pull_request": {"number": 7, "head": head, "base": into}}
         return self.run(workflow, "pull_request", merge, about)
 
     def run(self, workflow: str, event: str, sha: str, about: dict[str, Any]) -> Run:
