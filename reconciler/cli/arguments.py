@@ -196,11 +196,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _selection(parser)
     _format(parser, "text", "json", "markdown")
-    add(
-        "--base",
-        metavar="REF",
-        help="show the changes since HEAD and REF diverged, offline; exit 4 over a limit",
-    )
+    add("--base", metavar="REF", help="show the changes since HEAD left REF, offline; exit 4 over a limit")
     add(
         "--output-dir",
         type=path,

@@ -99,13 +99,18 @@ def with_tree(plan: Plan, tree: TreeFinding) -> Plan:
 
 
 def with_refusals(plan: Plan, limits: Limits) -> Plan:
-    """Return the plan with the reasons why apply would refuse it, and the limits that would permit it."""
+    """Return the plan with the reasons why apply would refuse it, and the limits that would permit it.
+
+    A comparison also gets its cost. Its limits are those of the work tree, so that a change may raise the
+    limit that it exceeds.
+    """
     refused = [*limit_refusals(plan, accelerator_hours(plan, limits), limits)]
     return replace(
         plan,
         # A pull request has to raise the limit: applying some of its jobs is no way out.
         refusals=tuple(e.message if plan.comparison else f"{e.message}; {e.hint}" for e in refused),
         needed_limits={error.name: error.needed for error in refused},
+        cost=cost_of(plan) if plan.comparison else None,
     )
 
 

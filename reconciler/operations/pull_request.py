@@ -34,7 +34,7 @@ from reconciler.model.tracking import COMMITTED, Index
 from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
 from reconciler.operations.load_desired import Desired, selected_jobs, stageable_jobs
 from reconciler.operations.origin import laying_out
-from reconciler.operations.plan import cost_of, hours_of, target_of, with_refusals
+from reconciler.operations.plan import hours_of, target_of, with_refusals
 from reconciler.planning.comparison import changed_settings
 from reconciler.planning.proposal import only_of, propose
 
@@ -105,9 +105,7 @@ def proposal_of(
     )
     if selection and not problems:
         plan = only_of(plan, selected_jobs((*before.jobs, *after.jobs), selection))
-    plan = replace(_with_files(plan, root, before, after), cost=cost_of(plan))
-    # The limits of the work tree count: the change that exceeds one may raise it.
-    return with_refusals(plan, sides[1].limits)
+    return with_refusals(_with_files(plan, root, before, after), sides[1].limits)
 
 
 def _names(root: Path, path: Path) -> Names:
