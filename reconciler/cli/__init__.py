@@ -234,7 +234,7 @@ def print_unposted(problems: Iterable[str], denied: Collection[str], log_format:
     if denied and summary and os.environ.get("GITHUB_ACTIONS") == "true":
         from pathlib import Path
 
-        from reconciler.output.markdown import text
+        from reconciler.output.document import text
 
         with suppress(OSError), Path(summary).open("a", encoding="utf-8") as file:
             file.writelines(f"\n:warning: {text(line)}\n" for line in denied)

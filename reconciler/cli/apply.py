@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from reconciler.base.errors import ExitCode, ReconcilerError, UsageError
+from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import (
     has_colours,
@@ -22,6 +22,8 @@ from reconciler.cli import (
     print_problems,
     print_unposted,
 )
+from reconciler.cli.actions import has_summary
+from reconciler.cli.apply_actions import Failure, show_ends, show_invalid, show_plan, show_refused
 from reconciler.cli.context import Context, confirm, context_of, is_by_hand, selection_of
 from reconciler.cli.logs import print_ends
 from reconciler.cli.progress import progress, submitting
@@ -66,6 +68,14 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Carry out the plan; with `--wait`, wait until the jobs have ended."""
     if arguments.logs and not arguments.wait:
         raise UsageError("--logs is for jobs that have ended", hint="add --wait")
+    try:
+        return _apply(arguments)
+    except InvalidError as error:
+        show_invalid(error, arguments.log_format)
+        raise
+
+
+def _apply(arguments: argparse.Namespace) -> ExitCode:
     context = context_of(arguments)
     config, log_format, selection = context.config, arguments.log_format, selection_of(arguments)
     desired = load_or_report(
@@ -94,6 +104,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             after = follow_up(session, desired, applied, full=arguments.full)
             print_unposted(after.problems, after.denied, log_format)
         if applied.refused:
+            show_refused(applied.plan, applied.refused, log_format)
             raise applied.refused
         jobs = unended(applied.plan, applied.outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()
@@ -103,11 +114,13 @@ def run(arguments: argparse.Namespace) -> ExitCode:
             print_unposted(again.problems, {*again.denied} - {*after.denied}, log_format)
         _print_logs(session, applied.plan, ended, arguments)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
-    unsuccessful = list[str]()
+    unsuccessful = list[Failure]()
     if arguments.wait:
-        unsuccessful += _failure_lines(applied.plan, jobs, ended)
+        unsuccessful += _failures(applied.plan, jobs, ended)
         unsuccessful += _ended_before(applied.plan, applied.outcomes)
-    print_lines(unsuccessful, log_format)
+    print_lines((line for _, line in unsuccessful), log_format)
+    runs = [*(after.observed.runs if after.observed else ()), *ended]
+    show_ends(applied.plan, outcomes, unsuccessful, runs, frozenset(j.resource for j in jobs), log_format)
     if arguments.format == "json":
         plan = with_changed_files(applied.plan, desired, config.root, os.environ)
         print_json(apply_json(with_tree(plan, applied.tree), outcomes))
@@ -140,8 +153,11 @@ class _Listener(ApplyListener):
     def planned(self, plan: Plan, origin: Origin) -> None:
         """Print the plan and notes about commits; ask before it is carried out in Google Cloud."""
         arguments, config = self._arguments, self._context.config
-        if arguments.format == "text" and not arguments.quiet:
+        is_shown = arguments.format == "text" and not arguments.quiet
+        if is_shown or has_summary():
             plan = with_changed_files(plan, self._desired, config.root, os.environ)
+        show_plan(plan, arguments.log_format)
+        if is_shown:
             verbose, colour = arguments.verbose, has_colours(sys.stdout)
             shown = plan_text(plan, verbose=verbose, colour=colour, width=terminal_columns())
             print(shown, end="\n\n", flush=True)
@@ -203,17 +219,18 @@ def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
     return outcome
 
 
-def _failure_lines(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> Iterator[str]:
-    """Yield a line for each awaited job that didn't succeed or didn't end during the wait."""
+def _failures(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]) -> Iterator[Failure]:
+    """Yield each awaited job that didn't succeed or didn't end during the wait."""
     changes = [(change, change.desired) for change in plan.changes if change.desired]
     wanted = {key: change for change, job in changes for key in keys_of(job)}
     # An adopted run has no label with a key.
     wanted |= {change.actual.resource: change for change, _ in changes if change.actual}
     for job in ended:
         if job.state != State.SUCCEEDED:
-            yield _failure(job, wanted.get(job.labels.get(KEY) or job.resource))
+            change = wanted.get(job.labels.get(KEY) or job.resource)
+            yield change, _failure(job, change)
     for resource in sorted({job.resource for job in jobs} - {job.resource for job in ended}):
-        yield f"the wait ended before {resource} did"
+        yield None, f"the wait ended before {resource} did"
 
 
 def _failure(job: ActualJob, change: Change | None) -> str:
@@ -227,8 +244,8 @@ def _failure(job: ActualJob, change: Change | None) -> str:
     return f"{job.job_name} {ended} {cause_of(job, name)}{more}"
 
 
-def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield a line for each desired job that had ended other than SUCCEEDED before the wait."""
+def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[Failure]:
+    """Yield each desired job that had ended other than SUCCEEDED before the wait."""
     # A repeated step of continuous integration must not turn green over a model that isn't there.
     adopted = {id(each.change) for each in outcomes if each.state in (State.FAILED, State.CANCELLED)}
     for change in plan.changes:
@@ -236,6 +253,6 @@ def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[str]:
             continue
         # The reason says if content that apply stopped comes back, and its job's cause doesn't.
         if change.actual and change.actual.state.ended and not change.stopped:
-            yield _failure(change.actual, change)
+            yield change, _failure(change.actual, change)
         else:
-            yield f"{change.job_name}: {with_name(change.reason, change.desired.manifest.name)}"
+            yield change, f"{change.job_name}: {with_name(change.reason, change.desired.manifest.name)}"

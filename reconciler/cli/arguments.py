@@ -118,7 +118,8 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
         formatter_class=partial(HelpFormatter, width=width),
         description="Keep the cloud in sync with a repository of training jobs written in YAML.",
         epilog="exit codes: 0 done, 1 something failed, 2 changes pending (plan --detailed-exitcode), "
-        "3 invalid manifests or configuration, 4 refused by a limit or a stale plan, 64 wrong usage",
+        "3 invalid manifests or configuration, 4 refused by a limit (also plan --base) or a stale plan, "
+        "64 wrong usage",
     )
     parser.add_argument("--version", action="version", version=f"reconciler {__version__}")
     # Without `prog`, argparse formats a usage text to get it, with imports slower than all its other work.
@@ -195,7 +196,7 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     _paths(parser)
     _selection(parser)
     _format(parser, "text", "json", "markdown")
-    add("--base", metavar="REF", help="show the changes since HEAD and REF diverged, offline")
+    add("--base", metavar="REF", help="show the changes since HEAD left REF, offline; exit 4 over a limit")
     add(
         "--output-dir",
         type=path,

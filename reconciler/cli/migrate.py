@@ -17,8 +17,8 @@ from reconciler.cli.context import context_of
 from reconciler.model.plan import FORMAT_VERSION
 from reconciler.operations.migrating.jobs import MigratedJob, Migration, Options, migrate
 from reconciler.operations.migrating.report import VERDICTS, Row
-from reconciler.output.markdown import code, fence, text
-from reconciler.output.markdown import joined as blocks
+from reconciler.output.document import code, fence, text
+from reconciler.output.document import joined as blocks
 
 _EXACT = VERDICTS[-1]
 

@@ -6,12 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import Problem
-from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
+from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, RefusedError, UsageError
 from reconciler.cli import has_colours, json_text, print_lines, print_problems
+from reconciler.cli.actions import links
 from reconciler.cli.context import context_of, is_by_hand, selection_of
 from reconciler.cli.values import terminal_columns
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
@@ -29,7 +31,7 @@ from reconciler.operations.tree import tree_check
 from reconciler.submission.look import look
 
 if TYPE_CHECKING:
-    from reconciler.output.markdown import Links
+    from reconciler.output.markdown import Merge
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -54,9 +56,20 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         in_settings = {problem.path for problem in problems} == {FILE_NAME}
         invalid = f"{FILE_NAME} is" if in_settings else "some manifests are"
         raise InvalidError(f"{invalid} not valid", problems=problems)
+    if plan.comparison and plan.refusals:
+        sys.stdout.flush()
+        raise RefusedError(
+            f"apply would refuse this plan: {'; '.join(plan.refusals)}", hint=_raise_limit(plan)
+        )
     pending = any(change.action is not Action.NONE for change in plan.changes)
     pending = pending or (arguments.drift and bool(plan.drift))
     return ExitCode.CHANGES_PENDING if arguments.detailed_exitcode and pending else ExitCode.DONE
+
+
+def _raise_limit(plan: Plan) -> str:
+    limits = ", ".join(f"{name}: {most}" for name, most in plan.needed_limits.items())
+    where = f"environments: {{{plan.target.environment}: {{limits: {{{limits}}}}}}}"
+    return f"raise the limit in the same pull request if that is wanted, in {FILE_NAME}: {where}"
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
@@ -96,14 +109,16 @@ def _plan_against_base(arguments: argparse.Namespace) -> Plan:
 
 def _write(plan: Plan, folder: Path) -> None:
     """Write the plan as Markdown, within the limits of a comment and of a job summary, and in full."""
-    from reconciler.output.markdown import COMMENT_LIMIT, SUMMARY_LIMIT, plan_documents
+    from reconciler.output.document import COMMENT_LIMIT, NOTHING_CHANGES, SUMMARY_LIMIT
+    from reconciler.output.markdown import changes_nothing, plan_documents
 
     limits = {"comment.md": COMMENT_LIMIT, "summary.md": SUMMARY_LIMIT, "plan.md": None}
-    documents = plan_documents(plan, limits.values(), _links())
+    documents = plan_documents(plan, limits.values(), links(), _merge())
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in zip(limits, documents, strict=True):
-            (folder / name).write_text(text + "\n", encoding="utf-8")
+            is_quiet = name == "comment.md" and changes_nothing(plan)
+            (folder / name).write_text(f"{NOTHING_CHANGES * is_quiet}{text}\n", encoding="utf-8")
     except OSError as error:
         message = f"can't write to {folder}: {error.strerror}"
         raise ReconcilerError(
@@ -115,29 +130,23 @@ def _text(plan: Plan, warnings: Sequence[Problem], arguments: argparse.Namespace
     if arguments.format == "json":
         return _json(plan, warnings)
     if arguments.format == "markdown":
-        from reconciler.output.markdown import SUMMARY_LIMIT, plan_markdown
+        from reconciler.output.document import SUMMARY_LIMIT
+        from reconciler.output.markdown import plan_markdown
 
-        return plan_markdown(plan, None if plan.comparison else SUMMARY_LIMIT, _links())
+        return plan_markdown(plan, None if plan.comparison else SUMMARY_LIMIT, links(), _merge())
     from reconciler.output.text import plan_text
 
     colour, width = has_colours(sys.stdout), terminal_columns()
     return plan_text(plan, verbose=arguments.verbose, colour=colour, width=width)
 
 
-def _links() -> Links:
-    """Return the addresses on GitHub of the work tree's files and of this run; none outside of Actions."""
-    from reconciler.base.git_command import Git
-    from reconciler.git.commit import head_of
-    from reconciler.output.markdown import NO_LINKS, Links
-    from reconciler.reporting.github.api import repository_url, run_url
+def _merge() -> Merge | None:
+    """Return the merge that this run of GitHub Actions plans; None for any other command."""
+    from reconciler.output.markdown import Merge
+    from reconciler.reporting.github.event import proposed_merge
 
-    address = repository_url(os.environ)
-    if not address:
-        return NO_LINKS
-    root = find_root(Path.cwd())
-    head = head_of(root, os.environ)
-    folder = (Git(root, os.environ).ask("rev-parse", "--show-prefix") or "").strip("\n")
-    return Links(f"{address}/blob", head.carried if head else "", folder, run_url(os.environ))
+    found = proposed_merge(os.environ)
+    return Merge(found.head, found.base, found.default, datetime.now(UTC)) if found else None
 
 
 def _json(plan: Plan, problems: Sequence[Problem]) -> str:

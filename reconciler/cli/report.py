@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Mapping
@@ -33,11 +32,12 @@ from reconciler.operations.report import (
     unposted_sentences,
 )
 from reconciler.output.details import size_text
+from reconciler.output.document import NOTHING_CHANGES
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, github_settings
+from reconciler.reporting.github.event import is_from_fork, pull_request
 from reconciler.reporting.github.statuses import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.submission.look import look
 
-_MAX_EVENT = 32 * 1024 * 1024
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
 _UNAUTHORIZED = "GITHUB_TOKEN is not set: no comment was written"
 _READ_ONLY = (
@@ -130,6 +130,7 @@ def _run_comment(arguments: argparse.Namespace) -> ExitCode:
     """Update the comment on this run's pull request with the file's text, if the token may write."""
     environment, github = _configured(arguments)
     text = _text(arguments.comment, environment)
+    said = text.removeprefix(NOTHING_CHANGES)
     number = pull_request(os.environ)
     settings = github_settings(github, os.environ, find_root(Path.cwd()))
     if settings is None:
@@ -140,12 +141,13 @@ def _run_comment(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.DONE
     try:
         with closing(settings.transport()) as transport:
-            action = keep_comment(GitHubApi(transport, settings, COMMENTS), number, environment, text)
+            api = GitHubApi(transport, settings, COMMENTS)
+            action = keep_comment(api, number, environment, said, create=said == text)
     except GitHubRefusedError as refusal:
         # Pull requests from forks always have a read-only token; their checks must not fail for it.
         message = _READ_ONLY if refusal.read_only else f"comment not written: {refusal.message}"
         # Nothing is amiss in the workflow if a fork's token can't write.
-        is_amiss = refusal.read_only and not _is_from_fork(os.environ)
+        is_amiss = refusal.read_only and not is_from_fork(os.environ)
         print_unposted([message], [message] if is_amiss else [], arguments.log_format)
         return ExitCode.DONE if refusal.read_only else ExitCode.FAILED
     print(f"Comment on pull request {number}: {action}.")
@@ -160,37 +162,6 @@ def _configured(arguments: argparse.Namespace) -> tuple[str, Mapping[str, Any] |
         # The file's text already reports the invalid settings, so the comment must still be written.
         return arguments.env or LOCAL, None
     return context.environment.name, context.config.github
-
-
-def pull_request(environ: Mapping[str, str]) -> int:
-    """Return the number of a GitHub Actions run's pull request; raise UsageError for other runs."""
-    if environ.get("GITHUB_EVENT_NAME") != "pull_request":
-        hint = "use it in a workflow on `pull_request`"
-        raise UsageError("this run is not for a pull request: there is nothing to comment on", hint=hint)
-    match _event(environ.get("GITHUB_EVENT_PATH", "")):
-        case {"pull_request": {"number": int(number)}} if number > 0 and number is not True:
-            return number
-    raise UsageError(
-        "the event in GITHUB_EVENT_PATH names no pull request", hint="GitHub Actions sets the variable"
-    )
-
-
-def _is_from_fork(environ: Mapping[str, str]) -> bool:
-    match _event(environ.get("GITHUB_EVENT_PATH", "")):
-        case {"pull_request": {"head": {"repo": {"full_name": str(source)}}}}:
-            return source != environ.get("GITHUB_REPOSITORY")
-    return True
-
-
-def _event(path: str) -> Any:
-    try:
-        with Path(path).open("rb") as file:
-            return json.loads(file.read(_MAX_EVENT))
-    except OSError as error:
-        check_machine(error, f"can't read {path}")
-        return None
-    except (ValueError, RecursionError):
-        return None
 
 
 def _text(path: Path, environment: str) -> str:

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from reconciler.base.diagnostics import Problem, capped
 from reconciler.base.errors import ExitCode, InvalidError, NotFoundError
 from reconciler.cli import print_json
+from reconciler.cli.actions import in_checkout
 from reconciler.git.index import GitIndex
 from reconciler.manifests import schemas
 from reconciler.manifests.cache import cached_manifests
@@ -34,7 +33,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     except InvalidError as error:
         if arguments.format != "github":
             raise
-        print(validation_github(1, [_in_checkout(problem, root) for problem in error.problems]))
+        print(validation_github(1, in_checkout(error.problems, root)))
         return ExitCode.INVALID
     paths, missing = manifest_paths(root, arguments.paths)
     index = GitIndex(root, os.environ)
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     if arguments.format == "json":
         print_json(validation_json(found.files, problems))
     elif arguments.format == "github":
-        print(validation_github(found.files, [_in_checkout(problem, root) for problem in problems]))
+        print(validation_github(found.files, in_checkout(problems, root)))
     else:
         # Warnings about the settings are in a further file, `reconciler.yaml`.
         files = found.files and found.files + bool(config.warnings)
@@ -63,13 +62,6 @@ def print_schema(arguments: argparse.Namespace) -> ExitCode:
         raise NotFoundError(f'there is no kind "{arguments.kind}"', hint=f"the kinds are {known}")
     print_json(schemas.document(names.get(arguments.kind, schemas.ANY_KIND)))
     return ExitCode.DONE
-
-
-def _in_checkout(problem: Problem, root: Path) -> Problem:
-    # GitHub resolves the paths of annotations from the top of the checkout.
-    top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
-    path = root.relative_to(top) / problem.path
-    return replace(problem, path=path.as_posix())
 
 
 def _code_problems(root: Path, manifests: Sequence[Manifest], index: GitIndex) -> list[Problem]:

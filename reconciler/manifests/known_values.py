@@ -156,3 +156,12 @@ def accelerators_of(machine: str) -> int:
     if counted:
         return int(counted[1])
     return 1 if machine in _FRACTIONS else TABLES.bundled.get(machine, ("", 0))[1]
+
+
+def accelerator_type_of(machine: str) -> str:
+    """Return the type of a machine's own accelerators, the machine's name if unknown, or "" for none."""
+    if machine in TABLES.bundled:
+        return TABLES.bundled[machine][0]
+    # AI Platform's names end with the accelerator: `standard_v100`, `BASIC_TPU`.
+    has_own = accelerators_of(machine) or re.search("_(gpu|tpu|[pv]100)$", machine, re.IGNORECASE)
+    return machine if has_own else ""

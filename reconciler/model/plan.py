@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -138,6 +139,7 @@ class Change(Struct, frozen=True):
         edit: Difference from the base commit's manifest; None in a plan against the service.
         notes: Other differences from the base, and their effect on live runs; one sentence each.
         code_changed: True if the staged code differs from the base's.
+        cancels_earlier: True if the submission cancels the run of the base's content, if that is still live.
         hours: The most accelerator-hours of one run, by the base's manifest and by the work tree's; 0 for a
             missing or suspended job.
         is_new: True for a submission without an earlier run to compare with.
@@ -165,6 +167,7 @@ class Change(Struct, frozen=True):
     edit: Edit | None = None
     notes: tuple[str, ...] = ()
     code_changed: bool = False
+    cancels_earlier: bool = False
     hours: tuple[float, float] = (0.0, 0.0)
     is_new: bool = False
     earlier_commit: str = ""
@@ -179,6 +182,24 @@ class Change(Struct, frozen=True):
     def spec(self) -> JsonObject | None:
         """The effective spec of a new job; None for other changes."""
         return self.desired.spec if self.desired and (self.is_new or self.edit is Edit.NEW) else None
+
+
+class Cost(Struct, frozen=True):
+    """What the submissions of a plan can cost, as the limits count it.
+
+    Attributes:
+        submissions: Their number.
+        hours: The most accelerator-hours that one run of each can use.
+        accelerators: The types of their accelerators, as the manifests or their machines name them, sorted.
+        untimed: Names of jobs with accelerators and without a time limit: they count with the service's.
+        unknown: Names of jobs on machines of unknown types: these count as having no accelerators.
+    """
+
+    submissions: int
+    hours: float = 0.0
+    accelerators: tuple[str, ...] = ()
+    untimed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
 
 
 class Drift(Struct, frozen=True, order=True):
@@ -199,6 +220,9 @@ class Plan(Struct, frozen=True):
         comparison: The base commit in place of actual jobs; None in a plan against the service.
         refusals: Reasons why apply would refuse the plan: the limits that it exceeds, or the checkout's
             commit.
+        needed_limits: The smallest values of the exceeded limits that permit the plan, by the names of the
+            limits in `reconciler.yaml`.
+        cost: What apply submits; None in a plan against the service.
         tree: The comparison of the checkout with the tree that was applied last; None for none.
     """
 
@@ -209,4 +233,6 @@ class Plan(Struct, frozen=True):
     whole: bool = True
     comparison: Comparison | None = None
     refusals: tuple[str, ...] = ()
+    needed_limits: Mapping[str, int] = {}
+    cost: Cost | None = None
     tree: TreeFinding | None = None

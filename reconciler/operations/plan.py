@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,13 @@ from reconciler.base.errors import NotFoundError
 from reconciler.google.engines import engine_class
 from reconciler.google.object_store import staged_uri
 from reconciler.google.session import Session
+from reconciler.manifests.known_values import accelerator_type_of, machine_doubt
 from reconciler.manifests.settings import Config, Environment, Limits
 from reconciler.model.applied_tree import Effect, TreeFinding
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import DesiredJob, Occasion, Plan, Target
+from reconciler.model.plan import Cost, DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import JobApi
 from reconciler.operations.load_desired import Desired
 from reconciler.planning.attempts import keys_of
@@ -27,6 +28,7 @@ from reconciler.planning.planner import SUBMISSIONS, by_owner, limit_refusals, m
 from reconciler.submission.observe import Observed
 
 if TYPE_CHECKING:
+    from reconciler.model.details import Workers
     from reconciler.operations.origin import Origin
     from reconciler.packaging.source_tree import SourceTree
 
@@ -97,9 +99,19 @@ def with_tree(plan: Plan, tree: TreeFinding) -> Plan:
 
 
 def with_refusals(plan: Plan, limits: Limits) -> Plan:
-    """Return the plan with the reasons why apply would refuse it."""
-    refused = limit_refusals(plan, accelerator_hours(plan, limits), limits)
-    return replace(plan, refusals=tuple(f"{error.message}; {error.hint}" for error in refused))
+    """Return the plan with the reasons why apply would refuse it, and the limits that would permit it.
+
+    A comparison also gets its cost. Its limits are those of the work tree, so that a change may raise the
+    limit that it exceeds.
+    """
+    refused = [*limit_refusals(plan, accelerator_hours(plan, limits), limits)]
+    return replace(
+        plan,
+        # A pull request has to raise the limit: applying some of its jobs is no way out.
+        refusals=tuple(e.message if plan.comparison else f"{e.message}; {e.hint}" for e in refused),
+        needed_limits={error.name: error.needed for error in refused},
+        cost=cost_of(plan) if plan.comparison else None,
+    )
 
 
 def with_specs(
@@ -145,7 +157,52 @@ def accelerator_hours(plan: Plan, limits: Limits) -> float:
     """Return the maximum number of accelerator-hours of the plan's submissions; 0 if nothing limits them."""
     if limits.accelerator_hours is None:
         return 0.0
-    return sum(hours_of(c.desired) for c in plan.changes if c.action in SUBMISSIONS and c.desired)
+    return sum(hours_of(job) for job in _submissions(plan))
+
+
+def cost_of(plan: Plan) -> Cost:
+    """Return what the plan's submissions can cost, whether or not anything limits them."""
+    jobs = _submissions(plan)
+    costly = [job for job in jobs if hours_of(job)]
+    return Cost(
+        len(jobs),
+        sum(map(hours_of, costly)),
+        tuple(sorted({name for job in costly for name in _accelerators(job)})),
+        untimed=tuple(job.manifest.name for job in costly if _is_untimed(job)),
+        unknown=tuple(job.manifest.name for job in jobs if _is_on_unknown_machine(job)),
+    )
+
+
+def _submissions(plan: Plan) -> list[DesiredJob]:
+    return [c.desired for c in plan.changes if c.action in SUBMISSIONS and c.desired]
+
+
+def _accelerators(job: DesiredJob) -> Iterator[str]:
+    """Yield the types of a job's accelerators."""
+    for machine, worker in _machines(job):
+        if worker.accelerator_count or accelerator_type_of(machine):
+            yield worker.accelerator or accelerator_type_of(machine)
+
+
+def _is_untimed(job: DesiredJob) -> bool:
+    limits = engine_class(job.manifest.api_version).limits(job.manifest.kind, job.spec)
+    return "timeout" in limits and not float(limits["timeout"].removesuffix("s") or 0)
+
+
+def _is_on_unknown_machine(job: DesiredJob) -> bool:
+    # A scale tier, in capitals, is no machine.
+    return any(
+        not (worker.accelerator_count or accelerator_type_of(machine) or machine.isupper())
+        and machine_doubt(job.manifest.api_version, machine)
+        for machine, worker in _machines(job)
+    )
+
+
+def _machines(job: DesiredJob) -> Iterator[tuple[str, Workers]]:
+    """Yield the type of the machines of each of a job's groups of replicas, and the group."""
+    for worker in engine_class(job.manifest.api_version).workers(job.manifest.kind, job.spec):
+        if worker.machine:
+            yield worker.machine.split()[0], worker
 
 
 def hours_of(job: DesiredJob) -> float:

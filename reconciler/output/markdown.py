@@ -1,9 +1,4 @@
-"""Markdown of a plan for GitHub, with text of others escaped and long documents shortened by whole pieces.
-
-GitHub looks for mentions, references to issues and commits, and emoji in the rendered page. Escapes by number
-or backslash are already resolved there, so a zero-width space breaks these texts. In code, GitHub only turns
-addresses into links, and only those are broken. Fenced blocks show everything as it is.
-"""
+"""Markdown of a plan for GitHub: a pull request's comment, and the summary of a job."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 from reconciler.base.diagnostics import WARNING, Problem, counted
@@ -18,10 +14,29 @@ from reconciler.base.sanitize import one_line
 from reconciler.model.cause import with_name
 from reconciler.model.diff import Comparison, FieldChange
 from reconciler.model.plan import Action, Change, Edit, Plan
+from reconciler.output.document import (
+    COMMENT_LIMIT,
+    SUMMARY_LIMIT,
+    Columns,
+    Piece,
+    Row,
+    Section,
+    code,
+    document,
+    fence,
+    joined,
+    size_of,
+    table,
+    text,
+)
+from reconciler.output.groups import Group, by_importance, grouped
 from reconciler.output.review import diff_lines, field_values, spec_lines
 from reconciler.output.text import (
     SHOWN_OF_SHA,
+    WAY_OUT,
+    cost_sentences,
     file_lines,
+    hours_text,
     matters,
     notes_below,
     own_notes,
@@ -30,31 +45,15 @@ from reconciler.output.text import (
     shared_notes,
     summary_line,
     target_text,
+    way_out,
 )
 from reconciler.planning.comparison import decides
-
-SUMMARY_LIMIT = 900_000
-"""Bytes of a job summary: GitHub rejects a summary above 1 MiB."""
-
-COMMENT_LIMIT = 60_000
-"""Bytes of a comment. GitHub accepts 65,536 characters; a limit in bytes holds however it counts them."""
-
-LONGEST = 500
-"""Shown characters of a text."""
-
-# A zero-width space. `one_line` removes it from text of others, so a break is always ours.
-_BREAK = "\u200b"
-_ADDRESSES = re.compile(r"(?<=@)(?=\S)|(?<=:)(?=/)|(?<=www)(?=\.)|(?=\$)|(?<=\$)", re.IGNORECASE)
-_REFERENCES = re.compile(r"(?<=[#:])(?=[^\s/])|(?<=\bgh)(?=-)", re.IGNORECASE)
-_COMMITS = re.compile(r"(?<![0-9a-z])[0-9a-f]{7,}(?![0-9a-z])", re.IGNORECASE)
-_LIVE = re.compile(r"(?<=[A-Za-z0-9])[-._/](?=[A-Za-z0-9])|([^\w ,;(]|_)")
-_COMMANDS = re.compile(r"`((?:reconciler|--)[\w /.=-]+)`")
+from reconciler.planning.planner import SUBMISSIONS
 
 _FEW = 3
-_Columns = Sequence[tuple[str, str]]
 _Bodies = Mapping[int, str]
-_SETTINGS: _Columns = (("setting", "---"), ("before", "---"), ("after", "---"), ("decides", "---"))
-_COLUMNS: _Columns = (
+_SETTINGS: Columns = (("setting", "---"), ("before", "---"), ("after", "---"), ("decides", "---"))
+_COLUMNS: Columns = (
     ("", "---"),
     ("job", "---"),
     ("why", "---"),
@@ -62,34 +61,6 @@ _COLUMNS: _Columns = (
     ("file", "---"),
 )
 _OFFLINE = "From the manifests alone, without asking the service. `apply` shows the actual plan."
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Lines that are shown or left out together; `kind` names them in the count of left out pieces."""
-
-    text: str
-    kind: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A list of similar pieces, the most important first.
-
-    Attributes:
-        name: The name of the pieces, for the line that counts those left out.
-        pieces: Without the end of their last line.
-        head: The lines before the pieces.
-        part: The guaranteed share of a limited document, in proportion to the other sections'; the section
-            also gets the room that they don't need.
-        spaced: True for blank lines between the pieces.
-    """
-
-    name: str
-    pieces: Sequence[Piece]
-    head: str = ""
-    part: int = 1
-    spaced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +79,17 @@ class Links:
     folder: str = ""
     run: str = ""
 
-    def file(self, change: Change, base: str) -> str:
-        """Return the place of a change's manifest, as code with a link; a removed one is in `base`."""
-        shown, commit = code(place(change)), base if change.edit is Edit.REMOVED else self.commit
+    def to_commit(self, sha: str) -> str:
+        """Return the short name of a commit, as code with a link."""
+        shown, repository = code(sha[:SHOWN_OF_SHA]), self.files.removesuffix("/blob")
+        return f'<a href="{repository}/commit/{sha}">{shown}</a>' if repository else shown
+
+    def file(self, change: Change, base: str, shown: str = "") -> str:
+        """Return the place of a change's manifest, or the text, as code with a link.
+
+        A removed manifest is in the commit `base`.
+        """
+        shown, commit = code(shown or place(change)), base if change.edit is Edit.REMOVED else self.commit
         if not (self.files and commit and change.path) or change.path.startswith("/"):
             return shown
         line = f"#L{change.line}" if change.line else ""
@@ -120,22 +99,75 @@ class Links:
 NO_LINKS = Links()
 
 
-def plan_markdown(plan: Plan, limit: int | None = SUMMARY_LIMIT, links: Links = NO_LINKS) -> str:
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Merge that a comparison is for.
+
+    Attributes:
+        head: The commit that is merged, 40 hex digits.
+        base: The branch that it is merged into.
+        applied: The branch that is applied; "" if unknown.
+        time: The time of the plan.
+    """
+
+    head: str
+    base: str
+    applied: str
+    time: datetime
+
+    @property
+    def is_applied(self) -> bool:
+        """True if the branch is applied, or if it is unknown which one is."""
+        return self.applied in ("", self.base)
+
+    def line(self, links: Links) -> str:
+        """Return the line that names all of it."""
+        base, time = code(self.base), self.time.astimezone(UTC)
+        said = f"{links.to_commit(self.head)} into {base}, planned {time:%Y-%m-%d %H:%M} UTC."
+        if self.is_applied:
+            return said
+        only = f"**Only {code(self.applied)} is applied:** a merge into {base} starts and cancels no job."
+        return f"{said} {only}"
+
+
+def plan_markdown(
+    plan: Plan, limit: int | None = SUMMARY_LIMIT, links: Links = NO_LINKS, merge: Merge | None = None
+) -> str:
     """Return the plan within a limit of bytes in UTF-8, at least 4,000, the most important parts first.
 
     Details are left out before rows, and the least important rows first; the number left out is shown. A
     comparison without changes results in a single line.
     """
-    return plan_documents(plan, [limit], links)[0]
+    return plan_documents(plan, [limit], links, merge)[0]
 
 
-def plan_documents(plan: Plan, limits: Iterable[int | None], links: Links = NO_LINKS) -> list[str]:
+def plan_documents(
+    plan: Plan, limits: Iterable[int | None], links: Links = NO_LINKS, merge: Merge | None = None
+) -> list[str]:
     """Return the plan as `plan_markdown` does, within each of several limits."""
     # The details take most of the time, and are the same in all documents.
     bodies = {id(change): _body(change) for change in plan.changes if matters(change)}
     if plan.comparison is None:
         return [_plan_markdown(plan, bodies, limit, links) for limit in limits]
-    return [_comparison_markdown(plan, plan.comparison, bodies, limit, links) for limit in limits]
+    return [_comparison_markdown(plan, plan.comparison, bodies, limit, links, merge) for limit in limits]
+
+
+def changes_nothing(plan: Plan) -> bool:
+    """Return True if a comparison has no changed or moved job, no changed setting and no problem."""
+    compared = plan.comparison
+    return not (
+        compared is None
+        or compared.problems
+        or compared.settings
+        or compared.notes
+        or any(matters(change) or change.notes for change in plan.changes)
+    )
+
+
+def problems_markdown(message: str, problems: Sequence[Problem], limit: int | None) -> str:
+    """Return a list of problems within a limit of bytes in UTF-8, under a message."""
+    section = Section("problems", [Piece(_problem(problem)) for problem in problems])
+    return document(f"### {text(message)}", [section], rest="The run's log has the rest.", limit=limit)
 
 
 def _plan_markdown(plan: Plan, bodies: _Bodies, limit: int | None, links: Links) -> str:
@@ -144,7 +176,7 @@ def _plan_markdown(plan: Plan, bodies: _Bodies, limit: int | None, links: Links)
     return document(
         joined(f"### Plan for {text(target_text(plan.target))}", summary_line(plan), *_refusals(plan)),
         [
-            *_sections("changes", changes, bodies, links),
+            *_sections("changes", grouped(changes), bodies, links, limit=limit),
             Section("drift", [*map(Piece, drift)], "| drift | job | detail |\n|---|---|---|"),
         ],
         f"<sub>{_run(links)}</sub>" if links.run else "",
@@ -154,18 +186,24 @@ def _plan_markdown(plan: Plan, bodies: _Bodies, limit: int | None, links: Links)
 
 
 def _comparison_markdown(
-    plan: Plan, compared: Comparison, bodies: _Bodies, limit: int | None, links: Links
+    plan: Plan,
+    compared: Comparison,
+    bodies: _Bodies,
+    limit: int | None,
+    links: Links,
+    merge: Merge | None,
 ) -> str:
-    shown = sorted((change for change in plan.changes if matters(change)), key=_rank)
+    shown = by_importance(grouped([change for change in plan.changes if matters(change)]))
     counts = _counts(plan.changes)
     between = f"{code(plan.target.environment)} against {code(compared.base[:SHOWN_OF_SHA])}"
+    first = merge.line(links) if merge else ""
     base_note = ""
     if compared.base_problems:
         found = counted(compared.base_problems, "problem")
         base_note = f" The base has {found}: the jobs of its invalid manifests count as new."
     if not (shown or compared.problems or compared.warnings or compared.settings or compared.notes):
-        return f"No changes for {between}: {counts}.{base_note}"
-    top = [f"### Plan for {between}", *_refusals(plan)]
+        return joined(first, f"No changes for {between}: {counts}.{base_note}")
+    top = [first, f"### Plan for {between}", *_refusals(plan)]
     if compared.settings:
         effects = dict.fromkeys(filter(None, (decides(field.pointer) for field in compared.settings)))
         decided = f"; they affect {', '.join(effects)}" if effects else ""
@@ -178,19 +216,21 @@ def _comparison_markdown(
         top.append(f"**{problem_count(compared.warnings)}.** Apply doesn't stop at warnings.")
     # With problems and no valid changes, counts of zero would be misleading.
     if plan.changes or not compared.problems:
-        hours = _hours(plan.changes)
-        most = f" At most {hours} accelerator-hours if each job runs once." if hours else ""
-        top.append(f"{counts}.{most}{base_note}")
+        when = "Merging" if merge is None or merge.is_applied else f"Once it is in {merge.applied}, apply"
+        left_out = ["Jobs of invalid manifests are not counted."] * bool(compared.problems)
+        costs = [text(said) for said in cost_sentences(plan, when)]
+        top.append(" ".join([f"{counts}.{base_note}", *left_out]))
+        top += [f"**{costs[0]}** {' '.join(costs[1:])}".rstrip()] if costs else []
     # Comments are shorter than summaries, and only the artifact is unlimited.
     is_comment = limit is not None and limit <= COMMENT_LIMIT
     elsewhere = "summary has more" if is_comment else "artifact has all of it"
     return document(
         joined(*top),
         [
-            _table("settings", _SETTINGS, [(_setting(field), "") for field in compared.settings]),
+            table("settings", _SETTINGS, [Row(_setting(field)) for field in compared.settings]),
             Section("problems", [Piece(_problem(problem)) for problem in compared.problems], part=2),
             Section("warnings", [Piece(_problem(warning)) for warning in compared.warnings], part=2),
-            *_sections("table", shown, bodies, links, compared.base),
+            *_sections("table", shown, bodies, links, compared.base, limit),
         ],
         f"<sub>{_OFFLINE}{' ' if links.run else ''}{_run(links)}</sub>",
         rest=f"**The plan is too long to show in full:** the workflow run's {elsewhere}.",
@@ -200,18 +240,13 @@ def _comparison_markdown(
 
 def _refusals(plan: Plan) -> list[str]:
     refused = [f"**Apply would refuse this plan:** {text(refusal)}." for refusal in plan.refusals]
+    if raised := way_out(plan):
+        refused += [text(WAY_OUT), fence([*map(one_line, raised)], "yaml")]
     return [*refused, text(plan.tree.note)] if plan.tree and plan.tree.note else refused
 
 
 def _run(links: Links) -> str:
     return f'<a href="{links.run}">Workflow run</a>' if links.run else ""
-
-
-def _rank(change: Change) -> int:
-    # The document leaves out the last rows first, so changes that need a person's attention come first.
-    if change.action in (Action.BLOCKED, Action.CANCEL):
-        return [Action.BLOCKED, Action.CANCEL].index(change.action)
-    return 2 + [Edit.REMOVED, Edit.CHANGED, Edit.NEW].index(change.edit or Edit.NEW)
 
 
 def _counts(changes: Sequence[Change]) -> str:
@@ -223,11 +258,10 @@ def _counts(changes: Sequence[Change]) -> str:
     return (", ".join(counts) or "no jobs") + (f" ({', '.join(more)})" if more else "")
 
 
-def _hours(changes: Sequence[Change]) -> str:
-    """Return the sums of the hours before and after, a single sum if they are equal, or "" for none."""
-    sums = [sum(change.hours[side] for change in changes) for side in (0, 1)]
-    shown = [f"{hours:,.1f}".removesuffix(".0") for hours in sums]
-    return " → ".join(dict.fromkeys(shown)) if any(sums) else ""
+def _hours(group: Group) -> str:
+    """Return the hours that the submissions of a group add to the plan's; "" for none."""
+    hours = sum(change.hours[1] for change in group if change.action in SUBMISSIONS)
+    return hours_text(hours) if hours else ""
 
 
 def _setting(field: FieldChange) -> tuple[str, ...]:
@@ -247,176 +281,96 @@ def _label(change: Change) -> str:
 
 
 def _sections(
-    name: str, changes: Sequence[Change], rendered: _Bodies, links: Links, base: str = ""
+    name: str,
+    groups: Sequence[Group],
+    rendered: _Bodies,
+    links: Links,
+    base: str = "",
+    limit: int | None = None,
 ) -> list[Section]:
     """Return the table of changes, and the details of those with a spec or differences."""
-    shared = shared_notes(changes)
-    bodies = [rendered[id(change)] for change in changes]
-    rows = [
-        (_row(change, links.file(change, base), [] if body else own_notes(change, shared)), _label(change))
-        for change, body in zip(changes, bodies, strict=True)
-    ]
-    few = len(changes) <= _FEW
-    details = [
-        Piece(_details(change, body, own_notes(change, shared), few and not change.spec), _label(change))
-        for change, body in zip(changes, bodies, strict=True)
-        if body
-    ]
+    shared = shared_notes(change for group in groups for change in group)
+    rows, details = list[Row](), list[Piece]()
+    for group in groups:
+        first, label = group[0], _label(group[0])
+        body = _common_body([rendered[id(change)] for change in group], first)
+        notes = own_notes(first, shared)
+        cells = _row(group, links, base, [] if body else notes, limit)
+        rows.append(Row(cells, label, len(group)))
+        if body:
+            is_open = len(details) < _FEW and not first.spec
+            details.append(Piece(_details(group, body, notes, is_open), label, len(group)))
     common = [Piece(f"- {text(note)}") for note in notes_below(shared)]
     return [
-        _table(name, _COLUMNS, rows),
+        table(name, _COLUMNS, rows),
         Section("notes", common),
         Section("details", details, spaced=True),
     ]
 
 
-def _row(change: Change, file: str, notes: Sequence[str]) -> tuple[str, ...]:
+def _row(group: Group, links: Links, base: str, notes: Sequence[str], limit: int | None) -> tuple[str, ...]:
+    change, names = group[0], [one.base_name if one.edit else one.job_name for one in group]
     label = f"**{_label(change)}**" if change.action is Action.BLOCKED else _label(change)
     # The label says already that a job is new or removed.
     said = re.fullmatch(rf"{change.edit}(?: \((.*)\))?", change.reason)
     reason = said[1] or "" if said else change.reason
     why = "; ".join([with_name(reason, change.base_name)] * bool(reason) + [*notes])
-    name = change.base_name if change.edit else change.job_name
-    return label, code(name), text(why), _hours([change]), file
+    if len(group) == 1:
+        name, file = code(names[0]), links.file(change, base)
+    else:
+        linked = [links.file(one, base, shown) for one, shown in zip(group, names, strict=True)]
+        name, file = _folded(linked, limit), ""
+    return label, name, text(why), _hours(group), file
 
 
-def _table(
-    name: str, columns: Sequence[tuple[str, str]], rows: Sequence[tuple[Sequence[str], str]]
-) -> Section:
-    """Return a table of rows, each with its kind, without the columns that are empty in all rows."""
-    used = [number for number in range(len(columns)) if any(cells[number] for cells, _ in rows)]
-    pieces = [Piece(_cells(cells[number] for number in used), kind) for cells, kind in rows]
-    head = _cells(columns[number][0] for number in used)
-    return Section(name, pieces, f"{head}\n|{'|'.join(columns[number][1] for number in used)}|", part=2)
-
-
-def _cells(cells: Iterable[str]) -> str:
-    return "|" + "".join(f" {cell} |" if cell else " |" for cell in cells)
+def _folded(names: Sequence[str], limit: int | None) -> str:
+    """Return the names as a folded list, which takes at most a quarter of a limited document."""
+    shown, size = list[str](), 0
+    for name in names:
+        size += size_of(name)
+        if limit is not None and size > limit // 4:
+            shown.append(f"… and {len(names) - len(shown):,} more")
+            break
+        shown.append(name)
+    return f"<details><summary>{counted(len(names), 'job')}</summary>{'<br>'.join(shown)}</details>"
 
 
 def _body(change: Change) -> str:
     """Return the spec or the differences of a change; "" for none."""
-    files = [f"- {code(path)} {counts}".rstrip() for path, counts in file_lines(change.files)]
     return joined(
         fence(spec, "yaml") if (spec := spec_lines(change)) else "",
         fence(lines, "diff") if (lines := diff_lines(change)) else "",
-        "\n".join(files),
+        _files(change),
     )
 
 
-def _details(change: Change, body: str, notes: Sequence[str], is_open: bool) -> str:
+def _files(change: Change) -> str:
+    return "\n".join(f"- {code(path)} {counts}".rstrip() for path, counts in file_lines(change.files))
+
+
+def _common_body(bodies: Sequence[str], change: Change) -> str:
+    """Return the body of a group; its fields if the lines around them differ from job to job."""
+    if len(set(bodies)) == 1:
+        return bodies[0]
+    lines = [line for field in change.fields for line in _field_lines(field)]
+    return joined(fence(lines, "diff"), _files(change))
+
+
+def _field_lines(field: FieldChange) -> Iterator[str]:
+    yield one_line(f"  {field.pointer}")
+    for sign, value, shown in zip("-+", (field.before, field.after), field_values(field), strict=True):
+        if value is not None:
+            yield one_line(f"{sign} {shown}")
+
+
+def _details(group: Group, body: str, notes: Sequence[str], is_open: bool) -> str:
+    change, more = group[0], len(group) - 1
     run = f" · run {code(change.job_name)}" if change.edit else ""
-    head = f"{code(change.base_name)} · {text(change.kind)}{run}"
+    same = f" and {counted(more, 'more job')} with the same change" if more else ""
+    head = f"{code(change.base_name)}{same} · {text(change.kind)}{'' if more else run}"
     return joined(
         f"<details{' open' if is_open else ''}><summary>{head}</summary>",
         "\n".join(f"- {text(note)}" for note in notes),
         body,
         "</details>",
     )
-
-
-def text(raw: str) -> str:
-    """Return at most 500 characters of a text by others, escaped, as a line of Markdown or HTML.
-
-    Commands of this tool between backticks become code.
-    """
-    parts = _COMMANDS.split(one_line(cut(raw)).strip())
-    return "".join(code(part) if number % 2 else _escaped(part) for number, part in enumerate(parts))
-
-
-def _escaped(line: str) -> str:
-    line = _COMMITS.sub(_broken, _REFERENCES.sub(_BREAK, _ADDRESSES.sub(_BREAK, line)))
-    return _LIVE.sub(_by_number, line)
-
-
-def code(raw: str) -> str:
-    """Return at most 500 characters of a name or path by others, escaped, as code."""
-    return f"<code>{_LIVE.sub(_by_number, _ADDRESSES.sub(_BREAK, one_line(cut(raw))))}</code>"
-
-
-def fence(lines: Sequence[str], language: str = "") -> str:
-    """Return a fenced block; its fence is longer than any backticks in the lines, so they can't close it."""
-    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    ticks = "`" * max(3, longest + 1)
-    return "\n".join([f"{ticks}{language}", *lines, ticks])
-
-
-def cut(raw: str, longest: int = LONGEST) -> str:
-    """Return a text of at most `longest` characters, with an ellipsis if it was longer."""
-    return raw if len(raw) <= longest else raw[: longest - 1] + "…"
-
-
-def document(top: str, sections: Sequence[Section], bottom: str = "", *, rest: str, limit: int | None) -> str:
-    """Return the document, with as many pieces as fit; each section counts the pieces that were left out.
-
-    Args:
-        top: The text before the sections; always shown, like `bottom`.
-        rest: A sentence on where to find the pieces that were left out; shown below `top`.
-        limit: Bytes in UTF-8, including the end of the last line; None for no limit. It must be enough for
-            `top`, `bottom`, `rest` and the counts.
-    """
-    sections = [section for section in sections if section.pieces]
-    whole = joined(top, *(_section(section, section.pieces) for section in sections), bottom)
-    if limit is None or _size(whole) < limit:
-        return whole
-    # The counts are longest in a document without any pieces, so this size is an upper bound.
-    none = joined(top, rest, *(_section(section, ()) for section in sections), bottom)
-    shown = _shared(sections, limit - 1 - _size(none))
-    return joined(top, rest, *map(_section, sections, shown), bottom)
-
-
-def _shared(sections: Sequence[Section], room: int) -> Iterator[Sequence[Piece]]:
-    """Yield the pieces that fit, section by section."""
-    needs = [sum(_cost(section, piece) for piece in section.pieces) for section in sections]
-    for number, section in enumerate(sections):
-        parts = sum(after.part for after in sections[number:])
-        # Its share, or more if the sections after it need less than theirs.
-        available = max(room * section.part // parts, room - sum(needs[number + 1 :]))
-        shown = _first(section, available)
-        room -= sum(_cost(section, piece) for piece in shown)
-        yield shown
-
-
-def _first(section: Section, room: int) -> Sequence[Piece]:
-    """Return the first pieces that fit."""
-    shown, left = [], room
-    for piece in section.pieces:
-        cost = _cost(section, piece)
-        if cost <= left:
-            shown.append(piece)
-            left -= cost
-        # A very large piece is skipped alone, as smaller ones may fit; else the rest is less important.
-        elif cost <= room // 4:
-            break
-    return shown
-
-
-def _section(section: Section, shown: Sequence[Piece]) -> str:
-    left = Counter(piece.kind for piece in section.pieces)
-    left.subtract(piece.kind for piece in shown)
-    counts = ", ".join(f"{number:,} {kind}".rstrip() for kind, number in left.items() if number)
-    between = "\n\n" if section.spaced else "\n"
-    listed = between.join([section.head] * bool(section.head) + [piece.text for piece in shown])
-    return joined(listed, f"*Not shown of the {section.name}: {counts}.*" if counts else "")
-
-
-def _cost(section: Section, piece: Piece) -> int:
-    return _size(piece.text) + (2 if section.spaced else 1)
-
-
-def joined(*blocks: str) -> str:
-    """Return the blocks that have text, with blank lines between them."""
-    return "\n\n".join(block for block in blocks if block)
-
-
-def _size(shown: str) -> int:
-    return len(shown.encode())
-
-
-def _broken(commit: re.Match[str]) -> str:
-    # GitHub links 7 or more hexadecimal digits as a commit.
-    return _BREAK.join(re.findall(".{1,6}", commit[0]))
-
-
-def _by_number(live: re.Match[str]) -> str:
-    return f"&#{ord(live[1])};" if live[1] else live[0]

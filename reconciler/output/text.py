@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
-from reconciler.base.sanitize import one_line, workflow_command
+from reconciler.base.sanitize import one_line
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Edit, Plan, Stuck, Target
+from reconciler.output.annotations import Annotation, annotation_lines
 from reconciler.output.json import summary
 from reconciler.output.terminal import Paint, painter, width_of
 
@@ -30,9 +32,9 @@ MAX_DETAILED = 100
 """Jobs of a plan whose specs or differences the terminal shows."""
 SHOWN_OF_SHA = 12
 _LEAST_ROOM = 40  # columns of a reason
+_NAMED = 5  # jobs in a sentence
 _SHORT = 4  # lines of a change; blank lines surround longer ones
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
-_MAX_ANNOTATIONS = 10
 _ANNOTATIONS: dict[Level, tuple[str, str]] = {
     ERROR: ("problem", "Invalid manifest"),
     WARNING: ("warning", "Probably a mistake"),
@@ -65,27 +67,21 @@ def validation_text(files: int, problems: Sequence[Problem]) -> str:
 
 def validation_github(files: int, problems: Sequence[Problem]) -> str:
     """Return workflow commands, which GitHub shows as annotations at file and line."""
-    lines = [line for level in _ANNOTATIONS for line in _annotations(problems, level)]
+    lines = [line for level in _ANNOTATIONS for line in problem_annotations(problems, level)]
     return "\n".join(lines or [validation_text(files, problems)])
 
 
-def _annotations(problems: Sequence[Problem], level: Level) -> Iterator[str]:
-    # GitHub silently drops annotations after the tenth of a step and level: the tenth counts the rest.
-    found = [problem for problem in problems if problem.level == level]
-    shown = found if len(found) <= _MAX_ANNOTATIONS else found[: _MAX_ANNOTATIONS - 1]
-    yield from map(_annotation, shown)
-    if left := len(found) - len(shown):
-        noun, title = _ANNOTATIONS[level]
-        message = f"{counted(left, f'more {noun}')}; run `reconciler validate`"
-        yield workflow_command(level, message, title=title)
-
-
-def _annotation(problem: Problem) -> str:
-    message = f"{problem.message}\n{problem.hint}" if problem.hint else problem.message
-    _, title = _ANNOTATIONS[problem.level]
-    return workflow_command(
-        problem.level, message, file=problem.path, line=problem.line, col=problem.column, title=title
-    )
+def problem_annotations(problems: Sequence[Problem], level: Level = ERROR) -> Iterator[str]:
+    """Yield workflow commands for the problems of a level, at the places of their manifests."""
+    noun, title = _ANNOTATIONS[level]
+    found = [
+        Annotation(
+            "\n".join(filter(None, (each.message, each.hint))), title, each.path, each.line, each.column
+        )
+        for each in problems
+        if each.level == level
+    ]
+    return annotation_lines(found, noun, "run `reconciler validate`", level)
 
 
 def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False, width: int | None = None) -> str:
@@ -108,7 +104,9 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False, width:
     lines += _changes_lines(shown, paint, width) if shown else []
     refused = [f"Apply would refuse this plan: {one_line(refusal)}." for refusal in plan.refusals]
     if compared is not None:
-        return "\n".join([*lines, *_last_lines(plan, compared), *(paint("!", line) for line in refused)])
+        lines += [*_last_lines(plan, compared), *(paint("!", line) for line in refused)]
+        raised = way_out(plan)
+        return "\n".join([*lines, *(["", WAY_OUT, "", *map(one_line, raised)] if raised else [])])
     drift = (f"{finding.kind} {finding.job_name}: {finding.detail}" for finding in plan.drift)
     lines += (paint("~", f"  ~ {one_line(line)}") for line in drift)
     if plan.drift:
@@ -185,13 +183,11 @@ def _settings_lines(compared: Comparison) -> Iterator[str]:
 
 
 def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
-    """Yield the lines that count edits, hours and problems."""
+    """Yield the lines that count edits, costs and problems."""
     if plan.changes or not compared.problems:
         edits = Counter(change.edit for change in plan.changes)
-        sums = [sum(change.hours[side] for change in plan.changes) for side in (0, 1)]
-        shown = " → ".join(dict.fromkeys(f"{hours:.10g}" for hours in sums))
-        hours = f"; at most {shown} accelerator-hours" if any(sums) else ""
-        yield f"{', '.join(f'{edits[edit]} {edit}' for edit in Edit)}{_moved(plan)}{hours}."
+        yield f"{', '.join(f'{edits[edit]} {edit}' for edit in Edit)}{_moved(plan)}."
+        yield from map(one_line, cost_sentences(plan))
     if compared.problems:
         yield f"{problem_count(compared.problems)}: invalid manifests aren't counted above."
     if compared.warnings:
@@ -201,6 +197,52 @@ def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
             found = counted(compared.base_problems, "problem")
             yield f"The base has {found}: the jobs of its invalid manifests count as new."
         yield "This compares manifests only: `reconciler plan` asks the service and shows what apply submits."
+
+
+def cost_sentences(plan: Plan, when: str = "Merging") -> Iterator[str]:
+    """Yield sentences on what a comparison's submissions can cost, not sanitized; none without any change."""
+    cost = plan.cost
+    if cost is None or not any(map(matters, plan.changes)):
+        return
+    types = ", ".join(dict.fromkeys(map(_short_type, cost.accelerators)))
+    hours = f"at most {hours_text(cost.hours)} accelerator-hours ({types})"
+    jobs = counted(cost.submissions, "job") if cost.submissions else "no job"
+    yield f"{when} submits {jobs}{f', {hours}' * (cost.hours > 0)}."
+    if cost.untimed:
+        yield f"Without a time limit, counted with the service's 168 hours: {_named(cost.untimed)}."
+    if cost.unknown:
+        yield f"On an unknown machine type, counted without accelerators: {_named(cost.unknown)}."
+
+
+def hours_text(hours: float) -> str:
+    """Return a number of hours, rounded up to tenths."""
+    # Before it is rounded up, a sum's error of rounding is removed.
+    return f"{ceil(round(hours * 10, 6)) / 10:,.1f}".removesuffix(".0")
+
+
+def _short_type(accelerator: str) -> str:
+    """Return the usual name of an accelerator: `T4` for `NVIDIA_TESLA_T4`."""
+    return accelerator.removeprefix("NVIDIA_").removeprefix("TESLA_").replace("_", " ")
+
+
+def _named(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join([*names[:_NAMED], *[f"{more} more"] * (more > 0)])
+
+
+def way_out(plan: Plan) -> list[str]:
+    """Return the lines of `reconciler.yaml` by which apply would carry out a refused comparison; or none."""
+    if plan.comparison is None or not plan.needed_limits:
+        return []
+    from reconciler.output.review import yaml_lines
+
+    return yaml_lines({"environments": {plan.target.environment: {"limits": dict(plan.needed_limits)}}})
+
+
+WAY_OUT = (
+    "If that is wanted, raise the limit in the same pull request, where the plan shows it as a settings "
+    "change. `reconciler.yaml` then has these lines, each key once:"
+)
 
 
 def _moved(plan: Plan) -> str:
@@ -217,25 +259,36 @@ def short_error(text: str) -> str:
 
 def outcomes_text(outcomes: Sequence[Outcome]) -> str:
     """Return a line for each outcome, and a last line that counts them."""
-    from reconciler.model.cause import with_name
-    from reconciler.planning.outcome import Status
-
-    lines, totals = [], dict.fromkeys(Status, 0)
+    lines = []
     for outcome in outcomes:
-        totals[outcome.status] += 1
         state = f"  {outcome.state}" if outcome.state else ""
         line = f"{outcome.status:8} {outcome.change.action:7} {one_line(outcome.change.job_name)}{state}"
-        # `apply --wait` says the whole cause and the next step in a sentence of its own.
-        cause = outcome.cause
-        error = with_name(short_error(outcome.error or ""), outcome.change.base_name)
-        said = f"{cause.about}{cause.brief}" if cause else error
+        said = outcome_reason(outcome)
         lines.append(f"{line}: {one_line(said)}" if said else line)
-    counts = [f"{number} {status}" for status, number in totals.items() if number]
+    return "\n".join([*lines, f"{outcome_counts(outcomes)}."])
+
+
+def outcome_counts(outcomes: Sequence[Outcome]) -> str:
+    """Return the numbers of outcomes, and of jobs that ended other than SUCCEEDED, in one line."""
+    from reconciler.planning.outcome import Status
+
+    totals = Counter(outcome.status for outcome in outcomes)
+    counts = [f"{totals[status]} {status}" for status in Status if totals[status]]
     for state in (State.FAILED, State.CANCELLED):
         # A job that the plan cancels is no failure, and already counts as applied.
         ended = [each for each in outcomes if each.state is state and each.change.action != Action.CANCEL]
         counts += [f"{counted(len(ended), 'job')} {state}"] if ended else []
-    return "\n".join([*lines, f"Apply: {', '.join(counts) or 'nothing to do'}."])
+    return f"Apply: {', '.join(counts) or 'nothing to do'}"
+
+
+def outcome_reason(outcome: Outcome) -> str:
+    """Return why a change failed, or why its job didn't succeed, in a few words; "" for neither."""
+    from reconciler.model.cause import with_name
+
+    # `apply --wait` says the whole cause and the next step in a sentence of its own.
+    if outcome.cause:
+        return f"{outcome.cause.about}{outcome.cause.brief}"
+    return with_name(short_error(outcome.error or ""), outcome.change.base_name)
 
 
 def target_text(target: Target) -> str:

@@ -167,6 +167,23 @@ def _digest(target: Target, changes: Iterable[Change], body_of: BodyOf) -> str:
 SUBMISSIONS = (Action.SUBMIT, Action.RETRY)
 
 
+class ExceededLimitError(RefusedError):
+    """Error for a plan that exceeds a limit.
+
+    Attributes:
+        name: The limit's name in `reconciler.yaml`.
+        needed: The smallest whole number that permits the plan.
+    """
+
+    def __init__(self, name: str, planned: float, most: float) -> None:
+        self.name, self.needed = name, ceil(planned)
+        super().__init__(
+            f"the plan has {planned:.10g} {name}, but one apply may do at most {most:.10g}",
+            hint=f'raise "limits: {{{name}: {self.needed}}}" in reconciler.yaml if you want that, '
+            "or apply some of the jobs: `reconciler apply PATH`",
+        )
+
+
 def check_limits(plan: Plan, hours: float, limits: Limits, reviewed: str | None) -> None:
     """Raise RefusedError if the plan differs from the reviewed plan or exceeds a limit.
 
@@ -185,10 +202,11 @@ def check_limits(plan: Plan, hours: float, limits: Limits, reviewed: str | None)
         raise refusal
 
 
-def limit_refusals(plan: Plan, hours: float, limits: Limits) -> Iterator[RefusedError]:
+def limit_refusals(plan: Plan, hours: float, limits: Limits) -> Iterator[ExceededLimitError]:
     """Yield an error for each limit that a plan exceeds; the arguments are those of `check_limits`."""
     submissions = sum(change.action in SUBMISSIONS for change in plan.changes)
-    cancels = sum(change.action is Action.CANCEL for change in plan.changes)
+    # Without a service, every run that the plan would cancel counts as live.
+    cancels = sum(change.action is Action.CANCEL or change.cancels_earlier for change in plan.changes)
     yield from _over("submissions", submissions, limits.submissions)
     yield from _over("cancels", cancels, limits.cancels)
     yield from _over("acceleratorHours", hours, limits.accelerator_hours)
@@ -200,10 +218,6 @@ def check_limit(name: str, planned: float, most: float | None) -> None:
         raise refusal
 
 
-def _over(name: str, planned: float, most: float | None) -> Iterator[RefusedError]:
+def _over(name: str, planned: float, most: float | None) -> Iterator[ExceededLimitError]:
     if most is not None and planned > most:
-        yield RefusedError(
-            f"the plan has {planned:.10g} {name}, but one apply may do at most {most:.10g}",
-            hint=f'raise "limits: {{{name}: {ceil(planned)}}}" in reconciler.yaml if you want that, '
-            "or apply some of the jobs: `reconciler apply PATH`",
-        )
+        yield ExceededLimitError(name, planned, most)

@@ -124,6 +124,7 @@ def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
         edit=Edit.CHANGED if is_other or treatment else Edit.UNCHANGED,
         notes=(*notes, *_renamed(was.manifest, now.manifest)),
         code_changed=code_changed,
+        cancels_earlier=is_other and change.action is Action.SUBMIT and new.on_change == "cancel",
         is_new=False,
     )
 

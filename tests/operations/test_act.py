@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -268,6 +269,77 @@ def test_invalid_manifests_are_annotated_and_fail_the_check(github: Actions) -> 
     assert "CustomJobb" in run.summary
     (comment,) = github.server.comments[7]
     assert "CustomJobb" in comment["body"]
+
+
+def over_a_limit(github: Actions) -> Repository:
+    """A branch with one submission more than one apply may do; the job that runs is the branch's only one."""
+    settings = github.repository.root / "reconciler.yaml"
+    settings.write_text(f"{settings.read_text()}limits: {{submissions: 1}}\n")
+    github.commit(github.repository, "a limit")
+    proposing = branch(github)
+    for name in ("census", "rainfall"):
+        proposing.job(name)
+    github.commit(proposing)
+    return proposing
+
+
+def test_plan_over_a_limit_fails_until_the_pull_request_raises_it(github: Actions) -> None:
+    """What the comment says to write makes the check green, and after the merge apply submits both jobs."""
+    proposing = over_a_limit(github)
+    run = github.pull_request(PLAN, "feature")
+    assert run.jobs == {"reconciler": "failure"}
+    assert "apply would refuse this plan, and after the merge every apply" in run.log
+    (comment,) = github.server.comments[7]
+    for shown in (run.summary, comment["body"]):
+        assert "the plan has 2 submissions, but one apply may do at most 1" in shown
+    (lines,) = re.findall("```yaml\n(environments:.*?)```", comment["body"], re.DOTALL)
+
+    proposing.git("checkout", "--quiet", "feature")
+    settings = proposing.root / "reconciler.yaml"
+    settings.write_text(f"{settings.read_text()}{lines}")
+    github.commit(proposing, "the limit that the comment asks for")
+    run = github.pull_request(PLAN, "feature")
+    assert run.jobs == {"reconciler": "success"}, run.log
+    assert "Settings change" in comment["body"]
+    assert "would refuse" not in comment["body"]
+
+    proposing.git("merge", "--quiet", "--no-ff", "-m", "merge", "feature")
+    run = github.push(APPLY)
+    assert run.jobs == {"apply": "success"}, run.log
+    assert proposing.starts.read_text().count("start") == 2
+
+
+@pytest.mark.parametrize(("limits", "ended"), [("warn", "success"), ("off", "failure")])
+def test_input_limits_decides_about_a_plan_over_a_limit(github: Actions, limits: str, ended: str) -> None:
+    over_a_limit(github)
+    run = github.pull_request(f"{PLAN}        with:\n          limits: {limits}\n", "feature")
+    assert run.jobs == {"reconciler": ended}, run.log
+    assert ("Apply would refuse this plan" in run.summary) == (limits == "warn")
+    assert ("the input limits is neither" in run.log) == (limits == "off")
+
+
+def test_pull_request_without_a_changed_job_gets_no_comment(github: Actions) -> None:
+    branch(github).write("README.md", "about the models")
+    github.commit(github.repository)
+    run = github.pull_request(PLAN, "feature")
+    assert run.jobs == {"reconciler": "success"}, run.log
+    assert "No changes for" in run.summary
+    assert " into <code>main</code>, planned " in run.summary
+    assert github.server.comments[7] == []
+
+
+def test_comment_names_the_branch_that_is_applied_where_the_base_is_another_one(github: Actions) -> None:
+    branch(github).job("census")
+    head = github.commit(github.repository)
+    github.repository.git("branch", "release", "main")
+    run = github.pull_request(PLAN, "feature", into="release")
+    assert run.jobs == {"reconciler": "success"}, run.log
+    (comment,) = github.server.comments[7]
+    first = comment["body"].splitlines()[1]
+    assert f"<code>{head[:12]}</code>" in first
+    assert " into <code>release</code>, planned " in first
+    assert "**Only <code>main</code> is applied:**" in first
+    assert "**Once it is in main, apply submits 1 job" in comment["body"]
 
 
 def test_this_repositorys_workflow_proves_a_pull_request(github: Actions) -> None:

@@ -16,9 +16,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from repository import MANIFEST, TRAINER, Repository
@@ -236,13 +238,78 @@ def test_a_plan_says_that_apply_would_refuse_it_by_a_limit(google: Repository) -
         google.job(f"fresh-{number}")
     file = google.root / "jobs/fresh-0.yaml"
     file.write_text(file.read_text().replace("{machineType: n1-standard-4}", GPU.replace("t: 2", "t: 4")))
-    done = google.run("plan", "--base", "HEAD", "--env", "production")
-    assert done.code == 0
-    lines = [line for line in done.out.splitlines() if line.startswith("Apply would refuse")]
-    assert [line.split("; ")[0] for line in lines] == [
-        "Apply would refuse this plan: the plan has 2 submissions, but one apply may do at most 1",
-        "Apply would refuse this plan: the plan has 4 acceleratorHours, but one apply may do at most 3",
+    plan = ("plan", "--base", "HEAD", "--env", "production")
+    done = google.run(*plan)
+    assert done.code == 4
+    lines = done.out.splitlines()
+    first = lines.index("Merging submits 2 jobs, at most 4 accelerator-hours (T4).")
+    assert [line for line in lines[first:] if line.startswith("Apply would refuse")] == [
+        "Apply would refuse this plan: the plan has 2 submissions, but one apply may do at most 1.",
+        "Apply would refuse this plan: the plan has 4 acceleratorHours, but one apply may do at most 3.",
     ]
+    raised = ["environments:", "  production:", "    limits:", "      submissions: 2"]
+    raised.append("      acceleratorHours: 4")
+    assert lines[-5:] == raised
+    shown = google.run(*plan, "--format", "markdown").out
+    assert "\n```yaml\n" + "\n".join(raised) + "\n```\n" in shown
+    told = google.run(*plan, "--format", "json")
+    assert (told.code, told.json["summary"]["submit"]) == (4, 2)
+    assert "{production: {limits: {submissions: 2, acceleratorHours: 4}}}" in told.err
+
+    reset(google, "{submissions: 1, acceleratorHours: 3}", "\n".join(["", *raised[3:]]))
+    done = google.run(*plan)
+    assert (done.code, done.err) == (0, "")
+    assert "/environments/production/limits/submissions: 1 → 2" in done.out
+    assert google.run(*plan, "--detailed-exitcode").code == 2
+
+
+def test_limits_come_after_invalid_manifests_and_before_pending_changes(google: Repository) -> None:
+    reset(google, "acme-staging", "acme-staging\n    limits: {submissions: 0}")
+    google.job("fresh")
+    plan = ("plan", "--base", "HEAD", "--env", "production", "--detailed-exitcode")
+    assert google.run(*plan).code == 4
+    google.write("jobs/bad.yaml", "kind: CustomJobb\n")
+    assert google.run(*plan).code == 3
+
+
+def test_each_replaced_run_counts_as_live_against_the_limit_of_cancels(google: Repository) -> None:
+    """Apply would cancel it, and a plan that asks no service doesn't know that it has ended."""
+    reset(google, "acme-staging", "acme-staging\n    limits: {cancels: 1}")
+    for name in "abc":
+        google.job(name, reconcile="{onChange: cancel}")
+    commit(google)
+    google.job("a", args=["--more"], reconcile="{onChange: cancel}")
+    google.job("c", args=["--more"])
+    assert of_production(google).refusals == ()
+    google.job("b", args=["--more"], reconcile="{onChange: cancel}")
+    found = of_production(google)
+    assert found.refusals == ("the plan has 2 cancels, but one apply may do at most 1",)
+    assert found.needed_limits == {"cancels": 2}
+
+
+@pytest.mark.parametrize("name", ["local", "on", "no-1"])
+def test_lines_that_raise_a_limit_are_valid_settings_that_permit_the_plan(
+    name: str, google: Repository
+) -> None:
+    given = {"local": "", "on": "environments: {'on': {engine: local, project: other-jobs}}\n"}
+    text = given.get(name, "environments: {no-1: {engine: local, project: other-jobs}}\n")
+    google.write("reconciler.yaml", f"limits: {{submissions: 0}}\n{text}")
+    commit(google)
+    google.job("fresh")
+    plan = ("plan", "--base", "HEAD", "--env", name, "--format", "markdown")
+    (raised,) = re.findall("```yaml\n(environments:.*?)```", google.run(*plan).out, re.DOTALL)
+    both = deep_merged(yaml.safe_load(text) or {}, yaml.safe_load(raised))
+    google.write("reconciler.yaml", f"limits: {{submissions: 0}}\n{yaml.safe_dump(both)}")
+    done = google.run(*plan)
+    assert done.code == 0, done.err
+    assert "Settings change" in done.out
+
+
+def deep_merged(old: Any, new: Any) -> Any:
+    """The settings as a person writes the new ones into them, each key once."""
+    if not isinstance(old, dict):
+        return new
+    return {**old, **{key: deep_merged(old.get(key), value) for key, value in new.items()}}
 
 
 def test_markdown_in_actions_links_files_at_the_commit_and_the_run(repo: Repository) -> None:
@@ -299,6 +366,69 @@ def test_markdown_goes_to_stdout_and_into_a_folder(repo: Repository, tmp_path: P
     texts = {file.name: file.read_text() for file in folder.iterdir()}
     assert set(texts) == {"comment.md", "summary.md", "plan.md"}
     assert texts["plan.md"] == done.out
+
+
+PULL = {"pull_request": {"head": {"sha": "c" * 40}, "base": {"ref": "main"}}}
+GROUP = {"merge_group": {"head_sha": "c" * 40, "base_ref": "refs/heads/main", "base_sha": "b" * 40}}
+DEFAULT = {"repository": {"default_branch": "main"}}
+
+
+@pytest.mark.parametrize(("name", "event"), [("pull_request", PULL), ("merge_group", GROUP)])
+def test_markdown_in_actions_begins_with_the_merge_that_is_planned(
+    name: str, event: dict[str, Any], repo: Repository, tmp_path: Path
+) -> None:
+    file, folder = tmp_path / "event.json", tmp_path / "out"
+    actions = {"GITHUB_EVENT_NAME": name, "GITHUB_EVENT_PATH": str(file)}
+
+    def first(event: object, *, changes: bool = False) -> str:
+        file.write_text(json.dumps(event))
+        done = repo.run("plan", "--base", "HEAD", "--output-dir", str(folder), **actions)
+        assert done.code == 0, done.err
+        texts = {file.name: file.read_text() for file in folder.iterdir()}
+        assert texts["comment.md"] == "<!-- nothing changes -->\n" * (not changes) + texts["summary.md"]
+        return texts["summary.md"].splitlines()[0]
+
+    time = "[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2} UTC"
+    said = f"<code>cccccccccccc</code> into <code>main</code>, planned {time}\\."
+    assert re.fullmatch(said, first({**event, **DEFAULT}))
+    assert re.fullmatch(said, first(event)), "the default branch is unknown"
+    other = first({**event, "repository": {"default_branch": "trunk"}})
+    assert "**Only <code>trunk</code> is applied:**" in other
+    repo.job("fresh")
+    assert re.fullmatch(said, first({**event, **DEFAULT}, changes=True))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[" * 100_000,
+        "null",
+        json.dumps({**PULL, "pull_request": None}),
+        json.dumps({"pull_request": {"head": {"sha": "main"}, "base": {"ref": "main"}}}),
+        json.dumps({"pull_request": {"head": {"sha": "c" * 40}, "base": {"ref": 7}}}),
+    ],
+)
+def test_event_without_a_merge_leaves_its_line_out(text: str, repo: Repository, tmp_path: Path) -> None:
+    file = tmp_path / "event.json"
+    file.write_text(text)
+    for name in ("pull_request", "merge_group", "push"):
+        actions = {"GITHUB_EVENT_NAME": name, "GITHUB_EVENT_PATH": str(file)}
+        done = repo.run("plan", "--base", "HEAD", "--format", "markdown", **actions)
+        assert done.out.startswith("No changes for"), done.err
+    gone = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_EVENT_PATH": str(tmp_path / "missing")}
+    assert repo.run("plan", "--base", "HEAD", "--format", "markdown", **gone).out.startswith("No changes")
+
+
+def test_name_of_a_hostile_branch_is_inert(repo: Repository, tmp_path: Path) -> None:
+    file = tmp_path / "event.json"
+    base = "@octocat/</code><img/src=x>#1"
+    event = {"pull_request": {"head": {"sha": "c" * 40}, "base": {"ref": base}}, **DEFAULT}
+    file.write_text(json.dumps(event))
+    actions = {"GITHUB_EVENT_NAME": "pull_request", "GITHUB_EVENT_PATH": str(file)}
+    shown = repo.run("plan", "--base", "HEAD", "--format", "markdown", **actions).out
+    assert "<img" not in shown
+    assert "@octocat" not in shown
 
 
 def test_a_folder_that_cant_be_written_to_is_told(repo: Repository) -> None:
@@ -488,7 +618,7 @@ def test_each_sides_jobs_have_their_sides_defaults(google: Repository) -> None:
     assert [(c.pointer, c.before, c.after) for c in compared(found).settings] == [
         ("/environments/production/defaults/timeout", "3600s", "36000s")
     ]
-    assert "at most 2 → 20 accelerator-hours" in google.run("plan", "--base", "HEAD", "--env=production").out
+    assert "accelerator-hours" not in google.run("plan", "--base", "HEAD", "--env=production").out
 
 
 @pytest.mark.parametrize("base", ["source: [", "sauce: x", None, "source: acme-models"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cache
 from html.parser import HTMLParser
 from typing import Any
@@ -18,17 +19,9 @@ from msgspec import structs
 from reconciler.base.diagnostics import Problem
 from reconciler.base.sanitize import one_line
 from reconciler.model.diff import Comparison, FieldChange, FileChange, diff
-from reconciler.model.plan import Action, Change, Drift, DriftKind, Edit, Plan, Target
-from reconciler.output.markdown import (
-    COMMENT_LIMIT,
-    SUMMARY_LIMIT,
-    Links,
-    code,
-    cut,
-    fence,
-    plan_markdown,
-    text,
-)
+from reconciler.model.plan import Action, Change, Cost, Drift, DriftKind, Edit, Plan, Target
+from reconciler.output.document import COMMENT_LIMIT, SUMMARY_LIMIT, code, cut, fence, text
+from reconciler.output.markdown import Links, Merge, changes_nothing, plan_markdown
 from reconciler.output.text import plan_text
 from tests.planning import GOOGLE, wanted
 
@@ -111,6 +104,11 @@ class Page(HTMLParser):
     handle_decl = handle_pi = unknown_decl = handle_comment
 
     @property
+    def elements(self) -> list[str]:
+        """The tags without code, which addresses in Cloud Storage are."""
+        return [tag for tag in self.tags if tag != "code"]
+
+    @property
     def shown(self) -> str:
         return "".join(data for _, data in self.texts)
 
@@ -129,7 +127,13 @@ REFERENCES = [
 # And what its Markdown makes links of, also within an element that the text itself opens.
 ADDRESSES = [
     re.compile(pattern, re.IGNORECASE)
-    for pattern in (r"[a-z]+://\S", r"www\.\w", r"[\w.+-]+@[\w-]+", r"(^|[\s(])\$\S.*?\$([\s.,;:?!)]|$)")
+    # GitHub knows no scheme `gs`.
+    for pattern in (
+        r"(?!gs:)\b[a-z]+://\S",
+        r"(?<!gs://)www\.\w",
+        r"[\w.+-]+@[\w-]+",
+        r"(^|[\s(])\$\S.*?\$([\s.,;:?!)]|$)",
+    )
 ]
 
 
@@ -150,7 +154,8 @@ ATTACKS = r"""@octocat|@acme/team|#1|acme/models#1|GH-1|https://evil.example/x|w
 </details>|</code>|</summary>|<img src=x onerror=y>|<script>|<!--|-->|<?php|<![CDATA[|<https://x.example>|&lt;b&gt;
 &#64;octocat|&commat;octocat|:octocat:|$x$|$|**b**|_e_|*|~~s~~|\|!|=|+|a_b_c|mailto:a@b.example|xmpp:a@b.example
 ftp://x.example|[x](http://y.example)|![x](http://y.example)|[x]: http://y.example|[^1]|- [ ] x|1. x|> q|# h
----|===|```|````|~~~|`|::error::x|##[group]|    x|0123456|x|@|é|🎉|"""
+---|===|```|````|~~~|`|gs://|gs://b/x_0123456|xgs://b
+gs://www.b.example|::error::x|##[group]|    x|0123456|x|@|é|🎉|"""
 SPECIAL = [
     "|",
     "| |",
@@ -233,7 +238,7 @@ def test_nothing_that_others_wrote_is_live(made: Callable[[Callable[[str], str]]
     """The page has just the elements that it has for harmless text, and GitHub finds nothing in its text."""
     shown = in_full(made(str))
     page = Page(shown)
-    assert page.tags == Page(in_full(made(plain))).tags
+    assert page.elements == Page(in_full(made(plain))).elements
     assert page.shown.rstrip().endswith("shows the actual plan.")
     assert_inert(page)
     assert_inert_in_a_log(shown)
@@ -249,7 +254,7 @@ def test_nothing_in_the_plan_that_asked_the_service_is_live(a: str, b: str, c: s
         return plan_markdown(Plan(Target("prod", "google", of(a), of(b)), (change,), (drift,), None))
 
     page = Page(made(str))
-    assert page.tags == Page(made(plain)).tags
+    assert page.elements == Page(made(plain)).elements
     assert_inert(page)
     assert_inert_in_a_log(made(str))
 
@@ -277,6 +282,18 @@ def test_a_fence_holds_and_shows_what_was_written(lines: list[str]) -> None:
     page = Page(f"{fence(lines, 'diff')}\n\nafter")
     assert page.tags == ["pre", "code class=language-diff", "p"]
     assert page.shown == "\n".join(lines) + "\n\nafter\n"
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["gs://acme-models/census_0123456789abcdef/", "gs://www.acme.example/gh-1/v1.2/0123456", "gs://b"],
+)
+def test_addresses_in_cloud_storage_can_be_copied(address: str) -> None:
+    for shown in (text(f"it is in {address}, by now"), code(f'"{address}"')):
+        assert address in Page(shown).shown
+    other = "https://www.acme.example/0123456"
+    assert "\u200b" in Page(text(f"{address} {other}")).shown.partition("https")[2]
+    assert_inert(Page(text(f"{address}@acme {address}#1 {address} {other}")))
 
 
 def test_code_can_be_copied() -> None:
@@ -320,10 +337,11 @@ def test_what_matters_is_said_first() -> None:
     assert places == sorted(places)
     rows = [line for line in shown.splitlines() if line.startswith("| ") and "<code>" in line]
     assert [re.findall("<code>(.*?)</code>", row)[0] for row in rows] == order[3:]
-    assert "At most 22 → 1,122.5 accelerator-hours if each job runs once." in shown
+    assert "(**1 blocked**). The base has 2 problems" in shown
+    assert "count as new. Jobs of invalid manifests are not counted." in shown
     assert "The base has 2 problems: the jobs of its invalid manifests count as new." in shown
     assert "did you mean y" in shown
-    assert "| 12 → 1,024 |" in shown
+    assert "| 1,024 |" in shown
     assert "| **blocked** | <code>blocked</code> | too large |" in shown
 
 
@@ -354,7 +372,6 @@ def test_details_show_the_diff_of_the_spec_and_the_files_of_a_changed_job() -> N
         in shown
     )
     assert shown.count("if it is still live") == 1
-    assert "<details>" in in_full(proposal(*(changed(str(n), **specs()) for n in range(4))))
 
 
 def test_details_fold_the_whole_spec_of_a_new_job() -> None:
@@ -413,6 +430,129 @@ def test_commands_in_a_sentence_are_code_and_other_backticks_are_text() -> None:
     page = Page(in_full(structs.replace(proposal(changed()), refusals=(refusal,))))
     assert ("p code", "reconciler apply PATH") in page.texts
     assert "; `rm -rf`." in page.shown
+
+
+def test_jobs_with_the_same_change_are_one_row_with_a_folded_list() -> None:
+    """39 jobs share a trainer; what else changes comes before them, the largest change first, and is open."""
+    files = (FileChange("trainer/task.py", 1, 1),)
+    shared = [changed(f"job-{n:02}", code_changed=True, files=files, hours_after=2) for n in range(39)]
+    large = changed("large", **specs({"a": 1, "b": 2, "c": 3}, {"a": 2, "b": 3, "c": 4}))
+    small = changed("small", **specs({"a": 1}, {"a": 2}))
+    new = changed("new", Edit.NEW, **specs(AFTER, AFTER))
+    links = Links("https://github.com/acme/models/blob", "b" * 40)
+    shown = plan_markdown(proposal(*shared, small, large, new), COMMENT_LIMIT, links)
+    rows = [line for line in shown.splitlines() if line.startswith(("| changed", "| new"))]
+    assert [re.findall("<code>(.*?)</code>", row)[0] for row in rows] == ["large", "small", "new", "job-00"]
+    names = [f"job-{n:02}" for n in range(39)]
+    assert re.findall("<code>(.*?)</code>", rows[-1]) == names
+    assert "| <details><summary>39 jobs</summary><a href=" in rows[-1]
+    assert rows[-1].count("</a>") == 39
+    assert rows[-1].endswith("</details> | 78 | |")
+    details = re.findall("<details(.*?)><summary>(.*?)</summary>", shown)[1:]
+    assert [(is_open.strip(), re.findall("<code>(.*?)</code>", head)[0]) for is_open, head in details] == [
+        ("open", "large"),
+        ("open", "small"),
+        ("", "new"),
+        ("", "job-00"),
+    ]
+    assert details[-1][1] == "<code>job-00</code> and 38 more jobs with the same change · CustomJob"
+    assert shown.count("<code>trainer/task.py</code> +1 -1") == 1
+    assert_inert(Page(shown))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"files": (FileChange("trainer/task.py", 1, 2),)},
+        specs({"replicaCount": "1"}, {"replicaCount": "3", "machine": "n1"}),
+        {"notes": ("moved from jobs/x.yaml",)},
+        {"action": Action.BLOCKED},
+        {"reason": "2 fields changed"},
+        {"edit": Edit.REMOVED},
+    ],
+)
+def test_other_changes_are_rows_of_their_own(other: dict[str, Any]) -> None:
+    files = (FileChange("trainer/task.py", 1, 1),)
+    one = changed("one", **specs(), files=files)
+    assert "2 jobs" in in_full(proposal(one, changed("two", **specs(), files=files)))
+    assert "2 jobs" not in in_full(proposal(one, changed("two", **{**specs(), "files": files, **other})))
+    unknown = [changed(name, reason="rerun changed") for name in ("one", "two")]
+    assert "2 jobs" not in in_full(proposal(*unknown))
+
+
+def test_the_same_fields_among_other_lines_are_shown_without_these() -> None:
+    jobs = [changed(name, **specs({"a": 1, "b": name}, {"a": 2, "b": name})) for name in ("one", "two")]
+    assert "```diff\n  /a\n- 1\n+ 2\n```" in in_full(proposal(*jobs))
+
+
+def test_a_list_of_names_takes_a_part_of_the_document_alone() -> None:
+    jobs = [changed(f"job-{n:04}", **specs()) for n in range(2000)]
+    shown = in_full(proposal(*jobs), COMMENT_LIMIT)
+    assert len(shown.encode()) < COMMENT_LIMIT
+    assert "<summary>2000 jobs</summary>" in shown
+    listed = shown.count("<code>job-") - 1
+    assert f"… and {2000 - listed:,} more</details>" in shown
+    assert listed > 400
+    assert in_full(proposal(*jobs)).count("<code>job-") == 2001
+
+
+def cost(**more: Any) -> str:
+    given = structs.replace(proposal(changed()), cost=Cost(**{"submissions": 3, **more}))
+    text_lines = "\n".join(plan_text(given).splitlines())
+    shown = Page(in_full(given)).shown.replace("\u200b", "")
+    for sentence in filter(None, re.findall("(Merging .*|Without .*|On an .*)", text_lines)):
+        assert sentence in shown
+    return text_lines
+
+
+def test_costs_are_those_that_the_limit_counts() -> None:
+    t4, a100 = "NVIDIA_TESLA_T4", "NVIDIA_A100_80GB"
+    assert "Merging submits 3 jobs, at most 24 accelerator-hours (A100 80GB, T4).\n" in cost(
+        hours=24.0, accelerators=(a100, t4)
+    )
+    assert "Merging submits 3 jobs.\n" in cost()
+    assert "Merging submits no job.\n" in cost(submissions=0)
+    assert "at most 1,344.1 accelerator-hours (T4)" in cost(hours=1344.01, accelerators=(t4,))
+    shown = cost(hours=2.4000000000000004, accelerators=(t4,), untimed=("a",), unknown=tuple("bcdefgh"))
+    assert "at most 2.4 accelerator-hours" in shown
+    assert "Without a time limit, counted with the service's 168 hours: a.\n" in shown
+    assert "On an unknown machine type, counted without accelerators: b, c, d, e, f, 2 more.\n" in shown
+
+
+def test_a_comparison_begins_with_the_commit_the_branch_and_the_time() -> None:
+    links = Links("https://github.com/acme/models/blob", "b" * 40)
+    merge = Merge("c" * 40, "main", "main", datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
+    commit = f'<a href="https://github.com/acme/models/commit/{"c" * 40}"><code>cccccccccccc</code></a>'
+    same = changed("same", Edit.UNCHANGED)
+    for plan in (proposal(changed()), proposal(same)):
+        first = plan_markdown(plan, None, links, merge).splitlines()[0]
+        assert first == f"{commit} into <code>main</code>, planned 2026-01-02 03:04 UTC."
+    other = replace(merge, base="release", applied="main")
+    first = plan_markdown(proposal(changed()), None, links, other).splitlines()[0]
+    assert first.endswith(
+        "**Only <code>main</code> is applied:** a merge into <code>release</code> starts and cancels no job."
+    )
+    assert replace(merge, applied="").is_applied
+
+
+@given(untrusted, untrusted)
+def test_names_of_branches_are_inert(base: str, applied: str) -> None:
+    merge = Merge("c" * 40, base or "x", applied, datetime(2026, 1, 2, tzinfo=UTC))
+    assert_inert(Page(plan_markdown(proposal(changed()), None, Links(), merge)))
+
+
+def test_a_change_of_no_job_and_no_setting_is_known_as_one() -> None:
+    same = changed("same", Edit.UNCHANGED)
+    warning = Problem("jobs/a.yaml", 3, 5, "/spec", "n1-x is not known", "", "warning")
+    assert changes_nothing(proposal(same, warnings=(warning,), base_problems=1))
+    for plan in (
+        proposal(changed()),
+        proposal(structs.replace(same, notes=("moved from jobs/x.yaml",))),
+        proposal(problems=(structs.replace(warning, level="error"),)),
+        proposal(settings=(FieldChange("/source", "a", "b"),)),
+        Plan(GOOGLE, (), (), None),
+    ):
+        assert not changes_nothing(plan)
 
 
 def test_settings_are_told_before_all_else() -> None:
@@ -494,11 +634,14 @@ def test_no_number_of_jobs_and_problems_hides_the_settings() -> None:
 
 
 def many(count: int = 2000, fields: int = 2) -> Plan:
-    before, after = ({f"pool{n}": n + more for n in range(fields)} for more in (0, 1))
-    parts = specs(before, after)
-    changes = [changed(f"job-{n:04}", **parts, hours_before=1, hours_after=2) for n in range(count)]
+    def parts(number: int) -> dict[str, Any]:
+        """The parts of a change that no other job has."""
+        before, after = ({f"pool{n}": n + more for n in range(fields)} for more in (0, 1))
+        return specs(before, {**after, "pool0": number + 1})
+
+    changes = [changed(f"job-{n:04}", **parts(n), hours_before=1, hours_after=2) for n in range(count)]
     news = [changed(f"new-{n:04}", Edit.NEW, hours_after=2) for n in range(10)]
-    blocked = [changed(f"stop-{n}", **parts, action=Action.BLOCKED) for n in range(3)]
+    blocked = [changed(f"stop-{n}", **parts(n), action=Action.BLOCKED) for n in range(3)]
     return proposal(*news, *changes, *blocked, problems=(Problem("jobs/x.yaml", 1, 1, "", "no"),) * 40)
 
 
@@ -507,10 +650,10 @@ def test_of_2000_changed_jobs_what_matters_stays(limit: int, least: int) -> None
     shown = in_full(many(fields=20), limit)
     assert limit * 0.9 < len(shown.encode()) < limit
     assert "**40 problems in 1 file.**" in shown
-    assert "10 new, 2,003 changed (**3 blocked**). At most 2,000 → 4,020 accelerator-hours" in shown
+    assert "10 new, 2,003 changed (**3 blocked**). Jobs of invalid" in shown
     assert "**The plan is too long to show in full:** the workflow run's" in shown
     assert shown.count("- <code>jobs/x.yaml") == 40, "every problem"
-    rows, details = len(re.findall("^\\| [^|]", shown, re.M)), shown.count("<details>")
+    rows, details = len(re.findall("^\\| [^|]", shown, re.M)), shown.count("</details>")
     assert rows >= least
     assert details > 10
     for number in range(3):

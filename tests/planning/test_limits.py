@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from reconciler.base.errors import ExitCode, RefusedError
 from reconciler.google.engines import engine_class
 from reconciler.manifests.settings import GOOGLE_LIMITS, Limits
 from reconciler.model.job import State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
-from reconciler.model.plan import Action, Change, DesiredJob, Plan, Target
-from reconciler.operations.plan import accelerator_hours
+from reconciler.model.plan import Action, Change, Cost, DesiredJob, Plan, Target
+from reconciler.operations.plan import accelerator_hours, cost_of
 from reconciler.planning.planner import check_limit, check_limits
 from tests.planning import bound_to, run_of, wanted
 from tests.planning import plan as planned
@@ -67,6 +68,43 @@ def test_accelerator_hours(spec: dict[str, Any], hours: float) -> None:
     wanted = job(spec)
     engine = engine_class(wanted.manifest.api_version)
     assert engine.accelerator_hours(wanted.manifest.kind, spec) == pytest.approx(hours)
+
+
+def machines(*pools: dict[str, Any], timeout: str = "3600s") -> dict[str, Any]:
+    scheduling = {"scheduling": {"timeout": timeout}} if timeout else {}
+    return {"workerPoolSpecs": [{"machineSpec": pool, "replicaCount": "1"} for pool in pools], **scheduling}
+
+
+TPU = "ct5lp-hightpu-4t"
+T4 = {"machineType": "n1-standard-4", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 2}
+ML = {"scaleTier": "CUSTOM", "masterType": "complex_model_m_gpu", "scheduling": {"maxRunningTime": "3600s"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "cost"),
+    [
+        (machines({"machineType": "n1-standard-4"}), Cost(1)),
+        (machines(T4, {"machineType": "n1-standard-4"}), Cost(1, 2, ("NVIDIA_TESLA_T4",))),
+        (machines(T4, {"machineType": "g2-standard-24"}), Cost(1, 4, ("NVIDIA_L4", "NVIDIA_TESLA_T4"))),
+        (machines({"machineType": TPU, "tpuTopology": "4x4"}), Cost(1, 16, (TPU,))),
+        (machines(T4, timeout=""), Cost(1, 336, ("NVIDIA_TESLA_T4",), untimed=("census",))),
+        (machines(T4, timeout="0s"), Cost(1, 336, ("NVIDIA_TESLA_T4",), untimed=("census",))),
+        (machines({"machineType": "n1-standard-4"}, timeout=""), Cost(1)),
+        (machines({"machineType": "n9-highgpu-5"}), Cost(1, unknown=("census",))),
+        (machines({**T4, "machineType": "n9-highgpu-5"}), Cost(1, 2, ("NVIDIA_TESLA_T4",))),
+        ({"trainingInput": {"scaleTier": "BASIC"}}, Cost(1)),
+        ({"trainingInput": {"scaleTier": "BASIC_TPU"}}, Cost(1, 168, ("BASIC_TPU",), untimed=("census",))),
+        ({"trainingInput": ML}, Cost(1, 4, ("complex_model_m_gpu",))),
+    ],
+)  # fmt: skip
+def test_cost_names_accelerators_and_what_is_counted_by_a_rule(spec: dict[str, Any], cost: Cost) -> None:
+    wanted = job(spec)
+    change = Change(Action.SUBMIT, "", "census", "census", wanted.manifest.kind, desired=wanted)
+    found = structs.replace(
+        plan(Action.BLOCKED, Action.NONE), changes=(change, *plan(Action.BLOCKED).changes)
+    )
+    assert cost_of(found) == cost
+    assert cost_of(found).hours == accelerator_hours(found, GOOGLE_LIMITS)
 
 
 def plan(*actions: Action) -> Plan:

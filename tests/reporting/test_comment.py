@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from tls import Loopback, server_tls
 
 from reconciler.base.http import DirectTransport
 from reconciler.cli import run
+from reconciler.model.diff import Comparison
+from reconciler.model.plan import Action, Change, Edit, Plan, Target
+from reconciler.output.document import NOTHING_CHANGES
+from reconciler.output.markdown import Links, Merge, plan_markdown
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, GitHubSettings
 from reconciler.reporting.github.statuses import COMMENTS, Kept, comment_body, fits, keep_comment
 
@@ -46,10 +51,12 @@ def github() -> Iterator[GitHubServer]:
 
 @pytest.fixture
 def keep(github: GitHubServer, transport: DirectTransport) -> Keep:
-    def keep(said: str = "the text", environment: str = "prod", token: str = TOKEN) -> Kept:
+    def keep(
+        said: str = "the text", environment: str = "prod", token: str = TOKEN, *, create: bool = True
+    ) -> Kept:
         settings = GitHubSettings(github.repository, github.url, token)
         api = GitHubApi(transport, settings, COMMENTS, sleep=lambda _: None, chance=lambda: 0.0)
-        return keep_comment(api, NUMBER, environment, said)
+        return keep_comment(api, NUMBER, environment, said, create=create)
 
     return keep
 
@@ -74,6 +81,50 @@ def test_it_is_created_once_and_then_kept_up_to_date(github: GitHubServer, keep:
     assert [keep("one"), keep("two"), keep("two\r\n")] == [Kept.CREATED, Kept.UPDATED, Kept.UNCHANGED]
     assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("prod", "two"))]
     assert written(github) == ["POST 7/comments", "PATCH comments/1"]
+
+
+def planned(head: str = "c" * 40, *, minute: int = 4, run: str = "42", base: str = "main") -> str:
+    """A comment as a run writes it, of a plan that is the same at each time."""
+    merge = Merge(head, base, "main", datetime(2026, 1, 2, 3, minute, tzinfo=UTC))
+    links = Links(
+        "https://github.com/acme/models/blob", head, "", f"https://github.com/acme/models/actions/runs/{run}"
+    )
+    change = Change(Action.NONE, "", "census", "census_1", "CustomJob", edit=Edit.CHANGED)
+    plan = Plan(Target("prod", "google", "p", "l"), (change,), (), None, comparison=Comparison("b" * 40))
+    return plan_markdown(plan, None, links, merge)
+
+
+def test_a_later_run_with_the_same_plan_is_no_update(github: GitHubServer, keep: Keep) -> None:
+    """The comment keeps the time and the run of the first of them; another commit or branch is an update."""
+    assert keep(planned()) is Kept.CREATED
+    assert keep(planned(minute=5, run="43")) is Kept.UNCHANGED
+    assert read_back(github.plain_url, TOKEN)[0][1] == comment_body("prod", planned())
+    others = [
+        planned("d" * 40),
+        planned("d" * 40, base="release"),
+        f"{planned('d' * 40, base='release')} more",
+    ]
+    assert [keep(other) for other in others] == [Kept.UPDATED] * 3
+    assert len(written(github)) == 4
+
+
+def test_without_creation_a_comment_is_updated_alone(github: GitHubServer, keep: Keep) -> None:
+    github.comment(NUMBER, OURS, "mallory")
+    assert keep("nothing", create=False) is Kept.UNNEEDED
+    assert written(github) == []
+    assert keep("one") is Kept.CREATED
+    assert [keep("nothing", create=False) for _ in range(2)] == [Kept.UPDATED, Kept.UNCHANGED]
+    assert keep("nothing", "staging", create=False) is Kept.UNNEEDED
+
+
+def test_without_creation_another_apps_comment_is_still_replaced(github: GitHubServer, keep: Keep) -> None:
+    """That it is the token's own is known only after a comment is written."""
+    assert keep("one", token="app") is Kept.CREATED
+    assert keep("nothing", token="app", create=False) is Kept.CREATED
+    assert [body for _, body in read_back(github.plain_url, TOKEN)] == [
+        "*Replaced by a newer comment.*",
+        comment_body("prod", "nothing"),
+    ]
 
 
 def test_each_environment_has_its_own(github: GitHubServer, keep: Keep) -> None:
@@ -250,6 +301,20 @@ def test_the_command_keeps_the_comment(
         told.append(capsys.readouterr().out)
     assert told == [f"Comment on pull request 7: {kept}.\n" for kept in ("created", "unchanged")]
     assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("staging", "### Plan"))]
+
+
+def test_plan_that_changes_nothing_only_updates_a_comment(
+    github: GitHubServer, surroundings: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(surroundings).write_text(f"{NOTHING_CHANGES}No changes.\n")
+    assert run(["report", "--comment", surroundings]) == 0
+    assert capsys.readouterr().out == (
+        "Comment on pull request 7: not needed, as no job and no setting differs.\n"
+    )
+    assert github.comments == {NUMBER: []}
+    github.comment(NUMBER, comment_body("local", "### Plan"))
+    assert run(["report", "--comment", surroundings]) == 0
+    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("local", "No changes."))]
 
 
 @pytest.mark.parametrize("token", ["", "read-only"])

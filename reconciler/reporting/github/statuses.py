@@ -10,6 +10,7 @@ unchanged, and doesn't prevent ours.
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -219,6 +220,8 @@ COMMENTS = Purpose(
     "the comment",
 )
 _WORKFLOWS = "github-actions[bot]"
+# The time and the run of a plan. A later run with the same result leaves the comment as it is.
+_OCCASION = re.compile(r"(?<=, planned )[-0-9]{10} [0-9]{2}:[0-9]{2} UTC|(?<=/actions/runs/)[0-9]+(?=\">)")
 _REPLACED = "*Replaced by a newer comment.*"
 
 
@@ -228,6 +231,7 @@ class Kept(StrEnum):
     CREATED = "created"
     UPDATED = "updated"
     UNCHANGED = "unchanged"
+    UNNEEDED = "not needed, as no job and no setting differs"
 
 
 def comment_body(environment: str, text: str) -> str:
@@ -240,11 +244,12 @@ def fits(body: str) -> bool:
     return len(body.encode("utf-16-le")) // 2 <= MAX_COMMENT
 
 
-def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Kept:
-    """Create or update the pull request's comment of an environment.
+def keep_comment(api: GitHubApi, number: int, environment: str, text: str, *, create: bool = True) -> Kept:
+    """Create or update the pull request's comment of an environment; without `create`, only update one.
 
-    Two runs at once may create two comments. The newest is kept up to date, the others are reduced to a line
-    that refers to it. The API is for the purpose `COMMENTS`, and the `comment_body` of the text fits.
+    A text that differs only in the time and the run of its plan is no update. Two runs at once may create two
+    comments. The newest is kept up to date, the others are reduced to a line that refers to it. The API is
+    for the purpose `COMMENTS`, and the `comment_body` of the text fits.
 
     Raises:
         GitHubRefusedError: GitHub refused a request, or the request failed.
@@ -256,11 +261,14 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str) -> Ke
     mine = sorted((found for found in marked if _is_by(author, found)), key=lambda found: int(found["id"]))
     if mine:
         newest = mine.pop()
-        is_current = _normalized(newest["body"]) == body
+        is_current = _OCCASION.sub("", _normalized(newest["body"])) == _OCCASION.sub("", body)
         if not is_current:
             api.write("PATCH", _path(newest), {"body": body})
         _retire(api, mine)
         return Kept.UNCHANGED if is_current else Kept.UPDATED
+    # The comment of another App's token is known only after a new one is written.
+    if not (create or any(map(_is_by_bot, marked))):
+        return Kept.UNNEEDED
     created = api.write("POST", f"issues/{number}/comments", {"body": body})
     # The token of another App writes under a name that only this response contains.
     writer = _writer(created)
@@ -286,6 +294,13 @@ def _is_by(author: int | None, comment: dict[str, Any]) -> bool:
         case {"login": str(login), "type": "Bot"} if author is None:
             return login == _WORKFLOWS
     return author is not None and _writer(comment) == author
+
+
+def _is_by_bot(comment: dict[str, Any]) -> bool:
+    match comment.get("user"):
+        case {"type": "Bot"}:
+            return True
+    return False
 
 
 def _retire(api: GitHubApi, comments: Iterable[dict[str, Any]]) -> None:

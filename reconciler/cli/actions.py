@@ -1,0 +1,71 @@
+"""What a command shows in GitHub Actions beside its output: annotations, links, and the job's summary."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from reconciler.base.diagnostics import Problem
+from reconciler.cli import print_message
+from reconciler.manifests.settings import find_root
+
+if TYPE_CHECKING:
+    from reconciler.output.markdown import Links
+
+
+def path_in_checkout(path: str, root: Path) -> str:
+    """Return a path below `root` from the top of the checkout, as GitHub resolves those of annotations."""
+    top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
+    return (root.relative_to(top) / path).as_posix()
+
+
+def in_checkout(problems: Sequence[Problem], root: Path) -> list[Problem]:
+    """Return problems with such paths."""
+    return [replace(problem, path=path_in_checkout(problem.path, root)) for problem in problems]
+
+
+def annotate(lines: Iterable[str], log_format: str) -> None:
+    """Print workflow commands in GitHub Actions.
+
+    They go to stderr, which the runner reads too: stdout may be for JSON. With JSON on stderr there are none.
+    """
+    if log_format != "json" and os.environ.get("GITHUB_ACTIONS") == "true":
+        for line in lines:
+            print(line, file=sys.stderr, flush=True)
+
+
+def has_summary() -> bool:
+    """Return True if the job has a summary, which GitHub Actions names in GITHUB_STEP_SUMMARY."""
+    return bool(os.environ.get("GITHUB_STEP_SUMMARY"))
+
+
+def add_to_summary(text: str, log_format: str) -> None:
+    """Append Markdown to the job's summary; print a line if that is impossible, which is no failure."""
+    path = os.environ.get("GITHUB_STEP_SUMMARY", "")
+    try:
+        # A text that the step wrote before may lack the end of its last line.
+        with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"\n{text}\n")
+    except OSError as error:
+        print_message(f"the job's summary {path} can't be written: {error.strerror}", log_format)
+
+
+def links() -> Links:
+    """Return the addresses on GitHub of the work tree's files and of this run; none outside of Actions."""
+    from reconciler.base.git_command import Git
+    from reconciler.git.commit import head_of
+    from reconciler.output.markdown import NO_LINKS, Links
+    from reconciler.reporting.github.api import repository_url, run_url
+
+    address = repository_url(os.environ)
+    if not address:
+        return NO_LINKS
+    root = find_root(Path.cwd())
+    head = head_of(root, os.environ)
+    folder = (Git(root, os.environ).ask("rev-parse", "--show-prefix") or "").strip("\n")
+    return Links(f"{address}/blob", head.carried if head else "", folder, run_url(os.environ))

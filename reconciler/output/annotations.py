@@ -1,0 +1,46 @@
+"""Annotations of GitHub Actions: messages at a file and line, in a run and in a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from reconciler.base.diagnostics import ERROR, Level
+from reconciler.base.sanitize import workflow_command
+
+_MAX = 10
+
+
+class Annotation(NamedTuple):
+    """Message with its place; `path` is relative to the top of the checkout, "" and 0 are unknown."""
+
+    message: str
+    title: str
+    path: str = ""
+    line: int = 0
+    column: int = 0
+
+
+def annotation_lines(
+    found: Sequence[Annotation], noun: str, rest: str, level: Level = ERROR
+) -> Iterator[str]:
+    """Yield workflow commands of one level.
+
+    Args:
+        found: The annotations.
+        noun: What they are, for the command that counts those left out.
+        rest: Where to find those left out.
+        level: The level of all.
+    """
+    # GitHub silently drops annotations after the tenth of a step and level: the tenth counts the rest.
+    shown = found if len(found) <= _MAX else found[: _MAX - 1]
+    yield from map(partial(_command, level), shown)
+    if left := len(found) - len(shown):
+        yield workflow_command(level, f"{left} more {noun}{'s' * (left > 1)}; {rest}", title=found[0].title)
+
+
+def _command(level: Level, one: Annotation) -> str:
+    place: dict[str, str | int] = {"file": one.path, "line": one.line, "col": one.column}
+    known = {name: value for name, value in place.items() if value}
+    return workflow_command(level, one.message, **known, title=one.title)
