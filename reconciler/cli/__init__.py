@@ -223,23 +223,6 @@ def print_note(line: str, log_format: str, *, is_warning: bool) -> None:
     print_message(line, log_format)
 
 
-def print_unposted(problems: Iterable[str], denied: Collection[str], log_format: str) -> None:
-    """Print what could not be posted on stderr; in GitHub Actions, a missing permission becomes a warning.
-
-    The warning is an annotation, and a line of the job's summary: who set the workflow up has to see it.
-    """
-    for line in problems:
-        print_note(line, log_format, is_warning=line in denied)
-    summary = os.environ.get("GITHUB_STEP_SUMMARY")
-    if denied and summary and os.environ.get("GITHUB_ACTIONS") == "true":
-        from pathlib import Path
-
-        from reconciler.output.document import text
-
-        with suppress(OSError), Path(summary).open("a", encoding="utf-8") as file:
-            file.writelines(f"\n:warning: {text(line)}\n" for line in denied)
-
-
 def print_problems(problems: Sequence[Problem], log_format: str) -> None:
     """Print the problems and warnings of manifests on stderr, each with its place."""
     if log_format == "json":

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
-from reconciler.cli import print_message
+from reconciler.cli import print_message, print_note
 from reconciler.manifests.settings import find_root
 
 if TYPE_CHECKING:
@@ -53,6 +53,19 @@ def add_to_summary(text: str, log_format: str) -> None:
             file.write(f"\n{text}\n")
     except OSError as error:
         print_message(f"the job's summary {path} can't be written: {error.strerror}", log_format)
+
+
+def print_unposted(problems: Iterable[str], denied: Collection[str], log_format: str) -> None:
+    """Print what could not be posted; in GitHub Actions, a missing permission becomes a warning.
+
+    The warning is an annotation, and a line of the job's summary: who set the workflow up has to see it.
+    """
+    for line in problems:
+        print_note(line, log_format, is_warning=line in denied)
+    if denied and has_summary():
+        from reconciler.output.document import text
+
+        add_to_summary("\n\n".join(f":warning: {text(line)}" for line in denied), log_format)
 
 
 def links() -> Links:

@@ -20,9 +20,8 @@ from reconciler.cli import (
     print_message,
     print_note,
     print_problems,
-    print_unposted,
 )
-from reconciler.cli.actions import has_summary
+from reconciler.cli.actions import has_summary, print_unposted
 from reconciler.cli.apply_actions import Failure, show_ends, show_invalid, show_plan, show_refused
 from reconciler.cli.context import Context, confirm, context_of, is_by_hand, selection_of
 from reconciler.cli.logs import print_ends

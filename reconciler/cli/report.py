@@ -15,7 +15,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from reconciler.base.diagnostics import counted, quote
 from reconciler.base.errors import ExitCode, InvalidError, UsageError, check_machine
-from reconciler.cli import print_error, print_lines, print_message, print_unposted
+from reconciler.cli import print_error, print_lines, print_message
+from reconciler.cli.actions import print_unposted
 from reconciler.cli.context import context_of
 from reconciler.git.commit import commit_of
 from reconciler.manifests.settings import LOCAL, find_root
