@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from io import TextIOWrapper
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TextIO
