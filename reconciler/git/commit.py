@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +25,6 @@ from reconciler.base.git_command import (
 )
 from reconciler.base.replaced_files import write_file
 from reconciler.base.sanitize import one_line
-
-MAX_PASSED_OVER = 100
-"""The maximum number of reported skipped commits, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +77,6 @@ def commit_of(root: Path, environ: Mapping[str, str] | None = None) -> str | Non
     environ = os.environ if environ is None else environ
     head = head_of(root, environ)
     return head.carried if head and Git(root, environ).is_clean() else None
-
-
-def passed_over(root: Path, head: str, known: Collection[str]) -> list[str]:
-    """Return the commits between the known ones and `head` along first parents, the newest first.
-
-    Both ends are excluded. The result is empty if no known commit is an ancestor of `head`, as after a
-    force-push or in a shallow checkout.
-    """
-    git = Git(root)
-    names = [sha for sha in known if sha != head and SHA.fullmatch(sha)]
-    ancestors = [sha for sha in names if git.ask("merge-base", "--is-ancestor", sha, head) is not None]
-    if not ancestors:
-        return []
-    excluded = (f"^{sha}" for sha in ancestors)
-    # One more than the maximum, as `head` is listed too.
-    listed = git.ask("rev-list", "--first-parent", f"--max-count={MAX_PASSED_OVER + 1}", head, *excluded)
-    return [sha for sha in (listed or "").split() if sha != head]
 
 
 def commit_file(root: Path, path: str, data: bytes, message: str) -> str:

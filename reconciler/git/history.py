@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -111,13 +111,24 @@ class GitHistory:
 
     def shares(self, commits: tuple[str, ...]) -> bool:
         """Return True if HEAD and any of these commits that are here have a common ancestor."""
+        return bool(self.nearest_common(commits))
+
+    def nearest_common(self, commits: Sequence[str]) -> str:
+        """Return the nearest common ancestor of HEAD and those of the commits that are here; "" for none."""
         ids = "".join(f"{commit}\n" for commit in commits)
         try:
             listed = self._git.run("cat-file", "--batch-check", stdin=ids.encode()).decode()
         except GitError:
-            return False
+            return ""
         known = [line.split()[0] for line in listed.splitlines() if line.split()[1:2] == ["commit"]]
-        return bool(known) and self._git.ask("merge-base", self.head, *known) is not None
+        return ((self._git.ask("merge-base", self.head, *known) or "") if known else "").strip()
+
+    def since(self, commit: str, most: int) -> list[str]:
+        """Return HEAD's first parents that aren't ancestors of a commit here, newest first, without HEAD."""
+        listed = self._git.ask(
+            "rev-list", "--first-parent", f"--max-count={most + 1}", self.head, f"^{commit}"
+        )
+        return [sha for sha in (listed or "").split() if sha != self.head][:most]
 
     def ancestors(self, most: int) -> tuple[str, ...]:
         """Return the newest ancestors of HEAD, newest first, without HEAD."""

@@ -211,6 +211,11 @@ class TreeFinding(Struct, frozen=True):
     hint: str = ""
 
     @property
+    def is_behind(self) -> bool:
+        """True if another commit's jobs are newer, so that the statuses are left to that commit."""
+        return self.effect is not Effect.APPLY and self.relation in (Relation.OLDER, Relation.DIVERGED)
+
+    @property
     def line(self) -> str:
         """The message and the hint in one line; "" for nothing."""
         return f"{self.message}: {self.hint}" if self.hint else self.message

@@ -327,10 +327,15 @@ class WantedJob(Struct, frozen=True):
     Attributes:
         keys: Keys of its claims: the label of its identity, then those of older hash versions.
         settled: True if it had ended before the commit was applied: then another commit has its result.
+        brought: True if the commit brought it: by its content, the end of `suspend`, or more `attempts`.
+            Records of earlier versions don't tell, and count every job.
+        replaced_by: The passed-over or applied commit that replaced it before it was submitted; "" for none.
     """
 
     keys: tuple[str, ...]
     settled: bool = False
+    brought: bool = True
+    replaced_by: str = field(default="", name="replacedBy")
 
 
 class CommitRecord(Struct, frozen=True):
@@ -339,16 +344,20 @@ class CommitRecord(Struct, frozen=True):
     Attributes:
         sha: The commit, 40 hex digits.
         since: Time of its first apply, by the store's clock.
-        number: Sequence number of applied commits; 0 if it was not applied.
-        jobs: Its desired jobs, by the base name as written in the manifest.
+        number: Sequence number of applied commits; 0 if it was passed over.
+        jobs: Its desired jobs, by the base name as written in the manifest; of a passed-over commit those
+            that it brought.
         whole: True if these are all of its jobs: only then an overall status is possible.
-        superseded_by: The commit that was applied in its place; "" if it was applied itself.
+        superseded_by: The commit that was applied in its place, where the jobs that it brought aren't told
+            apart; "" for none.
         closed: True if no status remains to be posted.
         told: A digest of the last posted statuses until they are final; "" for none.
         seen: Time at which all of its final statuses were first seen on it; None before. With `told`: time of
             the last post, until a later look has confirmed it.
         applied: The commits that were applied before it, the last ones, oldest first.
         replaced_by: The older commit that a person applied over it by `--allow-older`; "" for none.
+        problem: Why a passed-over commit could not have been applied; "" if it could.
+        told_apart: True if it was passed over, so that all jobs that it brought are known.
     """
 
     sha: str
@@ -362,21 +371,40 @@ class CommitRecord(Struct, frozen=True):
     seen: datetime | None = None
     applied: tuple[str, ...] = ()
     replaced_by: str = ""
+    problem: str = ""
+    told_apart: bool = False
+
+    @property
+    def has_verdict(self) -> bool:
+        """True if all jobs that it brought are known."""
+        return self.whole or self.told_apart
 
 
 _RECORD_FIELDS = CommitRecord.__struct_fields__
-_RECORD_NAMES = {"superseded_by": "supersededBy", "replaced_by": "replacedBy"}
+_RECORD_NAMES = {"superseded_by": "supersededBy", "replaced_by": "replacedBy", "told_apart": "toldApart"}
 """Stored names of the fields that have another one."""
+_RECORD_LATER = {"replacedBy": "", "problem": "", "toldApart": False}
+"""Fields that earlier versions don't write, with their defaults."""
 
 
 def record_json(record: CommitRecord) -> dict[str, Any]:
     """Return the record as JSON."""
     said = {_RECORD_NAMES.get(name, name): getattr(record, name) for name in _RECORD_FIELDS}
-    jobs = {name: {"keys": [*job.keys], "settled": job.settled} for name, job in sorted(record.jobs.items())}
+    jobs = {name: _wanted_json(job) for name, job in sorted(record.jobs.items())}
     times = {"since": record.since.isoformat(), "seen": record.seen.isoformat() if record.seen else None}
-    if not record.replaced_by:
-        del said["replacedBy"]  # earlier versions don't write it either
+    for name in (name for name in _RECORD_LATER if not said[name]):
+        del said[name]
     return {"formatVersion": _RECORD_FORMAT, **said, "jobs": jobs, **times, "applied": [*record.applied]}
+
+
+def _wanted_json(job: WantedJob) -> dict[str, Any]:
+    said: dict[str, Any] = {"keys": [*job.keys], "settled": job.settled}
+    # Earlier versions neither write nor read the rest.
+    if not job.brought:
+        said["brought"] = False
+    if job.replaced_by:
+        said["replacedBy"] = job.replaced_by
+    return said
 
 
 def record_of(said: Any) -> CommitRecord:
@@ -389,7 +417,7 @@ def record_of(said: Any) -> CommitRecord:
         if said["formatVersion"] != _RECORD_FORMAT:
             raise ValueError(f"it has format version {said['formatVersion']!r}, not {_RECORD_FORMAT}")
         # Every field is written, so a missing field is an error, although most have a default.
-        said = {"replacedBy": "", **said}
+        said = {**_RECORD_LATER, **said}
         found = {name: said[_RECORD_NAMES.get(name, name)] for name in _RECORD_FIELDS}
         for name in ("since", "seen"):
             found[name] = checked(datetime.fromisoformat(found[name])) if found[name] else None

@@ -11,12 +11,12 @@ from functools import partial
 from msgspec.structs import replace as replaced
 
 from reconciler.base.errors import ReconcilerError, RefusedError
-from reconciler.git.commit import passed_over
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
 from reconciler.model.applied_tree import NOT_COMPARED, TreeFinding
 from reconciler.model.plan import Action, Plan
 from reconciler.operations.execute import PATIENCE, Applier, applier_of
+from reconciler.operations.lineage import read_lineage
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
 from reconciler.operations.plan import (
@@ -29,6 +29,7 @@ from reconciler.operations.plan import (
 from reconciler.operations.report import open_record, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.tree import OlderTreeError, TreeCheck, tree_check
+from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.planner import SUBMISSIONS, check_limits
 from reconciler.submission.look import look
@@ -125,11 +126,13 @@ def apply(
         _check_limits(session, plan, reviewed)
     except RefusedError as error:
         return replace(applied, refused=error, tree=tree.finding)
+    origin, record = _attributed(session, desired, observed, plan, origin, tree)
+    applied = replace(applied, origin=origin)
     listener.planned(plan, origin)
     with listener.submitting() as progress:
-        applier = replace(applied.applier, listener=progress)
+        applier = replace(applied.applier, listener=progress, commit_of=origin.commit_of)
         try:
-            outcomes = carry_out(session, applier, plan, origin, tree)
+            outcomes = carry_out(session, applier, plan, tree, record)
         except OlderTreeError as error:
             # Another apply has recorded its commit since the comparison.
             return replace(applied, refused=error, tree=tree.finding)
@@ -200,12 +203,42 @@ def _compare_with_commit(config: Config, desired: Desired, plan: Plan) -> Origin
     return origin_of(config, desired, jobs, os.environ, whole=posts and plan.whole)
 
 
+def _attributed(
+    session: Session, desired: Desired, observed: Observed, plan: Plan, origin: Origin, tree: TreeCheck
+) -> tuple[Origin, Callable[[], None]]:
+    """Return the origin with the commits that brought the jobs, and a function that records owed statuses."""
+    posts = posts_statuses(session.config) and not tree.finding.is_behind
+    if not (origin.exact or origin.made) or not (posts or submitted_by(plan)):
+        return origin, lambda: None
+    found = session.commits.all() if posts else {}
+    records = {sha: versioned.record for sha, versioned in found.items()}
+    lineage = read_lineage(
+        session.config, session.environment, desired, origin, records, tree.applied, os.environ
+    )
+    brought_by = bringers(plan, lineage, origin.commit, records.values(), observed.claims)
+    origin = replace(origin, brought_by=brought_by)
+    if not posts:
+        return origin, lambda: None
+    names = {c.desired.manifest.base_name for c in plan.changes if c.desired}
+    own = {name for name in names if lineage.brought(name) or brought_by.get(name) == origin.commit}
+    # Statuses of passed-over commits need all jobs of the repository.
+    told = lineage if plan.whole else replaced(lineage, passed_over={}, parts=())
+    return origin, partial(
+        open_record, session.commits, found, origin.commit, origin.part(plan), told, own, tree.replaced
+    )
+
+
 def carry_out(
-    session: Session, applier: Applier, plan: Plan, origin: Origin, tree: TreeCheck | None = None
+    session: Session,
+    applier: Applier,
+    plan: Plan,
+    tree: TreeCheck | None = None,
+    record: Callable[[], None] = lambda: None,
 ) -> list[Outcome]:
     """Carry out a plan; return its outcomes, failures among them, in the plan's order.
 
-    Submissions come first, then blocked jobs, then cancellations. Before them, `tree` records the commit.
+    Submissions come first, then blocked jobs, then cancellations. Before them, `tree` records the commit, and
+    `record` the statuses that are owed.
 
     Raises:
         OlderTreeError: Since the comparison, another apply has recorded a commit that forbids this one.
@@ -216,11 +249,8 @@ def carry_out(
         session.ports.claims.prepare()
     if tree:
         tree.record()
-    if (origin.exact or origin.made) and posts_statuses(session.config):
-        # The record comes first: after a crash the next pass posts the statuses of what was submitted.
-        skipped = partial(passed_over, session.config.root, origin.commit)
-        replaced = tree.replaced if tree else ""
-        open_record(session.commits, origin.commit, origin.part(plan), skipped, replaced)
+    # The record comes first: after a crash the next pass posts the statuses of what was submitted.
+    record()
     place = {id(change): number for number, change in enumerate(plan.changes)}
     with closing(applier.run(plan)) as outcomes:
         # Submissions run concurrently; the order must not depend on the service's response times.

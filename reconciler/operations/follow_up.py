@@ -135,7 +135,10 @@ def _update(
         observed = seen.observed
         not_updated = applied.applier.upkeep(desired.jobs, observed)
         keep_summary(session.ports, seen, wanted, also, whole=applied.plan.whole)
-        failed = post_statuses(session, desired, observed, applied.origin.exact, errors)
+        # The statuses of a checkout that is behind are those of the newer commit.
+        failed = []
+        if not applied.tree.is_behind:
+            failed = post_statuses(session, desired, observed, applied.origin.exact, errors)
     except ReconcilerError as error:
         return FollowUp(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
     return _with_failed(FollowUp(observed, (*not_updated,)), failed)

@@ -63,6 +63,8 @@ class Origin:
         elsewhere: Differences that belong to no job, as clauses: a manifest that only the commit has, for
             example.
         all_compared: True if every desired job was compared.
+        brought_by: By base name with '-' as '_', the commit that brought a submitted job's content; by
+            default `commit`.
         reason: The reason for a missing commit, as a clause; "" with a commit, or without a repository.
     """
 
@@ -73,6 +75,7 @@ class Origin:
     elsewhere: tuple[str, ...] = ()
     all_compared: bool = False
     reason: str = ""
+    brought_by: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def exact(self) -> str:
@@ -80,8 +83,8 @@ class Origin:
         return self.commit if self.all_compared and not self.differences and not self.elsewhere else ""
 
     def commit_of(self, job: DesiredJob) -> str:
-        """Return the commit that a job carries; "" for none."""
-        return self.commit if job.job_name in self.made else ""
+        """Return the commit that a job carries, which brought its content; "" for none."""
+        return self.brought_by.get(job.manifest.base_name, self.commit) if job.job_name in self.made else ""
 
     def line_end_reasons(self) -> dict[str, str]:
         """Return why jobs that differ in line ends alone must not be submitted, with the remedy, by name."""
@@ -301,7 +304,7 @@ class _Comparison:
         staged = (job for job in self._desired.jobs if job.manifest.package)
         packages = {self._folder(job) for job in staged if self._places[job.manifest.path]}
         read = set(self._places.values())
-        unread = sorted(place for place in self._manifests() if place not in read)
+        unread = sorted(place for place in manifest_places(self._commit) if place not in read)
         return [
             # Git allows names that aren't UTF-8.
             self._clause(os.fsencode("/".join(place)).decode("utf-8", "backslashreplace"), "is only in")
@@ -309,24 +312,25 @@ class _Comparison:
             if not is_below_any(self._commit.root.joinpath(*place), packages)
         ]
 
-    def _manifests(self) -> Iterator[Names]:
-        """Yield the places of the commit's manifests, found as `find_manifests` finds them."""
-        top = self._commit.place((JOBS_FOLDER,))
-        waiting = [top] if top is not None else []
-        done: set[Names] = set()
-        while waiting:
-            folder = waiting.pop()
-            # Links can form a cycle.
-            if folder in done:
-                continue
-            done.add(folder)
-            for name in self._commit.listed(folder):
-                place = self._commit.place((*folder, name))
-                if place is not None and self._commit.entry(place).is_folder:
-                    waiting += [] if name.startswith(".") else [place]
-                # A broken link named like a manifest counts: a work tree with it is invalid.
-                elif is_manifest(name):
-                    yield place or (*folder, name)
+
+def manifest_places(commit: Revision) -> Iterator[Names]:
+    """Yield the places of a commit's manifests, as `find_manifests` finds them, those in packages too."""
+    top = commit.place((JOBS_FOLDER,))
+    waiting = [top] if top is not None else []
+    done: set[Names] = set()
+    while waiting:
+        folder = waiting.pop()
+        # Links can form a cycle.
+        if folder in done:
+            continue
+        done.add(folder)
+        for name in commit.listed(folder):
+            place = commit.place((*folder, name))
+            if place is not None and commit.entry(place).is_folder:
+                waiting += [] if name.startswith(".") else [place]
+            # A broken link named like a manifest counts: a work tree with it is invalid.
+            elif is_manifest(name):
+                yield place or (*folder, name)
 
 
 def _differing_file(read: SourceTree, kept: SourceTree) -> tuple[str, str] | None:

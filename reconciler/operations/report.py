@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -20,10 +19,11 @@ from reconciler.model.ports import CommitStore, VersionedRecord
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
 from reconciler.operations.plan import plan_of
+from reconciler.planning.lineage import MOST_APPLIED, Lineage, applied_last, newest_of, newest_whole
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.reporting.github.api import GitHubSettings, contexts_of, github_settings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
-from reconciler.reporting.status import CommitStatus, plain_status
+from reconciler.reporting.status import CommitStatus, invalid_text, plain_status
 from reconciler.reporting.status_rules import (
     DueStatuses,
     View,
@@ -31,23 +31,14 @@ from reconciler.reporting.status_rules import (
     due_statuses,
     duplicate_statuses,
     may_turn,
-    newest_of,
     record_for,
     reopened,
 )
 from reconciler.submission.look import look
 from reconciler.submission.observe import Observed
 
-Skipped = Callable[[Collection[str]], Sequence[str]]
-
 TRIES = 5
 """Number of attempts to write a record that other writers change at the same time."""
-
-MOST_APPLIED = 20
-"""Number of applied commits that the newest record lists.
-
-Two branches, for example, each have their own chain of commits.
-"""
 
 LINGERING = timedelta(days=1)
 """Time for which a record stays open after all its statuses were confirmed.
@@ -73,31 +64,36 @@ class Reporter(Protocol):
         """Post the statuses that differ from the commit's current ones; return an outcome for each."""
 
 
-def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped, replaced: str = "") -> None:
+def open_record(
+    store: CommitStore,
+    records: Mapping[str, VersionedRecord],
+    commit: str,
+    plan: Plan,
+    lineage: Lineage,
+    own: Collection[str],
+    replaced: str = "",
+) -> None:
     """Record the statuses that a commit is owed, before the first submission of its plan.
 
     Args:
         store: The records.
+        records: What was read of them for the lineage: the next apply sees that another one opened its
+            record meanwhile.
         commit: The commit.
         plan: Its plan.
-        skipped: Returns, for known commits, the commits that were passed over since.
+        lineage: Where its jobs come from, and the commits that were passed over.
+        own: The jobs that it brought, by base name with '-' as '_'.
         replaced: The newer commit that a person asked to replace by this one; "" for none.
 
     Raises:
         ServiceError: The record can't be written, so the jobs' ends could not be reported.
     """
-    records, now = store.all(), store.now()
+    now = store.now()
     newest = newest_of(found.record for found in records.values())
-    last = _applied_last(newest, records)
+    carriers = [sha for sha, passed in lineage.passed_over.items() if passed.jobs]
+    last = (*carriers, *applied_last(newest, {sha: found.record for sha, found in records.items()}))
     applied = (*newest.applied, *last) if newest else ()
-    known = {*records, *applied}
-    # A search from all known commits leaves out the ancestors of each: also skipped commits between two
-    # concurrent ones, or behind an older commit that was applied again. A search from each commit that was
-    # applied last finds those.
-    passed_over = chain(skipped(known), *(skipped({sha}) for sha in last if known != {sha}))
-    for sha in dict.fromkeys(passed_over):
-        if sha not in known:
-            store.write(CommitRecord(sha, now, superseded_by=commit), 0)
+    _open_passed_over(store, records, CommitRecord("", now), lineage, commit)
     # A further attempt changes what earlier commits show. Should the write fail, `report` opens them.
     submitted = {change.key for change in plan.changes if change.action in SUBMISSIONS}
     for sha, other in records.items():
@@ -113,7 +109,7 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped, r
         # A repeated apply of the newest commit keeps its number.
         number = 1 + max(others, default=0)
         blank = CommitRecord(commit, now, number, applied=applied[-MOST_APPLIED:])
-        record = record_for(plan, blank, found.record if found else None)
+        record = record_for(plan, blank, found.record if found else None, own)
         if found and found.record == record:
             return
         # The write fails if the record changed since it was read; generation 0 means that it must not exist.
@@ -126,15 +122,34 @@ def open_record(store: CommitStore, commit: str, plan: Plan, skipped: Skipped, r
     )
 
 
-def _applied_last(newest: CommitRecord | None, records: Mapping[str, VersionedRecord]) -> tuple[str, ...]:
-    """Return the commit that was applied last; several if concurrent reporters opened records."""
-    if newest is None:
-        return ()
-    # The newest record lists a limited number of commits: an old record that it lacks isn't concurrent.
-    since = max(0, newest.number - MOST_APPLIED // 2)
-    ordered = {newest.sha, *newest.applied}
-    concurrent = (sha for sha, found in records.items() if found.record.number > since and sha not in ordered)
-    return (*concurrent, newest.sha)
+def _open_passed_over(
+    store: CommitStore,
+    records: Mapping[str, VersionedRecord],
+    blank: CommitRecord,
+    lineage: Lineage,
+    commit: str,
+) -> None:
+    """Record the statuses of commits that were passed over; an apply that ended here is done again."""
+    for sha in lineage.parts:
+        if sha not in records:
+            store.write(replace(blank, sha=sha, superseded_by=commit), 0)
+    for sha, passed in lineage.passed_over.items():
+        found = records.get(sha)
+        if found is None:
+            opened = replace(blank, sha=sha, jobs=passed.jobs, problem=passed.problem, told_apart=True)
+            store.write(opened, 0)
+            continue
+        if found.record.number and found.record.whole:
+            continue
+        # Of an applied commit, a person may have applied some jobs only.
+        applied = found.record.jobs.items() if found.record.number else ()
+        jobs = {
+            **passed.jobs,
+            **{name: replace(job, brought=job.brought or name in passed.jobs) for name, job in applied},
+        }
+        again = replace(found.record, jobs=jobs, problem=passed.problem, told_apart=True)
+        if again != found.record:
+            store.write(replace(again, closed=False, told="", seen=None), found.generation)
 
 
 def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
@@ -257,10 +272,14 @@ def _tidy(store: CommitStore, view: View, unknown: set[str]) -> None:
     """
     records = store.all()
     newest = newest_of(found.record for found in records.values())
-    closed = (found.record for found in records.values() if found.record.closed)
+    closed = [found.record for found in records.values() if found.record.closed]
     red = [record for record in closed if newest and may_turn(view, record, newest)]
     red = sorted(red, key=lambda record: -record.number)[:MOST_APPLIED]
-    kept = {record.sha for record in (newest, *red) if record}
+    # The next apply of all jobs begins at the last one, and gives those in between their verdict.
+    since = newest_whole(found.record for found in records.values())
+    parts = [record for record in closed if not since or record.number >= since.number]
+    parts = sorted(parts, key=lambda record: record.number)[:MOST_APPLIED]
+    kept = {record.sha for record in (newest, *red, *parts) if record}
     # The store's clock costs a request, and is needed for unknown commits only.
     now = store.now() if unknown else None
     for sha, found in records.items():
@@ -355,9 +374,7 @@ def post_invalid(session: Session, commit: str, error: InvalidError) -> list[Fai
     Raises:
         ServiceError: The service can't be read.
     """
-    files = len({problem.path for problem in error.problems})
-    count = f"{len(error.problems)} in {files} files" if files > 1 else f"{len(error.problems)}"
-    reason = f"{error.message}: {count}, see `reconciler validate`" if files else error.message
+    reason = invalid_text(error.message, error.problems)
     seen = look(session.ports, {}, record_keys(session))
     failed = post_statuses(session, Desired((), {}, whole=False), seen.observed, "")
     return [*failed, *post_reason(session, commit, reason)]

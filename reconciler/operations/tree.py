@@ -144,6 +144,11 @@ class TreeCheck:
             return False
         return bool(self._history.head) and (self._engine == "local" or self._history.is_published)
 
+    @property
+    def applied(self) -> AppliedTree | None:
+        """The record of the tree that was applied last, as last read or written."""
+        return self._stored.tree
+
     def withheld(self) -> str:
         """Return why the next cancel or return is withheld, "" if it is permitted; raise ServiceError.
 

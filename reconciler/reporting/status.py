@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from enum import Enum, auto
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reconciler.base.diagnostics import Problem
 from reconciler.base.sanitize import MAX_DESCRIPTION, status_description
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import time_of
@@ -76,6 +78,13 @@ def status_of(context: str, job: ActualJob, *, name: str = "", aside: str = "") 
 def plain_status(state: StatusState, context: str, text: str) -> CommitStatus:
     """Return a status without a mark of a run."""
     return CommitStatus(state, context, status_description(text) or "no reason given")
+
+
+def invalid_text(message: str, problems: Collection[Problem]) -> str:
+    """Return why a commit isn't applied, with the number of its problems."""
+    files = len({problem.path for problem in problems})
+    count = f"{len(problems)} in {files} files" if files > 1 else f"{len(problems)}"
+    return f"{message}: {count}, see `reconciler validate`" if files else message
 
 
 def run_status(state: StatusState, context: str, text: str, job_name: str) -> CommitStatus:

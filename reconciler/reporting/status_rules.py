@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -40,6 +40,8 @@ _ROOM = MAX_DESCRIPTION - 25
 
 _SUBMITTED_TWICE = "submitted twice"  # in the overall status; `_runs_listed` makes the text of the job's own
 _TO_BE_RETRIED = (Action.RETRY, Action.BLOCKED)
+_SHOWN_OF_SHA = 7
+_WORST_FIRST: tuple[StatusState, ...] = ("failure", "error", "pending")
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ class View:
     def changes(self) -> dict[str, Change]:
         """The result of `changes_of` for the plan."""
         return changes_of(self.plan)
+
+    def posts_each(self, jobs: Sized) -> bool:
+        """Return True if a commit with these jobs gets a status for each."""
+        return len(jobs) <= MANY if self.each is None else self.each
 
     def change(self, name: str, keys: Collection[str]) -> Change | None:
         """Return the planned change of a job; None if the manifest is gone or has other content now."""
@@ -131,24 +137,19 @@ class DueStatuses(Struct, frozen=True):
         return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
-def newest_of(records: Iterable[CommitRecord]) -> CommitRecord | None:
-    """Return the record of the commit that was applied last; None if no commit was applied."""
-    return max((r for r in records if r.number), key=lambda r: (r.number, r.since, r.sha), default=None)
-
-
 def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> DueStatuses:
     """Return the statuses for a record's commit, and for earlier commits that submitted its jobs first.
 
     `newest` is the record of the last applied commit: a job that it doesn't contain is superseded.
     """
     if record.superseded_by:
-        text = f"superseded by {record.superseded_by[:7]} before it was applied"
-        status = plain_status("error", view.contexts.overall, text)
+        text = f"applied as part of {record.superseded_by[:_SHOWN_OF_SHA]}"
+        status = plain_status("success", view.contexts.overall, text)
         # An existing overall status means that another reconciler applied the commit and that its record is
-        # gone: "superseded before it was applied" must not replace that result.
+        # gone: this must not replace that result.
         return DueStatuses({record.sha: [replace(status, over=Over.NOTHING)]}, final=True)
     last = newest or record
-    by = f"superseded by {record.replaced_by[:7]}" if record.replaced_by else "superseded"
+    by = f"superseded by {record.replaced_by[:_SHOWN_OF_SHA]}" if record.replaced_by else "superseded"
     verdicts = [
         _verdict(
             view,
@@ -160,26 +161,31 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
         )
         for name, job in sorted(record.jobs.items())
     ]
+    own = {v.name: v for v in verdicts if record.jobs[v.name].brought or v.sha == record.sha}
+    others = [verdict for verdict in verdicts if verdict.name not in own]
     by_commit: dict[str, list[CommitStatus]] = defaultdict(list)
-    each = view.each if view.each is not None else len(verdicts) <= MANY
     for verdict in verdicts:
-        # A job that had ended before this commit needs no new status at the commit that submitted it.
-        if record.jobs[verdict.name].settled and verdict.final and verdict.sha != record.sha:
-            continue
         # Without a status per job, only update statuses that exist: a pending one must not stay for ever. The
-        # same holds for this commit if another one submitted the job: it may say "not submitted yet".
+        # same holds for this commit if another one brought the job: it may say "not submitted yet".
         update = replace(verdict.status, over=Over.SOMETHING)
-        if verdict.sha:
-            by_commit[verdict.sha].append(verdict.status if each else update)
-        if verdict.sha != record.sha:
-            by_commit[record.sha].append(update)
-    if record.whole:
+        is_shown = verdict.name in own and view.posts_each(own)
+        by_commit[record.sha].append(verdict.status if is_shown else update)
+        # A job that had ended before this commit needs no new status at the commit that submitted it.
+        is_settled = record.jobs[verdict.name].settled and verdict.final
+        if verdict.sha not in ("", record.sha) and not is_settled:
+            by_commit[verdict.sha].append(verdict.status if view.posts_each(verdicts) else update)
+    if record.problem:
+        status = plain_status("error", view.contexts.overall, record.problem)
+        by_commit[record.sha].append(replace(status, over=Over.NOTHING))
+    elif record.has_verdict:
         # Only a commit with jobs that this cost their success names the commit that replaced it.
         cost = any(
-            v.state != "success" and _is_superseded(v.name, record.jobs[v.name], last) for v in verdicts
+            v.state != "success" and _is_superseded(name, record.jobs[name], last) for name, v in own.items()
         )
         replaced_by = record.replaced_by if cost else ""
-        by_commit[record.sha].append(_overall_status(view.contexts.overall, verdicts, replaced_by))
+        by_commit[record.sha].append(
+            _overall_status(view.contexts.overall, [*own.values()], others, replaced_by)
+        )
     return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
 
 
@@ -218,9 +224,11 @@ def may_turn(view: View, record: CommitRecord, newest: CommitRecord) -> bool:
 
     That takes a job that failed and whose content the newest commit still has: its `attempts` may be raised.
     """
-    wanted = (job for name, job in record.jobs.items() if not _is_superseded(name, job, newest))
+    wanted = (
+        job for name, job in record.jobs.items() if job.brought and not _is_superseded(name, job, newest)
+    )
     turns = (turn_of(view.attempts, record, job)[0] for job in wanted)
-    return record.whole and any(turn[-1][1].failed for turn in turns if turn)
+    return record.has_verdict and any(turn[-1][1].failed for turn in turns if turn)
 
 
 def drift_status(contexts: Contexts, drift: Sequence[Drift]) -> CommitStatus:
@@ -236,27 +244,39 @@ def changes_of(plan: Plan) -> dict[str, Change]:
     return {change.desired.manifest.name: change for change in plan.changes if change.desired}
 
 
-def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) -> CommitRecord:
+def record_for(
+    plan: Plan, blank: CommitRecord, earlier: CommitRecord | None, brought: Collection[str]
+) -> CommitRecord:
     """Return the record of a commit whose plan is about to be executed.
 
-    `blank` is a record without jobs that names the commit and its time, `earlier` that of an earlier apply.
+    Args:
+        plan: The plan.
+        blank: A record without jobs that names the commit and its time.
+        earlier: The record of an earlier apply, or of one that passed the commit over.
+        brought: The jobs that the commit brought, by base name with '-' as '_'.
     """
     before = earlier or replace(blank, whole=False)
     number = max(before.number, blank.number)
-    jobs = {name: _recorded(change) for name, change in changes_of(plan).items() if not _is_suspended(change)}
+    jobs = {
+        name: replace(_recorded(change), brought=change.base_name.replace("-", "_") in brought)
+        for name, change in changes_of(plan).items()
+        if not _is_suspended(change)
+    }
     is_known = before.number == number and _keys(before.jobs) == _keys(jobs)
     if before.closed and is_known and all(job.settled for job in jobs.values()):
         return before
     known = {} if before.closed else before.jobs
-    # A job that ended since the earlier apply still needs its status: keep the open record's entry.
+    # A job that ended since the earlier apply still needs its status: keep what the open record says of it.
     jobs = {
-        name: known[name] if name in known and known[name].keys == job.keys else job
+        name: replace(known[name], brought=known[name].brought or job.brought, replaced_by="")
+        if name in known and known[name].keys == job.keys
+        else job
         for name, job in jobs.items()
     }
     if not plan.whole:
         jobs = {**before.jobs, **jobs}
-    # The record of a commit that was passed over has none of its jobs.
-    whole = plan.whole or (before.whole and not before.superseded_by)
+    # The record of a commit that was passed over doesn't have all of its jobs.
+    whole = plan.whole or (before.whole and before.number > 0)
     applied = before.applied if before.number == number else blank.applied
     return replace(
         before,
@@ -269,6 +289,7 @@ def record_for(plan: Plan, blank: CommitRecord, earlier: CommitRecord | None) ->
         seen=None if before.closed else before.seen,
         applied=applied,
         replaced_by="",
+        problem="",
     )
 
 
@@ -292,6 +313,15 @@ def _is_superseded(name: str, job: WantedJob, newest: CommitRecord) -> bool:
 def _verdict(
     view: View, record: CommitRecord, name: str, job: WantedJob, *, superseded: str, is_newest: bool
 ) -> Verdict:
+    mine = [a.claim for key in job.keys for a in view.attempts.get(key, ()) if a.claim]
+    # An apply that ended meanwhile may have submitted it for this commit all the same.
+    if job.replaced_by and all(claim.commit != record.sha for claim in mine):
+        text = f"replaced by {job.replaced_by[:_SHOWN_OF_SHA]} before it ran"
+        status = plain_status("success", view.contexts.of_job(name), text)
+        last = max((claim.id.attempt for claim in mine), default=0)
+        # A run of the content for another commit may have been shown here: the number must not fall.
+        step = 2 * last + 1 if last else 0
+        return Verdict(name, text, "success", final=True, sha=record.sha, status=status, step=step)
     claimed, is_last = turn_of(view.attempts, record, job)
     attempts = claimed[-1][1].id.attempt if claimed else 0
     change = view.change(name, job.keys) if is_last else None
@@ -324,8 +354,9 @@ def _judge(
     superseded: str,
 ) -> Verdict:
     # The commit of the first submission gets the status; later commits only found the job.
-    # No commit submitted an adopted job: each that contains it shows how it stands.
-    first = claimed[0][0].commit or (sha if claimed[0][0].is_adopted else "") if claimed else sha
+    # No commit submitted an adopted job: the one that brought its manifest shows how it stands.
+    is_shown_here = claimed and claimed[0][0].is_adopted and job.brought
+    first = claimed[0][0].commit or (sha if is_shown_here else "") if claimed else sha
     context = view.contexts.of_job(name)
     twice = next((_runs_listed(attempt) for _, attempt in claimed if attempt.others), "")
     if twice:
@@ -420,26 +451,36 @@ def _end(name: str, sha: str, context: str, word: str, text: str, claimed: Claim
     return Verdict(name, word, "error", True, sha, run_status("error", context, text, job_name))
 
 
-def _overall_status(context: str, verdicts: Sequence[Verdict], replaced_by: str) -> CommitStatus:
-    """Return the status over all jobs: red if any job is red, green only if all jobs succeeded.
+def _overall_status(
+    context: str, own: Sequence[Verdict], others: Sequence[Verdict], replaced_by: str
+) -> CommitStatus:
+    """Return the status over the jobs that a commit brought: green only if all of them succeeded.
 
-    `replaced_by` is the older commit that a person applied over it; "" for none.
+    Args:
+        context: Its context.
+        own: The jobs that it brought.
+        others: The jobs that earlier commits brought.
+        replaced_by: The older commit that a person applied over it; "" for none.
     """
-    states = {verdict.state for verdict in verdicts}
-    state: StatusState = next((s for s in ("failure", "error", "pending") if s in states), "success")
-    by = f"superseded by {replaced_by[:7]}: " if replaced_by else ""
-    text = by + _summary(verdicts, _ROOM - len(by))
-    status = update_status(state, context, text, sum(verdict.step for verdict in verdicts))
+    states = {verdict.state for verdict in own}
+    state: StatusState = next((s for s in _WORST_FIRST if s in states), "success")
+    by = f"superseded by {replaced_by[:_SHOWN_OF_SHA]}: " if replaced_by else ""
+    failed = Counter(verdict.word for verdict in others if verdict.state in ("failure", "error"))
+    earlier = ", ".join(f"{number} {word}" for word, number in sorted(failed.items()))
+    behind = f" · earlier: {earlier}" if earlier else ""
+    text = by + _summary(own, _ROOM - len(by) - len(behind)) + behind
+    # The number counts the steps of all jobs, so that news of an earlier one are news, too.
+    status = update_status(state, context, text, sum(v.step for v in (*own, *others)))
     # The process that posted the present status may have known more than "not submitted yet", so that this
     # goes over no status. The failure of another job is posted all the same: `state` isn't pending then.
-    guess = state == "pending" and any(verdict.guess for verdict in verdicts)
+    guess = state == "pending" and any(verdict.guess for verdict in own)
     return replace(status, over=Over.NOTHING) if guess else status
 
 
 def _summary(verdicts: Sequence[Verdict], room: int) -> str:
     """Return the names of red jobs, then the numbers of the others, in so many characters if possible."""
     if not verdicts:
-        return "no jobs"
+        return "no job of its own"
     bad: dict[str, list[str]] = defaultdict(list)
     well: Counter[str] = Counter()
     for verdict in verdicts:
@@ -447,10 +488,10 @@ def _summary(verdicts: Sequence[Verdict], room: int) -> str:
             bad[verdict.word].append(verdict.name)
         else:
             well[verdict.word] += 1
-    if well["succeeded"] == len(verdicts):
-        return f"{counted(len(verdicts), 'job')} succeeded"
+    if len(well) == 1 and not well["succeeded"] and all(v.state == "success" for v in verdicts):
+        return verdicts[0].word
     live = (f", {number} {word}" for word, number in sorted(well.items()) if word != "succeeded")
-    counts = f"{well['succeeded']} of {counted(len(verdicts), 'job')} succeeded{''.join(live)}"
+    counts = f"{well['succeeded']} of {len(verdicts)} succeeded{''.join(live)}"
     named = "; ".join(f"{word}: {', '.join(names)}" for word, names in sorted(bad.items()))
     if len(named) + len(counts) > room:
         named = ", ".join(f"{len(names)} {word}" for word, names in sorted(bad.items()))

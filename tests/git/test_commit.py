@@ -12,7 +12,8 @@ import pytest
 from waiting import PATIENCE
 
 from reconciler.base.git_command import GitError
-from reconciler.git.commit import MAX_PASSED_OVER, Head, commit_file, commit_of, head_of, passed_over
+from reconciler.git.commit import Head, commit_file, commit_of, head_of
+from reconciler.git.history import GitHistory
 
 
 @pytest.fixture
@@ -295,25 +296,27 @@ class TestPassedOver:
     @pytest.mark.fault(29)
     def test_those_since_the_newest_known_one(self, root: Path, git: Callable[..., str]) -> None:
         first, second, third, fourth = self.commits(git, 3)
-        assert passed_over(root, fourth, [first]) == [third, second]
-        assert passed_over(root, fourth, [first, second]) == [third]
-        assert passed_over(root, fourth, [third]) == []
-        assert passed_over(root, fourth, [fourth, first]) == [third, second]
+        history = GitHistory(root, {})
+        assert history.head == fourth
+        assert history.since(first, 9) == [third, second]
+        assert history.since(first, 1) == [third]
+        assert history.since(third, 9) == []
+        assert history.since(fourth, 9) == []
 
-    def test_none_where_nothing_was_applied_or_the_history_is_another(
+    def test_common_ancestor_is_the_commit_or_the_fork_and_none_of_another_history(
         self, root: Path, git: Callable[..., str]
     ) -> None:
+        first, fork, left = self.commits(git, 2)
+        git("checkout", "-q", "-B", "other", fork)
         *_, head = self.commits(git, 2)
-        assert passed_over(root, head, []) == []
-        assert passed_over(root, head, ["0" * 40, "not a commit", "--all"]) == []
-        git("checkout", "-q", "--orphan", "other")
+        history = GitHistory(root, {})
+        assert history.nearest_common([left]) == history.nearest_common([left, first]) == fork
+        assert history.nearest_common([first]) == first
+        assert history.nearest_common([head]) == head
+        assert history.nearest_common(["0" * 40, "not a commit", "--all"]) == ""
+        git("checkout", "-q", "--orphan", "forced")
         git("commit", "-q", "-m", "forced")
-        assert passed_over(root, git("rev-parse", "HEAD"), [head]) == []
-
-    def test_an_older_checkout_passes_over_nothing(self, root: Path, git: Callable[..., str]) -> None:
-        first, second, third = self.commits(git, 2)
-        assert passed_over(root, first, [third]) == []
-        assert passed_over(root, second, [first, third]) == []
+        assert GitHistory(root, {}).nearest_common([head]) == ""
 
     def test_of_a_merged_branch_only_the_merge_counts(self, root: Path, git: Callable[..., str]) -> None:
         (first,) = self.commits(git, 0)
@@ -322,10 +325,5 @@ class TestPassedOver:
         git("switch", "-q", "main")
         git("merge", "-q", "--no-ff", "-m", "merge", "branch")
         merge = git("rev-parse", "HEAD")
-        *_, head = self.commits(git, 1)
-        assert passed_over(root, head, [first]) == [merge]
-
-    def test_at_most_a_hundred(self, root: Path, git: Callable[..., str]) -> None:
-        commits = self.commits(git, MAX_PASSED_OVER + 5)
-        found = passed_over(root, commits[-1], [commits[0]])
-        assert found == commits[-2 : -2 - MAX_PASSED_OVER : -1]
+        self.commits(git, 1)
+        assert GitHistory(root, {}).since(first, 9) == [merge]

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commit_story import TOKEN, Story
+from github_server import GitHubServer
+from repository import Repository
 from team import Team, team_of
 
 
@@ -25,3 +28,11 @@ def cloud(tmp_path: Path) -> Iterator[Team]:
 def local(tmp_path: Path) -> Iterator[Team]:
     with team_of(tmp_path, "local") as made:
         yield made
+
+
+@pytest.fixture
+def story(repository: Repository) -> Iterator[Story]:
+    repository.git("init", "-q", "-b", "main")
+    with GitHubServer(tokens={TOKEN: "write"}).running() as github:
+        yield Story(repository, github)
+        assert github.violations == []

@@ -70,7 +70,7 @@ class Place:
         with self.session() as session:
             plan = self.plan(session)
             applier = change(applier_of(session, self.desired, NO_ORIGIN.commit_of))
-            outcomes = carry_out(session, applier, plan, NO_ORIGIN)
+            outcomes = carry_out(session, applier, plan)
             after = follow_up(session, self.desired, Applied(plan, NO_ORIGIN, applier, outcomes))
             assert after.problems == ()
         return outcomes

@@ -361,7 +361,7 @@ def test_statuses_without_a_page_link_the_run_that_posts_them_first(
     console, runs = "https://console.cloud.google.com/x", "https://github.com/acme/models/actions/runs"
     statuses = [
         status(State.SUCCEEDED, url=console),
-        plain_status("success", "reconciler", "1 job succeeded"),
+        plain_status("success", "reconciler", "1 of 1 succeeded"),
     ]
     reporter(run_url=f"{runs}/1").report(SHA, statuses)
     kept = {given["context"]: given["target_url"] for given in github.statuses[SHA]}

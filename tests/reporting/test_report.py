@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -18,9 +18,10 @@ from tls import Loopback
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
 from reconciler.model.job import ActualJob, State
-from reconciler.model.plan import DesiredJob
+from reconciler.model.plan import DesiredJob, Plan
 from reconciler.model.ports import Versioned
 from reconciler.operations.report import LINGERING, PATIENCE, SLOWEST, open_record, report
+from reconciler.planning.lineage import Lineage
 from reconciler.reporting.github.api import Contexts, GitHubSettings
 from reconciler.reporting.github.statuses import FRESH, Failed, GitHubReporter
 from reconciler.reporting.status_rules import View, due_statuses
@@ -29,6 +30,7 @@ from reconciler.submission.observe import Observed
 JOB, TREES = wanted(), wanted("trees")
 FIRST, SECOND, THIRD = "1" * 40, "2" * 40, "3" * 40
 TOKEN = "ghs_owed"
+ALL = Lineage()
 
 
 @pytest.fixture
@@ -53,7 +55,13 @@ def view(commit: str, *states: tuple[DesiredJob, State], asked: str = "") -> Vie
 
 
 def applied(store: Commits, commit: str, *desired: DesiredJob, skipped: tuple[str, ...] = ()) -> None:
-    open_record(store, commit, plan(desired), lambda known: skipped)
+    """Open the record of a commit: it brought its jobs, unless it was preceded by skipped commits."""
+    owe(store, commit, plan(desired), Lineage(own=frozenset(), parts=skipped) if skipped else ALL)
+
+
+def owe(store: Commits, commit: str, made: Plan, lineage: Lineage = ALL) -> None:
+    names = {change.base_name.replace("-", "_") for change in made.changes}
+    open_record(store, store.all(), commit, made, lineage, {name for name in names if lineage.brought(name)})
 
 
 def close(store: Commits, github: GitHubServer, seen: View) -> None:
@@ -106,7 +114,7 @@ def test_older_news_that_were_posted_late_are_put_right(store: Commits, github: 
     ended = view(FIRST, (JOB, State.SUCCEEDED))
     for _ in range(2):
         tell(store, github, ended)
-    said = "0 of 1 job succeeded, 1 running · update 2"
+    said = "0 of 1 succeeded, 1 running · update 2"
     github.add(FIRST, context="reconciler", state="pending", description=said)
     tell(store, github, ended)
     assert github.states(FIRST, "reconciler") == ["success", "pending", "success"]
@@ -117,7 +125,8 @@ def test_commits_that_were_passed_over_are_told_once(store: Commits, github: Git
     applied(store, FIRST, JOB)
     applied(store, THIRD, JOB, skipped=(SECOND,))
     close(store, github, view(THIRD, (JOB, State.SUCCEEDED), asked=FIRST))
-    assert github.states(SECOND, "reconciler") == ["error"]
+    assert github.states(SECOND, "reconciler") == ["success"]
+    assert github.statuses[SECOND][0]["description"] == "applied as part of 3333333"
     assert github.states(FIRST, "reconciler") == github.states(THIRD, "reconciler") == ["success"]
     assert github.states(FIRST, "reconciler/prod/census") == ["success"]
     assert github.states(THIRD, "reconciler/prod/census") == []
@@ -133,64 +142,7 @@ def test_a_commit_that_was_passed_over_and_is_applied_after_all_gets_its_verdict
     tell(store, github, seen)
     applied(store, SECOND, JOB)
     tell(store, github, dataclasses.replace(seen, commit=SECOND))
-    assert github.states(SECOND, "reconciler") == ["error", "success"]
-
-
-@pytest.mark.fault(29)
-def test_what_lies_between_two_that_were_applied_at_once_is_told(
-    store: Commits, github: GitHubServer
-) -> None:
-    """Neither knew of the other, so that neither could tell; the next one does, if at the second try."""
-    history = [FIRST, SECOND, THIRD, "4" * 40]
-    github.commits |= {history[-1]}
-
-    def skipped(head: str, known: Collection[str]) -> list[str]:
-        before = history[: history.index(head)]
-        return before[max((before.index(sha) + 1 for sha in known if sha in before), default=len(before)) :]
-
-    older, newer = Commits(store.time), Commits(store.time)
-    applied(older, FIRST, JOB)
-    applied(newer, THIRD, JOB)
-    store.held |= older.held | newer.held
-    for _ in range(2):
-        open_record(store, history[-1], plan([JOB]), partial(skipped, history[-1]))
-        assert store.held[SECOND].record.superseded_by == history[-1]
-        store.remove(SECOND, store.held[SECOND].generation)
-        del store.held[history[-1]]
-    open_record(store, history[-1], plan([JOB]), partial(skipped, history[-1]))
-    close(store, github, view(history[-1], (JOB, State.SUCCEEDED), asked=FIRST))
-    assert github.states(SECOND, "reconciler") == ["error"]
-    open_record(store, history[-1], plan([JOB]), partial(skipped, history[-1]))
-    assert store.held.keys() == {history[-1]}, "what was told once isn't told again"
-
-
-@pytest.mark.fault(29)
-def test_what_lies_between_an_older_commit_and_what_was_applied_before_it_is_told(
-    store: Commits, github: GitHubServer
-) -> None:
-    """The environment begins with the third, then somebody goes back to the first, and forward again."""
-    applied(store, THIRD, JOB)
-    applied(store, FIRST, JOB)
-    fourth = "4" * 40
-    github.commits |= {fourth}
-    between = {FIRST: [SECOND, THIRD], THIRD: []}
-    open_record(
-        store, fourth, plan([JOB]), lambda known: min((between[s] for s in known if s in between), key=len)
-    )
-    close(store, github, view(fourth, (JOB, State.SUCCEEDED), asked=THIRD))
-    assert github.states(SECOND, "reconciler") == ["error"]
-    assert github.states(THIRD, "reconciler") == ["success"]
-
-
-@pytest.mark.fault(29)
-def test_what_was_applied_is_known_after_its_record_is_gone(store: Commits, github: GitHubServer) -> None:
-    """Another branch's head may be the newest by then, or a force-push may have dropped it."""
-    asked: list[set[str]] = []
-    for commit in (FIRST, SECOND, THIRD):
-        open_record(store, commit, plan([JOB]), lambda known: asked.append(set(known)) or ())
-        close(store, github, view(commit, (JOB, State.SUCCEEDED), asked=FIRST))
-    assert store.held.keys() == {THIRD}
-    assert asked == [set(), {FIRST}, {FIRST, SECOND}, {SECOND}], "and what lies behind the newest"
+    assert github.states(SECOND, "reconciler") == ["success", "success"]
 
 
 def test_a_commit_that_has_a_verdict_is_not_called_passed_over(store: Commits, github: GitHubServer) -> None:
@@ -341,7 +293,7 @@ def test_a_further_attempt_turns_the_overall_status_of_older_commits(
     other = wanted("other")
     both = ((JOB, State.FAILED), (TREES, State.SUCCEEDED))
     second = view(SECOND, *both, (other, State.SUCCEEDED), asked=FIRST)
-    open_record(store, SECOND, second.plan, lambda known: ())
+    owe(store, SECOND, second.plan)
     close(store, github, second)
     assert store.held.keys() == {FIRST, SECOND}, "a further attempt may turn the first"
 
@@ -349,7 +301,7 @@ def test_a_further_attempt_turns_the_overall_status_of_older_commits(
     runs.append(run_of(other, State.SUCCEEDED, number=3))
     claims = [bound_to(job, run, commit=FIRST) for job, run in zip((JOB, TREES, other), runs, strict=True)]
     more = [wanted(attempts=2), TREES, other]
-    open_record(store, THIRD, plan(more, runs, claims), lambda known: ())
+    owe(store, THIRD, plan(more, runs, claims))
     for state in (State.RUNNING, State.SUCCEEDED) if seen_between else (State.SUCCEEDED,):
         retried = run_of(JOB, state, 2, number=4)
         everything = [*claims, bound_to(JOB, retried, 2, commit=THIRD)]
@@ -411,11 +363,11 @@ def test_a_record_is_only_written_over_the_one_that_was_read(
 
     def interrupted(record: Any, generation: int) -> bool:
         monkeypatch.setattr(store, "write", write)
-        open_record(store, FIRST, plan([TREES], whole=False), lambda known: ())
+        owe(store, FIRST, plan([TREES], whole=False))
         return write(record, generation)
 
     monkeypatch.setattr(store, "write", interrupted)
-    open_record(store, FIRST, plan([JOB], whole=False), lambda known: ())
+    owe(store, FIRST, plan([JOB], whole=False))
     assert store.held[FIRST].record.jobs.keys() == {"census", "trees"}
 
 
@@ -435,5 +387,5 @@ def test_an_apply_without_news_writes_nothing(store: Commits, github: GitHubServ
     ended = view(FIRST, (JOB, State.SUCCEEDED))
     close(store, github, ended)
     generation = store.held[FIRST].generation
-    open_record(store, FIRST, ended.plan, lambda known: ())
+    owe(store, FIRST, ended.plan)
     assert store.held[FIRST].generation == generation

@@ -30,6 +30,7 @@ from reconciler.model.manifest import Reconcile
 from reconciler.model.plan import DesiredJob, Drift, DriftKind
 from reconciler.model.ports import Versioned
 from reconciler.planning.attempts import keys_of
+from reconciler.planning.lineage import newest_of
 from reconciler.reporting.github.api import Contexts, contexts_of
 from reconciler.reporting.status import CommitStatus, Freshness, Over, freshness
 from reconciler.reporting.status_rules import (
@@ -38,7 +39,6 @@ from reconciler.reporting.status_rules import (
     drift_status,
     due_statuses,
     duplicate_statuses,
-    newest_of,
     record_for,
     reopened,
 )
@@ -71,16 +71,27 @@ def view_of(
 
 
 def record_of(*jobs: DesiredJob, sha: str = OTHER, number: int = 1, **fields: Any) -> CommitRecord:
-    wants = {job.manifest.name: WantedJob(keys_of(job)) for job in jobs}
+    """Return the record of a commit that found these jobs, which an earlier one brought."""
+    wants = {job.manifest.name: WantedJob(keys_of(job), brought=False) for job in jobs}
     return CommitRecord(sha, NOW, number, wants, **fields)
 
 
+def bringing(*jobs: DesiredJob, **fields: Any) -> CommitRecord:
+    """Return the record of a commit that brought these jobs."""
+    record = record_of(*jobs, **fields)
+    wants = {name: structs.replace(job, brought=True) for name, job in record.jobs.items()}
+    return structs.replace(record, jobs=wants)
+
+
 def told(
-    runs: Iterable[ActualJob], claims: Iterable[Claim], problem: str = ""
+    runs: Iterable[ActualJob],
+    claims: Iterable[Claim],
+    problem: str = "",
+    record: CommitRecord | None = None,
 ) -> dict[str, list[CommitStatus]]:
     """The statuses of single jobs, by commit, without updates of what only a commit of before may have."""
     found = due_statuses(
-        view_of(runs, claims, problems={"census": problem} if problem else None), record_of(JOB)
+        view_of(runs, claims, problems={"census": problem} if problem else None), record or record_of(JOB)
     )
     single = {
         sha: [s for s in of_sha if s.context == CONTEXT and s.over is not Over.SOMETHING]
@@ -138,13 +149,14 @@ def test_a_commit_that_waited_for_a_submission_is_told_of_the_one_by_another_com
     assert freshness(update, ended) is Freshness.KNOWN, "the end from the run itself has more detail"
 
 
-def test_each_commit_with_an_adopted_job_is_told() -> None:
+def test_adopted_job_is_shown_at_the_commit_that_brought_its_manifest() -> None:
     run = structs.replace(run_of(JOB, State.SUCCEEDED), labels={}, job_name="census by hand")
     claim = bound_to(JOB, run, commit="", request_ids=())
-    ((sha, (found,)),) = told([run], [claim]).items()
+    assert told([run], [claim]) == {}, "an earlier commit brought it"
+    ((sha, (found,)),) = told([run], [claim], record=bringing(JOB)).items()
     assert (sha, found.state, found.description) == (OTHER, "success", "succeeded")
     cancelled = structs.replace(run, state=State.CANCELLED)
-    ((_, (found,)),) = told([cancelled], [claim]).items()
+    ((_, (found,)),) = told([cancelled], [claim], record=bringing(JOB)).items()
     assert "`reconciler rerun census`" in found.description
 
 
@@ -328,26 +340,26 @@ class TestRollUp:
     @pytest.mark.parametrize(
         ("census", "trees", "expected", "said"),
         [
-            (State.SUCCEEDED, State.SUCCEEDED, "success", "2 jobs succeeded · update 6"),
-            (State.SUCCEEDED, State.RUNNING, "pending", "1 of 2 jobs succeeded, 1 running · update 5"),
-            (State.QUEUED, State.RUNNING, "pending", "0 of 2 jobs succeeded, 1 queued, 1 running · update 4"),
+            (State.SUCCEEDED, State.SUCCEEDED, "success", "2 of 2 succeeded · update 6"),
+            (State.SUCCEEDED, State.RUNNING, "pending", "1 of 2 succeeded, 1 running · update 5"),
+            (State.QUEUED, State.RUNNING, "pending", "0 of 2 succeeded, 1 queued, 1 running · update 4"),
             (
                 State.RUNNING,
                 State.FAILED,
                 "failure",
-                "failed: trees · 0 of 2 jobs succeeded, 1 running · update 5",
+                "failed: trees · 0 of 2 succeeded, 1 running · update 5",
             ),
             (
                 State.FAILED,
                 State.CANCELLED,
                 "failure",
-                "cancelled: trees; failed: census · 0 of 2 jobs succeeded · update 6",
+                "cancelled: trees; failed: census · 0 of 2 succeeded · update 6",
             ),
             (
                 State.SUCCEEDED,
                 State.CANCELLED,
                 "error",
-                "cancelled: trees · 1 of 2 jobs succeeded · update 6",
+                "cancelled: trees · 1 of 2 succeeded · update 6",
             ),
         ],
     )
@@ -357,23 +369,76 @@ class TestRollUp:
         job = structs.replace(JOB, manifest=structs.replace(JOB.manifest, reconcile=Reconcile()))
         runs = [run_of(job, census), run_of(TREES, trees, number=2)]
         claims = [bound_to(job, runs[0], commit=OTHER), bound_to(TREES, runs[1], commit=OTHER)]
-        found = overall_status(view_of(runs, claims, [job, TREES]), record_of(job, TREES))
+        found = overall_status(view_of(runs, claims, [job, TREES]), bringing(job, TREES))
         assert (found.state, found.description) == (expected, said)
+
+    def test_failed_job_of_an_earlier_commit_is_counted_behind_and_leaves_the_state(self) -> None:
+        runs = [run_of(JOB, State.SUCCEEDED), run_of(TREES, State.FAILED, number=2)]
+        claims = [bound_to(JOB, runs[0], commit=OTHER), bound_to(TREES, runs[1], commit=ASKED)]
+        record = bringing(JOB)
+        record = structs.replace(record, jobs={**record.jobs, **record_of(TREES).jobs})
+        found = overall_status(view_of(runs, claims, [JOB, TREES]), record)
+        assert (found.state, found.description) == (
+            "success",
+            "1 of 1 succeeded · earlier: 1 failed · update 6",
+        )
+        none = overall_status(view_of(runs, claims, [TREES]), record_of(TREES))
+        assert (none.state, none.description.partition(" · update")[0]) == (
+            "success",
+            "no job of its own · earlier: 1 failed",
+        )
+
+    def test_reverted_job_is_shown_at_the_commit_that_brought_it_back_with_its_run(self) -> None:
+        run = run_of(JOB, State.SUCCEEDED)
+        found = due_statuses(view_of([run], [bound_to(JOB, run, commit=ASKED)]), bringing(JOB))
+        shown = {
+            sha: [(status.context, status.state) for status in statuses if status.over is not Over.SOMETHING]
+            for sha, statuses in found.by_commit.items()
+        }
+        assert shown == {
+            OTHER: [(CONTEXT, "success"), ("reconciler", "success")],
+            ASKED: [(CONTEXT, "success")],
+        }
+
+    def test_job_that_was_replaced_before_it_ran_is_green_at_the_commit_that_brought_it(self) -> None:
+        jobs = {
+            "census": WantedJob(keys_of(JOB), replaced_by="c" * 40),
+            "trees": WantedJob(keys_of(TREES)),
+        }
+        alone = CommitRecord(OTHER, NOW, jobs={"census": jobs["census"]})
+        found = due_statuses(view_of([], [], [JOB]), alone, bringing(JOB, sha=ASKED, number=2))
+        said = [(status.context, status.state, status.description) for status in found.by_commit[OTHER]]
+        text = "replaced by ccccccc before it ran"
+        assert said == [(CONTEXT, "success", text), ("reconciler", "success", text)]
+        assert found.final
+        run = run_of(TREES, State.SUCCEEDED)
+        both = CommitRecord(OTHER, NOW, jobs=jobs)
+        seen = view_of([run], [bound_to(TREES, run, commit=OTHER)], [TREES])
+        verdict = overall_status(seen, both, bringing(TREES, sha=ASKED, number=2))
+        assert verdict.state == "success"
+        assert verdict.description.startswith("1 of 2 succeeded, 1 replaced by ccccccc before it ran")
+
+    def test_passed_over_commit_with_invalid_manifests_has_its_own_error(self) -> None:
+        record = CommitRecord(OTHER, NOW, problem="some manifests are not valid: 1")
+        found = due_statuses(view_of([], []), record, bringing(JOB, sha=ASKED))
+        (status,) = found.by_commit[OTHER]
+        assert (status.state, status.context) == ("error", "reconciler")
+        assert status.description == "some manifests are not valid: 1"
 
     def test_without_a_job_it_is_green(self) -> None:
         """Branch protection may ask for it."""
-        assert overall_status(view_of([], [], []), record_of()) == CommitStatus(
-            "success", "reconciler", "no jobs"
+        assert overall_status(view_of([], [], []), bringing()) == CommitStatus(
+            "success", "reconciler", "no job of its own"
         )
 
     def test_a_failure_that_is_followed_by_another_attempt_is_not_the_end(self) -> None:
         failed = run_of(JOB, State.FAILED)
-        found = due_statuses(view_of([failed], [bound_to(JOB, failed, commit=OTHER)]), record_of(JOB))
+        found = due_statuses(view_of([failed], [bound_to(JOB, failed, commit=OTHER)]), bringing(JOB))
         single, verdict = found.by_commit[OTHER]
         assert (single.state, verdict.state, found.final) == ("failure", "pending", False)
-        assert verdict.description == "0 of 1 job succeeded, 1 to be retried · update 2"
+        assert verdict.description == "0 of 1 succeeded, 1 to be retried · update 2"
         blocked = view_of([failed], [bound_to(JOB, failed, commit=OTHER)], problems={"census": "no quota"})
-        assert overall_status(blocked, record_of(JOB)).description.startswith("not retried: census")
+        assert overall_status(blocked, bringing(JOB)).description.startswith("not retried: census")
 
     @pytest.mark.fault(26)
     def test_it_never_goes_back(self) -> None:
@@ -383,7 +448,7 @@ class TestRollUp:
             for seen in states:
                 runs = [run_of(job, seen, number=n) for n, job in enumerate(there, 1)]
                 claims = [bound_to(j, r, commit=OTHER) for j, r in zip(there, runs, strict=True)]
-                found.append(overall_status(view_of(runs, claims, [JOB, TREES]), record_of(JOB, TREES)))
+                found.append(overall_status(view_of(runs, claims, [JOB, TREES]), bringing(JOB, TREES)))
         assert freshness(found[0], found[-1]) is Freshness.KNOWN, (
             "a job that waits says nothing over what is there"
         )
@@ -395,25 +460,25 @@ class TestRollUp:
         jobs = [wanted(f"a-job-with-a-rather-long-name-{n}") for n in range(9)]
         runs = [run_of(job, State.CANCELLED, number=n) for n, job in enumerate(jobs, 1)]
         claims = [bound_to(job, run, commit=OTHER) for job, run in zip(jobs, runs, strict=True)]
-        found = overall_status(view_of(runs, claims, jobs), record_of(*jobs))
-        assert found.description == "9 cancelled · 0 of 9 jobs succeeded · update 27"
+        found = overall_status(view_of(runs, claims, jobs), bringing(*jobs))
+        assert found.description == "9 cancelled · 0 of 9 succeeded · update 27"
 
     def test_there_is_none_where_only_some_jobs_were_looked_at(self) -> None:
-        found = due_statuses(view_of([], [], whole=False), record_of(JOB, whole=False))
+        found = due_statuses(view_of([], [], whole=False), bringing(JOB, whole=False))
         assert [status.context for status in found.by_commit[OTHER]] == [CONTEXT]
 
     def test_a_job_that_is_not_begun_hides_no_failure(self) -> None:
         failed = run_of(TREES, State.FAILED, number=2)
         seen = view_of([failed], [bound_to(TREES, failed, commit=OTHER)], [JOB, TREES])
-        found = overall_status(seen, record_of(JOB, TREES))
+        found = overall_status(seen, bringing(JOB, TREES))
         assert (found.state, found.over) == ("failure", Over.ANYTHING)
 
     def test_a_failure_is_not_the_end_where_nobody_looked_at_its_attempts(self) -> None:
         failed = run_of(JOB, State.FAILED)
         seen = view_of([failed], [bound_to(JOB, failed, commit=OTHER)], [TREES], whole=False)
-        assert not due_statuses(seen, record_of(JOB)).final
+        assert not due_statuses(seen, bringing(JOB)).final
         seen = replace(seen, plan=structs.replace(seen.plan, whole=True))
-        assert due_statuses(seen, record_of(JOB)).final
+        assert due_statuses(seen, bringing(JOB)).final
 
 
 class TestSuperseded:
@@ -459,8 +524,8 @@ class TestSuperseded:
     def test_a_commit_that_was_passed_over_is_told_by_which(self) -> None:
         record = CommitRecord(ASKED, NOW, superseded_by=OTHER)
         found = due_statuses(view_of([], []), record, self.NEWEST)
-        said = "superseded by bbbbbbb before it was applied"
-        status = CommitStatus("error", "reconciler", said, over=Over.NOTHING)
+        said = "applied as part of bbbbbbb"
+        status = CommitStatus("success", "reconciler", said, over=Over.NOTHING)
         assert found.by_commit == {ASKED: [status]}
         assert found.final
 
@@ -491,8 +556,8 @@ class TestStopped:
 
     def records(self) -> tuple[CommitRecord, CommitRecord]:
         """Those of the first commit, and of the one that wants its content again."""
-        good = record_of(JOB, sha=self.GOOD)
-        return good, record_of(JOB, sha=self.REVERT, number=3, applied=(self.GOOD, self.BAD))
+        good = bringing(JOB, sha=self.GOOD)
+        return good, bringing(JOB, sha=self.REVERT, number=3, applied=(self.GOOD, self.BAD))
 
     def shown(
         self,
@@ -521,7 +586,7 @@ class TestStopped:
         }
         assert self.shown(revert, [self.FIRST], [self.CLAIM]) == {
             (self.REVERT, CONTEXT): ("pending", "not submitted yet"),
-            (self.REVERT, "reconciler"): ("pending", "0 of 1 job succeeded, 1 not submitted yet"),
+            (self.REVERT, "reconciler"): ("pending", "0 of 1 succeeded, 1 not submitted yet"),
         }
 
     @pytest.mark.parametrize(
@@ -542,7 +607,7 @@ class TestStopped:
 
     def test_a_later_commit_with_the_content_shows_the_new_attempt(self) -> None:
         runs, claims = self.second(State.SUCCEEDED)
-        later = record_of(JOB, sha="d" * 40, number=4, applied=(self.GOOD, self.BAD, self.REVERT))
+        later = bringing(JOB, sha="d" * 40, number=4, applied=(self.GOOD, self.BAD, self.REVERT))
         told = self.shown(later, runs, claims)
         assert told["d" * 40, "reconciler"][0] == "success"
         # Also where its list of earlier commits is cut off, or the attempt carries no commit.
@@ -557,29 +622,29 @@ class TestStopped:
 
     def test_a_commit_whose_content_a_later_one_brought_back_follows_it(self) -> None:
         """Its own apply submitted nothing: the run was still being cancelled, for example."""
-        waited = record_of(JOB, sha="d" * 40, number=2, applied=(self.GOOD, self.BAD))
+        waited = bringing(JOB, sha="d" * 40, number=2, applied=(self.GOOD, self.BAD))
         single, verdict = ("d" * 40, CONTEXT), ("d" * 40, "reconciler")
         cancelling = structs.replace(self.FIRST, state=State.CANCELLING)
         told = self.shown(waited, [cancelling], [self.CLAIM])
-        assert told[verdict] == ("pending", "0 of 1 job succeeded, 1 cancelling")
+        assert told[verdict] == ("pending", "0 of 1 succeeded, 1 cancelling")
         told = self.shown(waited, [self.FIRST], [self.CLAIM])
         assert told[single] == ("pending", "not submitted yet")
-        assert told[verdict] == ("pending", "0 of 1 job succeeded, 1 not submitted yet")
+        assert told[verdict] == ("pending", "0 of 1 succeeded, 1 not submitted yet")
         runs, claims = self.second(State.SUCCEEDED)
         told = self.shown(waited, runs, claims, before=[single])
         assert told[single] == ("success", "succeeded")
-        assert told[verdict] == ("success", "1 job succeeded")
+        assert told[verdict] == ("success", "1 of 1 succeeded")
 
     def test_a_commit_that_waited_is_red_once_another_one_wants_other_content(self) -> None:
-        waited = record_of(JOB, sha="d" * 40, number=2, applied=(self.GOOD, self.BAD))
-        newest = record_of(wanted(content="b"), sha="e" * 40, number=4)
+        waited = bringing(JOB, sha="d" * 40, number=2, applied=(self.GOOD, self.BAD))
+        newest = bringing(wanted(content="b"), sha="e" * 40, number=4)
         told = self.shown(waited, [self.FIRST], [self.CLAIM], newest, before=[("d" * 40, CONTEXT)])
         assert told["d" * 40, CONTEXT] == ("error", f"superseded, {self.BY}")
         assert told["d" * 40, "reconciler"] == ("error", "cancelled: census")
 
     def test_the_newest_commit_shows_the_newest_turn_though_an_earlier_one_was_its_own(self) -> None:
         runs, claims = self.second(State.RUNNING)
-        again = record_of(JOB, sha=self.GOOD, number=4, applied=(self.BAD, self.REVERT))
+        again = bringing(JOB, sha=self.GOOD, number=4, applied=(self.BAD, self.REVERT))
         told = self.shown(again, runs, claims, again, before=[(self.GOOD, CONTEXT)])
         assert {state for state, _ in told.values()} == {"pending"}
         assert told.keys() == {
@@ -588,10 +653,10 @@ class TestStopped:
             (self.GOOD, "reconciler"),
         }
         # Replaced in its turn, it doesn't go back to its earlier end.
-        newest = record_of(wanted(content="b"), sha="e" * 40, number=5)
+        newest = bringing(wanted(content="b"), sha="e" * 40, number=5)
         told = self.shown(again, *self.second(State.SUCCEEDED), newest, before=[(self.GOOD, CONTEXT)])
         assert told[self.GOOD, CONTEXT] == ("success", "superseded, succeeded")
-        assert told[self.GOOD, "reconciler"] == ("success", "1 job succeeded")
+        assert told[self.GOOD, "reconciler"] == ("success", "1 of 1 succeeded")
 
     def test_a_commit_that_began_a_turn_keeps_its_end_when_an_older_one_is_applied_again(self) -> None:
         stopped = run_of(JOB, State.CANCELLED, 2, number=2, cancelled=self.BY)
@@ -693,6 +758,10 @@ def test_one_environment_has_the_plain_context(
     assert (found.overall, found.drift) == (overall, drift)
 
 
+ALL = ("census", "trees", "asleep")
+"""The commit brought all of its jobs."""
+
+
 class TestRecord:
     """What a commit is owed, as it is written down before its plan is carried out."""
 
@@ -705,42 +774,43 @@ class TestRecord:
             plan([JOB, TREES, asleep], [ended, live], [bound_to(JOB, ended), bound_to(TREES, live)]),
             self.BLANK,
             None,
+            ALL,
         )
         assert found == CommitRecord(
             OTHER, NOW, 5, {"census": WantedJob(keys_of(JOB), True), "trees": WantedJob(keys_of(TREES))}
         )
 
     def test_what_is_still_owed_is_not_settled_by_having_ended_meanwhile(self) -> None:
-        first = record_for(plan([JOB]), self.BLANK, None)
+        first = record_for(plan([JOB]), self.BLANK, None, ALL)
         ended = run_of(JOB, State.SUCCEEDED)
         again = plan([JOB], [ended], [bound_to(JOB, ended)])
-        assert record_for(again, self.BLANK, first) == first
+        assert record_for(again, self.BLANK, first, ALL) == first
         closed = structs.replace(first, closed=True)
-        assert record_for(again, self.BLANK, closed) == closed, "nothing is owed any more"
-        assert not record_for(plan([JOB]), self.BLANK, closed).closed, "it is submitted once more"
+        assert record_for(again, self.BLANK, closed, ALL) == closed, "nothing is owed any more"
+        assert not record_for(plan([JOB]), self.BLANK, closed, ALL).closed, "it is submitted once more"
 
     def test_it_moves_to_the_front_when_it_is_applied_again(self) -> None:
-        older = record_for(plan([JOB]), structs.replace(self.BLANK, number=2), None)
-        assert record_for(plan([JOB]), self.BLANK, older).number == 5
+        older = record_for(plan([JOB]), structs.replace(self.BLANK, number=2), None, ALL)
+        assert record_for(plan([JOB]), self.BLANK, older, ALL).number == 5
         passed_over = CommitRecord(OTHER, NOW, superseded_by=ASKED, closed=True)
-        applied = record_for(plan([JOB]), self.BLANK, passed_over)
+        applied = record_for(plan([JOB]), self.BLANK, passed_over, ALL)
         assert (applied.superseded_by, applied.closed, applied.whole) == ("", False, True)
 
     def test_part_of_a_commit_that_was_passed_over_is_not_all_of_it(self) -> None:
         passed_over = CommitRecord(OTHER, NOW, superseded_by=ASKED)
-        assert not record_for(plan([JOB], whole=False), self.BLANK, passed_over).whole
+        assert not record_for(plan([JOB], whole=False), self.BLANK, passed_over, ALL).whole
 
     def test_parts_of_the_jobs_are_added_to_the_others(self) -> None:
-        part = record_for(plan([JOB], whole=False), self.BLANK, None)
+        part = record_for(plan([JOB], whole=False), self.BLANK, None, ALL)
         assert not part.whole
-        both = record_for(plan([TREES], whole=False), self.BLANK, part)
+        both = record_for(plan([TREES], whole=False), self.BLANK, part, ALL)
         assert both.jobs.keys() == {"census", "trees"}
-        whole = record_for(plan([TREES]), self.BLANK, both)
+        whole = record_for(plan([TREES]), self.BLANK, both, ALL)
         assert (whole.jobs.keys(), whole.whole) == ({"trees"}, True)
-        assert record_for(plan([JOB], whole=False), self.BLANK, whole).whole
+        assert record_for(plan([JOB], whole=False), self.BLANK, whole, ALL).whole
 
     def test_it_is_read_back_as_it_was_written(self) -> None:
-        found = record_for(plan([JOB, TREES]), self.BLANK, None)
+        found = record_for(plan([JOB, TREES]), self.BLANK, None, ALL)
         assert record_of_json(json.loads(json.dumps(record_json(found)))) == found
 
     @pytest.mark.parametrize(
@@ -796,7 +866,7 @@ class TestSubmittedTwice:
 
     def test_overall_status_names_the_job_that_was_submitted_twice(self) -> None:
         view = view_of(self.RUNS, [bound_to(JOB, self.RUNS[0], commit=ASKED)], [JOB])
-        found = overall_status(view, record_of(JOB))
+        found = overall_status(view, bringing(JOB))
         assert found.state == "error"
         assert found.description.startswith("submitted twice: census")
 

@@ -85,6 +85,10 @@ class _Pass:
     blind_looks: dict[str, list[Job]] = field(default_factory=dict)
 
 
+def _live(commit: Commit) -> list[DesiredJob]:
+    return [job for job in commit.jobs if not job.manifest.reconcile.suspend]
+
+
 class Checker:
     """Collects what mustn't have happened, as `invariant: what`.
 
@@ -195,10 +199,12 @@ class Checker:
         claims = self._claims.all()
         unknown = self._unannounced | self._claims.forgotten
         exempt = {claims[id].claim.base_name for id in unknown if id in claims}
+        # Only a full look finds an ended job of somebody else, as no claim names it.
+        others = {self._base_of(job) for job in self._world.jobs if job.origin != "create"}
         self.seen["plans compared"] += 1
         plans = [
             {
-                (change.action, change.job_name, change.is_new)
+                (change.action, change.job_name, change.is_new and change.base_name not in others)
                 for change in plan.changes
                 if change.action is not Action.NONE and change.base_name not in exempt
             }
@@ -644,11 +650,17 @@ class Checker:
                 self._wrong("I3", f"{who} posted {status['description']!r} over {there['description']!r}")
         if status["state"] != "success" or not self._is_of_job(status):
             return
+        name = status["context"].removeprefix(self._place.contexts.of_job(""))
+        commit = next(commit for commit in self._repository.history if commit.sha == sha)
+        if status["description"].endswith(" before it ran"):
+            brought = [job for job in self._brought(commit) if job.manifest.name == name]
+            if not any(self._is_replaced(commit, job) for job in brought):
+                self._wrong("I3", f"{who} posted {status['description']!r} about a job that still stands")
+            return
         mark = _MARK.search(status["description"])
         runs = [job for job in self._world.jobs if mark and job.job_name.endswith("_" + mark[1])]
         if not mark:
             # The name of an adopted job has no hash.
-            name = status["context"].removeprefix(self._place.contexts.of_job(""))
             runs = [job for job in self._world.jobs if job.adopted_as and self._base_of(job) == name]
         if not any(job.state is State.SUCCEEDED and self._is_ours(job) for job in runs):
             self._wrong("I3", f"{who} posted {status['description']!r}, and no such job has succeeded")
@@ -761,8 +773,8 @@ class Checker:
         if not first.commit and bound.adopted_as is None:
             return  # of a work tree that was no commit's
         context = self._place.contexts.of_job(job.manifest.name)
-        # Nobody submitted an adopted job for a commit: the newest one shows it.
-        sha = first.commit or self._repository.head.sha
+        # Nobody submitted an adopted job for a commit: the one that brought its manifest shows it.
+        sha = first.commit or self._bringer(job)
         shown = self._statuses.last(sha, context)
         blocked = any(c.action is Action.BLOCKED and c.desired is job for c in plan.changes)
         expected = "error" if blocked or self._twice(turn) else _SHOWN.get(bound.state, "pending")
@@ -774,31 +786,61 @@ class Checker:
         shown = self._statuses.last(commit.sha, self._place.overall)
         if shown is None:
             if commit.sha not in self._in_part and any(
-                self._is_told(later) for later in self._before(commit)
+                self._statuses.last(earlier.sha, self._place.overall) for earlier in self._before(commit)
             ):
                 self._wrong("I3", f"commit {commit.sha[:7]} was applied or passed over, and has no verdict")
             return
         if shown["state"] == "pending":
             self._wrong("I3", f"nothing runs, and commit {commit.sha[:7]} shows {shown['description']!r}")
-        wanted = [job for job in commit.jobs if not job.manifest.reconcile.suspend]
         done = [job for job in self._world.jobs if job.state is State.SUCCEEDED]
         succeeded = {job.slot[0] for job in done if self._is_ours(job) or not self._place.instance}
         succeeded |= {key for (key, _), job in self._second.items() if job in done}
-        missing = [job.job_name for job in wanted if label_of(job.identity) not in succeeded]
+        brought = [job for job in self._brought(commit) if not self._never_ran(commit, job)]
+        missing = [job.job_name for job in brought if label_of(job.identity) not in succeeded]
         if shown["state"] == "success" and missing:
             self._wrong("I3", f"commit {commit.sha[:7]} is green, and {missing[0]} has not succeeded")
-        # A commit that was passed over has no verdict of its own.
-        is_applied = not shown["description"].endswith("before it was applied")
-        if is_applied and shown["state"] in ("failure", "error") and self._has_succeeded(commit):
+        if shown["state"] in ("failure", "error") and self._has_succeeded(commit):
             self._wrong("I3", f"all jobs of commit {commit.sha[:7]} succeeded: {shown['description']!r}")
+
+    def _brought(self, commit: Commit) -> list[DesiredJob]:
+        """Return the jobs whose content the commit before lacks, suspends, or gives fewer attempts."""
+        before = {job.identity: job for last in self._before(commit)[-1:] for job in _live(last)}
+        return [
+            job
+            for job in _live(commit)
+            if job.identity not in before
+            or job.manifest.reconcile.attempts > before[job.identity].manifest.reconcile.attempts
+        ]
+
+    def _is_replaced(self, commit: Commit, job: DesiredJob) -> bool:
+        """Return whether a later commit lacks a job's content."""
+        history = self._repository.history
+        later = history[history.index(commit) + 1 :]
+        return any(job.identity not in {other.identity for other in _live(one)} for one in later)
+
+    def _never_ran(self, commit: Commit, job: DesiredJob) -> bool:
+        """Return whether a later commit replaced a job's content, which was never submitted for this one."""
+        label = label_of(job.identity)
+        claims = self._claims.all().items()
+        return self._is_replaced(commit, job) and not any(
+            id.key == label and found.claim.commit == commit.sha for id, found in claims
+        )
+
+    def _bringer(self, job: DesiredJob) -> str:
+        """Return the commit from which on the newest one's content of a job stands."""
+        sha = ""
+        for commit in reversed(self._repository.history):
+            if job.identity not in {other.identity for other in _live(commit)}:
+                break
+            sha = commit.sha
+        return sha
 
     def _has_succeeded(self, commit: Commit) -> bool:
         """Return whether all jobs of a commit stayed wanted to the end, and their last attempts succeeded."""
         keys = {label_of(job.identity) for job in commit.jobs}
         history = self._repository.history
         for later in history[history.index(commit) :]:
-            live = (job for job in later.jobs if not job.manifest.reconcile.suspend)
-            if not keys <= {label_of(job.identity) for job in live}:
+            if not keys <= {label_of(job.identity) for job in _live(later)}:
                 return False
         claims = [found.claim for id, found in self._claims.all().items() if id.key in keys]
         last = {claim.id.key: claim for claim in sorted(claims, key=lambda claim: claim.id.attempt)}

@@ -22,6 +22,7 @@ from reconciler.operations.execute import PATIENCE, Applier
 from reconciler.operations.plan import wanted_of, with_specs
 from reconciler.operations.report import open_record, report
 from reconciler.operations.tree import TreeCheck
+from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import check_limits, make_plan
 from reconciler.reporting.github.api import GitHubSettings
@@ -128,10 +129,15 @@ class Outside:
             if by_hand and self.answers[0].random() < self.answers[1]:
                 process.sleep(self.answers[0].choice(_ANSWERS) * self.answers[0].uniform(0.5, 1.5))
             ports.claims.prepare()
+            records, is_behind = RecordsPort(process, self.world, self.records), check.finding.is_behind
+            read = records.all()
+            told = {sha: found.record for sha, found in read.items()}
+            lineage = self.repository.lineage(head, told)
+            brought_by = bringers(plan, lineage, commit.sha, told.values(), observed.claims)
             applier = Applier(
                 ports,
                 body_of,
-                commit_of=lambda job: "" if is_edited else commit.sha,
+                commit_of=lambda job: "" if is_edited else brought_by.get(job.manifest.base_name, commit.sha),
                 patience=self._patience(),
                 pause=PAUSE,
                 together=partial(process.together, self.world.rng.choice(_AT_ONCE)),
@@ -139,9 +145,11 @@ class Outside:
             )
             if self._compares(process):
                 check.record()
-            if not is_edited:
-                records = RecordsPort(process, self.world, self.records)
-                open_record(records, commit.sha, plan, partial(self.repository.passed_over, head))
+            if not is_edited and not is_behind:
+                names = {job.manifest.base_name for job in commit.jobs}
+                own = {n for n in names if lineage.brought(n) or brought_by.get(n) == commit.sha}
+                passed = lineage if whole else replace(lineage, passed_over={}, parts=())
+                open_record(records, read, commit.sha, plan, passed, own)
             outcomes = list(applier.run(plan))
             for outcome in outcomes:
                 said = outcome.error or outcome.state
@@ -156,6 +164,8 @@ class Outside:
                 self.world.checker.saw(observed.runs)
             if not is_old:
                 keep_summary(ports, seen, wanted, also, whole=whole)
+            if is_behind:
+                return plan
             sha = "" if is_edited else commit.sha
             self._report(process, commit, observed, outcomes, sha=sha, whole=whole)
         except ReconcilerError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,15 +12,35 @@ from typing import Any
 from msgspec.structs import replace
 
 from reconciler.manifests import schemas
+from reconciler.model.claim import CommitRecord
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Reconcile
 from reconciler.model.naming import canonical_spec, identity, job_name
 from reconciler.model.plan import DesiredJob
+from reconciler.planning.attempts import keys_of
+from reconciler.planning.lineage import (
+    CommitTree,
+    Content,
+    Lineage,
+    applied_before,
+    known_lineage,
+    lineage_of,
+    with_verdicts,
+)
 
 NAMES = ("census", "churn-model", "iris", "fraud", "ranker", "sales", "tags", "topics", "vision", "wine")
 _TUNED = ("iris", "vision")
 _LEGACY = ("fraud", "wine")
 _REVERTED = 0.3
 """The part of the edits of a work tree that go back to older content."""
+
+
+def _tree(commit: Commit) -> CommitTree:
+    contents = (
+        Content(job.manifest.name, keys_of(job), job.manifest.reconcile.attempts)
+        for job in commit.jobs
+        if not job.manifest.reconcile.suspend
+    )
+    return CommitTree(commit.sha, {"": tuple(contents)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,12 +145,21 @@ class Repository:
         self.head = self._commit()
         return self._jobs[name]
 
-    def passed_over(self, head: Commit, known: Collection[str]) -> list[str]:
-        """The commits from the newest known one to `head`, without both."""
+    def lineage(self, head: Commit, records: Mapping[str, CommitRecord]) -> Lineage:
+        """Where the jobs of a commit come from, by the history of a clone that has it."""
+        if found := known_lineage(records, head.sha, head.jobs):
+            return found
         names = [commit.sha for commit in self.history]
         here = names.index(head.sha)
-        last = max((n for n, name in enumerate(names[:here]) if name in known), default=here)
-        return names[last + 1 : here]
+        before = [names.index(sha) for sha in applied_before(records, head.sha)]
+        if not before:
+            return Lineage()
+        base = min(min(number, here) for number in before)
+        first = before[-1] if base == here else base
+        done = with_verdicts(records)
+        between = (self.history[first], *self.history[base + 1 : here])
+        trees = [replace(_tree(commit), has_verdict=commit.sha in done) for commit in between]
+        return lineage_of([*trees, _tree(head)])
 
     def _commit(self) -> Commit:
         self._number += 1

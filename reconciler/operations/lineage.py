@@ -1,0 +1,302 @@
+"""The commits that brought the jobs of a checkout, by the trees of git's commits.
+
+Only files that differ from those of the next commit are read. A manifest is the same job where its own bytes
+and the tree of its package's folder are the same objects, with every `.gitignore` above. A package with links
+is always read, and the name of its job decides.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from reconciler.base.diagnostics import Problem
+from reconciler.base.errors import NotFoundError, ReconcilerError
+from reconciler.git.history import GitHistory
+from reconciler.git.revision import Names, Revision, revision
+from reconciler.manifests.cache import KnownFiles
+from reconciler.manifests.settings import FILE_NAME, Config, Environment, read_document
+from reconciler.manifests.validate import validate
+from reconciler.model.applied_tree import AppliedTree
+from reconciler.model.claim import CommitRecord
+from reconciler.model.plan import DesiredJob
+from reconciler.operations.load_desired import Desired, stageable_jobs
+from reconciler.operations.origin import Origin, laying_out, manifest_places
+from reconciler.planning.attempts import keys_of
+from reconciler.planning.lineage import (
+    CommitTree,
+    Content,
+    Lineage,
+    applied_before,
+    known_lineage,
+    lineage_of,
+    newest_whole,
+    tree_of_record,
+    with_verdicts,
+)
+from reconciler.reporting.status import invalid_text
+
+MOST_TOLD_APART = 50
+"""Passed-over commits whose own jobs are told apart, the newest ones."""
+
+MOST_PASSED_OVER = 2 * MOST_TOLD_APART
+"""Passed-over commits that get a status at all."""
+
+
+def read_lineage(
+    config: Config,
+    environment: Environment,
+    desired: Desired,
+    origin: Origin,
+    records: Mapping[str, CommitRecord],
+    applied: AppliedTree | None,
+    environ: Mapping[str, str],
+) -> Lineage:
+    """Return where the jobs of the checked-out commit come from.
+
+    Where no commit is known that was applied before, it brings all of them. Where git can't compare with that
+    one, as in a shallow checkout, its record tells which contents it had.
+
+    Args:
+        config: The settings.
+        environment: The environment of the jobs.
+        desired: The jobs.
+        origin: The result of their comparison with the commit.
+        records: The records of commits, by commit.
+        applied: The record of the tree that was applied last.
+        environ: The environment variables, for git.
+    """
+    head = origin.commit
+    made = [job for job in desired.jobs if job.job_name in origin.made]
+    if found := known_lineage(records, head, made):
+        return found
+    groups = [
+        (sha, *(applied.ancestors if applied and applied.commit == sha else ()))
+        for sha in applied_before(records, head)
+    ]
+    if not groups and applied and applied.commit != head:
+        groups = [(applied.commit, *applied.ancestors)]
+    if not groups:
+        return Lineage()
+    # A clone without some objects, or a disk without room for them, must not keep jobs from running.
+    with suppress(ReconcilerError, OSError):
+        first, skipped = _passed_over(GitHistory(config.root, environ), head, groups)
+        done = with_verdicts(records)
+        reader = _Reader(config, environment, desired, origin, environ)
+        trees = reader.trees([*skipped[:MOST_TOLD_APART], first])
+        trees = [replace(tree, has_verdict=tree.sha in done) for tree in trees]
+        parts = [sha for sha in skipped[MOST_TOLD_APART:] if sha not in done]
+        return lineage_of([*trees, reader.head], parts)
+    newest = newest_whole(records.values())
+    if newest is None or newest.sha == head:
+        return Lineage()
+    return lineage_of([tree_of_record(newest), CommitTree(head, {"": tuple(_contents(desired.jobs))})])
+
+
+def _passed_over(history: GitHistory, head: str, groups: Sequence[Sequence[str]]) -> tuple[str, list[str]]:
+    """Return the commit to compare with, and HEAD's first parents since it, newest first.
+
+    Each group names a commit that was applied before, with its known ancestors. Of several, which concurrent
+    processes applied, the oldest counts. If HEAD is older than the last of them, the two are compared.
+
+    Raises:
+        NotFoundError: The clone has no common ancestor.
+    """
+    found = [common for group in groups if (common := history.nearest_common(group))]
+    if not found or history.head != head:
+        raise NotFoundError("no commit that was applied before is in this clone")
+    since = {common: history.since(common, MOST_PASSED_OVER) for common in found}
+    first = max(found, key=lambda common: len(since[common]))
+    return (groups[-1][0], []) if first == head else (first, since[first])
+
+
+def _contents(jobs: Iterable[DesiredJob]) -> Iterator[Content]:
+    for job in jobs:
+        reconcile = job.manifest.reconcile
+        if not reconcile.suspend:
+            yield Content(job.manifest.name, keys_of(job), reconcile.attempts)
+
+
+class _File(NamedTuple):
+    """A manifest in a commit: the id of its bytes, and the state of each package that its jobs name."""
+
+    id: str
+    packages: tuple[str, ...]
+
+
+class _Reader:
+    """Reader of the jobs of several commits; the arguments are those of `read_lineage`.
+
+    Attributes:
+        head: The jobs of the checked-out commit.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        environment: Environment,
+        desired: Desired,
+        origin: Origin,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._root = config.root
+        self._environ = environ
+        self._environment = environment
+        self._whole = desired.whole
+        self._known = KnownFiles()
+        # Paths of packages as written, by the place and the bytes of a manifest.
+        self._written: dict[tuple[Names, str], tuple[str, ...]] = {}
+        self._contents: dict[tuple[Names, _File], tuple[Content, ...]] = {}
+        self._with_links: dict[str, bool] = {}
+        # Of one commit: the folder of each package as written in a folder's manifests, and its state.
+        self._states: dict[tuple[Names, str], tuple[Names | None, str]] = {}
+        by_path: dict[str, list[DesiredJob]] = {}
+        for job in desired.jobs:
+            by_path.setdefault(job.manifest.path, []).append(job)
+        files: dict[str, tuple[Content, ...]] = {}
+        with revision(self._root, origin.commit, environ) as commit:
+            self._settings = _settings_id(commit)
+            for path, jobs in by_path.items():
+                place = commit.place(PurePosixPath(path).parts)
+                files["/".join(place) if place else path] = tuple(_contents(jobs))
+                # A filter makes the others differ from git's bytes: they stay with this commit.
+                if place is not None and all(job.job_name in origin.made for job in jobs):
+                    self._learn(commit, place, jobs)
+        self._places = frozenset(files)
+        self.head = CommitTree(origin.commit, files)
+
+    def trees(self, commits: Sequence[str]) -> list[CommitTree]:
+        """Return the jobs of commits, oldest first; the commits come newest first."""
+        return [self._tree(sha) for sha in commits][::-1]
+
+    def _tree(self, sha: str) -> CommitTree:
+        with revision(self._root, sha, self._environ) as commit:
+            found: dict[Names, tuple[Content, ...] | None] = {}
+            packages: set[Names] = set()
+            self._states = {}
+            unread = []
+            for place in manifest_places(commit):
+                if not self._whole and "/".join(place) not in self._places:
+                    continue
+                file = self._file(commit, place)
+                if file is not None and (place, file) in self._contents:
+                    found[place] = self._contents[place, file]
+                    packages.update(self._packages(commit, place, self._written[place, file.id]))
+                else:
+                    unread.append(place)
+            problems = [*self._load(commit, unread, found, packages), *self._settings_problems(commit)]
+            visible = {
+                "/".join(place): contents
+                for place, contents in found.items()
+                if not _is_below_any(place, packages)
+            }
+            problems = [p for p in problems if not _is_below_any(PurePosixPath(p.path).parts, packages)]
+        names = Counter(job.name.replace("-", "_") for jobs in visible.values() for job in jobs or ())
+        problems += (
+            Problem("", 1, 1, "", f"{name} is the name of several jobs", "")
+            for name, count in names.items()
+            if count > 1
+        )
+        return CommitTree(
+            sha, visible, invalid_text("some manifests are not valid", problems) if problems else ""
+        )
+
+    def _load(
+        self,
+        commit: Revision,
+        places: Sequence[Names],
+        found: dict[Names, tuple[Content, ...] | None],
+        packages: set[Names],
+    ) -> list[Problem]:
+        """Read manifests into `found`, and their packages' places into `packages`; return their problems."""
+        if not places:
+            return []
+        there = [place for place in places if commit.lay_out(place, lambda name: True)]
+        broken = ["/".join(place) for place in places if place not in there]
+        paths = [commit.root.joinpath(*place) for place in there]
+        filled = frozenset(self._environment.defaults)
+        valid = validate(commit.root, paths, filled, laying_out(commit), self._known)
+        desired, unfit = stageable_jobs(commit.root, valid.manifests, self._environment, valid.identities)
+        problems = [
+            *valid.problems,
+            *unfit,
+            *(Problem(path, 1, 1, "", "a broken link", "") for path in broken),
+        ]
+        bad = {problem.path for problem in problems}
+        for place in places:
+            path = "/".join(place)
+            jobs = [job for job in desired.jobs if job.manifest.path == path]
+            found[place] = None if path in bad else tuple(_contents(jobs))
+            if path not in bad:
+                self._learn(commit, place, jobs)
+            packages.update(self._packages(commit, place, _written(jobs)))
+        return problems
+
+    def _learn(self, commit: Revision, place: Names, jobs: Sequence[DesiredJob]) -> None:
+        """Remember the jobs of a manifest, for other commits with the same bytes."""
+        self._written[place, commit.entry(place).id] = _written(jobs)
+        file = self._file(commit, place)
+        assert file is not None, "its packages were remembered"
+        self._contents[place, file] = tuple(_contents(jobs))
+
+    def _file(self, commit: Revision, place: Names) -> _File | None:
+        """Return the state of a manifest; None if another commit's bytes have to be read first."""
+        id = commit.entry(place).id
+        written = self._written.get((place, id))
+        if written is None:
+            return None
+        return _File(id, tuple(self._package(commit, place, path)[1] for path in written))
+
+    def _package(self, commit: Revision, place: Names, written: str) -> tuple[Names | None, str]:
+        """Return the place of a package's folder, and what tells whether another commit's is the same."""
+        # Many manifests of a folder share a package.
+        key = (place[:-1], written)
+        if key not in self._states:
+            folder = commit.place((*place[:-1], *PurePosixPath(written).parts))
+            self._states[key] = folder, self._state(commit, folder) if folder is not None else ""
+        return self._states[key]
+
+    def _state(self, commit: Revision, folder: Names) -> str:
+        ids = [commit.entry(folder).id]
+        for depth in range(len(folder)):
+            ignored = commit.listed(folder[:depth]).get(".gitignore")
+            ids.append(ignored.id if ignored else "")
+        return " ".join([*ids, *([commit.sha] if self._has_links(commit, folder) else [])])
+
+    def _has_links(self, commit: Revision, folder: Names) -> bool:
+        id = commit.entry(folder).id
+        if id not in self._with_links:
+            self._with_links[id] = any(
+                entry.is_link or (entry.is_folder and self._has_links(commit, (*folder, name)))
+                for name, entry in commit.listed(folder).items()
+            )
+        return self._with_links[id]
+
+    def _packages(self, commit: Revision, place: Names, written: Iterable[str]) -> Iterator[Names]:
+        folders = (self._package(commit, place, path)[0] for path in written)
+        return (folder for folder in folders if folder is not None)
+
+    def _settings_problems(self, commit: Revision) -> list[Problem]:
+        """Return the problems of a commit's settings, unless they are those of the checked-out commit."""
+        if _settings_id(commit) == self._settings:
+            return []
+        commit.lay_out((FILE_NAME,), FILE_NAME.__eq__)
+        return read_document(commit.root)[1]
+
+
+def _settings_id(commit: Revision) -> str:
+    place = commit.place((FILE_NAME,))
+    return commit.entry(place).id if place is not None else ""
+
+
+def _is_below_any(place: Names, folders: Set[Names]) -> bool:
+    return any(place[:depth] in folders for depth in range(1, len(place)))
+
+
+def _written(jobs: Iterable[DesiredJob]) -> tuple[str, ...]:
+    return tuple(sorted({job.manifest.written for job in jobs if job.manifest.package}))

@@ -1,0 +1,236 @@
+"""Commits that an apply passes over: each shows the jobs that it brought."""
+
+from __future__ import annotations
+
+import pytest
+from commit_story import Story
+
+ALL = "reconciler"
+FAILING, GOOD = ["--fail"], ["--good"]
+
+
+def state(story: Story, sha: str, context: str = ALL) -> tuple[str, str]:
+    """Return the state and the text of a commit's newest status; ("", "") for none."""
+    shown = story.shown(sha)
+    return (
+        (shown[context], story.said(sha, context).partition(" · update")[0]) if context in shown else ("", "")
+    )
+
+
+def apply(story: Story) -> None:
+    """Apply the checked-out commit until its jobs have ended, as two runs of the workflow do."""
+    story.run("apply", "--wait")
+
+
+@pytest.fixture
+def applied(story: Story) -> str:
+    """A commit that was applied, whose job succeeded."""
+    story.repository.job("census", args=GOOD)
+    sha = story.push("a job")
+    apply(story)
+    assert state(story, sha) == ("success", "1 of 1 succeeded")
+    return sha
+
+
+@pytest.mark.fault(29)
+def test_failed_job_turns_the_commit_red_that_brought_it_and_not_the_one_that_was_applied(
+    story: Story, applied: str
+) -> None:
+    story.repository.job("fraud", args=FAILING)
+    first = story.push("one author")
+    story.repository.job("iris", args=GOOD)
+    second = story.push("another author")
+    apply(story)
+    assert state(story, first)[0] == "failure"
+    assert state(story, first)[1] == "failed: fraud · 0 of 1 succeeded"
+    assert state(story, first, "reconciler/local/fraud")[0] == "failure"
+    assert state(story, first, "reconciler/local/iris") == ("", "")
+    assert state(story, second) == ("success", "1 of 1 succeeded · earlier: 1 failed")
+    assert state(story, second, "reconciler/local/iris")[0] == "success"
+    assert state(story, second, "reconciler/local/fraud") == ("", "")
+    assert state(story, applied) == ("success", "1 of 1 succeeded")
+    jobs = story.run("status", "--format", "json").json["jobs"]
+    commits = {job["baseName"]: job["commit"] for job in jobs}
+    assert commits == {"census": applied, "fraud": first, "iris": second}
+
+
+@pytest.mark.fault(29)
+def test_commit_without_a_job_of_its_own_is_green(story: Story, applied: str) -> None:
+    story.repository.job("fraud", args=FAILING)
+    first = story.push("a job")
+    story.repository.write("README.md", "words")
+    second = story.push("words")
+    apply(story)
+    assert state(story, first)[0] == "failure"
+    assert state(story, second) == ("success", "no job of its own · earlier: 1 failed")
+    story.repository.write("README.md", "more words")
+    third = story.push("more words")
+    apply(story)
+    assert state(story, third) == ("success", "no job of its own · earlier: 1 failed")
+
+
+@pytest.mark.fault(22, 29)
+def test_revert_shows_the_run_of_the_content_and_the_reverted_commit_was_replaced_before_it_ran(
+    story: Story, applied: str
+) -> None:
+    story.repository.job("census", args=FAILING)
+    bad = story.push("a mistake")
+    story.repository.job("census", args=GOOD)
+    revert = story.push("its revert")
+    story.repository.job("iris", args=GOOD)
+    last = story.push("one more")
+    apply(story)
+    text = f"replaced by {revert[:7]} before it ran"
+    assert state(story, bad) == state(story, bad, "reconciler/local/census") == ("success", text)
+    assert state(story, revert) == ("success", "1 of 1 succeeded")
+    assert state(story, revert, "reconciler/local/census")[0] == "success"
+    assert state(story, last) == ("success", "1 of 1 succeeded")
+    assert story.repository.starts.read_text().count("--fail") == 0
+
+
+@pytest.mark.fault(29)
+def test_end_of_suspension_and_more_attempts_count_for_the_commit_that_made_them(
+    story: Story, applied: str
+) -> None:
+    story.repository.job("iris", args=GOOD, reconcile="{suspend: true}")
+    story.repository.job("fraud", args=FAILING)
+    first = story.push("one that sleeps, and one that fails")
+    apply(story)
+    assert state(story, first) == ("failure", "failed: fraud · 0 of 1 succeeded")
+    story.repository.job("iris", args=GOOD)
+    second = story.push("wake up")
+    story.repository.job("fraud", args=FAILING, reconcile="{attempts: 2}")
+    third = story.push("try again")
+    story.repository.write("README.md", "words")
+    story.push("words")
+    apply(story)
+    assert state(story, second) == ("success", "1 of 1 succeeded")
+    assert state(story, third) == ("failure", "failed: fraud · 0 of 1 succeeded")
+
+
+@pytest.mark.fault(29)
+def test_passed_over_commit_with_invalid_manifests_keeps_its_own_error(story: Story, applied: str) -> None:
+    story.repository.job("iris", args=GOOD)
+    broken = story.repository.write("jobs/fraud.yaml", "kind: CustomJob\n")
+    invalid = story.push("half a job")
+    broken.unlink()
+    mended = story.push("the other half")
+    apply(story)
+    assert state(story, invalid)[0] == "error"
+    assert state(story, invalid)[1].startswith("some manifests are not valid: ")
+    assert state(story, invalid, "reconciler/local/iris")[0] == "success"
+    assert state(story, mended) == ("success", "no job of its own")
+
+
+@pytest.mark.fault(29)
+def test_job_stays_with_its_commit_where_only_another_file_of_the_package_or_a_link_changes(
+    story: Story, applied: str
+) -> None:
+    link = story.repository.root / "trainer/link.py"
+    story.repository.write("shared.py", "A = 1\n")
+    link.symlink_to("../shared.py")
+    first = story.push("a link")
+    story.repository.write("shared.py", "A = 2\n")
+    second = story.push("its target")
+    story.repository.write("README.md", "words")
+    third = story.push("words")
+    apply(story)
+    text = f"replaced by {second[:7]} before it ran"
+    assert state(story, first) == ("success", text)
+    assert state(story, second) == ("success", "1 of 1 succeeded")
+    assert state(story, third) == ("success", "no job of its own")
+
+
+@pytest.mark.fault(29)
+def test_first_apply_brings_all_jobs_and_no_other_commit_gets_a_status(story: Story) -> None:
+    story.repository.job("census", args=GOOD)
+    before = story.push("a job")
+    story.repository.job("iris", args=GOOD)
+    head = story.push("another job")
+    apply(story)
+    assert story.shown(before) == {}
+    assert state(story, head) == ("success", "2 of 2 succeeded")
+
+
+@pytest.mark.fault(29)
+def test_jobs_of_a_shallow_checkout_are_told_apart_by_the_record_of_the_commit_before(
+    story: Story, applied: str
+) -> None:
+    story.repository.job("iris", args=GOOD)
+    head = story.push("another job")
+    (story.repository.root / ".git/shallow").write_text(f"{head}\n")
+    apply(story)
+    assert state(story, head) == ("success", "1 of 1 succeeded")
+    assert state(story, head, "reconciler/local/census") == ("", "")
+
+
+@pytest.mark.fault(29)
+def test_many_passed_over_commits_are_told_as_part_and_the_oldest_get_no_status(
+    story: Story, applied: str
+) -> None:
+    story.repository.job("iris", args=GOOD)
+    pushed = [story.push("a job")]
+    pushed += [story.push(f"number {number}") for number in range(101)]
+    apply(story)
+    assert story.shown(pushed[0]) == {}
+    part = f"applied as part of {pushed[-1][:7]}"
+    assert {state(story, sha) for sha in pushed[1:51]} == {("success", part)}
+    # The oldest commit whose jobs are told apart stands for those before it.
+    assert state(story, pushed[51]) == ("success", "1 of 1 succeeded")
+    assert {state(story, sha) for sha in pushed[52:]} == {("success", "no job of its own")}
+
+
+@pytest.mark.fault(29)
+def test_diverged_head_brings_what_differs_from_the_common_ancestor(story: Story, applied: str) -> None:
+    story.repository.job("iris", args=GOOD)
+    left = story.push("a branch that is given up")
+    apply(story)
+    story.repository.git("reset", "-q", "--hard", applied)
+    story.repository.job("fraud", args=FAILING)
+    passed = story.push("another branch")
+    story.repository.write("README.md", "words")
+    head = story.push("words")
+    story.run("apply", "--wait", "--allow-older")
+    assert state(story, left)[0] == "success"
+    assert state(story, passed) == ("failure", "failed: fraud · 0 of 1 succeeded")
+    assert state(story, head) == ("success", "no job of its own · earlier: 1 failed")
+
+
+@pytest.mark.fault(29)
+def test_withheld_apply_of_an_older_checkout_posts_nothing(story: Story, applied: str) -> None:
+    story.repository.job("iris", args=GOOD)
+    newer = story.push("another job")
+    apply(story)
+    before = {sha: [*statuses] for sha, statuses in story.github.statuses.items()}
+    story.repository.git("switch", "-q", "--detach", applied)
+    story.run("apply")
+    assert story.github.statuses == before
+    story.repository.git("switch", "-q", "main")
+    assert story.run("apply").code == 0
+    assert state(story, newer) == ("success", "1 of 1 succeeded")
+
+
+@pytest.mark.fault(29)
+def test_content_that_comes_back_after_a_cancel_belongs_to_the_commit_that_brings_it_back(
+    story: Story,
+) -> None:
+    repository, policy = story.repository, "{onChange: cancel}"
+    repository.hold.touch()
+    repository.job("census", args=["--one"], reconcile=policy)
+    first = story.push("one")
+    assert story.run("apply").code == 0
+    repository.job("census", args=["--two"], reconcile=policy)
+    story.push("two")
+    assert story.run("apply").code == 0
+    shown = state(story, first)
+    assert shown[0] == "error"
+    repository.job("census", args=["--one"], reconcile=policy)
+    back = story.push("one again")
+    repository.write("README.md", "words")
+    head = story.push("words")
+    repository.hold.unlink()
+    apply(story)
+    assert state(story, first) == shown
+    assert state(story, first, "reconciler/local/census")[1].startswith("superseded, cancelled")
+    assert state(story, back) == ("success", "1 of 1 succeeded")
+    assert state(story, head) == ("success", "no job of its own")

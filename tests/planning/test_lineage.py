@@ -1,0 +1,185 @@
+"""The commit that brought each job, along the commits that an apply passes over."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from planning import bound_to, claim_on, plan, run_of, wanted
+
+from reconciler.model.claim import Claim, ClaimState, CommitRecord, WantedJob, by_apply
+from reconciler.model.job import State
+from reconciler.planning.attempts import keys_of
+from reconciler.planning.lineage import (
+    CommitTree,
+    Content,
+    Lineage,
+    bringers,
+    known_lineage,
+    lineage_of,
+    tree_of_record,
+)
+from tests.reporting.test_verdicts import NOW
+
+BASE, FIRST, SECOND, HEAD = (letter * 40 for letter in "0abf")
+
+
+def tree(sha: str, *jobs: str, problem: str = "", invalid: tuple[str, ...] = ()) -> CommitTree:
+    """Return a commit whose jobs are written as `name:content` or `name:content:attempts`, a file each."""
+    files: dict[str, tuple[Content, ...] | None] = dict.fromkeys(invalid)
+    for job in jobs:
+        name, content, *attempts = job.split(":")
+        files[name] = (Content(name, (f"{name}-{content}",), int(attempts[0]) if attempts else 1),)
+    return CommitTree(sha, files, problem)
+
+
+def brought(lineage: Lineage, sha: str) -> dict[str, str]:
+    """Return the jobs that a passed-over commit brought, each with the commit that replaced it."""
+    return {name: job.replaced_by for name, job in lineage.passed_over[sha].jobs.items()}
+
+
+def test_each_commit_brings_the_content_that_the_one_before_lacks() -> None:
+    found = lineage_of([tree(BASE, "a:1"), tree(FIRST, "a:2"), tree(SECOND, "a:2"), tree(HEAD, "a:2", "b:1")])
+    assert (brought(found, FIRST), brought(found, SECOND), found.own) == ({"a": ""}, {}, {"b"})
+    assert found.carriers == {"a": FIRST, "b": HEAD}
+
+
+def test_content_that_a_later_commit_replaces_is_not_carried() -> None:
+    found = lineage_of([tree(BASE), tree(FIRST, "a:1", "b:1"), tree(SECOND, "a:2"), tree(HEAD, "a:2")])
+    assert brought(found, FIRST) == {"a": SECOND, "b": SECOND}
+    assert (found.carriers, found.own) == ({"a": SECOND}, frozenset())
+
+
+def test_reverting_commit_brings_the_content_back() -> None:
+    found = lineage_of([tree(BASE, "a:1"), tree(FIRST, "a:2"), tree(SECOND, "a:1"), tree(HEAD, "a:1")])
+    assert (brought(found, FIRST), brought(found, SECOND)) == ({"a": SECOND}, {"a": ""})
+    assert found.carriers == {"a": SECOND}
+
+
+def test_end_of_suspension_and_more_attempts_bring_a_job() -> None:
+    suspended = CommitTree(BASE, {"a": (), "b": tree(BASE, "b:1").files["b"]})
+    found = lineage_of([suspended, tree(FIRST, "a:1", "b:1"), tree(HEAD, "a:1", "b:1:3")])
+    assert (brought(found, FIRST), found.own) == ({"a": ""}, {"b"})
+    assert found.carriers == {"a": FIRST}, "more attempts change no content"
+
+
+def test_fewer_attempts_bring_nothing() -> None:
+    assert lineage_of([tree(BASE, "a:1:3"), tree(HEAD, "a:1")]).own == frozenset()
+
+
+def test_renamed_file_and_changed_dash_bring_nothing() -> None:
+    moved = CommitTree(HEAD, {"elsewhere": (Content("a_b", ("a-b-1",)),)})
+    before = CommitTree(BASE, {"a": (Content("a-b", ("a-b-1",)),)})
+    assert lineage_of([before, moved]).own == frozenset()
+
+
+def test_content_with_an_earlier_key_is_the_same() -> None:
+    old = CommitTree(BASE, {"a": (Content("a", ("old",)),)})
+    assert lineage_of([old, CommitTree(HEAD, {"a": (Content("a", ("new", "old")),)})]).own == frozenset()
+
+
+def test_invalid_manifest_keeps_the_jobs_of_the_commit_before() -> None:
+    broken = tree(SECOND, "b:1", problem="invalid", invalid=("a",))
+    found = lineage_of([tree(BASE), tree(FIRST, "a:1"), broken, tree(HEAD, "a:1", "b:1")])
+    assert found.carriers == {"a": FIRST, "b": SECOND}
+    assert (found.passed_over[SECOND].problem, brought(found, SECOND)) == ("invalid", {"b": ""})
+    mended = lineage_of([tree(BASE), tree(FIRST, "a:1"), broken, tree(HEAD, "a:2", "b:1")])
+    assert (brought(mended, FIRST), mended.own) == ({"a": HEAD}, {"a"})
+
+
+def test_commit_that_was_applied_itself_keeps_what_it_brought() -> None:
+    done = replace(tree(FIRST, "a:1"), has_verdict=True)
+    found = lineage_of([tree(BASE), done, tree(SECOND, "a:1", "b:1"), tree(HEAD, "a:1", "b:1")])
+    assert (found.carriers, [*found.passed_over]) == ({"b": SECOND}, [SECOND])
+    assert brought(found, SECOND) == {"b": ""}
+
+
+JOBS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("12"), max_size=3)
+
+
+@given(st.lists(JOBS, min_size=2, max_size=6))
+def test_each_content_of_the_last_commit_has_one_bringer_unless_the_first_has_it(
+    history: list[dict[str, str]],
+) -> None:
+    shas = [f"{number:040}" for number in range(len(history))]
+    trees = [
+        tree(sha, *(":".join(job) for job in jobs.items())) for sha, jobs in zip(shas, history, strict=True)
+    ]
+    found = lineage_of(trees)
+    last = history[-1]
+    for name, content in last.items():
+        stands_since = len(history) - 1
+        while stands_since and history[stands_since - 1].get(name) == content:
+            stands_since -= 1
+        expected = shas[stands_since] if stands_since else None
+        assert found.carriers.get(name) == expected
+        for sha, passed in found.passed_over.items():
+            stands = name in passed.jobs and not passed.jobs[name].replaced_by
+            assert stands == (sha == expected)
+    assert found.carriers.keys() <= last.keys()
+
+
+JOB = wanted()
+
+
+def test_record_of_the_commit_before_tells_its_contents_where_git_cannot() -> None:
+    record = CommitRecord(BASE, NOW, 1, {"census": WantedJob(keys_of(JOB))})
+    here = CommitTree(HEAD, {"": (Content("census", keys_of(JOB), 9), Content("trees", ("t",)))})
+    assert lineage_of([tree_of_record(record), here]).own == {"trees"}
+
+
+def test_commit_that_is_applied_again_brings_what_its_record_says() -> None:
+    jobs = {"census": WantedJob(keys_of(JOB)), "c": WantedJob(("l",), brought=False)}
+    record = CommitRecord(HEAD, NOW, 2, jobs)
+    found = known_lineage({HEAD: record}, HEAD, [JOB])
+    assert found == Lineage(own=frozenset({"census"}))
+    other = CommitRecord(SECOND, NOW, 3, jobs)
+    assert known_lineage({HEAD: record, SECOND: other}, HEAD, [JOB]) is None, "another one came in between"
+    assert known_lineage({HEAD: record}, HEAD, [JOB, wanted("trees")]) is None, "only a part was applied"
+    assert known_lineage({HEAD: record}, HEAD, [JOB, wanted("trees", suspend=True)]) == found
+
+
+class TestBringers:
+    """The commit that a submitted job carries."""
+
+    NOTHING = Lineage(own=frozenset())
+
+    def of(self, lineage: Lineage, *records: CommitRecord, **fields: object) -> dict[str, str]:
+        claims: list[Claim] = fields.pop("claims", [])  # type: ignore[assignment]
+        runs = fields.pop("runs", [])
+        made = plan([JOB], runs, claims)  # type: ignore[arg-type]
+        return bringers(made, lineage, HEAD, records, {claim.id: claim for claim in claims})
+
+    def test_it_is_the_commit_from_which_on_the_content_stands(self) -> None:
+        assert self.of(Lineage(frozenset(), {"census": FIRST})) == {"census": FIRST}
+
+    def test_it_is_the_applied_commit_where_nothing_is_known(self) -> None:
+        assert self.of(Lineage()) == {"census": HEAD}
+
+    def test_it_is_the_commit_of_the_attempt_before(self) -> None:
+        job = wanted(attempts=2)
+        failed = run_of(job, State.FAILED)
+        claims = [bound_to(job, failed, commit=FIRST)]
+        made = plan([job], [failed], claims)
+        found = bringers(made, self.NOTHING, HEAD, (), {claim.id: claim for claim in claims})
+        assert found == {"census": FIRST}
+
+    def test_it_is_the_commit_of_a_refused_submission(self) -> None:
+        claims = [claim_on(JOB, ClaimState.REJECTED, commit=FIRST)]
+        assert self.of(self.NOTHING, claims=claims) == {"census": FIRST}
+
+    def test_it_is_the_commit_whose_apply_ended_before_it_wrote_a_claim(self) -> None:
+        older = CommitRecord(FIRST, NOW, 1, {"census": WantedJob(keys_of(JOB))})
+        found = CommitRecord(SECOND, NOW, 2, {"census": WantedJob(keys_of(JOB), brought=False)})
+        assert self.of(self.NOTHING, older, found) == {"census": FIRST}
+
+    @pytest.mark.parametrize("carriers", [{}, {"census": SECOND}])
+    def test_content_that_comes_back_after_a_cancel_belongs_to_the_commit_that_brings_it(
+        self, carriers: dict[str, str]
+    ) -> None:
+        reason = by_apply("superseded by census_0 (onChange: cancel)")
+        run = run_of(JOB, State.CANCELLED, cancelled=reason)
+        claim = replace(bound_to(JOB, run, commit=FIRST), error=reason, ended=State.CANCELLED)
+        found = self.of(Lineage(frozenset(), carriers), runs=[run], claims=[claim])
+        assert found == {"census": carriers.get("census", HEAD)}
