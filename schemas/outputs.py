@@ -120,7 +120,10 @@ _PLAN: Schema = {
             "action": _one_of(_ACTIONS, "What apply does."),
             "reason": _text("Why, for readers."),
             "baseName": _text("The base name as the manifest writes it."),
-            "jobName": _text("The run's name."),
+            "jobName": _text(
+                "The run's name; with `(name known at apply)`, it depends on a submodule whose files a plan "
+                "against a base doesn't read."
+            ),
             "kind": _text("The manifest's kind."),
             "path": _text_or_null(
                 "The manifest's file, relative to the repository's root; null where it is gone."
@@ -139,9 +142,15 @@ _PLAN: Schema = {
                 "The changed files of the job's code, as far as both sides are known.",
                 {
                     "path": _text("The file, relative to the repository's root."),
-                    "added": _value(["integer", "null"], "Added lines; null for a binary file.", minimum=0),
+                    "added": _value(
+                        ["integer", "null"],
+                        "Added lines; null for a binary file, and for one that isn't here.",
+                        minimum=0,
+                    ),
                     "removed": _value(
-                        ["integer", "null"], "Removed lines; null for a binary file.", minimum=0
+                        ["integer", "null"],
+                        "Removed lines; null for a binary file, and for one that isn't here.",
+                        minimum=0,
                     ),
                 },
             ),

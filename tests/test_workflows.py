@@ -260,6 +260,30 @@ def test_a_run_takes_anothers_place_only_where_it_gives_its_commit_the_verdict()
     assert found == {True, False}
 
 
+def test_only_what_stages_code_gets_files_of_git_lfs_and_submodules() -> None:
+    """A pull request writes .gitmodules: its plan fetches nothing that it names."""
+    folder = ROOT / ".github"
+    optional = {"lfs": "${{ inputs.lfs }}", "submodules": "${{ inputs.submodules }}"}
+    given = {}
+    for path, loaded in ALL.items():
+        jobs = loaded.get("jobs") or {"": loaded["runs"]}
+        for key, job in jobs.items():
+            for step in job.get("steps", []):
+                if found := {name: step["with"][name] for name in optional if name in step.get("with", {})}:
+                    given[str(path.relative_to(folder)), key, step["uses"].partition("@")[0]] = found
+    assert given == {
+        ("actions/apply/action.yml", "", "actions/checkout"): optional,
+        ("workflows/apply.yml", "apply", "./reconciler/.github/actions/apply"): optional,
+        ("workflows/plan.yml", "proof", "actions/checkout"): optional,
+    }
+    for name in optional:
+        assert ACTIONS[folder / "actions/apply/action.yml"]["inputs"][name]["default"] == "false"
+        assert name not in ACTIONS[folder / "actions/plan/action.yml"]["inputs"]
+        for workflow in ("apply", "plan"):
+            inputs = WORKFLOWS[folder / f"workflows/{workflow}.yml"]["on"]["workflow_call"]["inputs"]
+            assert inputs[name]["default"] == "false"
+
+
 # Installing the tool
 
 HASH = " --hash=sha256:"

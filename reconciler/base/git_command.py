@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,8 +29,9 @@ _FILTER_OFF = ("clean=", "process=", "smudge=", "required=false")
 # Only the repository's filters are disabled: those of the user and the machine are as trusted as git itself.
 _OWN_SCOPES = ("local", "worktree")
 # git sets these for its hooks. Inherited by a command that a hook runs, they select another repository.
+_ALTERNATES = "GIT_ALTERNATE_OBJECT_DIRECTORIES"
 _ELSEWHERE = (
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    _ALTERNATES,
     "GIT_COMMON_DIR",
     "GIT_DIR",
     "GIT_INDEX_FILE",
@@ -88,6 +89,7 @@ class Git:
         protocols: The permitted protocols of remotes, as in GIT_ALLOW_PROTOCOL; none by default.
         bare: True if `root` is a repository without a work tree. False makes git ignore bare repositories, as
             a commit can contain a folder that looks like one.
+        objects: Folders of other repositories' objects, which git reads like its own.
     """
 
     def __init__(
@@ -97,6 +99,7 @@ class Git:
         *,
         protocols: Sequence[str] = (),
         bare: bool = False,
+        objects: Iterable[Path] = (),
     ) -> None:
         given = os.environ if environ is None else environ
         self._root = root
@@ -106,6 +109,8 @@ class Git:
             **_ENVIRONMENT,
             **({"GIT_ALLOW_PROTOCOL": ":".join(protocols)} if protocols else {}),
         }
+        if found := [_quoted(os.fspath(folder)) for folder in objects]:
+            self._environ[_ALTERNATES] = os.pathsep.join(found)
 
     def run(self, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
         """Return the output of git; raises GitError."""
@@ -194,6 +199,12 @@ class Git:
 def is_corrupt(stderr: bytes) -> bool:
     """Return True if git's error output is about an object that it has and can't read."""
     return _CORRUPT.search(stderr) is not None
+
+
+def _quoted(path: str) -> str:
+    """Return a path as git takes it in a list of folders of objects, where it may have any characters."""
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
 
 
 def _object_in(stderr: bytes) -> str:

@@ -33,6 +33,7 @@ from reconciler.model.applied_tree import Relation, TreeFinding
 from reconciler.model.cause import cause_of, is_set_up, with_name
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.plan import Action, Change, Plan, Stuck
+from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
@@ -79,7 +80,14 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
     config, log_format, selection = context.config, arguments.log_format, selection_of(arguments)
     desired = load_or_report(
         config,
-        partial(load_desired, config, context.environment, arguments.paths, selection=selection),
+        partial(
+            load_desired,
+            config,
+            context.environment,
+            arguments.paths,
+            selection=selection,
+            use=CodeUse.STAGED,
+        ),
         partial(context.session, start=True),
         partial(commit_of, config.root, os.environ),
         lambda report: print_unposted(report.problems, report.denied, log_format),

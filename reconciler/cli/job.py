@@ -21,6 +21,7 @@ from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Manifest, Selection
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
+from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.execute import labels_of
 from reconciler.operations.follow_up import awaited, wait
 from reconciler.operations.load_desired import load_desired
@@ -36,7 +37,7 @@ def render(arguments: argparse.Namespace) -> ExitCode:
     """Print the body that a first submission of the job would send."""
     # Only the id of the request is missing: each submission has a new one.
     context = context_of(arguments)
-    desired = load_desired(context.config, context.environment, [])
+    desired = load_desired(context.config, context.environment, [], use=CodeUse.STAGED)
     base = arguments.name.replace("-", "_")
     for job in desired.jobs:
         if job.job_name == arguments.name or job.manifest.base_name == base:

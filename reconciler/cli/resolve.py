@@ -14,6 +14,7 @@ from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import KEY
 from reconciler.model.plan import DesiredJob
+from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.execute import applier_of
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import origin_of, uncarried
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         claim = _open_claim(arguments.name, list(observed.claims.values()))
         if arguments.give_up:
             return _give_up(session, claim)
-        desired = load_desired(context.config, context.environment, [])
+        desired = load_desired(context.config, context.environment, [], use=CodeUse.STAGED)
         return _resubmit(session, desired, claim, observed)
 
 

@@ -150,10 +150,17 @@ _WHOLE_CLONE = (
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Entry of a tree; `id` is the object's, 40 hex digits."""
+    """Entry of a tree.
+
+    Attributes:
+        mode: The mode in git.
+        id: The object's, 40 hex digits.
+        commit: The recorded commit of a submodule whose tree this is; "" for others.
+    """
 
     mode: int
     id: str
+    commit: str = ""
 
     @property
     def is_folder(self) -> bool:

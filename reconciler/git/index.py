@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -29,6 +29,9 @@ _UNUSUAL = re.compile(
     rb"filemode[ \t]*(?!=[ \t]*true\b)[^ \t]|symlinks|\[include|worktreeconfig", re.IGNORECASE
 )
 _MOST = 1 << 20
+_MOST_INDEX = 1 << 28
+# The mode of a submodule, as each version of the format has it in an entry.
+_SUBMODULE_MODE = _SUBMODULE.to_bytes(4)
 _SETTINGS = r"^core\.(filemode|symlinks)$"
 
 
@@ -39,11 +42,13 @@ class IndexEntry(Struct, frozen=True, gc=False):
         mode: Its mode in git: 0o100644, 0o100755, 0o120000 for a link or 0o160000 for a submodule.
         is_left_out: True if git may leave it out of the work tree (skip-worktree): in a sparse checkout.
         is_unmerged: True if a merge of it left a conflict.
+        commit: The recorded commit of a submodule, 40 hex digits; "" for others.
     """
 
     mode: int
     is_left_out: bool
     is_unmerged: bool
+    commit: str = ""
 
 
 class GitIndex:
@@ -56,11 +61,13 @@ class GitIndex:
     Args:
         root: A folder of the work tree.
         environ: The environment variables.
+        by_record: True if the recorded commits of submodules are to stand for their files, fetched or not.
     """
 
-    def __init__(self, root: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, environ: Mapping[str, str], *, by_record: bool = False) -> None:
         self._root = root
         self._environ = environ
+        self._by_record = by_record
 
     @property
     def refusal(self) -> GitError | None:
@@ -83,8 +90,10 @@ class GitIndex:
         found = {}
         for line in filter(None, lines):
             about, _, path = line.partition("\t")
-            tag, mode, _, stage = about.split(" ")
-            found[path] = IndexEntry(int(mode, 8), tag == _LEFT_OUT, stage != "0")
+            tag, digits, id, stage = about.split(" ")
+            mode = int(digits, 8)
+            commit = id if mode == _SUBMODULE else ""
+            found[path] = IndexEntry(mode, tag == _LEFT_OUT, stage != "0", commit)
         return found
 
     @cached_property
@@ -93,6 +102,35 @@ class GitIndex:
         if not self.left_out and self._settings.get("core.symlinks") != "false":
             return ()
         return tuple(path for path, entry in self.entries.items() if stat.S_ISLNK(entry.mode))
+
+    @cached_property
+    def submodules(self) -> Mapping[str, str]:
+        """The recorded commits of the submodules, by path.
+
+        Raises:
+            GitError: There are submodules, and git can't read the index.
+        """
+        if not self._may_have_submodules:
+            return {}
+        return {path: entry.commit for path, entry in self.entries.items() if entry.commit}
+
+    @cached_property
+    def unread(self) -> Mapping[str, str]:
+        """The recorded commits of submodules that aren't fetched, or of all `by_record`, by path.
+
+        It has those in fetched submodules too.
+        """
+        if self._by_record:
+            return self.submodules
+        found = {}
+        for path, commit in self.submodules.items():
+            folder = self._root / path
+            if _is_unfetched(folder):
+                found[path] = commit
+            elif repository_in(folder):
+                inner = GitIndex(folder, self._environ).unread
+                found |= {f"{path}/{below}": recorded for below, recorded in inner.items()}
+        return found
 
     def tracks(self, path: str) -> bool:
         """Return True for a tracked file, for a folder with one, and for what a submodule has."""
@@ -150,11 +188,21 @@ class GitIndex:
         return frozenset(parent.as_posix() for path in self.entries for parent in PurePosixPath(path).parents)
 
     def _is_in_submodule(self, path: str) -> bool:
-        return any(parent.as_posix() in self._submodules for parent in PurePosixPath(path).parents)
+        above = (self.entries.get(parent.as_posix()) for parent in PurePosixPath(path).parents)
+        return any(entry and entry.commit for entry in above)
 
-    @cached_property
-    def _submodules(self) -> frozenset[str]:
-        return frozenset(path for path, entry in self.entries.items() if entry.mode == _SUBMODULE)
+    @property
+    def _may_have_submodules(self) -> bool:
+        """True unless the index's file shows that it has no submodule; raise GitError if git can't tell."""
+        folder = git_folder(self._checkout) if self._checkout else None
+        if self._checkout is None or (folder and not os.path.lexists(folder / "index")):
+            return False
+        data = self._own_file("index", _MOST_INDEX)
+        # The bytes may be there by chance: git tells.
+        is_possible = not data or len(data) == _MOST_INDEX or _SUBMODULE_MODE in data
+        if data and is_possible and self._listed[1]:
+            raise self._listed[1]
+        return is_possible
 
     @cached_property
     def _settings(self) -> Mapping[str, str]:
@@ -209,6 +257,26 @@ class GitIndex:
                 shared = folder / os.fsdecode(_content(folder / "commondir").rstrip(b"\n"))
                 return _content(folder / name, most) or _content(shared / name, most)
         return b""
+
+
+def objects_of_submodules(root: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the folders of objects of the fetched submodules below `root`, and of those in them."""
+    for path in GitIndex(root, environ).submodules:
+        # Without a repository of its own, git would take the folder for a part of the one around it.
+        if folder := git_folder(root / path):
+            yield folder / "objects"
+            yield from objects_of_submodules(root / path, environ)
+
+
+def _is_unfetched(folder: Path) -> bool:
+    """Return True if a submodule's folder is missing or has no file."""
+    try:
+        with os.scandir(folder) as entries:
+            return all(entry.name == ".git" for entry in entries)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False  # whoever reads it gets the error
 
 
 def _content(file: Path, most: int = _MOST) -> bytes:

@@ -12,13 +12,15 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import SHA, VERIFY, Git, GitError
 from reconciler.base.safe_files import new_file, open_folder
 from reconciler.git.commit import Entry, Objects, entries, too_much
+from reconciler.git.index import objects_of_submodules
+from reconciler.model.tracking import Committed
 
 MAX_ENTRIES = 100_000
 """The maximum number of files, folders and links that are visited or written."""
@@ -40,12 +42,16 @@ _NO_ENTRIES: Mapping[str, Entry] = {}
 
 
 @contextmanager
-def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revision]:
+def revision(
+    root: Path, name: str, environ: Mapping[str, str], *, with_submodules: bool = False
+) -> Iterator[Revision]:
     """Open the files of a commit below `root`; a temporary folder holds those that are written to disk.
 
     Args:
         root: A folder of a work tree; paths in the commit are relative to the same folder.
         name: The commit in git's notation: a branch, a tag, `HEAD^1`, a hash.
+        with_submodules: True if the files of submodules, at their recorded commits, are files of the commit
+            too, as far as the work tree has fetched them.
 
     Raises:
         UsageError: The folder is in no repository.
@@ -53,7 +59,8 @@ def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revi
         GitError: git is missing or fails.
         ReconcilerError: The commit exceeds a limit, or contains a file that can't be written here.
     """
-    git = Git(root, environ)
+    objects = objects_of_submodules(root, environ) if with_submodules else ()
+    git = Git(root, environ, objects=objects)
     below = _prefix(git, root)
     sha = _commit(git, name)
     with (
@@ -61,7 +68,8 @@ def revision(root: Path, name: str, environ: Mapping[str, str]) -> Iterator[Revi
         tempfile.TemporaryDirectory(prefix="reconciler-") as folder,
         closing(Objects(git)) as found,
     ):
-        yield Revision(sha, Path(folder).resolve(), _tree_below(found, sha, below), found)
+        top = _tree_below(found, sha, below)
+        yield Revision(sha, Path(folder).resolve(), top, found, with_submodules=with_submodules)
 
 
 def merge_base(root: Path, name: str, environ: Mapping[str, str]) -> str:
@@ -119,8 +127,7 @@ def _write_errors(sha: str) -> Iterator[None]:
 
 def _tree_below(objects: Objects, sha: str, below: Names) -> str:
     """Return the id of the tree of a commit's folder; "" if the commit has no such folder."""
-    head = objects.read(sha, "commit").partition(b"\n")[0]
-    id = head.removeprefix(b"tree ").decode()
+    id = _tree_of(objects, sha)
     for name in below:
         entry = entries(objects.read(id, "tree")).get(name)
         if entry is None or not entry.is_folder:
@@ -129,17 +136,31 @@ def _tree_below(objects: Objects, sha: str, below: Names) -> str:
     return id
 
 
+def _tree_of(objects: Objects, sha: str) -> str:
+    """Return the id of a commit's tree."""
+    head = objects.read(sha, "commit").partition(b"\n")[0]
+    return head.removeprefix(b"tree ").decode()
+
+
 class Revision:
     """Files of a commit, written on request.
+
+    A submodule is an empty folder, unless its files are opened too.
 
     Attributes:
         sha: The commit, 40 hex digits.
         root: The folder of the written files.
+        index: The index of the written files, and of submodules among them whose files aren't opened.
     """
 
-    def __init__(self, sha: str, root: Path, top: str, objects: Objects) -> None:
+    def __init__(
+        self, sha: str, root: Path, top: str, objects: Objects, *, with_submodules: bool = False
+    ) -> None:
         self.sha = sha
         self.root = root
+        self._unread: dict[str, str] = {}
+        self.index = Committed(self._unread)
+        self._with_submodules = with_submodules
         self._objects = objects
         self._top = Entry(stat.S_IFDIR, top)
         self._trees: dict[str, Mapping[str, Entry]] = {"": _NO_ENTRIES}
@@ -185,6 +206,13 @@ class Revision:
                 places += self._folder(place, entry, selects)
             elif entry.is_file:
                 self._file(place, entry)
+            elif entry.is_submodule:
+                self._unread_submodule(place, entry)
+
+    def _unread_submodule(self, place: Names, entry: Entry) -> None:
+        self._unread["/".join(place)] = entry.id
+        with self._opened(place):
+            pass
 
     def _ignore_files(self, place: Names) -> None:
         """Write the `.gitignore` files of a folder and its parents."""
@@ -220,7 +248,10 @@ class Revision:
                     return None
                 place = place[:-1]
                 continue
-            entry = self._tree(self.entry(place)).get(step)
+            here = self.entry(place)
+            if here.is_submodule:
+                self._unread_submodule(place, here)
+            entry = self._tree(here).get(step)
             if entry is None:
                 return None
             place = (*place, step)
@@ -233,14 +264,14 @@ class Revision:
                 todo += (name for name in reversed(target.split("/")) if name not in ("", "."))
         return place
 
-    def submodule(self, path: Names) -> Names:
-        """Return the submodule that a path leads into; () for none."""
-        for depth in range(1, len(path) + 1):
+    def submodule(self, path: Names) -> tuple[Names, str]:
+        """Return the innermost submodule that a path is or leads into, and its commit; () and "" for none."""
+        for depth in range(len(path), 0, -1):
             above = self.place(path[: depth - 1])
             entry = self._tree(self.entry(above)).get(path[depth - 1]) if above is not None else None
-            if entry is not None and entry.is_submodule:
-                return path[:depth]
-        return ()
+            if entry is not None and (entry.is_submodule or entry.commit):
+                return path[:depth], entry.commit or entry.id
+        return (), ""
 
     def listed(self, place: Names) -> Mapping[str, Entry]:
         """Return the entries of the folder at `place`, by name; none if it is no folder."""
@@ -262,8 +293,18 @@ class Revision:
         if not folder.is_folder:
             return _NO_ENTRIES
         if folder.id not in self._trees:
-            self._trees[folder.id] = entries(self._objects.read(folder.id, "tree"))
+            found = entries(self._objects.read(folder.id, "tree"))
+            if self._with_submodules:
+                found = {name: self._opened_submodule(entry) for name, entry in found.items()}
+            self._trees[folder.id] = found
         return self._trees[folder.id]
+
+    def _opened_submodule(self, entry: Entry) -> Entry:
+        """Return the folder in the place of a fetched submodule; any other entry as it is."""
+        if entry.is_submodule:
+            with suppress(NotFoundError):
+                return Entry(stat.S_IFDIR, _tree_of(self._objects, entry.id), entry.id)
+        return entry
 
     def _link(self, place: Names, entry: Entry) -> str:
         """Return the target of a link, and write the link the first time."""

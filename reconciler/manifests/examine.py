@@ -23,11 +23,18 @@ from reconciler.manifests.schemas import is_shipped, plain_form, schema_of
 from reconciler.manifests.secrets import secrets
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
+from reconciler.model.stand_ins import pointer_digest
 
 FolderOf = Callable[[ManifestFile, str], PackageFolder]
 """Finds the folder of `package.path` for the manifest in a file."""
 
 _NAME: Keys = ("metadata", "name")
+# Everything reads these files, and the plan of a pull request never gets files of Git LFS.
+_GET_LFS_TEXT = (
+    "get it by `git lfs pull`, in GitHub Actions by `lfs: true` of the apply action; a pull request's plan "
+    "needs it in git: add the line `PATH -filter -diff -merge` to .gitattributes, then run "
+    "`git add --renormalize PATH`"
+)
 
 
 @dataclass(slots=True)
@@ -138,6 +145,8 @@ class ExaminedFile:
 
 def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: FolderOf) -> ExaminedFile:
     """Read the documents of a file and find the packages of its jobs, without checking them."""
+    if pointer_digest(data):
+        return ExaminedFile(file.path, len(data), digest_of(data), problems=[_is_pointer(file.path)])
     documents, problems = load_documents(data, file.path)
     if not documents and not problems:
         hint = "write a job, or remove the file"
@@ -177,6 +186,8 @@ def document_problems(
 
     The arguments are those of `check_document`.
     """
+    if pointer_digest(data):
+        return None, [_is_pointer(path)]
     documents, problems = load_documents(data, path)
     if found := secrets(data, documents, path):
         return None, found
@@ -188,6 +199,10 @@ def document_problems(
         problems += (document.problem(path, finding) for finding in findings(document, schema, rules))
     is_valid = all(problem.level == WARNING for problem in problems)
     return (documents[0].value if documents and is_valid else None), problems
+
+
+def _is_pointer(path: str) -> Problem:
+    return Problem(path, 1, 1, "", "this is a Git LFS pointer, and not the file itself", _GET_LFS_TEXT)
 
 
 def _job(file: ManifestFile, document: Document, filled: frozenset[str], folder_of: FolderOf) -> ExaminedJob:

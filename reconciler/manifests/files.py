@@ -297,7 +297,8 @@ class _Walk:
         waiting = [(real, shown)]
         while waiting:
             real, shown = waiting.pop()
-            if real in self._read:
+            # Of a submodule, the recorded commit may stand for the files.
+            if real in self._read or shown in self._index.unread:
                 continue
             self._read.add(real)
             prefix = "" if shown == "." else f"{shown}/"

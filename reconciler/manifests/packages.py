@@ -6,12 +6,14 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Finding, Keys, quote, similar_word
 from reconciler.manifests.files import ManifestFile, file_mode, real_path
+from reconciler.model.tracking import COMMITTED, Index
 
 PACKAGE_PATH: Keys = ("package", "path")
 """The path to the package's folder in a manifest."""
@@ -27,11 +29,13 @@ class PackageFolder(Struct, frozen=True):
         manifest: The manifest's file, absolute and without links.
         written: The path in the manifest.
         real: The target, absolute and without links.
+        is_partial: True if it is in a submodule whose files aren't here, or contains one.
     """
 
     manifest: Path
     written: str
     real: Path
+    is_partial: bool = False
 
     @property
     def holds_its_manifest(self) -> bool:
@@ -47,6 +51,8 @@ class PackageFolder(Struct, frozen=True):
             return "the package is outside the repository", "move the code into it"
         mode = file_mode(self.real)
         if not mode:
+            if self.is_partial:
+                return None  # whoever reads the code decides
             counted = folder.relative_to(root).as_posix() if folder.is_relative_to(root) else str(folder)
             similar = self._similar_folder(root)
             guess = f"did you mean {quote(similar)}? " if similar else ""
@@ -74,7 +80,7 @@ class PackageFolder(Struct, frozen=True):
 
     def lacks(self, module: str) -> bool:
         """Return True if the package can't have `module`; a folder with a build file may have any."""
-        if any(file_mode(self.real / name) for name in _BUILDS_ITSELF):
+        if self.is_partial or any(file_mode(self.real / name) for name in _BUILDS_ITSELF):
             return False
         return not _has_module(self.real, module.split("."))
 
@@ -141,9 +147,10 @@ def is_below_any(path: Path, folders: Set[Path]) -> bool:
 class Packages:
     """Package folders of many manifests in a repository, each examined once; the root is without links."""
 
-    def __init__(self, root: Path, package_of: PackageOf = package_folder) -> None:
+    def __init__(self, root: Path, package_of: PackageOf = package_folder, index: Index = COMMITTED) -> None:
         self._root = root
         self._package_of = package_of
+        self._index = index
         self._found: dict[tuple[str, str], PackageFolder] = {}
         self._fitting: dict[tuple[str, str, tuple[str, ...]], bool] = {}
 
@@ -153,8 +160,16 @@ class Packages:
         key = (file.folder, written)
         # A caller's finder expects a call for each manifest.
         if key not in self._found or self._package_of is not package_folder:
-            self._found[key] = self._package_of(Path(file.place), written)
+            found = self._package_of(Path(file.place), written)
+            self._found[key] = replace(found, is_partial=self._is_partial(found.real))
         return self._found[key]
+
+    def _is_partial(self, folder: Path) -> bool:
+        if not self._index.unread or not folder.is_relative_to(self._root):
+            return False
+        path = folder.relative_to(self._root)
+        submodules = map(PurePosixPath, self._index.unread)
+        return any(path.is_relative_to(other) or other.is_relative_to(path) for other in submodules)
 
     def fits(self, file: ManifestFile, written: str, modules: tuple[str, ...]) -> bool:
         """Return True if the package can be staged for the manifest in a file, and contains all modules."""

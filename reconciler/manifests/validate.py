@@ -217,7 +217,8 @@ def validate(
     found = find_manifests(root, paths, index)
     with Folders() as folders:
         reader = _FileReader(known, folders)
-        return _Validator(root, found, reader, known, package_of).result(whole=whole)
+        packages = Packages(real_path(root), package_of, index)
+        return _Validator(root, found, reader, known, packages).result(whole=whole)
 
 
 def check_document(
@@ -252,13 +253,13 @@ class _Validator:
     """Check of all files together; the arguments are those of `validate`."""
 
     def __init__(
-        self, root: Path, found: Found, reader: _FileReader, known: KnownFiles, package_of: PackageOf
+        self, root: Path, found: Found, reader: _FileReader, known: KnownFiles, packages: Packages
     ) -> None:
         self._files, self._obstacles = found
         self._reader = reader
         self._known = known
         self._root = real_path(root)
-        self._packages = Packages(self._root, package_of)
+        self._packages = packages
 
     def result(self, *, whole: bool) -> Validation:
         """Return the result and update the known files; call it once."""

@@ -31,11 +31,13 @@ class FileChange(Struct, frozen=True):
         path: The file, relative to the repository's root.
         added: Number of added lines; None for a binary file.
         removed: Number of removed lines; None for a binary file.
+        about: What is known of a file that isn't here, in place of the numbers; "" for others.
     """
 
     path: str
     added: int | None
     removed: int | None
+    about: str = ""
 
 
 class Comparison(Struct, frozen=True):

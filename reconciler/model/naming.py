@@ -247,6 +247,10 @@ def identities(manifest: Manifest, spec: JsonObject, code: str) -> tuple[str, ..
     return tuple(VERSIONS[version](manifest, spec, code) for version in sorted(VERSIONS, reverse=True))
 
 
+NAME_AT_APPLY = "name known at apply"
+"""What stands for the digits of a name that depends on files of a submodule that aren't here."""
+
+
 def job_name(base_name: str, identity: str, attempt: int = 1) -> str:
     """Return `<base>_<16 digits>`, with `_2`, `_3`, … for later attempts: a valid `jobId` and `displayName`.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 # Of names, whole. A name may have any bytes, line ends too.
@@ -39,6 +40,10 @@ class Index(Protocol):
     def links(self) -> Sequence[str]:
         """The tracked links, where some of the tracked files may be missing or other ones; else none."""
 
+    @property
+    def unread(self) -> Mapping[str, str]:
+        """The recorded commits of submodules whose files aren't here or don't count, by path."""
+
     def tracks(self, path: str) -> bool:
         """Return True for a tracked file, for a folder with one, and for what a submodule has."""
 
@@ -50,10 +55,17 @@ class Index(Protocol):
 
 
 class Committed:
-    """Index of files that were written from a commit: git tracks each of them as it is."""
+    """Index of files that were written from a commit: git tracks each of them as it is.
+
+    Args:
+        unread: The recorded commits of submodules whose files weren't written, by path.
+    """
 
     left_out = ()
     links = ()
+
+    def __init__(self, unread: Mapping[str, str] = MappingProxyType({})) -> None:
+        self.unread = unread
 
     def tracks(self, path: str) -> bool:
         """Return True."""

@@ -12,6 +12,7 @@ from reconciler.base.diagnostics import WARNING, Problem, counted
 from reconciler.base.errors import UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.manifests.settings import JOBS_FOLDER, is_manifest
+from reconciler.model.stand_ins import fetching
 from reconciler.model.tracking import GET_LEFT_OUT, Index
 
 _HOLD = "keep the manifests there, or name the files or folders that hold them"
@@ -41,7 +42,10 @@ def manifest_paths(root: Path, paths: Sequence[Path]) -> tuple[Sequence[Path], t
 
 
 def left_out_manifests(root: Path, index: Index) -> tuple[list[str], tuple[Problem, ...]]:
-    """Return the manifests that git leaves out of the work tree (sparse checkout), and a warning of them."""
+    """Return the manifests that git leaves out of the work tree (sparse checkout), and a warning of them.
+
+    Submodules whose manifests aren't read have a warning too.
+    """
     places = _places_of_manifests(root, index)
     left_out = [
         path
@@ -50,11 +54,14 @@ def left_out_manifests(root: Path, index: Index) -> tuple[list[str], tuple[Probl
     ]
     # What such a link leads to isn't known: a folder of manifests, for example.
     left_out += [link for link in index.links if _is_below(link, places) and not (root / link).is_symlink()]
+    unread = [path for path in index.unread if _is_below(path, places)]
+    said = "this submodule's manifests aren't read: no job counts as removed, or is cancelled for that"
+    warnings = tuple(Problem(one_line(path), 1, 1, "", said, fetching(path), WARNING) for path in unread)
     if not left_out:
-        return [], ()
+        return [], warnings
     number = counted(len(left_out), "manifest")
     said = f"git leaves {number} out of the work tree: no job counts as removed, or is cancelled for that"
-    return left_out, (Problem(one_line(left_out[0]), 1, 1, "", said, GET_LEFT_OUT, WARNING),)
+    return left_out, (Problem(one_line(left_out[0]), 1, 1, "", said, GET_LEFT_OUT, WARNING), *warnings)
 
 
 def _places_of_manifests(root: Path, index: Index) -> list[str]:

@@ -16,6 +16,7 @@ from reconciler.model.job import PREFIX, ActualJob
 from reconciler.model.manifest import ML_V1, Selection
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
+from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.submission.adoption import Adopted
@@ -107,7 +108,7 @@ def adopt_jobs(session: Session, jobs: Mapping[str, str]) -> dict[str, Adopted]:
         InvalidError: A manifest is invalid.
         ServiceError: The claims or jobs can't be read.
     """
-    desired = load_desired(session.config, session.environment, [])
+    desired = load_desired(session.config, session.environment, [], use=CodeUse.STAGED)
     if session.is_local:
         # In Google Cloud `reconciler init --claims` does this.
         session.ports.claims.prepare()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, Problem, similar_word
+from reconciler.base.diagnostics import WARNING, Problem, counted, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError
 from reconciler.git.index import GitIndex
 from reconciler.google.engines import engine_class
@@ -22,8 +22,9 @@ from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import EVERYTHING, Manifest, Selection, unpacked
-from reconciler.model.naming import canonical_spec, identities, job_name, label_of
+from reconciler.model.naming import NAME_AT_APPLY, canonical_spec, identities, job_name, label_of
 from reconciler.model.plan import DesiredJob
+from reconciler.model.stand_ins import GET_LFS_FILE, CodeUse
 from reconciler.model.tracking import COMMITTED, Index
 from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
 
@@ -62,12 +63,13 @@ def desired_jobs(
     environment: Environment,
     known: Sequence[Identities] = (),
     index: Index = COMMITTED,
+    use: CodeUse = CodeUse.NAMED,
 ) -> Desired:
     """Return the desired jobs of valid manifests; raise InvalidError with every problem of staged code.
 
     The arguments are those of `stageable_jobs`.
     """
-    desired, problems = stageable_jobs(root, manifests, environment, known, index)
+    desired, problems = stageable_jobs(root, manifests, environment, known, index, use)
     if problems:
         raise InvalidError("some packages can't be staged", problems=problems)
     return desired
@@ -79,8 +81,9 @@ def stageable_jobs(
     environment: Environment,
     known: Sequence[Identities] = (),
     index: Index = COMMITTED,
+    use: CodeUse = CodeUse.NAMED,
 ) -> tuple[Desired, list[Problem]]:
-    """Return the desired jobs with code that can be staged, and the problems of the other jobs' code.
+    """Return the desired jobs with code that can be used, and the problems of the other jobs' code.
 
     Args:
         root: The repository's root.
@@ -88,6 +91,7 @@ def stageable_jobs(
         environment: The environment of the jobs.
         known: The identities of each manifest, as `Validation.identities` has them; computed by default.
         index: What git tracks; by default everything, as among files that were written from a commit.
+        use: What the code is read for, which decides what may stand for its files.
     """
     reader: CodeReader | None = None
     jobs = []
@@ -96,7 +100,7 @@ def stageable_jobs(
         if manifest.package is None:
             jobs.append(_job(manifest, found, None, environment))
             continue
-        reader = reader or _code_reader(root, index)
+        reader = reader or _code_reader(root, index, use)
         # The name contains the code's digest, so a job with unreadable code has none.
         if tree := reader.read(manifest, manifest.package):
             job = _job(manifest, found, tree, environment)
@@ -108,11 +112,11 @@ def stageable_jobs(
     return desired, reader.problems if reader else []
 
 
-def _code_reader(root: Path, index: Index) -> CodeReader:
+def _code_reader(root: Path, index: Index, use: CodeUse) -> CodeReader:
     # Slow to import, and needed only for jobs with a package.
     from reconciler.operations.staged_code import CodeReader
 
-    return CodeReader(root, index)
+    return CodeReader(root, index, use)
 
 
 def _job(
@@ -131,6 +135,8 @@ def _job(
     # The first identity names the job; the others are those of older versions of the hash, or of the reading.
     identity, *earlier = [each for each, _ in known]
     name = job_name(manifest.base_name, identity)
+    if tree and not tree.has_name:
+        name = f"{manifest.base_name} ({NAME_AT_APPLY})"
     # Defaults come after the name: a changed default must not submit every job again.
     if environment.defaults:
         engine = engine_class(manifest.api_version)
@@ -153,6 +159,7 @@ def load_desired(
     known: KnownFiles | None = None,
     selection: Selection = EVERYTHING,
     index: Index | None = None,
+    use: CodeUse = CodeUse.NAMED,
 ) -> Desired:
     """Return the jobs of the manifests under `paths`.
 
@@ -164,6 +171,7 @@ def load_desired(
             the cache on disk.
         selection: The jobs to return; the manifests of others must be valid too.
         index: What git tracks; by default git is asked.
+        use: What the code is read for, which decides what may stand for its files.
 
     Raises:
         GitError: In GitHub Actions, git can't read the repository.
@@ -179,7 +187,7 @@ def load_desired(
     check_found(found, paths)
     if found.problems:
         raise InvalidError("some manifests are not valid", problems=found.problems)
-    desired = desired_jobs(root, found.manifests, environment, found.identities, index)
+    desired = desired_jobs(root, found.manifests, environment, found.identities, index, use)
     jobs = selected_jobs(desired.jobs, selection) if selection else desired.jobs
     is_part = bool(paths or selection)
     left_out = () if is_part else left_out_manifests(root, index)[1]
@@ -188,7 +196,7 @@ def load_desired(
     return replace(
         desired,
         jobs=jobs,
-        warnings=(*config.warnings, *missing, *left_out, *of_git, *found.warnings),
+        warnings=(*config.warnings, *missing, *left_out, *of_git, *found.warnings, *_pointers(root, desired)),
         whole=not (is_part or left_out or unread),
         is_part=is_part,
     )
@@ -209,6 +217,30 @@ def _hidden_code(root: Path, desired: Desired, index: GitIndex) -> Iterator[Prob
         yield Problem(
             path, 1, 1, "", f"{said} those of .gitignore files from here downwards", _ADD_IT, WARNING
         )
+
+
+def pointers_of(root: Path, desired: Desired, jobs: Iterable[DesiredJob]) -> list[str]:
+    """Return the paths of the files in jobs' packages of which only the Git LFS pointer is here, sorted."""
+    trees = {job.manifest.package: desired.code[job.job_name] for job in jobs if job.manifest.package}
+    if not any(tree.missing for tree in trees.values()):
+        return []
+    from reconciler.operations.staged_code import pointers_in  # slow to import, and seldom needed
+
+    folders = {folder.relative_to(real_path(root)).as_posix(): tree for folder, tree in trees.items()}
+    return sorted({path for folder, tree in folders.items() for path in pointers_in(folder, tree)})
+
+
+def about_pointers(paths: Sequence[str]) -> str:
+    """Return that apply needs the files of these pointers, at least one, as a clause after the first path."""
+    more = f", as {counted(len(paths) - 1, 'more file')} of the code" if paths[1:] else ""
+    said = "apply needs the file, for which its action has `lfs: true`"
+    return f"is a Git LFS pointer, and not the file itself{more}: {said}"
+
+
+def _pointers(root: Path, desired: Desired) -> Iterator[Problem]:
+    """Yield a warning about files of which only the pointer is here."""
+    if paths := pointers_of(root, desired, desired.jobs):
+        yield Problem(paths[0], 1, 1, "", f"this {about_pointers(paths)}", GET_LFS_FILE, WARNING)
 
 
 def _unread(index: GitIndex) -> Iterator[Problem]:

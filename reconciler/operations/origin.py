@@ -11,15 +11,13 @@ A job is made of
 The comparison is of bytes as they were read, by their digests, and of blobs as git stores them: no file of
 the work tree is read again, and no filter, line-end conversion or hook runs. So a file that a checkout
 converts (`core.autocrlf`, `eol=crlf`, `ident`) differs; jobs that differ in line ends alone are told apart. A
-file in Git LFS is equal if its pointer names the SHA-256 of the file that was read. Files of a submodule are
-not files of the commit.
+file in Git LFS is equal if its pointer names the SHA-256 of the file that was read. The files of a submodule
+are those of the commit that is recorded for it, from the submodule's own repository.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from reconciler.base.errors import InvalidError, ReconcilerError
 from reconciler.base.git_command import Git
+from reconciler.base.state_dir import repository_in
 from reconciler.git.commit import head_of, why_no_head
 from reconciler.git.revision import Names, Revision, revision
 from reconciler.manifests.cache import digest_of
@@ -39,16 +38,13 @@ from reconciler.model.plan import DesiredJob, Plan
 
 if TYPE_CHECKING:
     from reconciler.operations.load_desired import Desired
-    from reconciler.packaging.source_tree import SourceFile, SourceTree
+    from reconciler.packaging.source_tree import SourceTree
 
 MAX_LINES = 5
 """Maximum number of differing files that are named."""
 
 _NOT_IN = "is not in"
 _LINE_ENDS = "has other line ends than in"
-_LFS_POINTER = re.compile(
-    rb"version https://git-lfs\.github\.com/spec/v1\noid sha256:([0-9a-f]{64})\nsize [0-9]+\n"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +135,8 @@ def origin_of(
         missing = f"commit {head.carried[:7]}, the pull request's head, is not in this checkout of its merge"
         return Origin(reason=f"{missing}: give actions/checkout a fetch-depth of 2, or check out the head")
     try:
-        with revision(config.root, head.carried, environ) as commit:
-            comparison = _Comparison(commit, config, desired, jobs)
+        with revision(config.root, head.carried, environ, with_submodules=True) as commit:
+            comparison = _Comparison(commit, config, desired, jobs, environ)
             found = {job.job_name: comparison.differences(job) for job in jobs}
             elsewhere = comparison.elsewhere(whole=whole)
     except (ReconcilerError, OSError) as error:
@@ -206,9 +202,15 @@ class _Comparison:
     """Comparison of the files that were read with the files of one commit, for `origin_of`."""
 
     def __init__(
-        self, commit: Revision, config: Config, desired: Desired, jobs: Iterable[DesiredJob]
+        self,
+        commit: Revision,
+        config: Config,
+        desired: Desired,
+        jobs: Iterable[DesiredJob],
+        environ: Mapping[str, str],
     ) -> None:
         self._commit = commit
+        self._environ = environ
         self._root = real_path(config.root)
         self._desired = desired
         self._places = {job.manifest.path: self._place(job.manifest.path) for job in jobs}
@@ -248,15 +250,27 @@ class _Comparison:
         if self._digests.get(id) == digest:
             return None
         (kept,) = self._commit.contents([id])
+        if self._submodule(path)[0]:
+            return _Difference(self._clause(path, "differs from"))
         plain = _without_returns(kept)
         if digest in (digest_of(plain), digest_of(plain.replace(b"\n", b"\r\n"))):
             return _Difference(self._clause(path, _LINE_ENDS), [path])
         return _Difference(self._clause(path, "differs from"))
 
     def _clause(self, path: str, how: str) -> str:
-        if how == _NOT_IN and (submodule := self._commit.submodule(PurePosixPath(path).parts)):
-            path, how = "/".join(submodule), "is a submodule, whose files are not in"
-        return f"{path} {how} commit {self._commit.sha[:7]}"
+        commit = f"commit {self._commit.sha[:7]}"
+        folder, recorded = self._submodule(path)
+        if not folder:
+            return f"{path} {how} {commit}"
+        own = self._root / folder
+        if repository_in(own) and Git(own, self._environ).commit("HEAD") == recorded:
+            return f"{path} {how} commit {recorded[:7]} of the submodule {folder}, which {commit} records"
+        return f"{folder} is a submodule at another commit than {recorded[:7]}, which {commit} records"
+
+    def _submodule(self, path: str) -> tuple[str, str]:
+        """Return the submodule with a file, and the commit that is recorded for it; "" and "" for none."""
+        folder, recorded = self._commit.submodule(PurePosixPath(path).parts)
+        return "/".join(folder), recorded
 
     def _differing_package(self, job: DesiredJob) -> _Difference | None:
         if job.manifest.package is None:
@@ -286,7 +300,7 @@ class _Comparison:
         if not folder.is_relative_to(self._commit.root) or not folder.is_dir():
             return _Difference(self._clause(shown, _NOT_IN))
         try:
-            kept = read_source_tree(folder, self._commit.root)
+            kept = read_source_tree(folder, self._commit.root, self._commit.index)
         except InvalidError:
             return _Difference(self._clause(shown, "can't be staged as it is in"))
         if kept.digest == job.code:
@@ -297,6 +311,9 @@ class _Comparison:
             return None
         path, how = found
         converted = [f"{shown}/{each}" for each in _converted(read, kept)]
+        # `git restore` reaches no file of a submodule.
+        if any(self._submodule(each)[0] for each in converted):
+            converted = []
         return _Difference(self._clause(f"{shown}/{path}", _LINE_ENDS if converted else how), converted)
 
     def _unread(self) -> list[str]:
@@ -342,7 +359,7 @@ def _differing_file(read: SourceTree, kept: SourceTree) -> tuple[str, str] | Non
             return path, "is only in" if mine is None else _NOT_IN
         if mine.executable != its.executable:
             return path, "has a different executable bit than in"
-        if not _is_same(mine, its):
+        if not mine.is_same(its):
             return path, "differs from"
     return None
 
@@ -352,21 +369,13 @@ def _converted(read: SourceTree, kept: SourceTree) -> list[str]:
     ours, theirs = ([(file.path, file.executable) for file in tree.files] for tree in (read, kept))
     if ours != theirs:
         return []
-    pairs = [pair for pair in zip(read.files, kept.files, strict=True) if not _is_same(*pair)]
+    pairs = [pair for pair in zip(read.files, kept.files, strict=True) if not pair[0].is_same(pair[1])]
     same = all(_without_returns(mine.content) == _without_returns(its.content) for mine, its in pairs)
     return [mine.path for mine, _ in pairs] if same else []
 
 
 def _without_returns(content: bytes) -> bytes:
     return content.replace(b"\r\n", b"\n")
-
-
-def _is_same(read: SourceFile, kept: SourceFile) -> bool:
-    # With Git LFS, the commit has a pointer to the content.
-    pointer = _LFS_POINTER.fullmatch(kept.content)
-    return read.content == kept.content or (
-        pointer is not None and pointer[1].decode() == hashlib.sha256(read.content).hexdigest()
-    )
 
 
 def laying_out(commit: Revision) -> PackageOf:

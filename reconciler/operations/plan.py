@@ -19,7 +19,7 @@ from reconciler.model.applied_tree import Effect, TreeFinding
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Cost, DesiredJob, Occasion, Plan, Target
+from reconciler.model.plan import Action, Cost, DesiredJob, Occasion, Plan, Target
 from reconciler.model.ports import JobApi
 from reconciler.operations.load_desired import Desired
 from reconciler.planning.attempts import keys_of
@@ -52,17 +52,28 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, by_hand: 
     environment, source = session.environment, session.config.source
     own, foreign = by_owner(observed.runs, observed.claims, source)
     own = with_specs(session.ports.jobs, desired.jobs, own, observed.claims)
+    # Only whole code has an archive, which the request names.
+    unbuilt = {name for name, tree in desired.code.items() if tree.missing}
+
+    def body(job: DesiredJob) -> JsonObject:
+        if job.job_name in unbuilt:
+            return {}
+        return request_body(job, desired, environment.staging_bucket, job.job_name, {})
+
     plan = make_plan(
         target_of(session.config, environment),
         desired.jobs,
         [*own, *foreign],
         observed.claims,
-        lambda job: request_body(job, desired, environment.staging_bucket, job.job_name, {}),
+        body,
         whole=desired.whole,
         source=source,
         doubtful=observed.doubtful,
         occasion=Occasion(by_hand, session.config.images),
     )
+    acts = (change.desired for change in plan.changes if change.action is not Action.NONE)
+    if any(job and job.job_name in unbuilt for job in acts):
+        plan = replace(plan, digest=None)
     return with_refusals(plan, environment.limits)
 
 

@@ -29,10 +29,17 @@ from reconciler.manifests.settings import (
 from reconciler.manifests.validate import Validation, validate
 from reconciler.model.diff import Comparison
 from reconciler.model.manifest import EVERYTHING, Selection
-from reconciler.model.plan import Change, Plan, Target
-from reconciler.model.tracking import COMMITTED, Index
+from reconciler.model.plan import Change, Edit, Plan, Target
+from reconciler.model.stand_ins import CodeUse
+from reconciler.model.tracking import Index
 from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
-from reconciler.operations.load_desired import Desired, selected_jobs, stageable_jobs
+from reconciler.operations.load_desired import (
+    Desired,
+    about_pointers,
+    pointers_of,
+    selected_jobs,
+    stageable_jobs,
+)
 from reconciler.operations.origin import laying_out
 from reconciler.operations.plan import hours_of, target_of, with_refusals
 from reconciler.planning.comparison import changed_settings
@@ -84,16 +91,16 @@ def proposal_of(
         missing = manifest_paths(root, paths)[1]
         # Only the needed files of the commit are written to its temporary folder, which the `with` removes.
         places = [commit.root.joinpath(*names) for names in laid_out.values()]
-        old, before, base_problems = _load(commit.root, places, sides[0], laying_out(commit), known)
+        old, before, of_base = _load(commit.root, places, sides[0], laying_out(commit), known, commit.index)
     places = [path for path in named if os.path.lexists(path)]
-    index = GitIndex(root, environ)
+    index = GitIndex(root, environ, by_record=True)  # of submodules, the base has no files either
     new, after, problems = _load(root, places, sides[1], package_folder, known, index)
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
     left_out, partial = left_out_manifests(root, index)
     warnings = (*comparison.warnings, *missing, *partial, *new.warnings)
-    comparison = replace(comparison, problems=problems, base_problems=len(base_problems), warnings=warnings)
+    comparison = replace(comparison, problems=problems, base_problems=len(of_base), warnings=warnings)
     plan = propose(
         target,
         comparison,
@@ -105,7 +112,7 @@ def proposal_of(
     )
     if selection and not problems:
         plan = only_of(plan, selected_jobs((*before.jobs, *after.jobs), selection))
-    return with_refusals(_with_files(plan, root, before, after), sides[1].limits)
+    return with_refusals(_with_code(plan, root, before, after), sides[1].limits)
 
 
 def _names(root: Path, path: Path) -> Names:
@@ -124,11 +131,18 @@ def _load(
     environment: Environment,
     package_of: PackageOf,
     known: KnownFiles,
-    index: Index = COMMITTED,
+    index: Index,
 ) -> tuple[Validation, Desired, tuple[Problem, ...]]:
     found = validate(root, paths, frozenset(environment.defaults), package_of, known, index=index)
-    desired, unfit = stageable_jobs(root, found.manifests, environment, found.identities, index)
+    desired, unfit = stageable_jobs(
+        root, found.manifests, environment, found.identities, index, CodeUse.COMPARED
+    )
     return found, desired, tuple(sorted([*found.problems, *capped(unfit)]))
+
+
+def _with_code(plan: Plan, root: Path, before: Desired, after: Desired) -> Plan:
+    """Return the plan with what a reader has to know of the jobs' code."""
+    return _with_pointers(_with_files(plan, root, before, after), root, after)
 
 
 def _with_files(plan: Plan, root: Path, before: Desired, after: Desired) -> Plan:
@@ -152,6 +166,16 @@ def _with_files(plan: Plan, root: Path, before: Desired, after: Desired) -> Plan
         return replace(change, files=files)
 
     return replace(plan, changes=tuple(map(changed, plan.changes)))
+
+
+def _with_pointers(plan: Plan, root: Path, after: Desired) -> Plan:
+    """Return the plan with a note if apply needs files of new or changed jobs that are pointers here."""
+    jobs = [c.desired for c in plan.changes if c.desired and c.edit in (Edit.NEW, Edit.CHANGED)]
+    paths = pointers_of(root, after, jobs)
+    if not paths or plan.comparison is None:
+        return plan
+    notes = (*plan.comparison.notes, f"{quote(paths[0])} {about_pointers(paths)}.")
+    return replace(plan, comparison=replace(plan.comparison, notes=notes))
 
 
 def _compare_settings(

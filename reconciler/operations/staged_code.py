@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
-from reconciler.base.diagnostics import Problem, pointer_of
+from reconciler.base.diagnostics import Problem, counted, pointer_of, quote
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.git_command import SHA
+from reconciler.base.state_dir import repository_in
 from reconciler.git.revision import revision
 from reconciler.google.engines import engine_class
 from reconciler.manifests.files import real_path
@@ -19,9 +21,16 @@ from reconciler.model.diff import FileChange
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Change
+from reconciler.model.stand_ins import GET_LFS_FILE, CodeUse, fetching
 from reconciler.model.tracking import COMMITTED, Index
 from reconciler.packaging.sdist import Sdist, build_code, build_sdist, check_code, check_sdist, place_in_code
-from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError, read_source_tree
+from reconciler.packaging.source_tree import (
+    SourceFile,
+    SourceFinding,
+    SourceTree,
+    SourceTreeError,
+    read_source_tree,
+)
 from reconciler.planning.comparison import CODE_POINTER
 
 _MOST_READ = 20
@@ -36,17 +45,18 @@ class CodeReader:
     Args:
         root: The repository's root.
         index: What git tracks.
+        use: What the code is read for.
 
     Attributes:
-        problems: The reasons why packages can't be staged.
+        problems: The reasons why packages can't be used so.
         archives: The builders of the added jobs' archives, by job name. Each builds its archive once.
     """
 
-    def __init__(self, root: Path, index: Index) -> None:
+    def __init__(self, root: Path, index: Index, use: CodeUse) -> None:
         self.problems: list[Problem] = []
         self.archives: dict[str, Callable[[], Sdist]] = {}
         self._root = root
-        self._tree = cache(partial(_tree_or_error, root=root, index=index))
+        self._tree = cache(partial(_tree_or_error, root=root, index=index, use=use))
         self._checked: set[tuple[Path, str, str, str]] = set()
 
     def read(self, manifest: Manifest, folder: Path) -> SourceTree | None:
@@ -113,9 +123,12 @@ class EarlierCode:
     def _read(self, sha: str, folder: str) -> SourceTree | None:
         """Return the source tree of a commit's folder; None if it can't be read here."""
         # A shallow or partial clone lacks it, and a plan needs it for its readers only.
-        with suppress(ReconcilerError, OSError), revision(self._root, sha, self._environ) as commit:
+        with (
+            suppress(ReconcilerError, OSError),
+            revision(self._root, sha, self._environ, with_submodules=True) as commit,
+        ):
             if commit.lay_out(PurePosixPath(folder).parts, lambda name: True):
-                return read_source_tree(commit.root / folder, commit.root)
+                return read_source_tree(commit.root / folder, commit.root, commit.index)
         return None
 
 
@@ -143,13 +156,17 @@ class LineCounter:
             old, new = ({file.path: file for file in tree.files} if tree else {} for tree in (before, after))
             pairs = {path: (old.get(path), new.get(path)) for path in sorted({*old, *new})}
             self._files[key] = tuple(
-                FileChange((PurePosixPath(folder) / path).as_posix(), *self._counts(*pair))
+                FileChange((PurePosixPath(folder) / path).as_posix(), *self._counts(*pair), _about(*pair))
                 for path, pair in pairs.items()
-                if pair[0] != pair[1]
+                if not _is_unchanged(*pair)
             )
         return self._files[key]
 
     def _counts(self, old: SourceFile | None, new: SourceFile | None) -> tuple[int | None, int | None]:
+        if old and new and old.is_same(new):
+            return 0, 0
+        if not all(file.is_here for file in (old, new) if file):
+            return None, None
         before, after = (file.content if file else b"" for file in (old, new))
         # Git's rule for a binary file.
         if b"\0" in before[:_HEAD] or b"\0" in after[:_HEAD]:
@@ -179,21 +196,61 @@ class LineCounter:
         return None
 
 
+def _is_unchanged(old: SourceFile | None, new: SourceFile | None) -> bool:
+    return bool(old and new and old.executable == new.executable and old.is_same(new))
+
+
+def _about(old: SourceFile | None, new: SourceFile | None) -> str:
+    """Return what is known of a file that isn't here on both sides; "" for others."""
+    files = [file for file in (old, new) if file]
+    if any(file.submodule for file in files):
+        sides = (file.submodule.commit[:7] if file and file.submodule else "none" for file in (old, new))
+        return f"submodule {' → '.join(sides)}"
+    return "Git LFS" if any(file.pointer for file in files) else ""
+
+
 def code_problems(root: Path, manifests: Sequence[Manifest], index: Index = COMMITTED) -> list[Problem]:
-    """Return the reasons why the code of valid manifests can't be staged, without running any of it."""
-    reader = CodeReader(root, index)
+    """Return the reasons why no code of valid manifests could be staged, without running any of it.
+
+    Files that only this checkout lacks, of Git LFS and of submodules, are none.
+    """
+    reader = CodeReader(root, index, CodeUse.COMPARED)
     for manifest in manifests:
         if manifest.package is not None:
             reader.read(manifest, manifest.package)
     return reader.problems
 
 
-def _tree_or_error(folder: Path, root: Path, index: Index) -> SourceTree | SourceTreeError:
+def _tree_or_error(folder: Path, root: Path, index: Index, use: CodeUse) -> SourceTree | SourceTreeError:
     # Returned, so that it can be cached: each job of the package reports it without another read.
     try:
-        return read_source_tree(folder, root, index)
+        tree = read_source_tree(folder, root, index)
     except SourceTreeError as error:
         return error
+    package = folder.relative_to(real_path(root)).as_posix()
+    findings = [*_missing_files(tree, package, real_path(root), use)]
+    return SourceTreeError(findings) if findings else tree
+
+
+def _missing_files(tree: SourceTree, package: str, root: Path, use: CodeUse) -> Iterator[SourceFinding]:
+    """Yield why a package can't be used so: its unfetched submodules, and its first pointer."""
+    if use is CodeUse.COMPARED:
+        return
+    for submodule in sorted({file.submodule for file in tree.missing if file.submodule}):
+        path = os.fsencode(submodule.path).decode("utf-8", "backslashreplace")
+        around = next((p for p in PurePosixPath(path).parents if p.name and repository_in(root / p)), None)
+        hint = fetching(path, around.as_posix() if around else "")
+        yield SourceFinding(path, f"{quote(path)} is a submodule that isn't fetched", hint)
+    pointers = pointers_in(package, tree)
+    if use is CodeUse.STAGED and pointers:
+        others = f", as {counted(len(pointers) - 1, 'more file')} of the package" if pointers[1:] else ""
+        message = f"{quote(pointers[0])} is a Git LFS pointer, and not the file itself{others}"
+        yield SourceFinding(pointers[0], message, GET_LFS_FILE)
+
+
+def pointers_in(package: str, tree: SourceTree) -> list[str]:
+    """Return the paths, from the root, of a package's files of which only the pointer is here."""
+    return [(PurePosixPath(package) / file.path).as_posix() for file in tree.missing if file.pointer]
 
 
 def lock_file(manifest: Manifest, tree: SourceTree) -> str:

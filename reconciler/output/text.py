@@ -350,7 +350,7 @@ def file_lines(files: Sequence[FileChange]) -> list[tuple[str, str]]:
 
 def _counts(file: FileChange) -> str:
     if file.added is None or file.removed is None:
-        return "binary"
+        return file.about or "binary"
     return f"+{file.added} -{file.removed}" if file.added or file.removed else "mode"
 
 

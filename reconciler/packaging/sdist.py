@@ -142,8 +142,9 @@ def build_sdist(tree: SourceTree, module: str) -> Sdist:
 
     Raises:
         SourceTreeError: A folder without its own build lacks the module, or pip would reject its
-            configuration.
+            configuration; or a file isn't here.
     """
+    _refuse_missing(tree)
     stem = _DISTRIBUTION.replace("-", "_")
     files: Iterable[SourceFile] = tree.files
     if not _has_own_build(tree):
@@ -159,6 +160,13 @@ def _archive(file_name: str, data: bytes) -> Sdist:
     return Sdist(file_name, data, sha256, md5)
 
 
+def _refuse_missing(tree: SourceTree) -> None:
+    if tree.missing:
+        path = tree.missing[0].path
+        message = f"the package's {quote(path)} is not here: it is in Git LFS or in a submodule"
+        raise SourceTreeError([SourceFinding(path, message, "get it, and run the command again")])
+
+
 def check_sdist(tree: SourceTree, module: str) -> None:
     """Raise SourceTreeError if `build_sdist` would, without building an archive."""
     if not _has_own_build(tree):
@@ -170,8 +178,9 @@ def build_code(tree: SourceTree, module: str) -> Sdist:
     """Build the archive for containers that run `module`: all files, as Python imports them.
 
     Raises:
-        SourceTreeError: The folder lacks the module.
+        SourceTreeError: The folder lacks the module, or a file isn't here.
     """
+    _refuse_missing(tree)
     around = _around(tree, module)
     data = tar_gz(SourceFile(around + file.path, file.executable, file.content) for file in tree.files)
     return _archive(f"{_DISTRIBUTION}.tar.gz", data)
@@ -200,11 +209,13 @@ def place_in_code(tree: SourceTree, module: str, path: str) -> str:
 
 def _check_lock(tree: SourceTree, path: str) -> None:
     file = next((file for file in tree.files if file.path == path), None)
+    if file is None and not tree.has_name:
+        return  # a submodule may have it
     if file is None:
         message = f"the package has no file {quote(path)}, or git ignores it"
         raise _bad_lock(path, message, f'write it: uv pip compile --generate-hashes -o "{path}" …')
     try:
-        text = file.content.decode("utf-8-sig")
+        text = file.content.decode("utf-8-sig")  # of a file that isn't here, nothing
     except UnicodeDecodeError:
         raise _bad_lock(path, f"the package's {quote(path)} is not UTF-8", "write it in UTF-8") from None
     # A backslash continues a line.
@@ -221,7 +232,8 @@ def _bad_lock(path: str, message: str, hint: str) -> SourceTreeError:
 
 def _has_own_build(tree: SourceTree) -> bool:
     files = {file.path: file.content for file in tree.files}
-    if "setup.py" in files:
+    # Of a pyproject.toml that isn't here, this can't be known: its module is not looked for.
+    if "setup.py" in files or any(file.path == "pyproject.toml" for file in tree.missing):
         return True
     described = _SETUPTOOLS_SECTION.search(files.get("setup.cfg", b"")) is not None
     if "pyproject.toml" in files:
@@ -273,6 +285,8 @@ def _packages_around(tree: SourceTree, module: str) -> list[str]:
         runnable = {"/".join([*inside, "__main__"]), "/".join(inside)} - {""}
         if any(f"{file}.py" in paths for file in runnable):
             return names[:depth]
+    if not tree.has_name:
+        return []  # a submodule may have it
     raise SourceTreeError([_module_missing(paths, names)])
 
 

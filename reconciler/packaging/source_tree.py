@@ -13,6 +13,9 @@ link, and a link that leads out of the repository, to a missing or excluded file
 its target would differ between machines. A `.gitignore` that is a link is ignored, as in git. Empty folders
 are omitted. Where git says that the checkout can't have executable bits (`core.fileMode`) or links
 (`core.symlinks`), the bits are those of git's index, and a link's text in the place of a link is an error.
+
+A pointer of Git LFS is read as the file that it stands for, of which only the SHA-256 is known. A submodule
+whose files aren't here is one entry with its recorded commit. Neither can be staged.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from typing import NoReturn
 
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError, check_machine
-from reconciler.model.tracking import COMMITTED, GET_LEFT_OUT, Index
+from reconciler.model.stand_ins import Submodule, pointer_digest
+from reconciler.model.tracking import COMMITTED, GET_LEFT_OUT, Committed, Index
 from reconciler.packaging.work_tree import Folder, Names, UnfitError, WorkTree, not_a_file, refuse_excluded
 
 MAX_FILES = 10_000
@@ -55,12 +59,33 @@ class SourceFile:
     Attributes:
         path: The path from the package's folder, with "/".
         executable: True if its owner may execute it: the only bit of the mode that git keeps.
-        content: The bytes.
+        content: The bytes; b"" for a file that isn't here.
+        pointer: The SHA-256 of the bytes, 64 hex digits, if only a pointer of Git LFS is here; else "".
+        submodule: The submodule that this stands for, if its files aren't here; else None.
     """
 
     path: str
     executable: bool
     content: bytes
+    pointer: str = ""
+    submodule: Submodule | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """True if the bytes are known."""
+        return not self.pointer and self.submodule is None
+
+    @property
+    def digest(self) -> bytes:
+        """The SHA-256 of the bytes; of a submodule that of its commit, and of the path in it."""
+        if self.submodule:
+            return hashlib.sha256(os.fsencode(f"{self.submodule.commit}/{self.submodule.below}")).digest()
+        return bytes.fromhex(self.pointer) if self.pointer else hashlib.sha256(self.content).digest()
+
+    def is_same(self, other: SourceFile) -> bool:
+        """Return True if the other file has the same bytes, whatever its path and mode."""
+        is_submodule = self.submodule is not None
+        return is_submodule == (other.submodule is not None) and self.digest == other.digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +94,8 @@ class SourceTree:
 
     Attributes:
         files: The files.
-        digest: The SHA-256 over all files, 64 hex digits: of each file the path, a zero byte, "x" or "-", and
-            the SHA-256 of its bytes.
+        digest: The SHA-256 over all files, 64 hex digits: of each file the path, a zero byte, "x" or "-" ("s"
+            for a submodule), and its digest.
         former: The digest by the reading of versions up to 0.2, which asked no index, where that is another
             one; "" for none. Jobs may exist under its names.
     """
@@ -83,6 +108,16 @@ class SourceTree:
         files = tuple(sorted(self.files, key=lambda file: file.path))
         object.__setattr__(self, "files", files)
         object.__setattr__(self, "digest", _digest(files))
+
+    @property
+    def missing(self) -> tuple[SourceFile, ...]:
+        """The files that aren't here."""
+        return tuple(file for file in self.files if not file.is_here)
+
+    @property
+    def has_name(self) -> bool:
+        """True if the names of its jobs are known: every file's SHA-256 is."""
+        return not any(file.submodule for file in self.files)
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -132,10 +167,10 @@ def read_source_tree(folder: Path, root: Path, index: Index = COMMITTED) -> Sour
     if not is_adapted:
         return tree
     with suppress(SourceTreeError):
-        former, _ = _read(package, root, COMMITTED)
+        former, _ = _read(package, root, Committed(index.unread))
         # A file that changed in between would make another content pass for this one.
-        contents = {file.path: file.content for file in former.files}
-        if all(contents.get(file.path) == file.content for file in tree.files):
+        read = {file.path: file for file in former.files}
+        if all(file.path in read and file.is_same(read[file.path]) for file in tree.files):
             return replace(tree, former=former.digest)
     return tree
 
@@ -153,8 +188,9 @@ def _digest(files: Iterable[SourceFile]) -> str:
     whole = hashlib.sha256(_DOMAIN)
     # Unambiguous: a path contains no zero byte, and the rest of each file's input is always 33 bytes.
     for file in files:
-        whole.update(file.path.encode("utf-8") + b"\0" + (b"x" if file.executable else b"-"))
-        whole.update(hashlib.sha256(file.content).digest())
+        kind = b"s" if file.submodule else b"x" if file.executable else b"-"
+        whole.update(file.path.encode("utf-8") + b"\0" + kind)
+        whole.update(file.digest)
     return whole.hexdigest()
 
 
@@ -190,6 +226,9 @@ class _Reader:
             self._note((), "contains no file to package", "put code there, or correct the .gitignore files")
 
     def _read_package(self) -> None:
+        # Above a missing submodule, folders may be missing too.
+        if self._add_submodule(PurePosixPath(self._package).parts, ()):
+            return
         names = self._tree.resolve((), self._package)
         try:
             with self._tree.opened(names) as folder:
@@ -206,8 +245,11 @@ class _Reader:
         above |= {folder.inode}
         folded: dict[str, str] = {}
         entries = folder.entries()
-        for names in folder.missing([entry.name for entry in entries]):
+        present = [entry.name for entry in entries]
+        for names in folder.missing(present, folder.index.left_out, folders=False):
             self._note((*path, *map(_shown, names)), "is left out of the work tree by git", GET_LEFT_OUT)
+        for names in folder.missing(present, folder.index.unread, folders=True):
+            self._add_submodule((*folder.names, *names), (*path, *map(_shown, names)))
         for entry in entries:
             is_folder = entry.is_dir(follow_symlinks=False)
             if folder.reason_to_exclude(entry.name, folder=is_folder):
@@ -236,6 +278,8 @@ class _Reader:
     def _read_target(self, names: Names, path: Names, above: frozenset[tuple[int, int]]) -> None:
         if not names:
             raise UnfitError("is the repository's root", "point it to what the package needs")
+        if self._add_submodule(names, path):
+            return
         with self._tree.opened(names[:-1]) as parent:
             mode = os.stat(names[-1], dir_fd=parent.fd, follow_symlinks=False).st_mode
             refuse_excluded(parent, names[-1], folder=stat.S_ISDIR(mode))
@@ -244,6 +288,8 @@ class _Reader:
     def _read_thing(self, parent: Folder, name: str, path: Names, above: frozenset[tuple[int, int]]) -> None:
         mode = os.stat(name, dir_fd=parent.fd, follow_symlinks=False).st_mode
         if stat.S_ISDIR(mode):
+            if self._add_submodule((*parent.names, name), path):
+                return
             with self._tree.child(parent, name) as folder:
                 self._read_folder(folder, path, above)
         elif stat.S_ISREG(mode):
@@ -262,7 +308,15 @@ class _Reader:
         self._bytes += len(content)
         if self._bytes > MAX_BYTES:
             self._refuse_more(f"more than {MAX_BYTES // 1_000_000} MB")
-        self.files.append(SourceFile("/".join(path), executable, content))
+        pointer = pointer_digest(content)
+        self.files.append(SourceFile("/".join(path), executable, b"" if pointer else content, pointer))
+
+    def _add_submodule(self, names: Names, path: Names) -> bool:
+        """Add the submodule without files that resolved names are or lead into; return True for one."""
+        submodule = self._tree.submodule(names)
+        if submodule:
+            self.files.append(SourceFile("/".join(path), False, b"", submodule=submodule))
+        return submodule is not None
 
     def _count(self) -> None:
         self._entries += 1

@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from reconciler.base.diagnostics import quote
 from reconciler.base.safe_files import IrregularFileError, kind_of, opened_folder, read_file
+from reconciler.model.stand_ins import Submodule, submodule_at
 from reconciler.model.tracking import GET_LEFT_OUT, Index, is_leftover
 from reconciler.packaging import gitignore
 
@@ -98,22 +99,25 @@ class Folder:
         """Return True for an entry that an editor left, and that git doesn't track."""
         return is_leftover(name, folder=folder) and not self.index.tracks(self.path(name))
 
-    def missing(self, present: Collection[str]) -> Iterator[Names]:
-        """Yield the paths, from this folder, of included files whose first step git leaves out.
+    def missing(self, present: Collection[str], paths: Iterable[str], *, folders: bool) -> Iterator[Names]:
+        """Yield the tracked paths, from this folder, that are included and whose first step is missing.
 
-        `present` has the names that are there.
+        Args:
+            present: The names that are there.
+            paths: The paths, from the root.
+            folders: True if they are those of folders.
         """
         above = self.path("")
-        for path in self.index.left_out:
+        for path in paths:
             names = tuple(path.removeprefix(above).split("/"))
-            if path.startswith(above) and names[0] not in present and self._includes(names):
+            if path.startswith(above) and names[0] not in present and self._includes(names, folder=folders):
                 yield names
 
-    def _includes(self, names: Names) -> bool:
+    def _includes(self, names: Names, *, folder: bool) -> bool:
         # Of a folder that isn't there, the rules around it are known.
         steps = (replace(self, names=(*self.names, *names[:depth])) for depth in range(len(names)))
         excluded = (
-            step.reason_to_exclude(name, folder=depth + 1 < len(names))
+            step.reason_to_exclude(name, folder=folder or depth + 1 < len(names))
             for depth, (step, name) in enumerate(zip(steps, names, strict=True))
         )
         return not any(excluded)
@@ -161,6 +165,10 @@ class WorkTree:
                 folder = stack.enter_context(self.child(folder, name))
             yield folder
 
+    def submodule(self, names: Names) -> Submodule | None:
+        """Return the submodule without files that a resolved path is or leads into; None for none."""
+        return submodule_at("/".join(names), self._index.unread)
+
     @contextmanager
     def child(self, parent: Folder, name: str) -> Iterator[Folder]:
         """Open the folder `name` in an open folder."""
@@ -168,9 +176,12 @@ class WorkTree:
             yield self._folder(fd, (*parent.names, name), parent.rules)
 
     def resolve(self, start: Names, path: str) -> Names:
-        """Resolve `path`, relative to the folder at `start`, through links."""
+        """Resolve `path`, relative to the folder at `start`, through links.
+
+        What follows a submodule without files stays as it is.
+        """
         names, todo, links = list(start), _steps(path), 0
-        while todo:
+        while todo and "/".join(names) not in self._index.unread:
             step = todo.pop()
             if step == "..":
                 if not names:
@@ -178,7 +189,9 @@ class WorkTree:
                     raise UnfitError("leads out of the repository", hint)
                 names.pop()
                 continue
-            target = self._link_target(tuple(names), step)
+            # Its folder may be missing.
+            is_unread = "/".join([*names, step]) in self._index.unread
+            target = None if is_unread else self._link_target(tuple(names), step)
             if target is None:
                 names.append(step)
                 continue
@@ -186,7 +199,7 @@ class WorkTree:
             if links > _MAX_LINKS:
                 raise UnfitError("leads in a circle", "point it to a file or a folder")
             todo += _steps(target)
-        return tuple(names)
+        return (*names, *reversed(todo))
 
     def _link_target(self, names: Names, name: str) -> str | None:
         try:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from reconciler.model.diff import Comparison, FieldChange, diff, shifted
 from reconciler.model.manifest import Manifest
+from reconciler.model.naming import NAME_AT_APPLY
 from reconciler.model.plan import Action, Change, DesiredJob, Edit, Plan, Target
 from reconciler.planning.comparison import is_only_named, why_changed
 from reconciler.planning.decide import decide
@@ -52,7 +53,7 @@ def propose(
         if was and now:
             change = _changed(target, was, now)
         elif now:
-            change = replace(decide(target, now, []), edit=Edit.NEW)
+            change = replace(_decided(target, now), edit=Edit.NEW)
         elif name in unknown:
             continue
         else:
@@ -89,12 +90,18 @@ def _removed(job: DesiredJob, *, whole: bool, is_empty: bool) -> Change:
         action=Action.CANCEL if cancels else Action.NONE,
         reason="removed (onDelete: cancel)" if cancels else "removed",
         base_name=manifest.name,
-        job_name=job.job_name,
+        # Of a job that was applied, the name isn't known here.
+        job_name=job.job_name.removesuffix(f" ({NAME_AT_APPLY})"),
         kind=manifest.kind,
         path=manifest.path,
         edit=Edit.REMOVED,
         notes=(note,),
     )
+
+
+def _decided(target: Target, job: DesiredJob) -> Change:
+    # Without attempts, because a pull request asks no service. The name may be known at apply only.
+    return replace(decide(target, job, []), job_name=job.job_name)
 
 
 def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
@@ -107,8 +114,7 @@ def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
             for field in diff(was.spec, now.spec)
             if not is_only_named(field, was.job_name, now.job_name)
         )
-    # Without attempts, because a pull request asks no service.
-    change = decide(target, now, [])
+    change = _decided(target, now)
     if not (is_other or old.suspend or new.suspend):
         change = replace(change, action=Action.NONE, reason="the same content")
     elif change.action is Action.SUBMIT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from html import unescape
@@ -287,7 +288,7 @@ def test_plan_over_a_limit_fails_until_the_pull_request_raises_it(github: Action
     """What the comment says to write makes the check green, and after the merge apply submits both jobs."""
     proposing = over_a_limit(github)
     run = github.pull_request(PLAN, "feature")
-    assert run.jobs == {"reconciler": "failure"}
+    assert run.jobs == {"reconciler plan": "failure"}
     assert "apply would refuse this plan, and after the merge every apply" in run.log
     (comment,) = github.server.comments[7]
     for shown in (run.summary, comment["body"]):
@@ -299,7 +300,7 @@ def test_plan_over_a_limit_fails_until_the_pull_request_raises_it(github: Action
     settings.write_text(f"{settings.read_text()}{lines}")
     github.commit(proposing, "the limit that the comment asks for")
     run = github.pull_request(PLAN, "feature")
-    assert run.jobs == {"reconciler": "success"}, run.log
+    assert run.jobs == {"reconciler plan": "success"}, run.log
     assert "Settings change" in comment["body"]
     assert "would refuse" not in comment["body"]
 
@@ -322,7 +323,7 @@ def test_pull_request_without_a_changed_job_gets_no_comment(github: Actions) -> 
     branch(github).write("README.md", "about the models")
     github.commit(github.repository)
     run = github.pull_request(PLAN, "feature")
-    assert run.jobs == {"reconciler": "success"}, run.log
+    assert run.jobs == {"reconciler plan": "success"}, run.log
     assert "No changes for" in run.summary
     assert " into <code>main</code>, planned " in run.summary
     assert github.server.comments[7] == []
@@ -333,7 +334,7 @@ def test_comment_names_the_branch_that_is_applied_where_the_base_is_another_one(
     head = github.commit(github.repository)
     github.repository.git("branch", "release", "main")
     run = github.pull_request(PLAN, "feature", into="release")
-    assert run.jobs == {"reconciler": "success"}, run.log
+    assert run.jobs == {"reconciler plan": "success"}, run.log
     (comment,) = github.server.comments[7]
     first = comment["body"].splitlines()[1]
     assert f"<code>{head[:12]}</code>" in first
@@ -424,3 +425,58 @@ def test_this_repositorys_workflow_proves_a_merge_group(github: Actions) -> None
     assert run.jobs == dict.fromkeys(checks, "success"), run.log
     assert github.repository.starts.read_text().count("start") == 1
     assert not github.server.requests
+
+
+# Files that a checkout may lack
+
+
+def test_file_in_git_lfs_is_planned_by_its_pointer_and_applied_with_lfs(github: Actions) -> None:
+    weights = b"weights\0"
+    digest = hashlib.sha256(weights).hexdigest()
+    (github.remotes / "lfs").mkdir()
+    (github.remotes / "lfs" / digest).write_bytes(weights)
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(weights)}\n"
+    branch(github).write("trainer/model.bin", pointer)
+    github.repository.job("census")
+    sha = github.commit(github.repository)
+    run = github.pull_request(PLAN, "feature")
+    assert run.jobs == {"reconciler plan": "success"}, run.log
+    (comment,) = github.server.comments[7]
+    name = re.search("census_[0-9a-f]{16}", comment["body"])
+    assert name
+    assert '"trainer/model.bin" is a Git LFS pointer' in unescape(comment["body"])
+    github.repository.git("merge", "--quiet", "feature")
+    run = github.push(APPLY)
+    assert run.jobs == {"apply": "failure"}
+    assert '"trainer/model.bin" is a Git LFS pointer, and not the file itself' in run.log
+    assert "`lfs: true` of the apply action" in run.log
+    run = github.push(APPLY + "          lfs: true\n")
+    assert run.jobs == {"apply": "success"}, run.log
+    assert name[0] in run.log, "the plan has the job's name"
+    assert latest(github, sha)["reconciler/local/census"] == "success"
+
+
+def test_submodule_is_planned_by_its_commit_and_applied_with_submodules(
+    github: Actions, tmp_path: Path
+) -> None:
+    library = Repository.__new__(Repository)
+    library.root = tmp_path / "library"
+    library.write("shared.py", "")
+    github.commit(library)
+    from_file = ("-c", "protocol.file.allow=always")
+    branch(github).git(*from_file, "submodule", "--quiet", "add", f"file://{library.root}", "trainer/lib")
+    github.repository.job("census")
+    sha = github.commit(github.repository)
+    run = github.pull_request(PLAN, "feature")
+    assert run.jobs == {"reconciler plan": "success"}, run.log
+    (comment,) = github.server.comments[7]
+    assert "name known at apply" in comment["body"]
+    assert "::error" not in run.log
+    github.repository.git("merge", "--quiet", "feature")
+    run = github.push(APPLY)
+    assert run.jobs == {"apply": "failure"}
+    assert '"trainer/lib" is a submodule that isn\'t fetched' in run.log
+    assert "`submodules: true` of the apply action" in run.log
+    run = github.push(APPLY + "          submodules: true\n")
+    assert run.jobs == {"apply": "success"}, run.log
+    assert latest(github, sha)["reconciler/local/census"] == "success"

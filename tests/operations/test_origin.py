@@ -284,33 +284,6 @@ def test_files_of_git_lfs_are_compared_by_their_pointers_and_no_filter_runs(
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_submodules_files_are_no_files_of_the_commit(tree: Repository, tmp_path: Path) -> None:
-    shutil.move(tree.root / "trainer", tmp_path / "inner")
-    inner = Repository.__new__(Repository)
-    inner.root = tmp_path / "inner"
-    inner.git("init", "-q")
-    commit(inner)
-    commit(tree)
-    tree.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner.root), "trainer")
-    head = commit(tree)
-    assert carried(tree) == {"census": "", "trees": "", "plain": head}
-    said = f"trainer is a submodule, whose files are not in commit {head[:7]}"
-    assert lines(tree) == [f"{said}: census and 1 more job carry no commit"]
-
-
-def test_manifest_of_a_submodule_is_named_by_its_folder(tree: Repository, tmp_path: Path) -> None:
-    inner = Repository(tmp_path / "inner")
-    inner.job("inside")
-    (inner.root / "reconciler.yaml").unlink()  # it would be taken for a manifest
-    inner.git("init", "-q")
-    commit(inner)
-    tree.git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner.root), "jobs/more")
-    head = commit(tree)
-    assert carried(tree)["inside"] == ""
-    said = f"jobs/more is a submodule, whose files are not in commit {head[:7]}"
-    assert lines(tree) == [f"{said}: inside carries no commit"]
-
-
 def test_differing_files_are_named_up_to_a_limit_and_then_counted(tree: Repository) -> None:
     head = tree.git("rev-parse", "HEAD")
     for number in range(MAX_LINES + 2):
@@ -541,11 +514,8 @@ def test_watch_gives_each_job_its_own_commit(repository: Repository, monkeypatch
 
 def test_line_ends_alone_are_told_beside_a_file_in_git_lfs() -> None:
     large = b"1\r\n2"
-    pointer = (
-        "version https://git-lfs.github.com/spec/v1\n"
-        f"oid sha256:{hashlib.sha256(large).hexdigest()}\nsize {len(large)}\n"
-    )
-    kept = SourceTree((SourceFile("a.py", False, b"x\n"), SourceFile("m.bin", False, pointer.encode())))
+    pointed = SourceFile("m.bin", False, b"", pointer=hashlib.sha256(large).hexdigest())
+    kept = SourceTree((SourceFile("a.py", False, b"x\n"), pointed))
     read = SourceTree((SourceFile("a.py", False, b"x\r\n"), SourceFile("m.bin", False, large)))
     assert origin_module._converted(read, kept) == ["a.py"]
     other = SourceTree((SourceFile("a.py", False, b"x\r\n"), SourceFile("m.bin", False, b"3")))

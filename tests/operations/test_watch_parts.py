@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import hashlib
 import io
 import json
 import logging
@@ -24,6 +25,7 @@ from hypothesis import strategies as st
 from in_memory import Commands, commands_in
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
+from repository import Repository
 from waiting import until
 from watchdog.events import DirModifiedEvent
 from watchdog.observers import Observer
@@ -910,6 +912,35 @@ class TestClone:
         assert checkout is not None
         assert checkout.commit == remote.git("rev-parse", "HEAD")
         assert checkout.is_exported
+        clone.close()
+
+    def test_pass_of_a_branch_refuses_code_in_git_lfs_and_in_submodules(
+        self, remote: Remote, cloned: Callable[..., Clone], told: Told, tmp_path: Path
+    ) -> None:
+        """It fetches neither, and must not take a pointer or an empty folder for the code."""
+        library = tmp_path / "library"
+        library.mkdir()
+        module = Remote(library)
+        (module.work / "shared.py").write_text("")
+        module.push()
+        Repository(remote.work).job("census")
+        remote.git("submodule", "add", "-q", f"file://{module.bare}", "trainer/lib")
+        digest = hashlib.sha256(b"weights").hexdigest()
+        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize 7\n"
+        (remote.work / "trainer" / "model.bin").write_text(pointer)
+        remote.push()
+        clone = cloned()
+        branch = RemoteBranch(clone, os.environ, None, 60.0, Wakes(), told.reporter, lambda: 0.5)
+        assert branch.refresh(changed=False)
+        checkout = branch.checkout()
+        assert checkout is not None
+        error = run_pass(checkout, LoopCache(), None).error
+        assert isinstance(error, InvalidError)
+        assert [problem.message for problem in error.problems] == [
+            '"trainer/lib" is a submodule that isn\'t fetched',
+            '"trainer/model.bin" is a Git LFS pointer, and not the file itself',
+        ]
+        assert all("`watch --remote` gets none" in problem.hint for problem in error.problems)
         clone.close()
 
     def test_a_full_disk_is_told_and_the_branch_is_tried_later(

@@ -199,9 +199,12 @@ def full_name(job: Imported, root: Path, index: Index) -> str:
     schema = schemas.manifest_schema(job.api_version, job.kind)
     assert schema is not None, "imported kinds have schemas"
     try:
-        code = read_source_tree(job.package, root, index).digest if job.package else ""
+        tree = read_source_tree(job.package, root, index) if job.package else None
     except SourceTreeError:
         return job.name  # `validate` names the files that can't be staged
+    if tree and not tree.has_name:
+        return job.name  # so does `plan`, if a submodule isn't fetched
+    code = tree.digest if tree else ""
     spec = canonical_spec(schemas.plain_form(document(job, root), schema)["spec"], schema)
     manifest = Manifest(job.api_version, job.kind, job.name, spec)
     return job_name(manifest.base_name, identity(manifest, spec, code))

@@ -22,8 +22,9 @@ from reconciler.base.diagnostics import quote
 from reconciler.base.errors import MachineError, ServiceError, UsageError, machine_error
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.sanitize import one_line
+from reconciler.git.index import GitIndex
 from reconciler.model.plan import DesiredJob
-from reconciler.model.tracking import COMMITTED
+from reconciler.model.tracking import Committed
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.state import Checkout
 from reconciler.operations.watch.wakeups import Chance, Wakes, backoff
@@ -234,8 +235,10 @@ class RemoteBranch:
         clone = self.clone
         if not clone.commit:
             return None
+        # No submodule is fetched.
+        index = Committed(GitIndex(clone.tree, self.environ).submodules)
         return Checkout(
-            clone.tree, clone.commit, self.environ, self.environment, is_exported=True, index=COMMITTED
+            clone.tree, clone.commit, self.environ, self.environment, is_exported=True, index=index
         )
 
     def follow(self, jobs: Sequence[DesiredJob]) -> None:

@@ -14,6 +14,7 @@ from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.claim import ClaimState
 from reconciler.model.plan import Action, DesiredJob, Plan
+from reconciler.model.stand_ins import CodeUse
 from reconciler.model.tracking import Index
 from reconciler.operations.follow_up import FollowUp
 from reconciler.operations.load_desired import Desired, load_desired
@@ -159,7 +160,7 @@ class LoopCache:
         """
         index = checkout.index
         if self.manifests is not None:
-            return load_desired(config, environment, [], self.manifests, index=index)
+            return load_desired(config, environment, [], self.manifests, index=index, use=CodeUse.STAGED)
         filled = frozenset(environment.defaults)
         with cached_manifests(config.root, filled, checkout.environ) as self.manifests:
-            return load_desired(config, environment, [], self.manifests, index=index)
+            return load_desired(config, environment, [], self.manifests, index=index, use=CodeUse.STAGED)
