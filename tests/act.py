@@ -29,7 +29,7 @@ INSTALL = f"""#!/bin/sh
 mkdir -p "$RUNNER_TEMP/reconciler/bin"
 ln -sf "{Path(sys.executable).parent}/reconciler" "$RUNNER_TEMP/reconciler/bin/reconciler"
 echo "$RUNNER_TEMP/reconciler/bin" >>"$GITHUB_PATH"
-echo "RECONCILER_HOME=$RUNNER_TEMP/reconciler/home" >>"$GITHUB_ENV"
+echo "RECONCILER_HOME=${{KEPT_HOME:-$RUNNER_TEMP/reconciler/home}}" >>"$GITHUB_ENV"
 """
 OWN_SOURCE = {"workflow_repository": TOOL, "workflow_sha": "main"}
 
@@ -69,7 +69,12 @@ class Actions:
         folder: For everything that it makes.
         server: The API.
         repository: What GitHub has, as `server.repository`.
+
+    Attributes:
+        keeps: True if the service and its records outlast a run, as in Google Cloud.
     """
+
+    keeps = False
 
     def __init__(self, folder: Path, server: GitHubServer, repository: Repository) -> None:
         self.folder = folder
@@ -167,6 +172,7 @@ class Actions:
             "GITHUB_API_URL": self.server.url,
             "GITHUB_REPOSITORY": self.server.repository,
             "REMOTES": self.remotes,
+            **({"KEPT_HOME": self.folder / "home"} if self.keeps else {}),
             "SSL_CERT_FILE": os.environ["SSL_CERT_FILE"],
             **{name: value for name, value in os.environ.items() if name.startswith("PIP_")},
         }

@@ -121,10 +121,8 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
             print_unposted(again.problems, {*again.denied} - {*after.denied}, log_format)
         _print_logs(session, applied.plan, ended, arguments)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
-    unsuccessful = list[Failure]()
-    if arguments.wait:
-        unsuccessful += _failures(applied.plan, jobs, ended)
-        unsuccessful += _ended_before(applied.plan, applied.outcomes)
+    plan, waits = applied.plan, arguments.wait
+    unsuccessful = [*_failures(plan, jobs, ended), *_ended_before(plan, applied.outcomes)] if waits else []
     print_lines((line for _, line in unsuccessful), log_format)
     runs = [*(after.observed.runs if after.observed else ()), *ended]
     show_ends(applied.plan, outcomes, unsuccessful, runs, frozenset(j.resource for j in jobs), log_format)

@@ -25,6 +25,7 @@ from reconciler.manifests.validate import validate
 from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import CommitRecord
 from reconciler.model.plan import DesiredJob
+from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.load_desired import Desired, stageable_jobs
 from reconciler.operations.origin import Origin, laying_out, manifest_places
 from reconciler.planning.attempts import keys_of
@@ -220,8 +221,16 @@ class _Reader:
         broken = ["/".join(place) for place in places if place not in there]
         paths = [commit.root.joinpath(*place) for place in there]
         filled = frozenset(self._environment.defaults)
-        valid = validate(commit.root, paths, filled, laying_out(commit), self._known)
-        desired, unfit = stageable_jobs(commit.root, valid.manifests, self._environment, valid.identities)
+        valid = validate(commit.root, paths, filled, laying_out(commit), self._known, index=commit.index)
+        # Nothing is staged: a pointer of Git LFS and a submodule's recorded commit stand for files.
+        desired, unfit = stageable_jobs(
+            commit.root,
+            valid.manifests,
+            self._environment,
+            valid.identities,
+            commit.index,
+            CodeUse.COMPARED,
+        )
         problems = [
             *valid.problems,
             *unfit,

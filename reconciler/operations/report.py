@@ -21,6 +21,7 @@ from reconciler.operations.origin import Origin
 from reconciler.operations.plan import plan_of
 from reconciler.planning.lineage import MOST_APPLIED, Lineage, applied_last, newest_of, newest_whole
 from reconciler.planning.planner import SUBMISSIONS
+from reconciler.reporting.commit_record import record_for
 from reconciler.reporting.github.api import GitHubSettings, contexts_of, github_settings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import CommitStatus, invalid_text, plain_status
@@ -31,7 +32,6 @@ from reconciler.reporting.status_rules import (
     due_statuses,
     duplicate_statuses,
     may_turn,
-    record_for,
     reopened,
 )
 from reconciler.submission.look import look

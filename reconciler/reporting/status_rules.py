@@ -244,65 +244,6 @@ def changes_of(plan: Plan) -> dict[str, Change]:
     return {change.desired.manifest.name: change for change in plan.changes if change.desired}
 
 
-def record_for(
-    plan: Plan, blank: CommitRecord, earlier: CommitRecord | None, brought: Collection[str]
-) -> CommitRecord:
-    """Return the record of a commit whose plan is about to be executed.
-
-    Args:
-        plan: The plan.
-        blank: A record without jobs that names the commit and its time.
-        earlier: The record of an earlier apply, or of one that passed the commit over.
-        brought: The jobs that the commit brought, by base name with '-' as '_'.
-    """
-    before = earlier or replace(blank, whole=False)
-    number = max(before.number, blank.number)
-    jobs = {
-        name: replace(_recorded(change), brought=change.base_name.replace("-", "_") in brought)
-        for name, change in changes_of(plan).items()
-        if not _is_suspended(change)
-    }
-    is_known = before.number == number and _keys(before.jobs) == _keys(jobs)
-    if before.closed and is_known and all(job.settled for job in jobs.values()):
-        return before
-    known = {} if before.closed else before.jobs
-    # A job that ended since the earlier apply still needs its status: keep what the open record says of it.
-    jobs = {
-        name: replace(known[name], brought=known[name].brought or job.brought, replaced_by="")
-        if name in known and known[name].keys == job.keys
-        else job
-        for name, job in jobs.items()
-    }
-    if not plan.whole:
-        jobs = {**before.jobs, **jobs}
-    # The record of a commit that was passed over doesn't have all of its jobs.
-    whole = plan.whole or (before.whole and before.number > 0)
-    applied = before.applied if before.number == number else blank.applied
-    return replace(
-        before,
-        number=number,
-        jobs=jobs,
-        whole=whole,
-        superseded_by="",
-        closed=False,
-        told="" if before.closed else before.told,
-        seen=None if before.closed else before.seen,
-        applied=applied,
-        replaced_by="",
-        problem="",
-    )
-
-
-def _keys(jobs: Mapping[str, WantedJob]) -> dict[str, tuple[str, ...]]:
-    return {name: job.keys for name, job in jobs.items()}
-
-
-def _recorded(change: Change) -> WantedJob:
-    assert change.desired is not None, "only wanted jobs are recorded"
-    is_live = change.actual is not None and not change.actual.state.ended
-    return WantedJob(keys_of(change.desired), settled=change.action is Action.NONE and not is_live)
-
-
 def _is_superseded(name: str, job: WantedJob, newest: CommitRecord) -> bool:
     """Return True if the newest commit is known to have other content, or no job, under this name."""
     newer = newest.jobs.get(name)
@@ -363,7 +304,7 @@ def _judge(
         return _problem(name, first, context, _SUBMITTED_TWICE, twice)
     # A job that the newest commit contains isn't suspended, even if an older checkout suspends it.
     if superseded and (not claimed or claimed[-1][0].state is ClaimState.REJECTED):
-        word = "suspended" if _is_suspended(change) else "superseded"
+        word = "suspended" if is_suspended(change) else "superseded"
         text = word if word == "suspended" else superseded
         return _end(name, first, context, word, f"{text} before it was submitted", claimed)
     problem = view.problems.get(name) or _blocked(change) if change else ""
@@ -391,7 +332,7 @@ def _judge(
         case ClaimState.BOUND if attempt.failed and change and change.action in _TO_BE_RETRIED:
             return _failed(name, first, context, problem, claim, attempt)
         case ClaimState.BOUND:
-            aside = "" if _is_suspended(change) else superseded
+            aside = "" if is_suspended(change) else superseded
             verdict = _bound(name, first, context, claim, attempt, aside)
             # A plan of selected jobs doesn't show if a failed job outside the selection has attempts left.
             is_open = attempt.failed and change is None and not superseded and not view.plan.whole
@@ -431,7 +372,7 @@ def _bound_status(context: str, claim: Claim, attempt: Attempt, aside: str) -> C
     return replace(status, over=Over.NO_END)
 
 
-def _is_suspended(change: Change | None) -> bool:
+def is_suspended(change: Change | None) -> bool:
     """Return True if the job's manifest exists and suspends it."""
     return bool(change and change.desired and change.desired.manifest.reconcile.suspend)
 

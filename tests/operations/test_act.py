@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from html import unescape
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from act import PIN, TOKEN, TOOL, Actions, copy_workflows
 from github_server import GitHubServer
 from repository import Repository
+from waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = (ROOT / ".github" / "workflows" / "jobs.yml").read_text()
@@ -37,6 +39,18 @@ jobs:
       - uses: {TOOL}/.github/actions/apply@{PIN}
         with:
           wait: true
+"""
+SCHEDULED = f"""
+on: [push, schedule]
+jobs:
+  apply:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: {TOOL}/.github/actions/apply@{PIN}
+        with:
+          environment: local
+          workload-identity-provider: projects/1/locations/global/workloadIdentityPools/p/providers/github
+          report: false
 """
 IN_THE_CLOUD = f"""
 on: push
@@ -176,6 +190,89 @@ def test_a_run_that_waited_applies_the_head_of_its_branch(github: Actions) -> No
     assert run.jobs["jobs / apply"] == "success", run.log
     assert "3 jobs (3 suspended)" in run.log
     assert latest(github, head)["reconciler"] == "success"
+
+
+@dataclass
+class Branch:
+    """The default branch, to which several authors push; its runs find the records of those before."""
+
+    github: Actions
+
+    @property
+    def repository(self) -> Repository:
+        return self.github.repository
+
+    def job(self, name: str, args: list[str]) -> str:
+        self.repository.job(name, args=args)
+        return self.github.commit(self.repository, f"{name} {args}")
+
+    def words(self) -> str:
+        self.repository.write("README.md", f"words after {self.repository.git('rev-parse', 'HEAD')}\n")
+        return self.github.commit(self.repository, "words alone")
+
+    def merge(self, name: str, args: list[str]) -> str:
+        """Merge a pull request, whose branch began at the commit before."""
+        git = self.repository.git
+        git("checkout", "--quiet", "-b", f"pull-{name}")
+        self.job(name, args)
+        git("checkout", "--quiet", "main")
+        git("merge", "--quiet", "--no-ff", "-m", f"merge {name}", f"pull-{name}")
+        sha = git("rev-parse", "HEAD")
+        self.github.server.commits.add(sha)
+        return sha
+
+    def settle(self) -> None:
+        """Run the workflow for the push, and on its schedule until the jobs have ended."""
+        self.github.push(SCHEDULED)
+        sha = self.repository.git("rev-parse", "HEAD")
+        environ = {"RECONCILER_HOME": str(self.github.folder / "home")}
+
+        def is_settled() -> bool:
+            jobs = self.repository.run("status", "--format", "json", **environ).json["jobs"]
+            return all(job["state"] in ("SUCCEEDED", "FAILED", None) for job in jobs)
+
+        until(is_settled)
+        self.github.run(SCHEDULED, "schedule", sha, {"ref": "refs/heads/main"})
+
+    def said(self, sha: str, context: str = "reconciler") -> tuple[str, str]:
+        """Return the state and the text of a commit's newest status."""
+        found = [one for one in self.github.server.statuses.get(sha, []) if one["context"] == context]
+        return (found[0]["state"], found[0]["description"].partition(" · update")[0]) if found else ("", "")
+
+
+@pytest.mark.fault(22, 29)
+def test_each_of_the_commits_that_one_run_applies_shows_its_own_jobs(github: Actions) -> None:
+    github.keeps = True
+    main = Branch(github)
+    first = main.job("census", ["--good"])
+    main.settle()
+    assert main.said(first) == ("success", "1 of 1 succeeded")
+
+    # Two authors merge before the first run checks out its commit.
+    failing = main.merge("fraud", ["--fail"])
+    good = main.merge("iris", ["--good"])
+    main.settle()
+    assert main.said(failing) == ("failure", "failed: fraud · 0 of 1 succeeded")
+    assert main.said(failing, "reconciler/local/fraud")[0] == "failure"
+    assert main.said(good) == ("success", "1 of 1 succeeded · earlier: 1 failed")
+    assert main.said(good, "reconciler/local/fraud") == ("", "")
+
+    # Three commits in one push: a mistake, its revert, and words.
+    mistake = main.job("census", ["--fail"])
+    revert = main.job("census", ["--good"])
+    words = main.words()
+    main.settle()
+    assert main.said(mistake) == ("success", f"replaced by {revert[:7]} before it ran")
+    assert main.said(revert) == ("success", "1 of 1 succeeded")
+    assert main.said(words) == ("success", "no job of its own · earlier: 1 failed")
+
+    # A merge queue's group of two pull requests arrives as one push.
+    group = [main.merge("ranker", ["--good"]), main.merge("sales", ["--fail"])]
+    main.settle()
+    assert main.said(group[0]) == ("success", "1 of 1 succeeded")
+    assert main.said(group[1]) == ("failure", "failed: sales · 0 of 1 succeeded · earlier: 1 failed")
+    starts = github.repository.starts.read_text()
+    assert (starts.count("--good"), starts.count("--fail")) == (3, 2)
 
 
 @pytest.mark.fault(29)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 from commit_story import Story
 
@@ -234,3 +236,19 @@ def test_content_that_comes_back_after_a_cancel_belongs_to_the_commit_that_bring
     assert state(story, first, "reconciler/local/census")[1].startswith("superseded, cancelled")
     assert state(story, back) == ("success", "1 of 1 succeeded")
     assert state(story, head) == ("success", "no job of its own")
+
+
+@pytest.mark.fault(29)
+def test_file_in_git_lfs_counts_by_its_pointer_in_passed_over_commits(story: Story, applied: str) -> None:
+    weights = b"weights\0"
+    digest = hashlib.sha256(weights).hexdigest()
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(weights)}\n"
+    file = story.repository.write("trainer/model.bin", pointer)
+    first = story.push("a file in Git LFS")
+    story.repository.write("README.md", "words")
+    second = story.push("words")
+    # What the filter of Git LFS makes of the pointer at a checkout.
+    file.write_bytes(weights)
+    apply(story)
+    assert state(story, first) == ("success", "1 of 1 succeeded")
+    assert state(story, second) == ("success", "no job of its own")

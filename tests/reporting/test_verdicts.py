@@ -31,6 +31,7 @@ from reconciler.model.plan import DesiredJob, Drift, DriftKind
 from reconciler.model.ports import Versioned
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import newest_of
+from reconciler.reporting.commit_record import record_for
 from reconciler.reporting.github.api import Contexts, contexts_of
 from reconciler.reporting.status import CommitStatus, Freshness, Over, freshness
 from reconciler.reporting.status_rules import (
@@ -39,7 +40,6 @@ from reconciler.reporting.status_rules import (
     drift_status,
     due_statuses,
     duplicate_statuses,
-    record_for,
     reopened,
 )
 from reconciler.submission.observe import Observed

@@ -1,0 +1,71 @@
+"""The record of a commit, from the plan that is about to be carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from msgspec.structs import replace
+
+from reconciler.model.claim import CommitRecord, WantedJob
+from reconciler.model.plan import Action, Change, Plan
+from reconciler.planning.attempts import keys_of
+from reconciler.reporting.status_rules import changes_of, is_suspended
+
+
+def record_for(
+    plan: Plan, blank: CommitRecord, earlier: CommitRecord | None, brought: Collection[str]
+) -> CommitRecord:
+    """Return the record of a commit whose plan is about to be executed.
+
+    Args:
+        plan: The plan.
+        blank: A record without jobs that names the commit and its time.
+        earlier: The record of an earlier apply, or of one that passed the commit over.
+        brought: The jobs that the commit brought, by base name with '-' as '_'.
+    """
+    before = earlier or replace(blank, whole=False)
+    number = max(before.number, blank.number)
+    jobs = {
+        name: replace(_recorded(change), brought=change.base_name.replace("-", "_") in brought)
+        for name, change in changes_of(plan).items()
+        if not is_suspended(change)
+    }
+    is_known = before.number == number and _keys(before.jobs) == _keys(jobs)
+    if before.closed and is_known and all(job.settled for job in jobs.values()):
+        return before
+    known = {} if before.closed else before.jobs
+    # A job that ended since the earlier apply still needs its status: keep what the open record says of it.
+    jobs = {
+        name: replace(known[name], brought=known[name].brought or job.brought, replaced_by="")
+        if name in known and known[name].keys == job.keys
+        else job
+        for name, job in jobs.items()
+    }
+    if not plan.whole:
+        jobs = {**before.jobs, **jobs}
+    # The record of a commit that was passed over doesn't have all of its jobs.
+    whole = plan.whole or (before.whole and before.number > 0)
+    applied = before.applied if before.number == number else blank.applied
+    return replace(
+        before,
+        number=number,
+        jobs=jobs,
+        whole=whole,
+        superseded_by="",
+        closed=False,
+        told="" if before.closed else before.told,
+        seen=None if before.closed else before.seen,
+        applied=applied,
+        replaced_by="",
+        problem="",
+    )
+
+
+def _keys(jobs: Mapping[str, WantedJob]) -> dict[str, tuple[str, ...]]:
+    return {name: job.keys for name, job in jobs.items()}
+
+
+def _recorded(change: Change) -> WantedJob:
+    assert change.desired is not None, "only wanted jobs are recorded"
+    is_live = change.actual is not None and not change.actual.state.ended
+    return WantedJob(keys_of(change.desired), settled=change.action is Action.NONE and not is_live)
