@@ -123,6 +123,15 @@ class GitHistory:
         known = [line.split()[0] for line in listed.splitlines() if line.split()[1:2] == ["commit"]]
         return ((self._git.ask("merge-base", self.head, *known) or "") if known else "").strip()
 
+    def descendants(self, commit: str) -> set[str]:
+        """Return the descendants of a commit that are ancestors of HEAD, and HEAD."""
+        listed = self._git.ask("rev-list", "--ancestry-path", self.head, f"^{commit}")
+        return {*(listed or "").split()}
+
+    def first_parent(self, commit: str) -> str:
+        """Return the first parent of a commit; "" for a root."""
+        return self._git.commit(f"{commit}^1") or ""
+
     def since(self, commit: str, most: int) -> list[str]:
         """Return HEAD's first parents that aren't ancestors of a commit here, newest first, without HEAD."""
         listed = self._git.ask(

@@ -221,11 +221,10 @@ def _attributed(
         return origin, lambda: None
     names = {c.desired.manifest.base_name for c in plan.changes if c.desired}
     own = {name for name in names if lineage.brought(name) or brought_by.get(name) == origin.commit}
-    # Statuses of passed-over commits need all jobs of the repository.
-    told = lineage if plan.whole else replaced(lineage, passed_over={}, parts=())
-    return origin, partial(
-        open_record, session.commits, found, origin.commit, origin.part(plan), told, own, tree.replaced
-    )
+    part = origin.part(plan)
+    # Statuses of passed-over commits need all jobs of the commit.
+    told = lineage if part.whole else replaced(lineage, passed_over={}, parts=())
+    return origin, partial(open_record, session.commits, found, origin.commit, part, told, own, tree.replaced)
 
 
 def carry_out(

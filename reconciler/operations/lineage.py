@@ -86,13 +86,17 @@ def read_lineage(
         return Lineage()
     # A clone without some objects, or a disk without room for them, must not keep jobs from running.
     with suppress(ReconcilerError, OSError):
-        first, skipped = _passed_over(GitHistory(config.root, environ), head, groups)
         done = with_verdicts(records)
+        history = GitHistory(config.root, environ)
+        first, skipped = _passed_over(history, head, groups)
         reader = _Reader(config, environment, desired, origin, environ)
-        trees = reader.trees([*skipped[:MOST_TOLD_APART], first])
+        trees = reader.since(history, first, skipped[:MOST_TOLD_APART])
+        if done.isdisjoint(group[0] for group in groups):
+            # Nobody was told of the jobs that it has.
+            trees = [CommitTree("", {}), *trees] if trees[0].sha in (group[0] for group in groups) else []
         trees = [replace(tree, has_verdict=tree.sha in done) for tree in trees]
         parts = [sha for sha in skipped[MOST_TOLD_APART:] if sha not in done]
-        return lineage_of([*trees, reader.head], parts)
+        return lineage_of(trees, parts) if trees else Lineage()
     newest = newest_whole(records.values())
     if newest is None or newest.sha == head:
         return Lineage()
@@ -160,7 +164,7 @@ class _Reader:
         for job in desired.jobs:
             by_path.setdefault(job.manifest.path, []).append(job)
         files: dict[str, tuple[Content, ...]] = {}
-        with revision(self._root, origin.commit, environ) as commit:
+        with revision(self._root, origin.commit, environ, with_submodules=True) as commit:
             self._settings = _settings_id(commit)
             for path, jobs in by_path.items():
                 place = commit.place(PurePosixPath(path).parts)
@@ -171,12 +175,25 @@ class _Reader:
         self._places = frozenset(files)
         self.head = CommitTree(origin.commit, files)
 
-    def trees(self, commits: Sequence[str]) -> list[CommitTree]:
-        """Return the jobs of commits, oldest first; the commits come newest first."""
-        return [self._tree(sha) for sha in commits][::-1]
+    def since(self, history: GitHistory, first: str, skipped: Sequence[str]) -> list[CommitTree]:
+        """Return the jobs of a commit, of HEAD's first parents since it, and of HEAD, oldest first.
+
+        `skipped` are these parents, newest first. Some may not descend from the commit, which a merge joins
+        to them: these are compared with what came before them.
+        """
+        trees = [self.head, *(self._tree(sha) for sha in skipped)]  # the next ones read less
+        base = self._tree(first)
+        descendants = history.descendants(first) if skipped else ()
+        beside = [tree.sha for tree in trees[1:] if tree.sha not in descendants]
+        if beside:
+            last = len(trees) - 1 - len(beside)
+            trees[last] = replace(trees[last], joined=base)
+            parent = history.first_parent(beside[-1])
+            base = self._tree(parent) if parent else CommitTree("", {})
+        return [base, *trees[::-1]]
 
     def _tree(self, sha: str) -> CommitTree:
-        with revision(self._root, sha, self._environ) as commit:
+        with revision(self._root, sha, self._environ, with_submodules=True) as commit:
             found: dict[Names, tuple[Content, ...] | None] = {}
             packages: set[Names] = set()
             self._states = {}
@@ -197,12 +214,9 @@ class _Reader:
                 if not _is_below_any(place, packages)
             }
             problems = [p for p in problems if not _is_below_any(PurePosixPath(p.path).parts, packages)]
-        names = Counter(job.name.replace("-", "_") for jobs in visible.values() for job in jobs or ())
-        problems += (
-            Problem("", 1, 1, "", f"{name} is the name of several jobs", "")
-            for name, count in names.items()
-            if count > 1
-        )
+        for path in _with_repeated_names(visible):
+            visible[path] = None
+            problems.append(Problem(path, 1, 1, "", "several jobs have one name", "rename one"))
         return CommitTree(
             sha, visible, invalid_text("some manifests are not valid", problems) if problems else ""
         )
@@ -240,8 +254,11 @@ class _Reader:
         for place in places:
             path = "/".join(place)
             jobs = [job for job in desired.jobs if job.manifest.path == path]
-            found[place] = None if path in bad else tuple(_contents(jobs))
-            if path not in bad:
+            # Without the files of a submodule, a job's name isn't known.
+            is_known = all(desired.code[job.job_name].has_name for job in jobs if job.manifest.package)
+            is_read = path not in bad and is_known
+            found[place] = tuple(_contents(jobs)) if is_read else None
+            if is_read:
                 self._learn(commit, place, jobs)
             packages.update(self._packages(commit, place, _written(jobs)))
         return problems
@@ -305,6 +322,13 @@ def _settings_id(commit: Revision) -> str:
 
 def _is_below_any(place: Names, folders: Set[Names]) -> bool:
     return any(place[:depth] in folders for depth in range(1, len(place)))
+
+
+def _with_repeated_names(files: Mapping[str, tuple[Content, ...] | None]) -> list[str]:
+    """Return the paths of manifests with a name that several jobs have."""
+    names = {path: [job.name.replace("-", "_") for job in jobs or ()] for path, jobs in files.items()}
+    counts = Counter(name for found in names.values() for name in found)
+    return [path for path, found in names.items() if any(counts[name] > 1 for name in found)]
 
 
 def _written(jobs: Iterable[DesiredJob]) -> tuple[str, ...]:

@@ -147,7 +147,7 @@ def _open_passed_over(
             **passed.jobs,
             **{name: replace(job, brought=job.brought or name in passed.jobs) for name, job in applied},
         }
-        again = replace(found.record, jobs=jobs, problem=passed.problem, told_apart=True)
+        again = replace(found.record, jobs=jobs, problem=passed.problem, superseded_by="", told_apart=True)
         if again != found.record:
             store.write(replace(again, closed=False, told="", seen=None), found.generation)
 
@@ -278,7 +278,6 @@ def _tidy(store: CommitStore, view: View, unknown: set[str]) -> None:
     # The next apply of all jobs begins at the last one, and gives those in between their verdict.
     since = newest_whole(found.record for found in records.values())
     parts = [record for record in closed if not since or record.number >= since.number]
-    parts = sorted(parts, key=lambda record: record.number)[:MOST_APPLIED]
     kept = {record.sha for record in (newest, *red, *parts) if record}
     # The store's clock costs a request, and is needed for unknown commits only.
     now = store.now() if unknown else None

@@ -42,12 +42,14 @@ class CommitTree(Struct, frozen=True):
             those of the commit before.
         problem: Why the commit can't be applied, for people; "" if it can.
         has_verdict: True if it was applied itself: its record tells what it brought.
+        joined: The applied commit that it merges, where its first parent doesn't descend from that one.
     """
 
     sha: str
     files: Mapping[str, tuple[Content, ...] | None]
     problem: str = ""
     has_verdict: bool = False
+    joined: CommitTree | None = None
 
 
 class PassedOver(Struct, frozen=True):
@@ -87,7 +89,8 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
     """Return the lineage of the last commit.
 
     A commit brings a job by a content that the commit before doesn't have, by the end of `suspend`, and by
-    more `attempts`. A content that a later one replaces is never submitted for the commit that brought it.
+    more `attempts`. A content that a later one replaces is never submitted for the commit that brought it. A
+    commit that can't be applied removes none, and a merge brings nothing that the applied commit had.
 
     Args:
         trees: The commit that was applied before, the passed-over commits, and the applied one.
@@ -105,11 +108,16 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
             for path, contents in tree.files.items()
         }
         now = _by_base(files)
+        if tree.problem:
+            now = {**before, **now}
         for base in [base for base, earlier in before.items() if not _is_same(earlier, now.get(base))]:
             carriers.pop(base, None)
             for sha, contents in brought.items():
                 if base in contents:
                     replaced.setdefault((sha, base), tree.sha)
+        if tree.joined:
+            joined = _by_base({path: contents or () for path, contents in tree.joined.files.items()})
+            before |= {base: joined[base] for base in now if _is_same(now[base], joined.get(base))}
         for base, content in now.items():
             earlier = before.get(base)
             if tree.has_verdict:

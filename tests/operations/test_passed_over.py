@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import pytest
 from commit_story import Story
+from repository import Repository
 
 ALL = "reconciler"
 FAILING, GOOD = ["--fail"], ["--good"]
@@ -252,3 +254,93 @@ def test_file_in_git_lfs_counts_by_its_pointer_in_passed_over_commits(story: Sto
     apply(story)
     assert state(story, first) == ("success", "1 of 1 succeeded")
     assert state(story, second) == ("success", "no job of its own")
+
+
+@pytest.mark.fault(29)
+@pytest.mark.parametrize("how", ["a part of the jobs", "without statuses"])
+def test_commit_that_was_applied_without_a_verdict_gets_the_one_of_its_jobs(story: Story, how: str) -> None:
+    story.repository.job("fraud", args=FAILING)
+    story.repository.job("iris", args=GOOD)
+    first = story.push("two jobs")
+    if how == "a part of the jobs":
+        story.run("apply", "--wait", "jobs/fraud.yaml")
+    else:
+        story.repository.run("apply", "--wait")
+    story.repository.write("README.md", "words")
+    head = story.push("words")
+    apply(story)
+    assert state(story, first) == ("failure", "failed: fraud · 1 of 2 succeeded")
+    assert state(story, first, "reconciler/local/fraud")[0] == "failure"
+    assert state(story, head)[0] == "success"
+
+
+@pytest.mark.fault(29)
+def test_merge_of_the_applied_branch_into_ones_own_brings_nothing_that_was_applied(
+    story: Story, applied: str
+) -> None:
+    git = story.repository.git
+    story.repository.job("fraud", args=FAILING)
+    theirs = story.push("another author's job")
+    apply(story)
+    git("switch", "-q", "-c", "mine", applied)
+    story.repository.job("iris", args=GOOD)
+    mine = story.push("my job")
+    git("merge", "-q", "--no-ff", "-m", "pull", "main")
+    merge = story.push("more words")
+    apply(story)
+    assert state(story, theirs) == ("failure", "failed: fraud · 0 of 1 succeeded")
+    assert state(story, mine) == ("success", "1 of 1 succeeded")
+    assert state(story, merge) == ("success", "no job of its own · earlier: 1 failed")
+
+
+@pytest.mark.fault(29)
+def test_comment_in_the_manifest_of_a_job_with_a_submodule_brings_no_job(
+    story: Story, tmp_path: Path
+) -> None:
+    library = Repository(tmp_path / "library")
+    library.write("lib.py", "A = 1\n")
+    library.git("init", "-q", "-b", "main")
+    library.git("add", "-A")
+    library.git("commit", "-q", "-m", "a library")
+    git = story.repository.git
+    allowed = ("-c", "protocol.file.allow=always")
+    git(*allowed, "submodule", "--quiet", "add", str(library.root), "trainer/lib")
+    manifest = story.repository.job("fraud", args=FAILING)
+    first = story.push("a job with a submodule")
+    apply(story)
+    manifest.write_text(f"{manifest.read_text()}# a comment\n")
+    passed = story.push("a comment")
+    story.repository.write("README.md", "words")
+    head = story.push("words")
+    apply(story)
+    assert state(story, first)[0] == "failure"
+    assert state(story, passed) == ("success", "no job of its own")
+    assert state(story, head)[0] == "success"
+    manifest.write_text(f"{manifest.read_text()}# another comment\n")
+    last = story.push("another comment")
+    apply(story)
+    assert state(story, last)[0] == "success"
+
+
+@pytest.mark.fault(29)
+@pytest.mark.parametrize("how", ["a name of two jobs", "a manifest that moves and breaks"])
+def test_invalid_commit_takes_no_job_from_the_commit_that_brought_it(
+    story: Story, applied: str, how: str
+) -> None:
+    manifest = story.repository.job("fraud", args=FAILING)
+    bringer = story.push("a job")
+    text = manifest.read_text()
+    other = manifest.with_name("zcopy.yaml")
+    if how == "a name of two jobs":
+        other.write_text(text.replace("--fail", "--other"))
+    else:
+        manifest.unlink()
+        other.write_text(text.replace("kind:", "kinds:"))
+    invalid = story.push("a mistake")
+    other.unlink()
+    manifest.write_text(text)
+    mended = story.push("mended")
+    apply(story)
+    assert state(story, bringer) == ("failure", "failed: fraud · 0 of 1 succeeded")
+    assert state(story, invalid)[0] == "error"
+    assert state(story, mended)[0] == "success"

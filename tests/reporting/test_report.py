@@ -17,11 +17,13 @@ from tls import Loopback
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
+from reconciler.model.claim import WantedJob
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import DesiredJob, Plan
 from reconciler.model.ports import Versioned
 from reconciler.operations.report import LINGERING, PATIENCE, SLOWEST, open_record, report
-from reconciler.planning.lineage import Lineage
+from reconciler.planning.attempts import keys_of
+from reconciler.planning.lineage import Lineage, PassedOver
 from reconciler.reporting.github.api import Contexts, GitHubSettings
 from reconciler.reporting.github.statuses import FRESH, Failed, GitHubReporter
 from reconciler.reporting.status_rules import View, due_statuses
@@ -143,6 +145,16 @@ def test_a_commit_that_was_passed_over_and_is_applied_after_all_gets_its_verdict
     applied(store, SECOND, JOB)
     tell(store, github, dataclasses.replace(seen, commit=SECOND))
     assert github.states(SECOND, "reconciler") == ["success", "success"]
+
+
+def test_commit_that_was_part_of_another_and_is_told_apart_later_shows_its_jobs(
+    store: Commits, github: GitHubServer
+) -> None:
+    applied(store, THIRD, JOB, skipped=(SECOND,))
+    passed = {SECOND: PassedOver({"census": WantedJob(keys_of(JOB))})}
+    owe(store, FIRST, plan([JOB]), Lineage(own=frozenset(), passed_over=passed))
+    tell(store, github, view(FIRST, (JOB, State.FAILED), asked=SECOND))
+    assert github.states(SECOND, "reconciler") == ["failure"]
 
 
 def test_a_commit_that_has_a_verdict_is_not_called_passed_over(store: Commits, github: GitHubServer) -> None:

@@ -159,6 +159,8 @@ class Repository:
         done = with_verdicts(records)
         between = (self.history[first], *self.history[base + 1 : here])
         trees = [replace(_tree(commit), has_verdict=commit.sha in done) for commit in between]
+        if done.isdisjoint(applied_before(records, head.sha)):
+            trees = [CommitTree("", {}), *trees]
         return lineage_of([*trees, _tree(head)])
 
     def _commit(self) -> Commit:
