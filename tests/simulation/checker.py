@@ -653,8 +653,9 @@ class Checker:
         name = status["context"].removeprefix(self._place.contexts.of_job(""))
         commit = next(commit for commit in self._repository.history if commit.sha == sha)
         if status["description"].endswith(" before it ran"):
-            brought = [job for job in self._brought(commit) if job.manifest.name == name]
-            if not any(self._is_replaced(commit, job) for job in brought):
+            # The first commit that is told of counts all of its jobs.
+            named = [job for job in _live(commit) if job.manifest.name == name]
+            if not any(self._is_replaced(commit, job) for job in named):
                 self._wrong("I3", f"{who} posted {status['description']!r} about a job that still stands")
             return
         mark = _MARK.search(status["description"])
