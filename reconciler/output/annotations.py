@@ -42,5 +42,5 @@ def annotation_lines(
 
 def _command(level: Level, one: Annotation) -> str:
     place: dict[str, str | int] = {"file": one.path, "line": one.line, "col": one.column}
-    known = {name: value for name, value in place.items() if value}
+    known = {name: value for name, value in place.items() if value} if one.path else {}
     return workflow_command(level, one.message, **known, title=one.title)

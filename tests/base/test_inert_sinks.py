@@ -146,7 +146,8 @@ def test_annotations_are_one_command_each(text: str) -> None:
     told = validation_github(1, [problem(text), problem(text)])
     commands = re.split("\r\n|\r|\n", told)
     assert len(commands) == 2
-    assert all(command.startswith("::error file=") for command in commands)
+    first = "file" if text else "title"
+    assert all(command.startswith(f"::error {first}=") for command in commands)
     assert not [char for char in told.replace("\n", "") if unicodedata.category(char) in ACTED_ON]
 
 

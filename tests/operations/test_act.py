@@ -411,7 +411,7 @@ def test_plan_over_a_limit_fails_until_the_pull_request_raises_it(github: Action
 def test_input_limits_decides_about_a_plan_over_a_limit(github: Actions, limits: str, ended: str) -> None:
     over_a_limit(github)
     run = github.pull_request(f"{PLAN}        with:\n          limits: {limits}\n", "feature")
-    assert run.jobs == {"reconciler": ended}, run.log
+    assert run.jobs == {"reconciler plan": ended}, run.log
     assert ("Apply would refuse this plan" in run.summary) == (limits == "warn")
     assert ("the input limits is neither" in run.log) == (limits == "off")
 
