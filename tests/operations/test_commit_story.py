@@ -185,7 +185,8 @@ def test_a_commit_is_told_of_the_jobs_that_are_as_committed_when_another_is_edit
     later = story.push("deeper trees")
     assert story.run("apply", "--wait").code == 0
     assert story.shown(later)[ALL] == "success"
-    assert story.shown(sha) == {f"{JOB}census": "success"}
+    assert story.shown(sha) == {ALL: "success", f"{JOB}census": "success", f"{JOB}trees": "success"}
+    assert story.said(sha, f"{JOB}trees") == f"replaced by {later[:7]} before it ran"
 
 
 def test_a_commit_gets_no_verdict_from_a_work_tree_that_lacks_one_of_its_manifests(story: Story) -> None:
