@@ -19,7 +19,7 @@ from waiting import PATIENCE
 
 TESTS = Path(__file__).parent
 # Enough to see every kind of fault; `make simulate` runs thousands.
-SEEDS = range(40)
+SEEDS = range(51)
 SEEDS_BEYOND = range(20)
 SEEN = (
     *(
