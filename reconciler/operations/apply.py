@@ -213,7 +213,14 @@ def _attributed(
     found = session.commits.all() if posts else {}
     records = {sha: versioned.record for sha, versioned in found.items()}
     lineage = read_lineage(
-        session.config, session.environment, desired, origin, records, tree.applied, os.environ
+        session.config,
+        session.environment,
+        desired,
+        origin,
+        records,
+        tree.applied,
+        os.environ,
+        goes_back=bool(tree.replaced),
     )
     brought_by = bringers(plan, lineage, origin.commit, records.values(), observed.claims)
     origin = replace(origin, brought_by=brought_by)

@@ -57,6 +57,8 @@ def read_lineage(
     records: Mapping[str, CommitRecord],
     applied: AppliedTree | None,
     environ: Mapping[str, str],
+    *,
+    goes_back: bool,
 ) -> Lineage:
     """Return where the jobs of the checked-out commit come from.
 
@@ -71,6 +73,7 @@ def read_lineage(
         records: The records of commits, by commit.
         applied: The record of the tree that was applied last.
         environ: The environment variables, for git.
+        goes_back: True if a person asked to apply this commit over a newer one: the two are compared then.
     """
     head = origin.commit
     made = [job for job in desired.jobs if job.job_name in origin.made]
@@ -89,6 +92,9 @@ def read_lineage(
         done = with_verdicts(records)
         history = GitHistory(config.root, environ)
         first, skipped = _passed_over(history, head, groups)
+        if first == head and not goes_back:
+            return Lineage()  # another process has applied a newer commit meanwhile
+        first = groups[-1][0] if first == head else first
         reader = _Reader(config, environment, desired, origin, environ)
         trees = reader.since(history, first, skipped[:MOST_TOLD_APART])
         if done.isdisjoint(group[0] for group in groups):
@@ -107,7 +113,7 @@ def _passed_over(history: GitHistory, head: str, groups: Sequence[Sequence[str]]
     """Return the commit to compare with, and HEAD's first parents since it, newest first.
 
     Each group names a commit that was applied before, with its known ancestors. Of several, which concurrent
-    processes applied, the oldest counts. If HEAD is older than the last of them, the two are compared.
+    processes applied, the oldest counts.
 
     Raises:
         NotFoundError: The clone has no common ancestor.
@@ -117,7 +123,7 @@ def _passed_over(history: GitHistory, head: str, groups: Sequence[Sequence[str]]
         raise NotFoundError("no commit that was applied before is in this clone")
     since = {common: history.since(common, MOST_PASSED_OVER) for common in found}
     first = max(found, key=lambda common: len(since[common]))
-    return (groups[-1][0], []) if first == head else (first, since[first])
+    return first, since[first]
 
 
 def _contents(jobs: Iterable[DesiredJob]) -> Iterator[Content]:

@@ -33,14 +33,7 @@ def record_for(
     is_known = before.number == number and _keys(before.jobs) == _keys(jobs)
     if before.closed and is_known and all(job.settled for job in jobs.values()):
         return before
-    known = {} if before.closed else before.jobs
-    # A job that ended since the earlier apply still needs its status: keep what the open record says of it.
-    jobs = {
-        name: replace(known[name], brought=known[name].brought or job.brought, replaced_by="")
-        if name in known and known[name].keys == job.keys
-        else job
-        for name, job in jobs.items()
-    }
+    jobs = {name: _kept(before, name, job) for name, job in jobs.items()}
     if not plan.whole:
         jobs = {**before.jobs, **jobs}
     # The record of a commit that was passed over doesn't have all of its jobs.
@@ -59,6 +52,16 @@ def record_for(
         replaced_by="",
         problem="",
     )
+
+
+def _kept(before: CommitRecord, name: str, job: WantedJob) -> WantedJob:
+    """Return a job with what an earlier record says of it."""
+    known = before.jobs.get(name)
+    if known is None or known.keys != job.keys:
+        return job
+    # A job that ended since the earlier apply still needs its status, unless its record was closed.
+    settled = job.settled if before.closed else known.settled
+    return replace(job, settled=settled, brought=job.brought or known.brought)
 
 
 def _keys(jobs: Mapping[str, WantedJob]) -> dict[str, tuple[str, ...]]:

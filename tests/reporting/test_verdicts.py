@@ -796,6 +796,12 @@ class TestRecord:
         applied = record_for(plan([JOB]), self.BLANK, passed_over, ALL)
         assert (applied.superseded_by, applied.closed, applied.whole) == ("", False, True)
 
+    def test_job_that_the_commit_brought_counts_for_it_when_it_is_applied_again(self) -> None:
+        first = record_for(plan([JOB]), self.BLANK, None, ALL)
+        for before in (first, structs.replace(first, closed=True)):
+            again = record_for(plan([JOB]), structs.replace(self.BLANK, number=7), before, ())
+            assert again.jobs["census"].brought
+
     def test_part_of_a_commit_that_was_passed_over_is_not_all_of_it(self) -> None:
         passed_over = CommitRecord(OTHER, NOW, superseded_by=ASKED)
         assert not record_for(plan([JOB], whole=False), self.BLANK, passed_over, ALL).whole

@@ -155,9 +155,10 @@ class Repository:
         if not before:
             return Lineage()
         base = min(min(number, here) for number in before)
-        first = before[-1] if base == here else base
+        if base == here:
+            return Lineage()
         done = with_verdicts(records)
-        between = (self.history[first], *self.history[base + 1 : here])
+        between = self.history[base:here]
         trees = [replace(_tree(commit), has_verdict=commit.sha in done) for commit in between]
         if done.isdisjoint(applied_before(records, head.sha)):
             trees = [CommitTree("", {}), *trees]
