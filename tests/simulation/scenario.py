@@ -109,6 +109,7 @@ class Repository:
         self._names = [name for name in NAMES if legacy or name not in _LEGACY]
         self._number = 0
         self.history: list[Commit] = []
+        self._trees: list[CommitTree] = []
         self._jobs: dict[str, DesiredJob] = {}
         self._older: dict[str, list[DesiredJob]] = {}
         self._drafts: list[DesiredJob] = []
@@ -157,12 +158,13 @@ class Repository:
         base = min(min(number, here) for number in before)
         if base == here:
             return Lineage()
+        for commit in self.history[len(self._trees) :]:
+            self._trees.append(_tree(commit))
         done = with_verdicts(records)
-        between = self.history[base:here]
-        trees = [replace(_tree(commit), has_verdict=commit.sha in done) for commit in between]
+        trees = [replace(tree, has_verdict=tree.sha in done) for tree in self._trees[base:here]]
         if done.isdisjoint(applied_before(records, head.sha)):
             trees = [CommitTree("", {}), *trees]
-        return lineage_of([*trees, _tree(head)])
+        return lineage_of([*trees, self._trees[here]])
 
     def _commit(self) -> Commit:
         self._number += 1
