@@ -51,7 +51,7 @@ class BadProxy:
     """A proxy with a behaviour for each connection; every host behind it is this machine."""
 
     def __init__(self, behaviour: Behaviour) -> None:
-        self._behaviour = behaviour
+        self.behaviour = behaviour
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://localhost:{self._listener.getsockname()[1]}"
         self.heads: list[bytes] = []
@@ -73,7 +73,11 @@ class BadProxy:
                     return
                 head += more
             self.heads.append(head)
-            self._behaviour(sock, int(head.split()[1].rpartition(b":")[2]))
+            self.behaviour(sock, int(head.split()[1].rpartition(b":")[2]))
+
+    def calm(self) -> None:
+        """From now on every connection is carried to its end."""
+        self.behaviour = answering(OK, then_carry=True)
 
     def close(self) -> None:
         for sock in (self._listener, *self._open):

@@ -93,6 +93,7 @@ class Storm:
 
     Attributes:
         start: Starts a `reconciler` process with these arguments.
+        between: A proxy between the processes and the service's, with faults of its own.
         place: The project and location of the jobs.
         jobs: How many manifests there are.
         names: The names of all jobs that were ever wanted.
@@ -105,6 +106,7 @@ class Storm:
     proxy: FaultProxy
     chance: random.Random
     start: Callable[..., subprocess.Popen[str]]
+    between: BadProxy | None = None
     place: tuple[str, str] = ("local", "local")
     jobs: int = JOBS
     names: set[str] = field(default_factory=set)
@@ -129,6 +131,8 @@ class Storm:
         self.rounds += 1
         write_jobs(self.repository, self.jobs, f"round {self.rounds}")
         self.proxy.rules = RULES
+        if self.between:
+            self.between.behaviour = unreliable(self.chance)
 
     def pair(self) -> None:
         """Two at once, each with a fate."""
@@ -166,6 +170,8 @@ class Storm:
     def converge(self) -> None:
         """Without faults, some passes later, there is nothing to do, and all jobs are there once."""
         self.proxy.calm()
+        if self.between:
+            self.between.calm()
         self.proxy.settle()
         for _ in range(PASSES):
             self.service.ahead += LATER
@@ -249,17 +255,23 @@ def test_kills_and_lies_behind_an_unreliable_proxy(repository: Repository, tmp_p
         local(repository) as (service, proxy),
         google_place(repository, service, proxy.url, tmp_path, submitter=True, proxy=between.url) as environ,
     ):
-        blow_at_google(repository, service, proxy, hurried, environ)
+        blow_at_google(repository, service, proxy, hurried, environ, between)
         assert len(between.heads) > 100
 
 
 def blow_at_google(
-    repository: Repository, service: HeldService, proxy: FaultProxy, hurried: Path, environ: dict[str, str]
+    repository: Repository,
+    service: HeldService,
+    proxy: FaultProxy,
+    hurried: Path,
+    environ: dict[str, str],
+    between: BadProxy | None = None,
 ) -> None:
     start = partial(repository.start, program=str(hurried), **environ)
     while finished(start("init", "--claims")).code != 0:
         pass  # a proxy may fail it
-    storm = Storm(repository, service, proxy, random.Random(SEED), start, (PROJECT, LOCATION), jobs=8)
+    chance, place = random.Random(SEED), (PROJECT, LOCATION)
+    storm = Storm(repository, service, proxy, chance, start, between, place, jobs=8)
     storm.blow(KILLS // 3)
     print(storm.told())
 

@@ -21,7 +21,7 @@ from reconciler.operations.origin import Origin
 from reconciler.operations.plan import plan_of
 from reconciler.planning.lineage import MOST_APPLIED, Lineage, applied_last, newest_of, newest_whole
 from reconciler.planning.planner import SUBMISSIONS
-from reconciler.reporting.commit_record import record_for
+from reconciler.reporting.commit_record import may_fail, record_for
 from reconciler.reporting.github.api import GitHubSettings, contexts_of, github_settings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import CommitStatus, invalid_text, plain_status
@@ -93,7 +93,7 @@ def open_record(
     carriers = [sha for sha, passed in lineage.passed_over.items() if passed.jobs]
     last = (*carriers, *applied_last(newest, {sha: found.record for sha, found in records.items()}))
     applied = (*newest.applied, *last) if newest else ()
-    _open_passed_over(store, records, CommitRecord("", now), lineage, commit)
+    _open_passed_over(store, records, CommitRecord("", now), lineage, commit, plan)
     # A further attempt changes what earlier commits show. Should the write fail, `report` opens them.
     submitted = {change.key for change in plan.changes if change.action in SUBMISSIONS}
     for sha, other in records.items():
@@ -128,6 +128,7 @@ def _open_passed_over(
     blank: CommitRecord,
     lineage: Lineage,
     commit: str,
+    plan: Plan,
 ) -> None:
     """Record the statuses of commits that were passed over; an apply that ended here is done again."""
     for sha in lineage.parts:
@@ -136,16 +137,18 @@ def _open_passed_over(
     for sha, passed in lineage.passed_over.items():
         found = records.get(sha)
         if found is None:
-            opened = replace(blank, sha=sha, jobs=passed.jobs, problem=passed.problem, told_apart=True)
+            jobs = {**passed.jobs, **may_fail(passed.standing, plan)}
+            opened = replace(blank, sha=sha, jobs=jobs, problem=passed.problem, told_apart=True)
             store.write(opened, 0)
             continue
         if found.record.number and found.record.whole:
             continue
-        # Of an applied commit, a person may have applied some jobs only.
-        applied = found.record.jobs.items() if found.record.number else ()
+        # Of an applied commit, a person may have applied some jobs only; of another one, an apply before this
+        # one may have recorded the jobs of earlier commits.
+        known = {n: job for n, job in found.record.jobs.items() if found.record.number or not job.brought}
         jobs = {
             **passed.jobs,
-            **{name: replace(job, brought=job.brought or name in passed.jobs) for name, job in applied},
+            **{name: replace(job, brought=job.brought or name in passed.jobs) for name, job in known.items()},
         }
         again = replace(found.record, jobs=jobs, problem=passed.problem, superseded_by="", told_apart=True)
         if again != found.record:

@@ -58,10 +58,12 @@ class PassedOver(Struct, frozen=True):
     Attributes:
         jobs: The jobs that it brought.
         problem: Why it could not have been applied; "" if it could.
+        standing: The jobs of earlier commits that it still had.
     """
 
     jobs: Mapping[str, WantedJob]
     problem: str = ""
+    standing: Mapping[str, WantedJob] = {}
 
 
 class Lineage(Struct, frozen=True):
@@ -101,6 +103,7 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
     before = _by_base(files)
     carriers: dict[str, str] = {}
     brought: dict[str, dict[str, Content]] = {tree.sha: {} for tree in later}
+    standing: dict[str, dict[str, WantedJob]] = {}
     replaced: dict[tuple[str, str], str] = {}
     for tree in later:
         files = {
@@ -126,6 +129,11 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
                 carriers[base] = tree.sha
             if carriers.get(base) == tree.sha or (earlier and content.attempts > earlier.attempts):
                 brought[tree.sha][base] = content
+        standing[tree.sha] = {
+            content.name: WantedJob(content.keys, brought=False)
+            for base, content in sorted(now.items())
+            if base not in brought[tree.sha]
+        }
         before = now
     last = later[-1].sha
     return Lineage(
@@ -138,6 +146,7 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
                     for base, content in sorted(brought[tree.sha].items())
                 },
                 tree.problem,
+                standing[tree.sha],
             )
             for tree in later[:-1]
             if not tree.has_verdict

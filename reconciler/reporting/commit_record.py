@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from reconciler.model.claim import CommitRecord, WantedJob
+from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Plan
 from reconciler.planning.attempts import keys_of
 from reconciler.reporting.status_rules import changes_of, is_suspended
@@ -52,6 +53,19 @@ def record_for(
         replaced_by="",
         problem="",
     )
+
+
+def may_fail(jobs: Mapping[str, WantedJob], plan: Plan) -> dict[str, WantedJob]:
+    """Return the jobs whose runs, as far as the plan shows, haven't succeeded: the others need no record."""
+    changes = changes_of(plan)
+    found = {}
+    for name, job in jobs.items():
+        change = changes.get(name)
+        if change is None or change.desired is None or set(job.keys).isdisjoint(keys_of(change.desired)):
+            found[name] = job
+        elif change.actual is None or change.actual.state is not State.SUCCEEDED:
+            found[name] = replace(job, settled=_recorded(change).settled)
+    return found
 
 
 def _kept(before: CommitRecord, name: str, job: WantedJob) -> WantedJob:

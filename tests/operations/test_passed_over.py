@@ -69,8 +69,33 @@ def test_commit_without_a_job_of_its_own_is_green(story: Story, applied: str) ->
     assert state(story, second) == ("success", "no job of its own · earlier: 1 failed")
     story.repository.write("README.md", "more words")
     third = story.push("more words")
+    story.repository.job("iris", args=GOOD)
+    fourth = story.push("another job")
+    story.repository.write("README.md", "no more words")
+    fifth = story.push("no more words")
     apply(story)
     assert state(story, third) == ("success", "no job of its own · earlier: 1 failed")
+    assert state(story, fourth) == ("success", "1 of 1 succeeded · earlier: 1 failed")
+    assert state(story, fifth) == ("success", "no job of its own · earlier: 1 failed")
+
+
+@pytest.mark.fault(29)
+def test_failed_job_of_a_passed_over_commit_stands_behind_a_later_passed_over_one(
+    story: Story, applied: str
+) -> None:
+    story.repository.job("fraud", args=FAILING)
+    first = story.push("a job")
+    story.repository.job("iris", args=GOOD)
+    second = story.push("another job")
+    story.repository.write("README.md", "words")
+    third = story.push("words")
+    story.repository.write("README.md", "more words")
+    story.push("more words")
+    apply(story)
+    assert state(story, first) == ("failure", "failed: fraud · 0 of 1 succeeded")
+    assert state(story, second) == ("success", "1 of 1 succeeded · earlier: 1 failed")
+    assert state(story, third) == ("success", "no job of its own · earlier: 1 failed")
+    assert state(story, applied) == ("success", "1 of 1 succeeded")
 
 
 @pytest.mark.fault(22, 29)
@@ -108,7 +133,7 @@ def test_end_of_suspension_and_more_attempts_count_for_the_commit_that_made_them
     story.repository.write("README.md", "words")
     story.push("words")
     apply(story)
-    assert state(story, second) == ("success", "1 of 1 succeeded")
+    assert state(story, second) == ("success", "1 of 1 succeeded · earlier: 1 failed")
     assert state(story, third) == ("failure", "failed: fraud · 0 of 1 succeeded")
 
 
@@ -314,7 +339,7 @@ def test_comment_in_the_manifest_of_a_job_with_a_submodule_brings_no_job(
     head = story.push("words")
     apply(story)
     assert state(story, first)[0] == "failure"
-    assert state(story, passed) == ("success", "no job of its own")
+    assert state(story, passed) == ("success", "no job of its own · earlier: 1 failed")
     assert state(story, head)[0] == "success"
     manifest.write_text(f"{manifest.read_text()}# another comment\n")
     last = story.push("another comment")
