@@ -103,7 +103,7 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
     before = _by_base(files)
     carriers: dict[str, str] = {}
     brought: dict[str, dict[str, Content]] = {tree.sha: {} for tree in later}
-    standing: dict[str, dict[str, WantedJob]] = {}
+    wanted: dict[str, dict[str, Content]] = {}
     replaced: dict[tuple[str, str], str] = {}
     for tree in later:
         files = {
@@ -129,30 +129,36 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
                 carriers[base] = tree.sha
             if carriers.get(base) == tree.sha or (earlier and content.attempts > earlier.attempts):
                 brought[tree.sha][base] = content
-        standing[tree.sha] = {
-            content.name: WantedJob(content.keys, brought=False)
-            for base, content in sorted(now.items())
-            if base not in brought[tree.sha]
-        }
-        before = now
+        wanted[tree.sha] = before = now
     last = later[-1].sha
     return Lineage(
         own=frozenset(brought.pop(last)),
         carriers=carriers,
         passed_over={
-            tree.sha: PassedOver(
-                {
-                    content.name: WantedJob(content.keys, replaced_by=replaced.get((tree.sha, base), ""))
-                    for base, content in sorted(brought[tree.sha].items())
-                },
-                tree.problem,
-                standing[tree.sha],
-            )
+            tree.sha: _passed_over(tree, brought[tree.sha], wanted[tree.sha], replaced)
             for tree in later[:-1]
             if not tree.has_verdict
         },
         parts=parts,
     )
+
+
+def _passed_over(
+    tree: CommitTree,
+    brought: Mapping[str, Content],
+    wanted: Mapping[str, Content],
+    replaced: Mapping[tuple[str, str], str],
+) -> PassedOver:
+    jobs = {
+        content.name: WantedJob(content.keys, replaced_by=replaced.get((tree.sha, base), ""))
+        for base, content in sorted(brought.items())
+    }
+    standing = {
+        content.name: WantedJob(content.keys, brought=False)
+        for base, content in sorted(wanted.items())
+        if base not in brought
+    }
+    return PassedOver(jobs, tree.problem, standing)
 
 
 def _by_base(files: Mapping[str, tuple[Content, ...]]) -> dict[str, Content]:

@@ -262,14 +262,14 @@ def test_each_of_the_commits_that_one_run_applies_shows_its_own_jobs(github: Act
     revert = main.job("census", ["--good"])
     words = main.words()
     main.settle()
-    assert main.said(mistake) == ("success", f"replaced by {revert[:7]} before it ran")
-    assert main.said(revert) == ("success", "1 of 1 succeeded")
+    assert main.said(mistake) == ("success", f"replaced by {revert[:7]} before it ran · earlier: 1 failed")
+    assert main.said(revert) == ("success", "1 of 1 succeeded · earlier: 1 failed")
     assert main.said(words) == ("success", "no job of its own · earlier: 1 failed")
 
     # A merge queue's group of two pull requests arrives as one push.
     group = [main.merge("ranker", ["--good"]), main.merge("sales", ["--fail"])]
     main.settle()
-    assert main.said(group[0]) == ("success", "1 of 1 succeeded")
+    assert main.said(group[0]) == ("success", "1 of 1 succeeded · earlier: 1 failed")
     assert main.said(group[1]) == ("failure", "failed: sales · 0 of 1 succeeded · earlier: 1 failed")
     starts = github.repository.starts.read_text()
     assert (starts.count("--good"), starts.count("--fail")) == (3, 2)
