@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from waiting import PATIENCE
 
-from reconciler.base.http.wire import Destination
+from reconciler.base.http.destination import Destination
 
 FAR = "*.example.test"
 """The names of servers behind a proxy, which this machine doesn't resolve."""

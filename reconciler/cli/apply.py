@@ -36,12 +36,13 @@ from reconciler.model.plan import Action, Change, Plan, Stuck
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.execute import PATIENCE
-from reconciler.operations.follow_up import Awaited, follow_up, load_or_report, unended, wait
+from reconciler.operations.follow_up import follow_up, load_or_report
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import Origin, uncarried
 from reconciler.operations.plan import submitted_by, wanted_of, with_changed_files, with_tree
 from reconciler.operations.report import missing_status_reasons, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
+from reconciler.operations.wait import Awaited, unended, wait
 from reconciler.output.json import apply_json
 from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.attempts import base_of, keys_of

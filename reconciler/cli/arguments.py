@@ -472,7 +472,7 @@ _COMMANDS = (
     _Spec("status", "show jobs and their states", _status),
     _Spec("show", "show a job's state, cause, results and log", _show, "status", "show"),
     _Spec("logs", "show a job's log", _logs),
-    _Spec("tensorboard", "open TensorBoard on a job's logs", _tensorboard, "logs", "tensorboard"),
+    _Spec("tensorboard", "open TensorBoard on a job's logs", _tensorboard),
     _Spec("cancel", "stop runs and report how each ended", _cancel, "job", "cancel_runs"),
     _Spec("report", "post commit statuses for jobs that changed", _report),
     _Spec("open", "show jobs, runs and logs as live pages in a browser", _open),

@@ -19,8 +19,8 @@ from reconciler.cli import agreed, has_person, print_error, print_message
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, find_root, load_config
 from reconciler.model.job import ActualJob
-from reconciler.model.manifest import Selection
 from reconciler.model.plan import DesiredJob
+from reconciler.model.selection import Selection
 
 if TYPE_CHECKING:
     from reconciler.operations.show import FoundJob

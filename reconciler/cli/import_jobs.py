@@ -15,7 +15,7 @@ from reconciler.base.sanitize import one_line
 from reconciler.git.index import GitIndex
 from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import find_root
-from reconciler.model.manifest import Selection
+from reconciler.model.selection import Selection
 from reconciler.operations.importing.jobs import Importer, Plan, Source, source_of, source_of_words, write
 from reconciler.operations.importing.marks import shown
 from reconciler.operations.importing.sources import MAX_SOURCE

@@ -18,15 +18,16 @@ from reconciler.google.session import Session
 from reconciler.manifests.yaml_load import position_in, with_rerun
 from reconciler.model.claim import BY_COMMAND, ClaimId
 from reconciler.model.job import ActualJob, State
-from reconciler.model.manifest import Manifest, Selection
+from reconciler.model.manifest import Manifest
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
+from reconciler.model.selection import Selection
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.execute import labels_of
-from reconciler.operations.follow_up import awaited, wait
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import origin_of
 from reconciler.operations.plan import request_body
+from reconciler.operations.wait import awaited, wait
 from reconciler.planning.attempts import base_of
 from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.claims_upkeep import cancel, record_cancel

@@ -14,11 +14,12 @@ from reconciler.base.errors import ReconcilerError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import has_colours
 from reconciler.cli.context import events, is_by_hand
-from reconciler.google.session import JobLog, Session
+from reconciler.google.job_log import JobLog
+from reconciler.google.session import Session
 from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob, State
-from reconciler.operations.follow_up import JobsListener
 from reconciler.operations.submissions import Listener as SubmissionListener
+from reconciler.operations.wait import JobsListener
 from reconciler.output.terminal import SIGNS, elapsed
 from reconciler.output.text import short_error
 from reconciler.planning.attempts import base_of

@@ -35,8 +35,8 @@ from reconciler.operations.report import (
 from reconciler.output.details import size_text
 from reconciler.output.document import NOTHING_CHANGES
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, github_settings
+from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.reporting.github.event import is_from_fork, pull_request
-from reconciler.reporting.github.statuses import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.submission.look import look
 
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
@@ -92,7 +92,8 @@ def _refuse_alone(arguments: argparse.Namespace) -> None:
 
 def _run_html(arguments: argparse.Namespace) -> ExitCode:
     """Write the pages of the environment into a folder; start nothing and post nothing."""
-    from reconciler.operations.pages import LIMIT, snapshot, with_details, write_site
+    from reconciler.operations.pages import LIMIT, snapshot, with_details
+    from reconciler.operations.report_folder import write_site
     from reconciler.output.pages.site import Pages
     from reconciler.output.pages.template import Content
 

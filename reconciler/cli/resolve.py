@@ -20,7 +20,7 @@ from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import origin_of, uncarried
 from reconciler.operations.plan import hours_of
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.planner import check_limit
+from reconciler.planning.limits import check_limit
 from reconciler.submission.observe import Observed, observe
 from reconciler.submission.protocol import Submitter
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reconciler.model.manifest import LabelTerm
+    from reconciler.model.selection import LabelTerm
 
 
 EXAMPLES = {
@@ -89,7 +89,7 @@ def _matching(pattern: str, expected: str, text: str) -> str:
 
 def terms(text: str) -> Sequence[LabelTerm]:
     """Return the terms of a label selector."""
-    from reconciler.model.manifest import label_terms
+    from reconciler.model.selection import label_terms
 
     try:
         return label_terms(text)

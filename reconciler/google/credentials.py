@@ -26,7 +26,7 @@ from reconciler.base.http import (
     NotSentError,
     RetryingReads,
 )
-from reconciler.base.http.wire import Destination
+from reconciler.base.http.destination import Destination
 from reconciler.base.sanitize import one_line, without_credentials
 from reconciler.google.client import (
     API_VERSIONS,

@@ -32,7 +32,7 @@ from reconciler.base.http import (
     NotSentError,
     Transport,
 )
-from reconciler.base.http.wire import ThisMachine
+from reconciler.base.http.destination import ThisMachine
 from reconciler.base.state_dir import Home, prepare_home
 from reconciler.google.client import API_VERSIONS, Endpoint, api_error
 from reconciler.manifests.settings import Config, Environment

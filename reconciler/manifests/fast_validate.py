@@ -19,8 +19,9 @@ from reconciler.manifests.schemas import is_valid, plain_form
 from reconciler.manifests.secrets import has_secrets
 from reconciler.manifests.training_images import PlaceImages, noted_images, places_by_text
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
+from reconciler.model.canonical import canonical_spec
 from reconciler.model.manifest import JsonObject, Manifest, Reconcile
-from reconciler.model.naming import canonical_spec, identities, label_of
+from reconciler.model.naming import identities, label_of
 
 # Most characters in a document with aliases: a few aliases can repeat a large amount of text.
 _MAX_TEXT = 1_000_000

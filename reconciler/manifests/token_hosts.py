@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from reconciler.base.diagnostics import Problem, pointer_of, quote
 from reconciler.base.errors import InvalidError, check_machine
-from reconciler.base.http.wire import (
+from reconciler.base.http.destination import (
     GITHUB,
     GOOGLE,
     HTTPS_PORT,

@@ -112,7 +112,7 @@ class _FileReader:
         pieces = [files[start : start + _PIECE] for start in range(0, len(files), _PIECE)]
         count = 1
         if len(files) >= FEWEST:
-            from reconciler.base.concurrency import process_count
+            from reconciler.base.workers import process_count
 
             count = process_count()
         shares = self._read_shares(pieces, count) if count > 1 else {}
@@ -126,7 +126,7 @@ class _FileReader:
     ) -> dict[int, Iterator[_Read]]:
         """Return the results of each process by its number; every `count`-th piece is its share."""
         import reconciler.manifests.fast_validate  # noqa: F401  (imported once, not in each process)
-        from reconciler.base.concurrency import Workers
+        from reconciler.base.workers import Workers
 
         def work(share: int) -> bytes:
             return msgpack.encode(self._read_all(pieces[share::count]))

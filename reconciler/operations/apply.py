@@ -29,9 +29,10 @@ from reconciler.operations.plan import (
 from reconciler.operations.report import open_record, posts_statuses
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.tree import OlderTreeError, TreeCheck, tree_check
+from reconciler.planning.limits import check_limits
 from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status, failed
-from reconciler.planning.planner import SUBMISSIONS, check_limits
+from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.look import look
 from reconciler.submission.observe import Observed
 

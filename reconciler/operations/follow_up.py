@@ -1,18 +1,15 @@
-"""What follows an apply: updates of claims and commit statuses, and the wait for the ends of jobs."""
+"""Updates of claims and commit statuses after an apply."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from reconciler.base.errors import InvalidError, NotFoundError, ReconcilerError
+from reconciler.base.errors import InvalidError, ReconcilerError
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
-from reconciler.model.job import ActualJob
-from reconciler.model.plan import Plan
-from reconciler.model.ports import Ports
 from reconciler.operations.apply import Applied
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.plan import wanted_of
@@ -25,10 +22,8 @@ from reconciler.operations.report import (
     record_keys,
     unposted_sentences,
 )
-from reconciler.planning.outcome import Outcome, Status
-from reconciler.planning.planner import SUBMISSIONS
+from reconciler.planning.outcome import Status
 from reconciler.reporting.github.statuses import Failed
-from reconciler.submission.claims_upkeep import with_reason
 from reconciler.submission.look import FULL_AFTER, keep_summary, look
 from reconciler.submission.observe import Observed
 
@@ -142,78 +137,3 @@ def _update(
     except ReconcilerError as error:
         return FollowUp(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
     return _with_failed(FollowUp(observed, (*not_updated,)), failed)
-
-
-_READ_ALONE = 10
-"""Jobs that a poll reads one by one; for more of them, one listing is cheaper."""
-
-JobsListener = Callable[[tuple[ActualJob, ...]], None]
-
-
-@dataclass(frozen=True, order=True, slots=True)
-class Awaited:
-    """Job to wait for, by its resource name: several jobs may share a display name."""
-
-    api_version: str
-    kind: str
-    resource: str
-
-
-def awaited(job: ActualJob) -> Awaited:
-    """Return the identification of a job for `wait`."""
-    return Awaited(job.api_version, job.kind, job.resource)
-
-
-def unended(plan: Plan, outcomes: Sequence[Outcome]) -> frozenset[Awaited]:
-    """Return the submitted and the desired jobs, except those that had ended when the plan was made."""
-    ended = {c.actual.resource for c in plan.changes if c.actual and c.actual.state.ended}
-    submitted = {
-        Awaited(job.manifest.api_version, job.manifest.kind, outcome.resource)
-        for outcome in outcomes
-        if outcome.status is Status.APPLIED
-        and (job := outcome.change.desired)
-        and outcome.resource not in ended
-    }
-    live = {
-        awaited(change.actual)
-        for change in plan.changes
-        # A submission's actual job may be a different one, which it didn't adopt.
-        if change.desired and change.actual and change.action not in SUBMISSIONS
-        if not change.actual.state.ended
-    }
-    return frozenset(submitted | live)
-
-
-def wait(
-    ports: Ports, jobs: Collection[Awaited], listener: JobsListener, pause: float
-) -> tuple[ActualJob, ...]:
-    """Wait until all jobs have ended; return them sorted by name, without deleted jobs.
-
-    After each poll, the listener gets the existing jobs, sorted by name; `pause` is in seconds.
-
-    Raises:
-        ServiceError: The service can't be read.
-    """
-    found: dict[Awaited, ActualJob] = {}
-    while True:
-        # An ended job is not read again: its state is final.
-        ended = {key: job for key, job in found.items() if job.state.ended}
-        polled = _poll(ports, set(jobs) - ended.keys())
-        found = ended | {key: with_reason(ports, job) if job.state.ended else job for key, job in polled}
-        existing = tuple(sorted(found.values(), key=lambda job: (job.job_name, job.resource)))
-        listener(existing)
-        if all(job.state.ended for job in existing):
-            return existing
-        ports.clock.sleep(pause)
-
-
-def _poll(ports: Ports, jobs: Collection[Awaited]) -> Iterator[tuple[Awaited, ActualJob]]:
-    """Yield the current state of the jobs that exist."""
-    # Of a listing of the live jobs, those that have ended since are missing; each is read once.
-    listed = {job.resource: job for job in ports.jobs.live()} if len(jobs) > _READ_ALONE else {}
-    for key in sorted(jobs):
-        job = listed.get(key.resource)
-        # A deleted job's end can't be known.
-        with suppress(NotFoundError):
-            # A listing may lack a job that was created a moment ago.
-            yield key, job or ports.jobs.read(key.api_version, key.kind, key.resource)

@@ -13,9 +13,10 @@ from reconciler.google.object_store import staged_uri
 from reconciler.google.session import Session
 from reconciler.model.claim import ClaimId, ClaimState
 from reconciler.model.job import PREFIX, ActualJob
-from reconciler.model.manifest import ML_V1, Selection
+from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
+from reconciler.model.selection import Selection
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired, load_desired

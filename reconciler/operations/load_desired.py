@@ -21,9 +21,11 @@ from reconciler.manifests.cache import Identities, KnownFiles, cached_manifests
 from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.validate import validate
-from reconciler.model.manifest import EVERYTHING, Manifest, Selection, unpacked
-from reconciler.model.naming import NAME_AT_APPLY, canonical_spec, identities, job_name, label_of
+from reconciler.model.canonical import canonical_spec
+from reconciler.model.manifest import Manifest, unpacked
+from reconciler.model.naming import NAME_AT_APPLY, identities, job_name, label_of
 from reconciler.model.plan import DesiredJob
+from reconciler.model.selection import EVERYTHING, Selection
 from reconciler.model.stand_ins import GET_LFS_FILE, CodeUse
 from reconciler.model.tracking import COMMITTED, Index
 from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths

@@ -24,7 +24,8 @@ from reconciler.model.ports import JobApi
 from reconciler.operations.load_desired import Desired
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.comparison import code_changed, predecessors
-from reconciler.planning.planner import SUBMISSIONS, by_owner, limit_refusals, make_plan, with_blocked
+from reconciler.planning.limits import limit_refusals
+from reconciler.planning.planner import SUBMISSIONS, by_owner, make_plan, with_blocked
 from reconciler.submission.observe import Observed
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def with_changed_files(plan: Plan, desired: Desired, root: Path, environ: Mappin
     """
     if not any(code_changed(change) for change in plan.changes):
         return plan
-    from reconciler.operations.staged_code import EarlierCode  # slow to import, and needed for code only
+    from reconciler.operations.earlier_code import EarlierCode  # slow to import, and needed for code only
 
     earlier = EarlierCode(root, environ)
     changes = (

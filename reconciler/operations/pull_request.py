@@ -28,8 +28,8 @@ from reconciler.manifests.settings import (
 )
 from reconciler.manifests.validate import Validation, validate
 from reconciler.model.diff import Comparison
-from reconciler.model.manifest import EVERYTHING, Selection
 from reconciler.model.plan import Change, Edit, Plan, Target
+from reconciler.model.selection import EVERYTHING, Selection
 from reconciler.model.stand_ins import CodeUse
 from reconciler.model.tracking import Index
 from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
@@ -42,8 +42,8 @@ from reconciler.operations.load_desired import (
 )
 from reconciler.operations.origin import laying_out
 from reconciler.operations.plan import hours_of, target_of, with_refusals
-from reconciler.planning.comparison import changed_settings
 from reconciler.planning.proposal import only_of, propose
+from reconciler.planning.settings_changes import changed_settings
 
 _NOT_COMPARED = f"The jobs aren't compared until {FILE_NAME} is fixed."
 _BASE_INVALID = f"The base's {FILE_NAME} isn't valid, so every setting counts as new."
@@ -149,7 +149,7 @@ def _with_files(plan: Plan, root: Path, before: Desired, after: Desired) -> Plan
     """Return the plan with the changed files of each job whose code changed."""
     if not any(change.code_changed for change in plan.changes):
         return plan
-    from reconciler.operations.staged_code import LineCounter  # slow to import, and needed for code only
+    from reconciler.operations.earlier_code import LineCounter  # slow to import, and needed for code only
 
     counter = LineCounter()
     old = {job.manifest.base_name: before.code.get(job.job_name) for job in before.jobs}

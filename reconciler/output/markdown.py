@@ -47,8 +47,8 @@ from reconciler.output.text import (
     target_text,
     way_out,
 )
-from reconciler.planning.comparison import decides
 from reconciler.planning.planner import SUBMISSIONS
+from reconciler.planning.settings_changes import decides
 
 _FEW = 3
 _Bodies = Mapping[int, str]

@@ -168,7 +168,7 @@ def notes_below(shared: Mapping[Edit, Sequence[str]]) -> list[str]:
 
 def _settings_lines(compared: Comparison) -> Iterator[str]:
     """Yield the lines of at most 50 changed settings, and the notes."""
-    from reconciler.planning.comparison import decides
+    from reconciler.planning.settings_changes import decides
 
     if compared.settings:
         yield "Settings change, in reconciler.yaml:"

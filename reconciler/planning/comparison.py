@@ -1,15 +1,13 @@
-"""Differences between a desired job and its base name's newest run, and between two documents of settings."""
+"""Differences between a desired job and its base name's newest run."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import pointer_of
 from reconciler.model.claim import Claim, ClaimId, age, rerun_digest
 from reconciler.model.diff import FieldChange, diff, is_filled, is_left_out, is_spelling, shifted
 from reconciler.model.job import CODE, COMMIT, KEY, ActualJob
@@ -142,59 +140,3 @@ def why_changed(count: int, *, code: bool, rerun: bool | None) -> str:
         said.append("rerun changed")
     *first, last = said or ["only a default was added or removed"]
     return " and ".join([", ".join(first), last] if first else [last])
-
-
-_WHERE = "where jobs run"
-_DECIDES = {
-    "source": "which runs belong to this repository",
-    "engine": _WHERE,
-    "project": _WHERE,
-    "location": _WHERE,
-    "instance": "which runs and claims belong to the environment",
-    "claimsBucket": "where claims are kept",
-    "stagingBucket": "where code is uploaded",
-    "submitter": "which account submits jobs",
-    "limits": "the limits of each apply",
-    "github": "where results are posted",
-    "endpoints": "which services replace Google's",
-    "defaults": "the settings of jobs",
-}
-"""The effect of each setting, the most important ones first."""
-
-
-def changed_settings(before: JsonObject, after: JsonObject, environment: str) -> tuple[FieldChange, ...]:
-    """Return the fields that differ between two valid documents, as written, the most important ones first.
-
-    Each field of a setting that one side lacks counts. A written null is "no limit". The settings of
-    `environment` come before those of other environments.
-    """
-
-    def rank(change: FieldChange) -> tuple[bool, bool, int, str]:
-        owner, setting = _owner_and_setting(change.pointer)
-        importance = [*_DECIDES, setting].index(setting)
-        return setting not in _DECIDES, owner not in ("", environment), importance, change.pointer
-
-    old, new = dict(_settings((), before)), dict(_settings((), after))
-    pairs = ((pointer, old.get(pointer), new.get(pointer)) for pointer in {**old, **new})
-    return tuple(sorted((FieldChange(*pair) for pair in pairs if diff(*pair[1:])), key=rank))
-
-
-def decides(pointer: str) -> str:
-    """Return the effect of the setting at a JSON pointer, as a short phrase; "" for a minor setting."""
-    return _DECIDES.get(_owner_and_setting(pointer)[1], "")
-
-
-def _settings(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and (value or not keys):
-        for name, part in value.items():
-            yield from _settings((*keys, name), part)
-    else:
-        # Only limits may be null, and a written null differs from a missing limit.
-        yield pointer_of(keys), "no limit" if value is None else value
-
-
-def _owner_and_setting(pointer: str) -> tuple[str, str]:
-    """Return the environment of a setting, "" for the whole repository, and the setting's name."""
-    # Any other pointer still begins with "/", so that its owner is "".
-    owner, _, rest = pointer.removeprefix("/environments/").partition("/")
-    return owner, rest.partition("/")[0]

@@ -22,8 +22,8 @@ from tls import make_authority, server_tls
 from waiting import PATIENCE
 
 from reconciler.base.http import DirectTransport, HttpRequest, NoAnswerError, NotSentError, unreachable
+from reconciler.base.http.destination import destination_of
 from reconciler.base.http.proxies import ProxyError, proxy_for
-from reconciler.base.http.wire import destination_of
 
 HOST = "google.example.test"
 PROXY = {"HTTPS_PROXY": "http://proxy.example.test:3128"}

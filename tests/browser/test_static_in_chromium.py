@@ -12,7 +12,7 @@ from watched import Watched
 from reconciler.model.details import Goal, MetricsFile, Output, OutputFile
 from reconciler.model.job import LogEntry
 from reconciler.model.plan import Drift, DriftKind, Plan
-from reconciler.operations.pages import write_site
+from reconciler.operations.report_folder import write_site
 from reconciler.output.pages.site import Pages, Site, row_key
 from reconciler.output.pages.template import Content
 from tests.output.test_pages import PAYLOADS

@@ -42,8 +42,9 @@ if find_spec("msgspec") is None:
 
 # Only here, since all of it imports msgspec.
 from reconciler.manifests import schemas  # noqa: E402
+from reconciler.model.canonical import canonical_json, canonical_spec  # noqa: E402  # noqa: E402
 from reconciler.model.manifest import Manifest, Reconcile  # noqa: E402
-from reconciler.model.naming import canonical_json, canonical_spec, identity, job_name, label_of  # noqa: E402  # noqa: E402
+from reconciler.model.naming import identity, job_name, label_of  # noqa: E402  # noqa: E402
 from reconciler.packaging.sdist import build_sdist  # noqa: E402
 from reconciler.packaging.source_tree import SourceFile, SourceTree  # noqa: E402
 

@@ -22,7 +22,7 @@ import pytest
 from msgspec.structs import replace
 
 import reconciler
-from reconciler.base import concurrency
+from reconciler.base import workers
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
 from reconciler.base.state_dir import Home, HomeError, locate, prepare_home
@@ -544,7 +544,7 @@ from pathlib import Path
 from msgspec.structs import asdict, replace
 from reconciler.manifests import fast_validate as known
 from reconciler.manifests import validate as reading
-from reconciler.base import concurrency as workers
+from reconciler.base import workers
 from reconciler.manifests.validate import validate
 
 root, mode = Path(sys.argv[1]), sys.argv[2]
@@ -650,12 +650,12 @@ def test_a_cache_changes_neither_what_is_found_nor_its_order(
 
 def test_there_are_no_other_processes_beside_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "active_count", lambda: 1)
-    assert concurrency.can_fork() is (sys.platform != "darwin")
+    assert workers.can_fork() is (sys.platform != "darwin")
     monkeypatch.setattr(threading, "active_count", lambda: 2)
-    assert not concurrency.can_fork()
+    assert not workers.can_fork()
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert not concurrency.can_fork()
+    assert not workers.can_fork()
 
 
 # --- The jobs of a repository ----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import yaml
 
 from reconciler.manifests import schemas
 from reconciler.manifests.validate import validate
-from reconciler.model.naming import canonical_spec
+from reconciler.model.canonical import canonical_spec
 
 CASES = Path(__file__).resolve().parent.parent / "gcloud" / "flags.jsonl"
 KINDS = {

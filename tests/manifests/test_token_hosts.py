@@ -27,7 +27,7 @@ from watching import watching
 
 from reconciler.base.errors import InvalidError, ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, NotSentError
-from reconciler.base.http.wire import GITHUB, GOOGLE, OwnerHosts, ThisMachine, destination_of
+from reconciler.base.http.destination import GITHUB, GOOGLE, OwnerHosts, ThisMachine, destination_of
 from reconciler.google.credentials import DefaultCredentials
 from reconciler.google.session import open_session
 from reconciler.manifests.settings import Config, from_document, load_config

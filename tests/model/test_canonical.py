@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.manifests import schemas
+from reconciler.model.canonical import canonical_json, canonical_spec
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
-from reconciler.model.naming import canonical_json, canonical_spec
 
 Keys = tuple[str | int, ...]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.model.naming import canonical_spec
+from reconciler.model.canonical import canonical_spec
 
 INT = {"format": "int64"}
 TEXTS = {"items": {"type": "string"}}

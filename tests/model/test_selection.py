@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from reconciler.model.manifest import Selection, label_terms
+from reconciler.model.selection import Selection, label_terms
 
 LABELS = {"team": "risk", "stage": "dev", "empty": ""}
 

@@ -23,9 +23,9 @@ from reconciler.model.job import COMMIT, REQUEST_ID, ActualJob, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.execute import Applier, applier_of
-from reconciler.operations.follow_up import awaited, wait
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN
+from reconciler.operations.wait import awaited, wait
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning.outcome import Outcome
 from reconciler.submission.observe import observe

@@ -12,7 +12,7 @@ import yaml
 
 from reconciler.base.errors import InvalidError
 from reconciler.manifests import schemas
-from reconciler.model.naming import canonical_spec
+from reconciler.model.canonical import canonical_spec
 from reconciler.operations.importing.found import Found
 from reconciler.operations.importing.jobs import Importer, Plan, Source
 

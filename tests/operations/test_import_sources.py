@@ -16,7 +16,7 @@ import yaml
 from reconciler.cli import run
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.operations.importing import sources
-from reconciler.operations.importing.flags import load_all
+from reconciler.operations.importing.config_file import load_all
 from reconciler.operations.load_desired import load_desired
 
 CREATE = "gcloud ai custom-jobs create --region=us-central1 --display-name=census"

@@ -31,8 +31,8 @@ from reconciler.git import revision as revisions
 from reconciler.manifests import schemas
 from reconciler.model.diff import Comparison
 from reconciler.model.plan import Action, Edit, Plan
+from reconciler.operations.earlier_code import LineCounter
 from reconciler.operations.pull_request import proposal_of
-from reconciler.operations.staged_code import LineCounter
 from reconciler.packaging.source_tree import SourceFile, SourceTree
 
 NEW, CHANGED, REMOVED, UNCHANGED = Edit
@@ -983,7 +983,7 @@ def test_only_what_is_needed_is_read(repo: Repository, monkeypatch: pytest.Monke
     repo.write("data/large.bin", "x" * 200_000)
     repo.write("jobs/notes.txt", "x" * 200_000)
     commit(repo)
-    monkeypatch.setattr("reconciler.git.commit.MAX_BYTES", 50_000)
+    monkeypatch.setattr("reconciler.git.objects.MAX_BYTES", 50_000)
     assert edits(repo) == {"census": UNCHANGED}
     repo.write("trainer/large.bin", "x" * 100_000)
     commit(repo)
@@ -998,7 +998,7 @@ def test_a_package_that_holds_its_manifest_isnt_laid_out(
     repo.write("jobs/odd.yaml", manifest("odd", ".."))
     commit(repo)
     (repo.root / "jobs/odd.yaml").unlink()
-    monkeypatch.setattr("reconciler.git.commit.MAX_BYTES", 50_000)
+    monkeypatch.setattr("reconciler.git.objects.MAX_BYTES", 50_000)
     found = proposed(repo)
     assert [(change.base_name, change.edit) for change in found.changes] == [("census", UNCHANGED)]
     assert compared(found).base_problems == 1

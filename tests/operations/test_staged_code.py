@@ -12,7 +12,8 @@ from reconciler.manifests.validate import validate
 from reconciler.model.diff import FieldChange, FileChange
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, Change
-from reconciler.operations.staged_code import EarlierCode, code_problems
+from reconciler.operations.earlier_code import EarlierCode
+from reconciler.operations.staged_code import code_problems
 from reconciler.packaging.source_tree import read_source_tree
 from tests.manifests.test_validate import write
 from tests.planning import wanted

@@ -14,7 +14,7 @@ from reconciler.model.job import State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.model.plan import Action, Change, Cost, DesiredJob, Plan, Target
 from reconciler.operations.plan import accelerator_hours, cost_of
-from reconciler.planning.planner import check_limit, check_limits
+from reconciler.planning.limits import check_limit, check_limits
 from tests.planning import bound_to, run_of, wanted
 from tests.planning import plan as planned
 

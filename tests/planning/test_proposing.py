@@ -15,8 +15,8 @@ from reconciler.base.diagnostics import Problem
 from reconciler.model.diff import Comparison, FieldChange
 from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, Change, DesiredJob, Edit, Plan, Stuck
-from reconciler.planning.comparison import changed_settings, decides
 from reconciler.planning.proposal import only_of, propose
+from reconciler.planning.settings_changes import changed_settings, decides
 from tests.planning import GOOGLE, LOCAL, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"

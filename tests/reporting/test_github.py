@@ -29,7 +29,7 @@ from tls import Loopback, server_tls
 
 from reconciler.base.errors import InvalidError
 from reconciler.base.http import DirectTransport, HttpRequest
-from reconciler.base.http.wire import GITHUB, OwnerHosts
+from reconciler.base.http.destination import GITHUB, OwnerHosts
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.reporting.github.api import GitHubSettings, github_settings, run_url

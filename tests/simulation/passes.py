@@ -22,9 +22,10 @@ from reconciler.operations.execute import PATIENCE, Applier
 from reconciler.operations.plan import wanted_of, with_specs
 from reconciler.operations.report import open_record, report
 from reconciler.operations.tree import TreeCheck
+from reconciler.planning.limits import check_limits
 from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.planning.planner import check_limits, make_plan
+from reconciler.planning.planner import make_plan
 from reconciler.reporting.github.api import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View

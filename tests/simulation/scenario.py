@@ -12,9 +12,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from reconciler.manifests import schemas
+from reconciler.model.canonical import canonical_spec
 from reconciler.model.claim import CommitRecord
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Reconcile
-from reconciler.model.naming import canonical_spec, identity, job_name
+from reconciler.model.naming import identity, job_name
 from reconciler.model.plan import DesiredJob
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import (

@@ -14,10 +14,10 @@ from bodies import ML, VERTEX, job_spec, ml_job, tuning_job
 from served import TOKEN, Service
 
 from reconciler.base.http import DirectTransport
-from reconciler.base.http.wire import ThisMachine
+from reconciler.base.http.destination import ThisMachine
 from reconciler.google.ai_platform import AiPlatformTraining
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.session import JobLog
+from reconciler.google.job_log import JobLog
 from reconciler.google.vertex_ai import VertexAi
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.training_service.jobs.cluster import pools_of
@@ -121,7 +121,7 @@ def test_a_name_never_becomes_more_than_a_value(connection: Connection, tuned: A
 def test_pages_are_followed_to_the_end(
     connection: Connection, service: Service, tuned: ActualJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reconciler.google.session._PAGE_SIZE", 2)
+    monkeypatch.setattr("reconciler.google.job_log._PAGE_SIZE", 2)
     assert texts(JobLog(connection, tuned)) == ["begins", "begins", "one", "two", "helps"]
 
 

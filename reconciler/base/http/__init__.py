@@ -4,7 +4,8 @@
 create a job twice. The Google client therefore only builds and parses, and this package sends.
 """
 
-from reconciler.base.http.send import DirectTransport, RetryingReads, retry_after
+from reconciler.base.http.retries import RetryingReads, retry_after
+from reconciler.base.http.send import DirectTransport
 from reconciler.base.http.wire import (
     READ_METHODS,
     HttpRequest,

@@ -9,13 +9,8 @@ from contextlib import suppress
 from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any
 
-from reconciler.base.http.wire import (
-    Destination,
-    HttpResponse,
-    Incoming,
-    UnusableAnswerError,
-    read_response,
-)
+from reconciler.base.http.destination import Destination
+from reconciler.base.http.wire import HttpResponse, Incoming, UnusableAnswerError, read_response
 
 if TYPE_CHECKING:
     import socket

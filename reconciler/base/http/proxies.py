@@ -17,7 +17,8 @@ from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from msgspec import Struct
 
-from reconciler.base.http.wire import Destination, Incoming, UnusableAnswerError, read_head
+from reconciler.base.http.destination import Destination
+from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_head
 from reconciler.base.sanitize import one_line
 
 _PORTS = {"http": 80, "https": 443}

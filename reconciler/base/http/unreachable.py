@@ -9,8 +9,9 @@ import time
 from contextlib import closing, suppress
 
 from reconciler.base.http.connections import AuthoritiesError, open_connection, why
+from reconciler.base.http.destination import Destination
 from reconciler.base.http.proxies import Proxy, ProxyError
-from reconciler.base.http.wire import Destination, NotSentError
+from reconciler.base.http.wire import NotSentError
 from reconciler.base.sanitize import one_line
 
 _NO_NETWORK = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN)

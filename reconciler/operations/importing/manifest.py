@@ -20,10 +20,11 @@ from reconciler.manifests import schemas
 from reconciler.manifests.files import ManifestFile, Signature
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.secrets import value_at, without_secrets
+from reconciler.model.canonical import canonical_spec
 from reconciler.model.diff import SWITCH, FieldChange, is_filled
 from reconciler.model.job import PREFIX
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
-from reconciler.model.naming import canonical_spec, identity, job_name
+from reconciler.model.naming import identity, job_name
 from reconciler.model.tracking import Index
 from reconciler.operations.importing.marks import (
     SECRET,

@@ -12,7 +12,7 @@ from reconciler.base.errors import check_machine
 from reconciler.base.safe_files import read_file
 from reconciler.manifests.files import file_mode, real_path
 from reconciler.operations.importing.body import Code
-from reconciler.operations.importing.flags import ConfigError, load_all
+from reconciler.operations.importing.config_file import ConfigError, load_all
 from reconciler.operations.importing.found import Found, is_config
 from reconciler.operations.importing.marks import flag_error, is_marked, names_in, quoted
 

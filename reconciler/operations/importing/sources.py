@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from reconciler.operations.importing.command_line import find_command
-from reconciler.operations.importing.flags import ConfigError, load_all
+from reconciler.operations.importing.config_file import ConfigError, load_all
 from reconciler.operations.importing.found import (
     FixedValues,
     Found,

@@ -1,4 +1,4 @@
-"""Charts of a study and bars of runs, as SVG with classes for the page's style.
+"""Charts of a study, as SVG with classes for the page's style.
 
 Shapes stand in an inner drawing of 1000 by 1000 units that the browser stretches to its room; texts stand
 outside it and keep their size. Figures are cut down before they are drawn, so that a page stays small.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
 
 from markupsafe import Markup
 from msgspec import Struct
@@ -26,8 +25,6 @@ _MOST_POINTS = 60
 _MOST_CATEGORIES = 12
 _MOST_AXES = 16
 _CLASSES = 5
-_STEPS = (1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
-_DAY = 86400
 _LARGE = 1e6
 
 Point = tuple[float, float]
@@ -301,10 +298,10 @@ def _axes(
         is_last = number == last
         for place, text in axis.ticks():
             y = 30 + _HEIGHT * (1 - place)
-            texts.append(_text(x, y, _short(text, 18), "end" if is_last else "start", -5 if is_last else 5))
+            texts.append(text_at(x, y, _short(text, 18), "end" if is_last else "start", -5 if is_last else 5))
         names.append(Markup("<li>{}{}</li>").format(one_line(name), " (logarithmic)" if axis.is_log else ""))
         side = "end" if is_last else "middle" if number else "start"
-        texts.append(_text(x, 14, f"{number + 1} {_short(name, 8)}", side, 0))
+        texts.append(text_at(x, 14, f"{number + 1} {_short(name, 8)}", side, 0))
     inner = _inner(30, _HEIGHT, [*lines, *shapes])
     height = 30 + _HEIGHT + 10
     width = next((f"n{least}" for least in (15, 11, 7, 4) if len(axes) >= least), "")
@@ -341,12 +338,12 @@ def _figure(
     kinds: Sequence[tuple[str, str]],
 ) -> Markup:
     """Return a figure: its marks at the left, shapes over a grid, and marks below with their unit."""
-    marks = [_text(92, 8 + _HEIGHT * (1 - place), text, "end", 0) for place, text in ticks]
+    marks = [text_at(92, 8 + _HEIGHT * (1 - place), text, "end", 0) for place, text in ticks]
     grid = [
         Markup('<path class="grid" d="M0 {:.1f}H1000"/>').format(_SIZE * (1 - place)) for place, _ in ticks
     ]
     feet = [
-        _text(
+        text_at(
             100 * place,
             8 + _HEIGHT + _FOOT - 4,
             text,
@@ -388,7 +385,8 @@ def _legend(kinds: Sequence[tuple[str, str]]) -> Markup:
     return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
 
 
-def _text(x: float, y: float, text: str, side: str, shift: int) -> Markup:
+def text_at(x: float, y: float, text: str, side: str, shift: int) -> Markup:
+    """Return a text at a place in percent of the width; `side` is its anchor, `shift` pixels to the right."""
     return Markup('<text x="{:.2f}%" y="{:.1f}" dx="{}" dy="4" text-anchor="{}">{}</text>').format(
         x, y, shift, side, one_line(text)
     )
@@ -413,83 +411,3 @@ def _path(points: Sequence[Point], kind: str, title: str) -> Markup:
     return Markup('<path class="line {}" d="{}"><title>{}</title></path>').format(
         kind, drawn, one_line(title)
     )
-
-
-class Span(Struct, frozen=True):
-    """Times of a run; None for those that are unknown.
-
-    Attributes:
-        end: The end, or the present of a run that goes on.
-        outcome: The class of the mark at its end; "" for a run that goes on.
-    """
-
-    created: datetime
-    prepared: datetime | None
-    started: datetime | None
-    end: datetime
-    outcome: str = ""
-
-    def bands(self) -> Iterator[tuple[str, datetime, datetime]]:
-        """Yield the bands that the run consists of, in order."""
-        waited = min(self.started or self.end, self.end)
-        prepared = self.prepared if self.prepared and self.created <= self.prepared <= waited else None
-        yield "queued", self.created, max(self.created, prepared or waited)
-        if prepared:
-            yield "preparing", prepared, waited
-        if self.started:
-            yield "running", self.started, max(self.started, self.end)
-
-
-def bar(span: Span, first: datetime, last: datetime, said: str) -> Markup:
-    """Return a run as bands between two moments, thin while queued and thick while running."""
-    whole = max((last - first).total_seconds(), 0.001)
-    heights = {"queued": (8, 4), "preparing": (6, 8), "running": (3, 14)}
-    shapes = []
-
-    def place(moment: datetime) -> float:
-        # Clocks differ: a run may seem to end before it began.
-        return min(100.0, max(0.0, 100 * (moment - first).total_seconds() / whole))
-
-    for name, start, end in span.bands():
-        least = 0.25 if name == "running" else 0.0
-        x = min(place(start), 100 - least)
-        y, height = heights[name]
-        shapes.append(
-            Markup('<rect class="{}" x="{:.2f}%" y="{}" width="{:.2f}%" height="{}"/>').format(
-                name, x, y, max(least, place(end) - x), height
-            )
-        )
-    if span.outcome:
-        shapes.append(
-            Markup('<rect class="{}" x="{:.2f}%" y="0" width="3" height="20"/>').format(
-                span.outcome, min(place(span.end), 99.7)
-            )
-        )
-    return Markup('<svg height="20" role="img" aria-label="{}">{}</svg>').format(
-        one_line(said), Markup("").join(shapes)
-    )
-
-
-def time_axis(first: datetime, last: datetime) -> Markup:
-    """Return the marks of a timeline; both moments are in the zone to show."""
-    seconds = max(1.0, (last - first).total_seconds())
-    step = next((each for each in _STEPS if seconds / each <= 4), _DAY * math.ceil(seconds / _DAY / 4))
-    midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
-    start = math.ceil((first - midnight).total_seconds() / step) * step
-    form = (
-        "%m-%d"
-        if step >= _DAY
-        else "%m-%d %H:%M"
-        if seconds > _DAY / 2
-        else "%H:%M"
-        if step >= 60
-        else "%H:%M:%S"
-    )
-    texts = []
-    for number in range(6):
-        offset = (midnight - first).total_seconds() + start + number * step
-        if 0 <= offset <= seconds:
-            place = offset / seconds
-            side = "start" if place < 0.08 else "end" if place > 0.92 else "middle"
-            texts.append(_text(100 * place, 12, f"{first + timedelta(seconds=offset):{form}}", side, 0))
-    return Markup('<svg height="20" aria-hidden="true">{}</svg>').format(Markup("").join(texts))

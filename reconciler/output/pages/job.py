@@ -24,8 +24,9 @@ from reconciler.output.details import (
     span_text,
     value_text,
 )
-from reconciler.output.pages.charts import Span, figures
+from reconciler.output.pages.charts import figures
 from reconciler.output.pages.template import Clock, Content, safe_link, shown_spec
+from reconciler.output.pages.timeline import Span
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import number_text
 

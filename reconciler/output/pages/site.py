@@ -25,7 +25,6 @@ from reconciler.model.claim import time_of
 from reconciler.model.details import JobDetails
 from reconciler.model.job import PREFIX
 from reconciler.model.plan import Plan, Target
-from reconciler.output.pages.charts import bar, time_axis
 from reconciler.output.pages.job import job_values, span_of, span_words
 from reconciler.output.pages.template import (
     PAGE,
@@ -36,6 +35,7 @@ from reconciler.output.pages.template import (
     rendered,
     safe_link,
 )
+from reconciler.output.pages.timeline import bar, time_axis
 from reconciler.output.status_text import CONDITION_SIGNS, state_text
 from reconciler.output.terminal import duration
 from reconciler.output.text import short_error, summary_line, target_text

@@ -25,7 +25,7 @@ from reconciler.base.http import (
     Transport,
     retry_after,
 )
-from reconciler.base.http.wire import GITHUB, OwnerHosts, destination_of
+from reconciler.base.http.destination import GITHUB, OwnerHosts, destination_of
 from reconciler.base.sanitize import one_line
 from reconciler.manifests.settings import LOCAL, Config
 from reconciler.manifests.token_hosts import token_hosts

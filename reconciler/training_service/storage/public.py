@@ -33,7 +33,7 @@ from reconciler.base.http import (
     NotSentError,
     Transport,
 )
-from reconciler.base.http.send import BUSY_STATUSES
+from reconciler.base.http.retries import BUSY_STATUSES
 from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.state.database import PUBLIC, Database, Store
 from reconciler.training_service.state.records import Json, JsonObject
