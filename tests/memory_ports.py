@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.applied_tree import AppliedTree, tree_json, tree_of
-from reconciler.model.claim import Claim, ClaimId, CommitRecord, claim_json, claim_of, record_json, record_of
+from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
+from reconciler.model.commit_record import CommitRecord, record_json, record_of
 from reconciler.model.job import KEY, SOURCE, ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 from reconciler.model.ports import (

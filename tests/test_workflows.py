@@ -25,7 +25,7 @@ from packaging.utils import parse_wheel_filename
 from waiting import PATIENCE
 
 from reconciler.operations.init.next_steps import CHECK
-from reconciler.reporting.github.api import OVERALL
+from reconciler.reporting.github.contexts import OVERALL
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "reconciler" / "operations" / "init" / "templates"

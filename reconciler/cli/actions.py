@@ -73,7 +73,7 @@ def links() -> Links:
     from reconciler.base.git_command import Git
     from reconciler.git.commit import head_of
     from reconciler.output.markdown import NO_LINKS, Links
-    from reconciler.reporting.github.api import repository_url, run_url
+    from reconciler.reporting.github.settings import repository_url, run_url
 
     address = repository_url(os.environ)
     if not address:

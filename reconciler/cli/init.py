@@ -12,8 +12,9 @@ from reconciler.base.git_command import Git
 from reconciler.base.sanitize import one_line
 from reconciler.manifests.settings import LOCAL, find_root
 from reconciler.operations.init import files, next_steps
+from reconciler.operations.init.claims_bucket import Prepared, prepare_claims
 from reconciler.operations.init.files import EXAMPLE, README, Setup, files_of
-from reconciler.operations.init.next_steps import Prepared, Step, prepare_claims, uncommitted
+from reconciler.operations.init.next_steps import Step, uncommitted
 from reconciler.operations.init.questions import Flags, flag, other_workflows, read_setup
 
 _FLAGS = ("action", "engine", "project", "location", "staging_bucket", "claims_bucket")

@@ -16,7 +16,8 @@ from reconciler.cli import print_json, print_message, print_paged, print_problem
 from reconciler.cli.context import context_of
 from reconciler.model.plan import FORMAT_VERSION
 from reconciler.operations.migrating.jobs import MigratedJob, Migration, Options, migrate
-from reconciler.operations.migrating.report import VERDICTS, Row
+from reconciler.operations.migrating.report import Row
+from reconciler.operations.migrating.rules import VERDICTS
 from reconciler.output.document import code, fence, text
 from reconciler.output.document import joined as blocks
 

@@ -34,9 +34,10 @@ from reconciler.operations.report import (
 )
 from reconciler.output.details import size_text
 from reconciler.output.document import NOTHING_CHANGES
-from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, github_settings
+from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError
 from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.reporting.github.event import is_from_fork, pull_request
+from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.look import look
 
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"

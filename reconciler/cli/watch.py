@@ -31,7 +31,7 @@ from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.rest import SETTLES_IN
 from reconciler.operations.watch.source import FolderWatcher, WorkTree
 from reconciler.operations.watch.wakeups import LONGEST_BACKOFF, Wakes
-from reconciler.reporting.github.api import DEFAULT_API_URL
+from reconciler.reporting.github.settings import DEFAULT_API_URL
 
 DEFAULT_BRANCH = "main"
 DEFAULT_INTERVAL = 60.0

@@ -1,14 +1,10 @@
-"""Trees and files of commits, read in one process of git that runs no program which settings name."""
+"""Trees and files of commits, read in one process of git that runs no program named by settings."""
 
 from __future__ import annotations
 
-import os
-import re
-import stat
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NoReturn
 
 from reconciler.base.errors import NotFoundError, ReconcilerError
@@ -19,7 +15,6 @@ from reconciler.base.git_command import (
     GitError,
     is_corrupt,
 )
-from reconciler.base.sanitize import one_line
 
 MAX_BYTES = 1_000_000_000
 """The maximum number of bytes to read, trees included."""
@@ -27,48 +22,10 @@ MAX_BYTES = 1_000_000_000
 _CHUNK = 1 << 20
 # Ids per request: they fit into the smallest pipe, 4 KiB. With more, git and this process could deadlock.
 _GROUP = 64
-_ID_BYTES = 20
-_MODE = re.compile(rb"[0-7]{5,6}")
-_GITLINK = 0o160000
 _WHOLE_CLONE = (
     "a clone made with --filter lacks objects, and this command fetches none: "
     "run `git fetch --refetch --no-filter`"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """Entry of a tree.
-
-    Attributes:
-        mode: The mode in git.
-        id: The object's, 40 hex digits.
-        commit: The recorded commit of a submodule whose tree this is; "" for others.
-    """
-
-    mode: int
-    id: str
-    commit: str = ""
-
-    @property
-    def is_folder(self) -> bool:
-        """Return True for a folder."""
-        return stat.S_ISDIR(self.mode)
-
-    @property
-    def is_file(self) -> bool:
-        """Return True for a regular file."""
-        return stat.S_ISREG(self.mode)
-
-    @property
-    def is_link(self) -> bool:
-        """Return True for a symbolic link."""
-        return stat.S_ISLNK(self.mode)
-
-    @property
-    def is_submodule(self) -> bool:
-        """Return True for a commit of another repository."""
-        return self.mode == _GITLINK
 
 
 class Objects:
@@ -164,24 +121,3 @@ def too_much(what: str) -> ReconcilerError:
         f"the commit holds more than {what} of manifests and the code that they name",
         hint="name the files or folders of some manifests",
     )
-
-
-def entries(data: bytes) -> Mapping[str, Entry]:
-    """Parse a tree object: for each entry the mode, a blank, the name, a zero byte and the id."""
-    found: dict[str, Entry] = {}
-    while data:
-        head, _, rest = data.partition(b"\0")
-        mode, _, name = head.partition(b" ")
-        id, data = rest[:_ID_BYTES], rest[_ID_BYTES:]
-        if not _is_sound(mode, name) or len(id) < _ID_BYTES:
-            shown = one_line(name.decode("utf-8", "backslashreplace"))
-            raise GitError(
-                f'the commit has an entry that git doesn\'t make: "{shown}"', hint="see `git fsck`"
-            )
-        found[os.fsdecode(name)] = Entry(int(mode, 8), id.hex())
-    return found
-
-
-def _is_sound(mode: bytes, name: bytes) -> bool:
-    # git writes no other names, but a crafted object can: these would lead out of the folder.
-    return _MODE.fullmatch(mode) is not None and name not in (b"", b".", b"..") and b"/" not in name

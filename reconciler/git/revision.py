@@ -19,7 +19,8 @@ from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import SHA, VERIFY, Git, GitError
 from reconciler.base.safe_files import new_file, open_folder
 from reconciler.git.index import objects_of_submodules
-from reconciler.git.objects import Entry, Objects, entries, too_much
+from reconciler.git.objects import Objects, too_much
+from reconciler.git.tree_object import Entry, entries
 from reconciler.model.tracking import Committed
 
 MAX_ENTRIES = 100_000

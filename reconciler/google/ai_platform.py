@@ -33,7 +33,7 @@ from reconciler.google.client import (
     with_headers,
 )
 from reconciler.google.listing import Pages, ResourcePages, listing
-from reconciler.google.object_store import without_staged
+from reconciler.google.staging import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.cause import marked_info

@@ -45,7 +45,8 @@ from reconciler.google.client import ApiError, Connection, NotFoundAtServiceErro
 from reconciler.google.listing import KnownClaims
 from reconciler.google.object_store import ObjectStore, StoredObject, answered_at
 from reconciler.model.applied_tree import AppliedTree, tree_json, tree_of
-from reconciler.model.claim import Claim, ClaimId, CommitRecord, claim_json, claim_of, record_json, record_of
+from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
+from reconciler.model.commit_record import CommitRecord, record_json, record_of
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import (
     ClaimRead,

@@ -1,12 +1,7 @@
-"""Objects in Cloud Storage: small JSON objects, written and deleted only by their generation, and packages.
-
-Packages are staged under names that contain their hashes and differ from users' own URIs.
-"""
+"""Small JSON objects in Cloud Storage, written and deleted only by their generation."""
 
 from __future__ import annotations
 
-import base64
-import re
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import partial
@@ -31,7 +26,7 @@ from reconciler.model.claim import checked
 from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:
-    from reconciler.packaging.sdist import Sdist
+    pass
 
 _PAGE_SIZE = 1000
 _LIST = "storage.objects.list"
@@ -180,84 +175,6 @@ class ObjectStore:
                 raise
 
 
-class Staging:
-    """Staging bucket of an environment."""
-
-    def __init__(self, connection: Connection, bucket: str) -> None:
-        self._connection = connection
-        self._bucket = bucket
-
-    def put(self, archive: Sdist) -> str:
-        """Upload the archive if it is missing; return its `gs://` URI.
-
-        An existing object is used only if it has the archive's size and MD5. Any other object raises
-        ServiceError, because it would run unreviewed code.
-        """
-        found = self._find(archive) or self._insert(archive)
-        expected = base64.b64encode(bytes.fromhex(archive.md5)).decode("ascii")
-        if "size" not in found:
-            raise ServiceError(
-                f"Cloud Storage's answer doesn't say what {staged_uri(self._bucket, archive)} holds",
-                hint='check "endpoints" in reconciler.yaml, and any proxy between',
-            )
-        if (found["size"], found.get("md5Hash")) != (str(len(archive.data)), expected):
-            raise ServiceError(
-                f"{staged_uri(self._bucket, archive)} holds something other than the package of that name",
-                hint="find out who may write to the staging bucket, then delete the object",
-            )
-        return staged_uri(self._bucket, archive)
-
-    def holds(self, uri: str, archive: Sdist) -> bool:
-        """Return True if the object of a `gs://` URI has exactly the archive's bytes, by size and MD5."""
-        bucket, _, name = uri.removeprefix("gs://").partition("/")
-        if not (uri.startswith("gs://") and bucket and name):
-            return False
-        try:
-            answer = self._connection.get("storage.objects.get", bucket=bucket, object=name)
-        except NotFoundAtServiceError:
-            return False
-        found = object_of(answer.body)
-        expected = base64.b64encode(bytes.fromhex(archive.md5)).decode("ascii")
-        return (found.get("size"), found.get("md5Hash")) == (str(len(archive.data)), expected)
-
-    def _find(self, archive: Sdist) -> Any:
-        objects = self._connection.client("storage.objects")
-        try:
-            return execute(objects.get(bucket=self._bucket, object=staged_name(archive)))
-        except NotFoundAtServiceError:
-            return None
-
-    def _insert(self, archive: Sdist) -> Any:
-        from googleapiclient.http import MediaInMemoryUpload
-
-        request = self._connection.client("storage.objects").insert(
-            bucket=self._bucket,
-            name=staged_name(archive),
-            ifGenerationMatch="0",
-            media_body=MediaInMemoryUpload(archive.data, mimetype="application/gzip"),
-        )
-        try:
-            return execute(request)
-        except NotFoundAtServiceError as error:
-            raise ServiceError(
-                f"there is no bucket {self._bucket}: {error.message}",
-                hint='create it, or name another under "stagingBucket" in reconciler.yaml',
-            ) from None
-        except ApiError as error:
-            # 412: another process has just staged the same archive.
-            found = self._find(archive) if error.status == 412 else None
-            if found is not None:
-                return found
-            if error.status == 403:
-                role = (
-                    "the account that runs this needs the role roles/storage.objectUser on the staging bucket"
-                )
-                raise ServiceError(
-                    f"can't write to gs://{self._bucket}: {error.message}", hint=role
-                ) from None
-            raise
-
-
 def answered_at(response: HttpResponse) -> datetime:
     """Return the time of the response by Cloud Storage's clock, in UTC."""
     # This import takes longer than a pass that needs no time.
@@ -301,27 +218,3 @@ def ensure_bucket(connection: Connection, bucket: str) -> None:
     except ApiError as error:
         if error.status != 409:
             raise
-
-
-_FOLDER = "reconciler/packages"
-_URI = re.compile(rf"gs://[^/]+/{_FOLDER}/[0-9a-f]{{64}}/[^/]+")
-
-
-def staged_name(archive: Sdist) -> str:
-    """Return the object name of a staged archive, addressed by its SHA-256."""
-    return f"{_FOLDER}/{archive.sha256}/{archive.file_name}"
-
-
-def staged_uri(bucket: str, archive: Sdist) -> str:
-    """Return the `gs://` URI of a staged archive for a job's `packageUris`."""
-    return f"gs://{bucket}/{staged_name(archive)}"
-
-
-def without_staged(package: JsonObject) -> JsonObject:
-    """Return an object with its `packageUris` as in the manifest, without staged archives."""
-    uris = package.get("packageUris")
-    if not isinstance(uris, list):
-        return package
-    given = [uri for uri in uris if not (isinstance(uri, str) and _URI.fullmatch(uri))]
-    rest = {name: value for name, value in package.items() if name != "packageUris"}
-    return {**rest, "packageUris": given} if given else rest

@@ -17,7 +17,8 @@ from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import Connection
 from reconciler.google.engines import BUILT_IN, Engine, EngineJobs, api_versions, engine_class
 from reconciler.google.listing import TargetMemory
-from reconciler.google.object_store import Staging, ensure_bucket
+from reconciler.google.object_store import ensure_bucket
+from reconciler.google.staging import Staging
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.job import ActualJob, is_of_other_instance
 from reconciler.model.manifest import ML_V1

@@ -2,12 +2,6 @@
 
 A claim covers an attempt at a content. It is kept for ever: while it exists, the attempt is never submitted
 again, even if the service no longer has the job.
-
-Its request ids also decide which of an attempt's duplicate jobs to keep: a job without a recorded request is
-never cancelled, even with the right labels. The one exception is a job that a person had adopted: its claim
-names it and has no request id.
-
-A commit's record stands beside the claims until all of the commit's statuses have been posted and seen.
 """
 
 from __future__ import annotations
@@ -15,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -23,7 +17,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, ValidationError, convert, field, to_builtins
 from msgspec.structs import force_setattr
 
-from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of
+from reconciler.model.job import State
 from reconciler.model.manifest import OnLiveRun
 
 _CLAIM_FORMAT = 1
@@ -261,166 +255,3 @@ def _cut(text: str, size: int) -> str:
         if size < 0:
             return text[:index]
     return text
-
-
-_NUMBER = re.compile("[0-9]{1,100}")  # Python refuses to convert thousands of digits
-_IN_VAIN = (State.FAILED, State.CANCELLED)
-
-
-def age(run: ActualJob) -> tuple[str, str, int, str]:
-    """Return a sort key: time of creation, then the service's number, then the name."""
-    # "…00Z" is before "…00.5Z", but sorts after it as text.
-    moment, _, fraction = run.create_time.removesuffix("Z").partition(".")
-    number = run.resource.rpartition("/")[2]
-    return moment, fraction, int(number) if _NUMBER.fullmatch(number) else 0, run.resource
-
-
-def elder(runs: Iterable[ActualJob]) -> ActualJob:
-    """Return the run to keep: the oldest that neither failed nor was cancelled, else the oldest."""
-    # The runs alone decide, so that two reconcilers at the same time keep the same run and cancel the other.
-    return min(runs, key=lambda run: (run.state in _IN_VAIN, *age(run)))
-
-
-def kept(claim: Claim | None, runs: Iterable[ActualJob]) -> ActualJob | None:
-    """Return the run to bind an attempt's claim to, if any.
-
-    Args:
-        claim: The attempt's claim; None if it has none: then every run counts.
-        runs: Runs with the attempt's key and number.
-    """
-    own = [run for run in runs if claim is None or made(claim, run)]
-    return elder(own) if own else None
-
-
-def made(claim: Claim, run: ActualJob) -> bool:
-    """Return True if the claim names the run or recorded its request."""
-    if (run.api_version, run.kind) != (claim.api_version, claim.kind):
-        return False
-    return run.resource == claim.resource or has_recorded_request(claim, run)
-
-
-def may_cancel(claim: Claim | None, run: ActualJob) -> bool:
-    """Return True if a run may be cancelled: it is live, and its labels and its claim prove its origin.
-
-    An adopted run has none of our labels. A person has named it, so the claim alone is the proof.
-    """
-    if claim is None or run.state.ended or run.state is State.CANCELLING:
-        return False
-    if claim.is_adopted and claim.resource == run.resource and KEY not in run.labels:
-        return True
-    # Both the label and the recorded request: a copied label or a stale claim alone is no proof.
-    return SOURCE in run.labels and made(claim, run) and has_recorded_request(claim, run)
-
-
-def has_recorded_request(claim: Claim, run: ActualJob) -> bool:
-    """Return True if the run's labels name this claim and the id of a recorded request."""
-    labelled = (run.labels.get(KEY), attempt_of(run)) == (claim.id.key, claim.id.attempt)
-    return labelled and run.labels.get(REQUEST_ID) in claim.request_ids
-
-
-_RECORD_FORMAT = 1
-
-
-class WantedJob(Struct, frozen=True):
-    """One job of a commit.
-
-    Attributes:
-        keys: Keys of its claims: the label of its identity, then those of older hash versions.
-        settled: True if it had ended before the commit was applied: then another commit has its result.
-        brought: True if the commit brought it: by its content, the end of `suspend`, or more `attempts`.
-            Records of earlier versions don't tell, and count every job.
-        replaced_by: The passed-over or applied commit that replaced it before it was submitted; "" for none.
-    """
-
-    keys: tuple[str, ...]
-    settled: bool = False
-    brought: bool = True
-    replaced_by: str = field(default="", name="replacedBy")
-
-
-class CommitRecord(Struct, frozen=True):
-    """Statuses still to be posted on a commit.
-
-    Attributes:
-        sha: The commit, 40 hex digits.
-        since: Time of its first apply, by the store's clock.
-        number: Sequence number of applied commits; 0 if it was passed over.
-        jobs: Its desired jobs, by the base name as written in the manifest; of a passed-over commit those
-            that it brought.
-        whole: True if these are all of its jobs: only then an overall status is possible.
-        superseded_by: The commit that was applied in its place, where the jobs that it brought aren't told
-            apart; "" for none.
-        closed: True if no status remains to be posted.
-        told: A digest of the last posted statuses until they are final; "" for none.
-        seen: Time at which all of its final statuses were first seen on it; None before. With `told`: time of
-            the last post, until a later look has confirmed it.
-        applied: The commits that were applied before it, the last ones, oldest first.
-        replaced_by: The older commit that a person applied over it by `--allow-older`; "" for none.
-        problem: Why a passed-over commit could not have been applied; "" if it could.
-        told_apart: True if it was passed over, so that all jobs that it brought are known.
-    """
-
-    sha: str
-    since: datetime
-    number: int = 0
-    jobs: Mapping[str, WantedJob] = {}
-    whole: bool = True
-    superseded_by: str = ""
-    closed: bool = False
-    told: str = ""
-    seen: datetime | None = None
-    applied: tuple[str, ...] = ()
-    replaced_by: str = ""
-    problem: str = ""
-    told_apart: bool = False
-
-    @property
-    def has_verdict(self) -> bool:
-        """True if all jobs that it brought are known."""
-        return self.whole or self.told_apart
-
-
-_RECORD_FIELDS = CommitRecord.__struct_fields__
-_RECORD_NAMES = {"superseded_by": "supersededBy", "replaced_by": "replacedBy", "told_apart": "toldApart"}
-"""Stored names of the fields that have another one."""
-_RECORD_LATER = {"replacedBy": "", "problem": "", "toldApart": False}
-"""Fields that earlier versions don't write, with their defaults."""
-
-
-def record_json(record: CommitRecord) -> dict[str, Any]:
-    """Return the record as JSON."""
-    said = {_RECORD_NAMES.get(name, name): getattr(record, name) for name in _RECORD_FIELDS}
-    jobs = {name: _wanted_json(job) for name, job in sorted(record.jobs.items())}
-    times = {"since": record.since.isoformat(), "seen": record.seen.isoformat() if record.seen else None}
-    for name in (name for name in _RECORD_LATER if not said[name]):
-        del said[name]
-    return {"formatVersion": _RECORD_FORMAT, **said, "jobs": jobs, **times, "applied": [*record.applied]}
-
-
-def _wanted_json(job: WantedJob) -> dict[str, Any]:
-    said: dict[str, Any] = {"keys": [*job.keys], "settled": job.settled}
-    # Earlier versions neither write nor read the rest.
-    if not job.brought:
-        said["brought"] = False
-    if job.replaced_by:
-        said["replacedBy"] = job.replaced_by
-    return said
-
-
-def record_of(said: Any) -> CommitRecord:
-    """Return the record that `record_json` wrote.
-
-    Raises:
-        ValueError: The JSON is no record, or needs a newer version.
-    """
-    try:
-        if said["formatVersion"] != _RECORD_FORMAT:
-            raise ValueError(f"it has format version {said['formatVersion']!r}, not {_RECORD_FORMAT}")
-        # Every field is written, so a missing field is an error, although most have a default.
-        said = {**_RECORD_LATER, **said}
-        found = {name: said[_RECORD_NAMES.get(name, name)] for name in _RECORD_FIELDS}
-        for name in ("since", "seen"):
-            found[name] = checked(datetime.fromisoformat(found[name])) if found[name] else None
-        return convert(found, CommitRecord)
-    except (KeyError, TypeError, ValidationError) as error:
-        raise ValueError(f"a field is missing or wrong: {error}") from None

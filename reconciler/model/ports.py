@@ -19,7 +19,7 @@ from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:
-    from reconciler.model.claim import CommitRecord  # most passes read no commit record
+    from reconciler.model.commit_record import CommitRecord  # most passes read no commit record
 
 
 REFUSALS = frozenset({400, 401, 403, 404, 412, 413, 429})

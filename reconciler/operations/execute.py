@@ -13,9 +13,10 @@ from msgspec.structs import replace
 
 from reconciler.base.concurrency import RunTasks, run_concurrently, run_in_order
 from reconciler.base.errors import ReconcilerError, ServiceError
-from reconciler.google.object_store import Staging
 from reconciler.google.session import Session
-from reconciler.model.claim import Claim, ClaimId, ClaimState, age, by_apply, rerun_digest
+from reconciler.google.staging import Staging
+from reconciler.model.claim import Claim, ClaimId, ClaimState, by_apply, rerun_digest
+from reconciler.model.claimed_run import age
 from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of

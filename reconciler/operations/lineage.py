@@ -23,7 +23,7 @@ from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.settings import FILE_NAME, Config, Environment, read_document
 from reconciler.manifests.validate import validate
 from reconciler.model.applied_tree import AppliedTree
-from reconciler.model.claim import CommitRecord
+from reconciler.model.commit_record import CommitRecord
 from reconciler.model.plan import DesiredJob
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.load_desired import Desired, stageable_jobs

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from reconciler.base.errors import ReconcilerError, ServiceError
 from reconciler.google.client import ApiError, parts_of, text_of
 from reconciler.google.engines import BUILT_IN
-from reconciler.google.object_store import staged_uri
 from reconciler.google.session import Session
+from reconciler.google.staging import staged_uri
 from reconciler.model.claim import ClaimId, ClaimState
 from reconciler.model.job import PREFIX, ActualJob
 from reconciler.model.manifest import ML_V1
@@ -24,7 +24,7 @@ from reconciler.submission.adoption import Adopted
 from reconciler.submission.observe import Observed, observe
 
 if TYPE_CHECKING:
-    from reconciler.operations.importing.manifest import LiveJob
+    from reconciler.operations.importing.live_job import LiveJob
 
 _REFUSED = 400
 
@@ -55,7 +55,7 @@ def find_live_jobs(
 
 
 def _imported(job: ActualJob) -> LiveJob:
-    from reconciler.operations.importing.manifest import live_job  # here, as `apply` imports no job
+    from reconciler.operations.importing.live_job import live_job  # here, as `apply` imports no job
 
     live = live_job(job.body)
     # The older service's answers have no resource name.

@@ -145,7 +145,8 @@ def _job(
         packed = engine.with_defaults(manifest.kind, unpacked(packed), environment.defaults, name)
     if tree and manifest.module:
         # Only Vertex AI's jobs run staged code in containers.
-        from reconciler.google.vertex_ai import shown_command, with_command
+        from reconciler.google.container_command import shown_command
+        from reconciler.google.vertex_ai import with_command
         from reconciler.operations.staged_code import lock_file
 
         command = shown_command(manifest.module, lock_file(manifest, tree))

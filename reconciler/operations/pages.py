@@ -35,7 +35,7 @@ from reconciler.output.pages.template import Content
 from reconciler.output.terminal import number_text
 from reconciler.planning.attempts import Attempt, attempts_by_base
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
-from reconciler.reporting.github.api import REPOSITORY, repository_url, run_url
+from reconciler.reporting.github.settings import REPOSITORY, repository_url, run_url
 from reconciler.submission.observe import observe
 
 LIMIT = 1000

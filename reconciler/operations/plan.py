@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError
 from reconciler.google.engines import engine_class
-from reconciler.google.object_store import staged_uri
 from reconciler.google.session import Session
+from reconciler.google.staging import staged_uri
 from reconciler.manifests.known_values import accelerator_type_of, machine_doubt
 from reconciler.manifests.settings import Config, Environment, Limits
 from reconciler.model.applied_tree import Effect, TreeFinding
@@ -239,7 +239,8 @@ def request_body(
 def _with_command(job: DesiredJob, code: SourceTree, uri: str, sha256: str) -> JsonObject:
     """Return the spec with the command that runs the job's staged code in its containers."""
     # `staged_code` is slow to import, and needed for such jobs only.
-    from reconciler.google.vertex_ai import container_command, with_command
+    from reconciler.google.container_command import container_command
+    from reconciler.google.vertex_ai import with_command
     from reconciler.operations.staged_code import lock_file
 
     manifest = job.manifest

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from reconciler.base.errors import InvalidError, ServiceError
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
-from reconciler.model.claim import CommitRecord
+from reconciler.model.commit_record import CommitRecord
 from reconciler.model.plan import Plan
 from reconciler.model.ports import CommitStore, VersionedRecord
 from reconciler.operations.load_desired import Desired
@@ -22,7 +22,8 @@ from reconciler.operations.plan import plan_of
 from reconciler.planning.lineage import MOST_APPLIED, Lineage, applied_last, newest_of, newest_whole
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.reporting.commit_record import may_fail, record_for
-from reconciler.reporting.github.api import GitHubSettings, contexts_of, github_settings
+from reconciler.reporting.github.contexts import contexts_of
+from reconciler.reporting.github.settings import GitHubSettings, github_settings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import CommitStatus, invalid_text, plain_status
 from reconciler.reporting.status_rules import (

@@ -31,14 +31,15 @@ from reconciler.google.session import Session
 from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.cause import cause_of
-from reconciler.model.claim import Claim, ClaimId, ClaimState, age, made, time_of
+from reconciler.model.claim import Claim, ClaimId, ClaimState, time_of
+from reconciler.model.claimed_run import age, made
 from reconciler.model.details import JobDetails, Links, MetricsFile, Output, OutputFile
 from reconciler.model.job import COMMIT, KEY, ActualJob, State
 from reconciler.model.manifest import ManifestPlace
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.load_desired import load_desired
 from reconciler.planning.attempts import Attempt, attempts_by_base, base_of, keys_of
-from reconciler.reporting.github.api import run_url
+from reconciler.reporting.github.settings import run_url
 from reconciler.submission.observe import observe
 
 LAST_ENTRIES = 10

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from reconciler.model.cause import is_set_up
-from reconciler.model.claim import Claim, ClaimId, ClaimState, age, is_by_apply, kept, made
+from reconciler.model.claim import Claim, ClaimId, ClaimState, is_by_apply
+from reconciler.model.claimed_run import age, kept, made
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.model.claim import Claim, ClaimId, age, rerun_digest
+from reconciler.model.claim import Claim, ClaimId, rerun_digest
+from reconciler.model.claimed_run import age
 from reconciler.model.diff import FieldChange, diff, is_filled, is_left_out, is_spelling, shifted
 from reconciler.model.job import CODE, COMMIT, KEY, ActualJob
 from reconciler.model.manifest import JsonObject

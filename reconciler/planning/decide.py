@@ -18,7 +18,8 @@ from reconciler.model.cause import (
     entry_digest,
     held,
 )
-from reconciler.model.claim import MOST_RETURNS, Claim, ClaimState, age, time_of
+from reconciler.model.claim import MOST_RETURNS, Claim, ClaimState, time_of
+from reconciler.model.claimed_run import age
 from reconciler.model.diff import FieldChange
 from reconciler.model.job import INSTANCE, KEY, ActualJob, State
 from reconciler.model.manifest import ML_V1

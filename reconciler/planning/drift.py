@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from msgspec.structs import replace
 
 from reconciler.model.cause import is_cancelled_outside
-from reconciler.model.claim import Claim, may_cancel
+from reconciler.model.claim import Claim
+from reconciler.model.claimed_run import may_cancel
 from reconciler.model.job import KEY, SOURCE, ActualJob, State, labels_digest
 from reconciler.model.plan import Action, Change, DesiredJob, Drift, DriftKind
 from reconciler.planning.attempts import Attempt, keys_of

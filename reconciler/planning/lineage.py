@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
-from reconciler.model.claim import Claim, ClaimId, CommitRecord, WantedJob
+from reconciler.model.claim import Claim, ClaimId
+from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.plan import DesiredJob, Plan
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.planner import SUBMISSIONS

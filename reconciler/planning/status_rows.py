@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from reconciler.model.cause import GIVEN_UP, cause_of, held, with_name
-from reconciler.model.claim import Claim, ClaimId, ClaimState, made
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.claimed_run import made
 from reconciler.model.job import COMMIT, ActualJob, attempt_of
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import DesiredJob

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from msgspec.structs import replace
 
-from reconciler.model.claim import CommitRecord, WantedJob
+from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Plan
 from reconciler.planning.attempts import keys_of

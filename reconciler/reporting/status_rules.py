@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
 from reconciler.model.cause import GIVEN_UP, held_short, with_name
-from reconciler.model.claim import Claim, ClaimState, CommitRecord, WantedJob
+from reconciler.model.claim import Claim, ClaimState
+from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.plan import Action, Change, Drift, Plan, Stuck
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
-from reconciler.reporting.github.api import Contexts
+from reconciler.reporting.github.contexts import Contexts
 from reconciler.reporting.status import (
     STATES,
     CommitStatus,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from reconciler.model.claim import Claim, CommitRecord, WantedJob
+from reconciler.model.claim import Claim
+from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.planning.attempts import Attempt
 
 Claimed = Sequence[tuple[Claim, Attempt]]

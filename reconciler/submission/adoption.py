@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.model.claim import Claim, ClaimState, elder
+from reconciler.model.claim import Claim, ClaimState
+from reconciler.model.claimed_run import elder
 from reconciler.model.diff import FieldChange, diff, is_default, is_filled, is_spelling
 from reconciler.model.job import (
     ATTEMPT,

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from reconciler.base.errors import ReconcilerError, ServiceError
-from reconciler.model.claim import BY_COMMAND, Claim, ClaimId, ClaimState, elder, is_by_apply, kept, made
+from reconciler.model.claim import BY_COMMAND, Claim, ClaimId, ClaimState, is_by_apply
+from reconciler.model.claimed_run import elder, kept, made
 from reconciler.model.job import KEY, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Ports

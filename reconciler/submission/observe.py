@@ -11,7 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.model.claim import Claim, ClaimId, ClaimState, has_recorded_request, time_of
+from reconciler.model.claim import Claim, ClaimId, ClaimState, time_of
+from reconciler.model.claimed_run import has_recorded_request
 from reconciler.model.job import INSTANCE, KEY, SOURCE, ActualJob, State, attempt_of, is_of_other_instance
 from reconciler.model.ports import Ports, Versioned
 

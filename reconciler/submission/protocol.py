@@ -24,7 +24,7 @@ of steps. `Submitter` runs them in this order; docs/at-most-once.md has the same
    PENDING.
 
 At any time, at most one request can still make a job. A crash between two steps leaves a claim from which
-the next call continues.
+the next call continues. The steps are one idea: none of them is safe without the others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.sanitize import one_line
-from reconciler.model.claim import MAX_ERROR, Claim, ClaimId, ClaimState, elder
+from reconciler.model.claim import MAX_ERROR, Claim, ClaimId, ClaimState
+from reconciler.model.claimed_run import elder
 from reconciler.model.job import REQUEST_ID, ActualJob, labels_digest
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import (

@@ -30,7 +30,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from reconciler.model.cause import is_set_up
-from reconciler.model.claim import MOST_RETURNS, Claim, ClaimId, ClaimState, age, checked, made
+from reconciler.model.claim import MOST_RETURNS, Claim, ClaimId, ClaimState, checked
+from reconciler.model.claimed_run import age, made
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Announcement, Place, StoredSummary, Versioned

@@ -15,7 +15,7 @@ from raw_server import RawServer, answer
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import ObjectCommits
 from reconciler.google.session import Session
-from reconciler.model.claim import CommitRecord, WantedJob
+from reconciler.model.commit_record import CommitRecord, WantedJob
 
 NOW = datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC)
 RECORD = CommitRecord("a" * 40, NOW, 3, {"größe 📊": WantedJob(("k" * 52, "l" * 52), settled=True)})

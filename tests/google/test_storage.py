@@ -12,7 +12,7 @@ from opened import connected
 from raw_server import RawServer, answer
 
 from reconciler.base.errors import ServiceError
-from reconciler.google.object_store import Staging
+from reconciler.google.staging import Staging
 from reconciler.packaging.sdist import Sdist
 
 DATA = b"archive"

@@ -32,7 +32,7 @@ from reconciler.google.credentials import DefaultCredentials
 from reconciler.google.session import open_session
 from reconciler.manifests.settings import Config, from_document, load_config
 from reconciler.manifests.token_hosts import token_hosts
-from reconciler.reporting.github.api import github_settings
+from reconciler.reporting.github.settings import github_settings
 
 TOKEN = "ya29.the-users-own-token"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.model.claim import CommitRecord, WantedJob, record_json, record_of
+from reconciler.model.commit_record import CommitRecord, WantedJob, record_json, record_of
 
 SINCE = datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC)
 RECORD = CommitRecord(

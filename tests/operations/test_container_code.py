@@ -15,7 +15,8 @@ from opened import connected
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
 from reconciler.cli import run
-from reconciler.google.vertex_ai import VertexAi, staged_module
+from reconciler.google.container_command import staged_module
+from reconciler.google.vertex_ai import VertexAi
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import validate
 from reconciler.model.job import State

@@ -20,7 +20,7 @@ from reconciler.google.session import Session
 from reconciler.manifests.settings import from_document
 from reconciler.model.job import KEY, SOURCE
 from reconciler.model.manifest import AIPLATFORM_V1
-from reconciler.operations.init.next_steps import Prepared, prepare_claims
+from reconciler.operations.init.claims_bucket import Prepared, prepare_claims
 
 SUBMITTER = "submitter@acme-ml.iam.gserviceaccount.com"
 DATE = "Sat, 21 Nov 2026 13:06:11 GMT"

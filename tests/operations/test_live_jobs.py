@@ -21,7 +21,7 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.selection import LabelTerm, Selection
-from reconciler.operations.importing.manifest import SourceError
+from reconciler.operations.importing.marks import SourceError
 from reconciler.operations.live_jobs import adopt_jobs, find_live_jobs
 from reconciler.packaging.sdist import Sdist
 

@@ -22,8 +22,8 @@ from reconciler.manifests.schemas import document
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
+from reconciler.operations.migrating.code_search import Looked, search
 from reconciler.operations.migrating.jobs import Migration, Options, migrate
-from reconciler.operations.migrating.report import Looked, search
 from reconciler.operations.migrating.rewrite import NewDocument, convert, rewritten
 from reconciler.packaging.source_tree import SourceFile
 

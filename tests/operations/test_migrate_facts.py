@@ -23,8 +23,9 @@ from reconciler.manifests.training_images import (
 )
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.operations.importing.manifest import tidy, yaml_text
-from reconciler.operations.migrating.report import Row, rules
+from reconciler.operations.migrating.report import Row
 from reconciler.operations.migrating.rewrite import Converted, convert
+from reconciler.operations.migrating.rules import rules
 
 Json = dict[str, Any]
 FACTS = json.loads((Path(__file__).parent / "migration_facts.json").read_text("utf-8"))

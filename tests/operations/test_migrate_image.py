@@ -21,9 +21,9 @@ from reconciler.manifests.training_images import (
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.operations.load_desired import desired_jobs
+from reconciler.operations.migrating.containers import framework
+from reconciler.operations.migrating.dependencies import dependencies
 from reconciler.operations.migrating.jobs import Migration, Options, migrate
-from reconciler.operations.migrating.pools import framework
-from reconciler.operations.migrating.report import dependencies
 from reconciler.packaging.source_tree import SourceFile
 
 Json = dict[str, Any]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.google.object_store import staged_uri
+from reconciler.google.staging import staged_uri
 from reconciler.manifests.settings import Environment
 from reconciler.model.manifest import ML_V1, Manifest
 from reconciler.operations import staged_code

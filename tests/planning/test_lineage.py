@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from planning import bound_to, claim_on, plan, run_of, wanted
 
-from reconciler.model.claim import Claim, ClaimState, CommitRecord, WantedJob, by_apply
+from reconciler.model.claim import Claim, ClaimState, by_apply
+from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.job import State
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import (

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.model import naming
-from reconciler.model.claim import Claim, ClaimId, ClaimState, elder, kept, may_cancel
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.claimed_run import elder, kept, may_cancel
 from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, Change, DesiredJob, Plan

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from reconciler.model.claim import ClaimState, age, elder, kept, made, may_cancel
+from reconciler.model.claim import ClaimState
+from reconciler.model.claimed_run import age, elder, kept, made, may_cancel
 from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.manifest import ML_V1
 from tests.planning import PARENT, bound_to, claim_on, run_of, wanted

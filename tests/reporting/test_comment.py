@@ -20,8 +20,9 @@ from reconciler.model.diff import Comparison
 from reconciler.model.plan import Action, Change, Edit, Plan, Target
 from reconciler.output.document import NOTHING_CHANGES
 from reconciler.output.markdown import Links, Merge, plan_markdown
-from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, GitHubSettings
+from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError
 from reconciler.reporting.github.comment import COMMENTS, Kept, comment_body, fits, keep_comment
+from reconciler.reporting.github.settings import GitHubSettings
 
 TOKEN = "ghs_very-secret-token"
 NUMBER = 7

@@ -32,7 +32,7 @@ from reconciler.base.http import DirectTransport, HttpRequest
 from reconciler.base.http.destination import GITHUB, OwnerHosts
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1
-from reconciler.reporting.github.api import GitHubSettings, github_settings, run_url
+from reconciler.reporting.github.settings import GitHubSettings, github_settings, run_url
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import CommitStatus, Freshness, freshness, plain_status, status_of
 

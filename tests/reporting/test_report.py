@@ -17,14 +17,15 @@ from tls import Loopback
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
-from reconciler.model.claim import WantedJob
+from reconciler.model.commit_record import WantedJob
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import DesiredJob, Plan
 from reconciler.model.ports import Versioned
 from reconciler.operations.report import LINGERING, PATIENCE, SLOWEST, open_record, report
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import Lineage, PassedOver
-from reconciler.reporting.github.api import Contexts, GitHubSettings
+from reconciler.reporting.github.contexts import Contexts
+from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import FRESH, Failed, GitHubReporter
 from reconciler.reporting.status_rules import View, due_statuses
 from reconciler.submission.observe import Observed

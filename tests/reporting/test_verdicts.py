@@ -15,16 +15,9 @@ from msgspec import structs
 from planning import bound_to, claim_on, plan, run_of, wanted
 
 from reconciler.manifests.settings import from_document
-from reconciler.model.claim import (
-    BY_COMMAND,
-    Claim,
-    ClaimState,
-    CommitRecord,
-    WantedJob,
-    by_apply,
-    record_json,
-)
-from reconciler.model.claim import record_of as record_of_json
+from reconciler.model.claim import BY_COMMAND, Claim, ClaimState, by_apply
+from reconciler.model.commit_record import CommitRecord, WantedJob, record_json
+from reconciler.model.commit_record import record_of as record_of_json
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Reconcile
 from reconciler.model.plan import DesiredJob, Drift, DriftKind
@@ -32,7 +25,7 @@ from reconciler.model.ports import Versioned
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import newest_of
 from reconciler.reporting.commit_record import record_for
-from reconciler.reporting.github.api import Contexts, contexts_of
+from reconciler.reporting.github.contexts import Contexts, contexts_of
 from reconciler.reporting.status import CommitStatus, Freshness, Over, freshness
 from reconciler.reporting.status_rules import (
     DueStatuses,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from reconciler.model.job import ATTEMPT, INSTANCE, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import Answer
-from reconciler.reporting.github.api import OVERALL, Contexts
+from reconciler.reporting.github.contexts import OVERALL, Contexts
 
 OURS = "acme-models"
 """The source of the repository under test."""

@@ -26,7 +26,7 @@ from reconciler.planning.limits import check_limits
 from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
-from reconciler.reporting.github.api import GitHubSettings
+from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
 from reconciler.submission.announcements import AnnouncedClaims

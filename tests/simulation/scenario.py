@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from reconciler.manifests import schemas
 from reconciler.model.canonical import canonical_spec
-from reconciler.model.claim import CommitRecord
+from reconciler.model.commit_record import CommitRecord
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Reconcile
 from reconciler.model.naming import identity, job_name
 from reconciler.model.plan import DesiredJob

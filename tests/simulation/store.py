@@ -10,7 +10,8 @@ from typing import Any
 
 from reconciler.base.errors import ServiceError
 from reconciler.model.applied_tree import AppliedTree, tree_json, tree_of
-from reconciler.model.claim import Claim, ClaimId, CommitRecord, claim_json, claim_of, record_json, record_of
+from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
+from reconciler.model.commit_record import CommitRecord, record_json, record_of
 from reconciler.model.ports import (
     ClaimRead,
     Place,

@@ -21,16 +21,14 @@ from reconciler.model.tracking import Index
 from reconciler.operations.importing.body import Code, Request, request_of
 from reconciler.operations.importing.command_line import parse
 from reconciler.operations.importing.found import Found
+from reconciler.operations.importing.live_job import LiveJob, is_answer, live_jobs
 from reconciler.operations.importing.manifest import (
     Imported,
-    LiveJob,
     base_name,
     fill_missing,
     full_name,
     hide_secrets,
-    is_answer,
     is_to_fill_in,
-    live_jobs,
     problems_of,
     spec_of,
     text_of,

@@ -23,7 +23,7 @@ from reconciler.operations.importing.found import (
     without_expressions,
     without_placeholders,
 )
-from reconciler.operations.importing.manifest import is_answer
+from reconciler.operations.importing.live_job import is_answer
 from reconciler.operations.importing.marks import SourceError, mark, without_marks
 from reconciler.operations.importing.python_code import PythonReader
 from reconciler.operations.importing.shell import ShellError, ShellState, Value, read_shell

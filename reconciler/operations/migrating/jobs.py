@@ -29,15 +29,17 @@ from reconciler.model.tracking import Index
 from reconciler.operations.importing.manifest import tidy
 from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.operations.load_desired import stageable_jobs
-from reconciler.operations.migrating.pools import (
+from reconciler.operations.migrating.code_search import CodePlace, Looked, search
+from reconciler.operations.migrating.containers import (
     Containers,
     in_containers,
     moves_to_container,
     renamed_for_container,
     report_containers,
 )
-from reconciler.operations.migrating.report import CodePlace, Looked, Report, Row, rules, search
+from reconciler.operations.migrating.report import Report, Row
 from reconciler.operations.migrating.rewrite import Converted, NewDocument, convert, rewritten
+from reconciler.operations.migrating.rules import rules
 from reconciler.packaging.source_tree import SourceTree, SourceTreeError, read_source_tree
 
 Json = dict[str, Any]

@@ -1,43 +1,28 @@
-"""Worker pools of a migrated job: their machines by scale tier and machine name, tasks and environment.
-
-Python packages of Vertex AI's jobs become staged code in containers, where their image is past its end.
-"""
+"""Worker pools of a migrated job: their machines by scale tier and machine name, tasks and environment."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import date
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec import Struct
 
-from reconciler.base.diagnostics import Keys
 from reconciler.manifests.known_values import region_doubt
 from reconciler.manifests.training_images import (
-    has_ended,
     training_image_name,
     training_image_uri,
     training_images,
 )
 from reconciler.model.manifest import AIPLATFORM_V1
-from reconciler.operations.migrating.report import (
-    MachineRule,
-    Obstacle,
-    Report,
-    Row,
-    dependencies,
-    mapping,
-    rules,
-)
-from reconciler.packaging.source_tree import SourceFile
+from reconciler.operations.migrating.report import Report, mapping
+from reconciler.operations.migrating.rules import MachineRule, rules
 
 Json = dict[str, Any]
 ROLES = ("master", "worker", "parameterServer", "evaluator")
 """AI Platform's roles, in the order of Vertex AI's pools."""
 
 POOLS = "workerPoolSpecs"
-_TRIAL, _PACKAGE, _CONTAINER = "trialJobSpec", "pythonPackageSpec", "containerSpec"
+TRIAL, PACKAGE, CONTAINER = "trialJobSpec", "pythonPackageSpec", "containerSpec"
 _LOST_PODS, _OTHER_POD = ("TPU_V2_POD", "TPU_V3_POD"), "TPU_V4_POD"
 _K80, _T4, _MOST_T4 = "NVIDIA_TESLA_K80", "NVIDIA_TESLA_T4", 4
 _WEEK = 7 * 24 * 3600
@@ -208,8 +193,8 @@ def task_of(given: Json, machines: Machines, words: list[str], region: str) -> J
     config = mapping(given.get(f"{machines.role}Config"))
     own_image = config.get("imageUri") or mapping(given.get("masterConfig")).get("imageUri", "")
     if own_image and "pythonModule" not in given:
-        return {_CONTAINER: _container(own_image, config, given, words)}
-    return {_PACKAGE: _python_package(given, machines, args, own_image, region)}
+        return {CONTAINER: _container(own_image, config, given, words)}
+    return {PACKAGE: _python_package(given, machines, args, own_image, region)}
 
 
 def _container(image: str, config: Mapping[str, Any], given: Json, words: list[str]) -> Json:
@@ -257,7 +242,7 @@ def report_task(
     `overridden` and `image` are those of `convert`.
     """
     for field in ("packageUris", "pythonModule", "args", "runtimeVersion", "pythonVersion"):
-        spec = _PACKAGE if "pythonModule" in given else _CONTAINER
+        spec = PACKAGE if "pythonModule" in given else CONTAINER
         target = "executorImageUri" if field.endswith("Version") else field
         report.move((field,), (POOLS, 0, spec, target))
     is_package = "pythonModule" in given
@@ -266,12 +251,12 @@ def report_task(
         pool = (POOLS, ROLES.index(role))
         if "imageUri" in config:
             rule = "executor" if is_package else "image"
-            new = (_PACKAGE, "executorImageUri") if is_package else (_CONTAINER, "imageUri")
+            new = (PACKAGE, "executorImageUri") if is_package else (CONTAINER, "imageUri")
             report.add(rule, (*keys, "imageUri"), (*pool, *new), role=role)
         if "containerCommand" in config or "containerArgs" in config:
             report.add("command", (*keys, "containerArgs"), role=role)
-            report.move((*keys, "containerCommand"), (*pool, _CONTAINER, "command"))
-            report.move((*keys, "containerArgs"), (*pool, _CONTAINER, "args"))
+            report.move((*keys, "containerCommand"), (*pool, CONTAINER, "command"))
+            report.move((*keys, "containerArgs"), (*pool, CONTAINER, "args"))
         if "tpuTfVersion" in config:
             report.add("tpuTfVersion", (*keys, "tpuTfVersion"), role=role)
     if is_package:
@@ -338,153 +323,3 @@ def _primary_was_master(given: Json) -> bool:
     if mapping(given.get("masterConfig")).get("imageUri"):
         return True
     return str(given.get("runtimeVersion", "")).startswith("1.")
-
-
-# --- Packages in containers -----------------------------------------------------------------------------
-
-_RENAMED = {_PACKAGE: _CONTAINER, "executorImageUri": "imageUri"}
-_FRAMEWORKS = {
-    "tf": "TensorFlow",
-    "pytorch": "PyTorch",
-    "sklearn": "scikit-learn",
-    "scikit-learn": "scikit-learn",
-    "xgboost": "XGBoost",
-    "ray": "Ray",
-}
-_IMAGE_NAME = re.compile(r"(?P<framework>[a-z-]+)-[a-z]+\.(?P<version>[0-9]+(?:-[0-9]+)*)(?:\..*)?")
-_NOT_STAGED = "a container gets the code from a folder of the repository, and this job's is elsewhere"
-_STAGE_IT = 'put the code into a folder, and write "package: {path: …}" in place of "packageUris"'
-
-
-class Containers(Struct, frozen=True):
-    """Job whose containers run its package.
-
-    Attributes:
-        spec: The new `spec`.
-        module: The module for `package.module`.
-        ended: The names of the images that are replaced, sorted.
-        image: The image in place of them.
-    """
-
-    spec: Json
-    module: str
-    ended: tuple[str, ...]
-    image: str
-
-
-def in_containers(spec: Json, image: str, today: date) -> Containers | list[Obstacle] | None:
-    """Return a job of Vertex AI with its Python package in containers.
-
-    Args:
-        spec: The `spec` of a CustomJob or HyperparameterTuningJob.
-        image: The image that replaces those past their end; other images stay.
-        today: The day that decides which images are past their end.
-
-    Returns:
-        None if no pool's executor image is past its end. The obstacles, with paths in `spec`, if a person
-        has to decide.
-    """
-    above: Keys = (_TRIAL,) if _TRIAL in spec else ()
-    job_spec = mapping(spec.get(_TRIAL, spec))
-    pools = [(index, mapping(pool)) for index, pool in enumerate(job_spec[POOLS])]
-    packages = {index: pool[_PACKAGE] for index, pool in pools if _PACKAGE in pool}
-    uris = [each["executorImageUri"] for each in packages.values()]
-    ended = sorted({training_image_name(uri) for uri in uris if has_ended(uri, today)})
-    if not ended:
-        return None
-    if obstacles := [*_obstacles((*above, POOLS), pools)]:
-        return obstacles
-    new = [_with_container(dict(pool), image, today) for _, pool in pools]
-    whole = {**job_spec, POOLS: new}
-    module = next(str(each["pythonModule"]) for each in packages.values())
-    return Containers({**spec, _TRIAL: whole} if above else whole, module, tuple(ended), image)
-
-
-def renamed_for_container(keys: Keys) -> Keys:
-    """Return the path of a pool's field after its package moved to a container."""
-    return tuple(_RENAMED.get(key, key) if isinstance(key, str) else key for key in keys)
-
-
-def moves_to_container(spec: Json) -> dict[Keys, Keys]:
-    """Return the new path of each field of a `spec` that gets another name in a container."""
-    above: Keys = (_TRIAL,) if _TRIAL in spec else ()
-    places = [
-        (*above, POOLS, index, _PACKAGE) for index, _ in enumerate(mapping(spec.get(_TRIAL, spec))[POOLS])
-    ]
-    fields = [keys for place in places for keys in (place, (*place, "executorImageUri"))]
-    return {keys: renamed_for_container(keys) for keys in fields}
-
-
-def _obstacles(above: Keys, pools: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[Obstacle]:
-    """Yield what the container form can't express."""
-    module = ""
-    for index, pool in pools:
-        package = mapping(pool.get(_PACKAGE))
-        if _CONTAINER in pool:
-            message = "this pool runs a container of its own, which would run the package's module too"
-            yield Obstacle((*above, index, _CONTAINER), message, "write containers for all pools by hand")
-        if package.get("packageUris"):
-            yield Obstacle((*above, index, _PACKAGE, "packageUris"), _NOT_STAGED, _STAGE_IT)
-        if package and package["pythonModule"] != (module := module or package["pythonModule"]):
-            message = f"the pools run different modules, and containers run one: {module}"
-            hint = "let that module choose by CLUSTER_SPEC what a replica does"
-            yield Obstacle((*above, index, _PACKAGE, "pythonModule"), message, hint)
-
-
-def _with_container(pool: Json, image: str, today: date) -> Json:
-    if _PACKAGE not in pool:
-        return pool
-    package = pool[_PACKAGE]
-    uri = package["executorImageUri"]
-    container = {"imageUri": image if has_ended(uri, today) else uri}
-    container |= {field: package[field] for field in ("args", "env") if field in package}
-    return {key if key != _PACKAGE else _CONTAINER: pool[key] for key in pool} | {_CONTAINER: container}
-
-
-def report_containers(made: Containers, files: Sequence[SourceFile], folder: str, report: Report) -> None:
-    """Report the container form, in place of the rows about the images that it replaces.
-
-    Args:
-        made: The container form.
-        files: The files of the package.
-        folder: The package's folder, relative to the repository's root.
-        report: The report of the job.
-    """
-    rule, rows = rules().fields["container"], []
-    sentence = rule.sentence.format(
-        images=" and ".join(made.ended),
-        date=max(training_images()[name].end_of_availability for name in made.ended),
-        container=made.image,
-        frameworks=" and ".join(dict.fromkeys(map(framework, made.ended))),
-    )
-    about_images = [row for row in report.rows if row.target.endswith("executorImageUri")]
-    for row in report.rows:
-        if row.target == _PACKAGE:
-            rows.append(Row(row.source, f"{_CONTAINER}, package", "translated", row.sentence, row.keys))
-        elif row not in about_images and row.target != "the same image":
-            rows.append(row)
-    source, keys = (
-        (about_images[0].source, about_images[0].keys)
-        if about_images
-        else (rule.source, _first_executor_image(made))
-    )
-    report.rows = [*rows, Row(source, rule.target, rule.verdict, sentence, keys)]
-    if found := dependencies(files):
-        lock = f"{folder}/requirements.lock"
-        name = "dependencies" if found.found else "computed dependencies"
-        report.add(name, file=f"{folder}/{found.file}", found=", ".join(found.found), lock=lock)
-
-
-def framework(name: str) -> str:
-    """Return the framework of a prebuilt image, such as "TensorFlow 2.11"."""
-    match = _IMAGE_NAME.fullmatch(name)
-    assert match is not None, "every prebuilt image is named for its framework"
-    return f"{_FRAMEWORKS[match['framework']]} {match['version'].replace('-', '.')}"
-
-
-def _first_executor_image(made: Containers) -> Keys:
-    """Return the path, in the old `spec`, of the first pool's executor image."""
-    above: Keys = (_TRIAL,) if _TRIAL in made.spec else ()
-    pools = mapping(made.spec.get(_TRIAL, made.spec))[POOLS]
-    index = next(index for index, pool in enumerate(pools) if _CONTAINER in pool)
-    return (*above, POOLS, index, _PACKAGE, "executorImageUri")

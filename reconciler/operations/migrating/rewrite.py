@@ -19,6 +19,7 @@ from reconciler.manifests.yaml_load import load_documents
 from reconciler.operations.importing.manifest import yaml_text
 from reconciler.operations.migrating.pools import (
     POOLS,
+    TRIAL,
     Machines,
     fits_flex_start,
     machines_of,
@@ -29,7 +30,6 @@ from reconciler.operations.migrating.pools import (
 )
 from reconciler.operations.migrating.report import Report, mapping
 
-_TRIAL = "trialJobSpec"
 _DEFAULT_METRIC = "training/hptuning/metric"
 _SCALES = "scaleType"
 
@@ -91,8 +91,8 @@ def convert(
         report.add("key", ("encryptionConfig", "kmsKeyName"))
     if "hyperparameters" in given:
         # What moved into the job's spec moves once more.
-        report.moves = {old: (_TRIAL, *new) for old, new in report.moves.items()}
-        whole = {**_study(dict(given["hyperparameters"]), report), _TRIAL: spec, **encryption}
+        report.moves = {old: (TRIAL, *new) for old, new in report.moves.items()}
+        whole = {**_study(dict(given["hyperparameters"]), report), TRIAL: spec, **encryption}
         return Converted("HyperparameterTuningJob", whole, replicas, report)
     return Converted("CustomJob", {**spec, **encryption}, replicas, report)
 

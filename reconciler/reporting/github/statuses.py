@@ -11,7 +11,8 @@ from typing import Any, get_args
 
 from reconciler.base.http import Transport
 from reconciler.base.http.connections import time_since_boot
-from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError, GitHubSettings
+from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError
+from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.status import CommitStatus, Freshness, StatusState, freshness
 
 # Number of statuses that are posted without pauses: a short series needs none.
