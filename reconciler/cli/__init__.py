@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError, machine_error
 from reconciler.base.sanitize import one_line
-from reconciler.cli.arguments import parse, parser_of
+from reconciler.cli.arguments import command_first, parse, parser_of
 
 if TYPE_CHECKING:
     from reconciler.base.diagnostics import Problem
@@ -51,7 +51,7 @@ def _run(argv: Sequence[str], log_format: str) -> int:
         if "_ARGCOMPLETE" in os.environ:  # set by the shell's script alone
             from reconciler.cli.completion import complete
 
-            complete(parser_of([]))
+            complete(parser_of(command_first(os.environ.get("COMP_LINE", "").split()[1:])))
         arguments = parse(argv)
         code: int = arguments.command(arguments)
         return int(code)

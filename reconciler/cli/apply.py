@@ -1,4 +1,4 @@
-"""The command `apply`."""
+"""`reconciler apply`: submissions, retries and cancels, as planned."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from reconciler.cli import (
 from reconciler.cli.actions import has_summary, print_unposted
 from reconciler.cli.apply_actions import Failure, show_ends, show_invalid, show_plan, show_refused
 from reconciler.cli.context import Context, confirm, context_of, is_by_hand, selection_of
+from reconciler.cli.flag_types import digest, terminal_columns
+from reconciler.cli.flags import FULL, YES, add_format, add_paths, add_selection
 from reconciler.cli.logs import print_ends
 from reconciler.cli.progress import progress, submitting
-from reconciler.cli.values import terminal_columns
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session
 from reconciler.model.applied_tree import Relation, TreeFinding
@@ -49,6 +50,23 @@ from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.look import FULL_AFTER, look
+
+EXAMPLES = "reconciler apply --wait"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add = parser.add_argument
+    add_paths(parser)
+    add_selection(parser)
+    add_format(parser, "text", "json")
+    add("--full", action="store_true", help=FULL)
+    add("--wait", action="store_true", help="wait until the jobs end; exit 1 unless all have succeeded")
+    add("--logs", action="store_true", help="with --wait, print the end of each failed job's log")
+    add("--allow-older", action="store_true", help="apply a checkout although a newer one was applied")
+    add("--plan-digest", type=digest, metavar="sha256:…", help="apply only if the plan still has this digest")
+    add("--yes", action="store_true", help=YES)
+
 
 WAITING_PATIENCE = 7200.0
 """Seconds that `--wait` waits for unknown outcomes: longer than most requests take to be settled.

@@ -1,4 +1,4 @@
-"""The command `init`."""
+"""`reconciler init`: the set-up of a repository."""
 
 from __future__ import annotations
 
@@ -16,6 +16,37 @@ from reconciler.operations.init.claims_bucket import Prepared, prepare_claims
 from reconciler.operations.init.files import EXAMPLE, README, Setup, files_of
 from reconciler.operations.init.next_steps import Step, uncommitted
 from reconciler.operations.init.questions import Flags, flag, other_workflows, read_setup
+
+EXAMPLES = """reconciler init
+  reconciler init --steps github
+  reconciler init --claims --env production"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add = parser.add_argument
+    add("--action", metavar="OWNER/REPO@SHA", help="the commit of reconciler that the workflows use")
+    add("--engine", choices=("local", "google"), help="where jobs run (default: local)")
+    google = parser.add_argument_group("with --engine google; --env names the environment (production)")
+    google.add_argument("--project", metavar="ID", help="project ID")
+    google.add_argument("--location", metavar="REGION", help="the region, such as us-central1")
+    google.add_argument("--staging-bucket", metavar="BUCKET", help="bucket for uploaded packages")
+    google.add_argument(
+        "--claims-bucket", metavar="BUCKET", help="bucket for claims (default: STAGING-BUCKET-claims)"
+    )
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--steps",
+        choices=("github", "google"),
+        help="write nothing; print the commands that set up GitHub or Google Cloud",
+    )
+    instead.add_argument(
+        "--claims",
+        action="store_true",
+        help="only create the environment's claims bucket if it is missing, and print the permissions "
+        "that each account needs",
+    )
+
 
 _FLAGS = ("action", "engine", "project", "location", "staging_bucket", "claims_bucket")
 

@@ -18,11 +18,30 @@ from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError
 from reconciler.base.sanitize import is_on_runner, lines, one_line
 from reconciler.cli import print_message
 from reconciler.cli.context import context_of, events, found_run, run_of
+from reconciler.cli.flag_types import trial
+from reconciler.cli.flags import add_name
 from reconciler.google.job_log import JobLog
 from reconciler.google.session import Session
 from reconciler.model.cause import Cause, cause_of
 from reconciler.model.job import SERVICE, ActualJob, LogEntry, State, Trials
 from reconciler.submission.claims_upkeep import with_reason
+
+EXAMPLES = """reconciler logs census-income --follow
+  reconciler logs census-tuned --trial 3 --replica workerpool0-0"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add = parser.add_argument
+    add_name(parser)
+    add("-f", "--follow", action="store_true", help="keep printing until the job has ended")
+    add(
+        "--replica",
+        metavar="REPLICA",
+        help="only this replica, such as workerpool1-0 or worker-replica-0; service: the service's messages",
+    )
+    add("--trial", type=trial, metavar="N", help="only this trial of a tuning job, counted from 1")
+
 
 _MOST_REMEMBERED = 100_000
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The command `migrate`: manifests of AI Platform's jobs, or of ended images, as manifests for Vertex AI."""
+"""`reconciler migrate`: manifests of AI Platform's jobs, or of ended images, as manifests for Vertex AI."""
 
 from __future__ import annotations
 
@@ -14,12 +14,27 @@ from reconciler.base.replaced_files import replace_files
 from reconciler.base.sanitize import one_line
 from reconciler.cli import print_json, print_message, print_paged, print_problems
 from reconciler.cli.context import context_of
+from reconciler.cli.flags import add_format, add_paths
 from reconciler.model.plan import FORMAT_VERSION
 from reconciler.operations.migrating.jobs import MigratedJob, Migration, Options, migrate
 from reconciler.operations.migrating.report import Row
 from reconciler.operations.migrating.rules import VERDICTS
 from reconciler.output.document import code, fence, text
 from reconciler.output.document import joined as blocks
+
+EXAMPLES = """reconciler migrate jobs/census.yaml
+  reconciler migrate --write --format markdown > migration.md"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add = parser.add_argument
+    add_paths(parser)
+    add_format(parser, "text", "markdown", "json")
+    add("--write", action="store_true", help="replace the manifests: all of them or none")
+    add("--run", action="store_true", help="don't suspend the migrated jobs: the next apply submits them")
+    add("--image", help="the image that runs Python packages, in containers, whose image is past its end")
+
 
 _EXACT = VERDICTS[-1]
 

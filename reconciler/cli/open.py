@@ -1,4 +1,4 @@
-"""The command `open`: live pages for a browser of this machine."""
+"""`reconciler open`: live pages for a browser of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from pathlib import Path
 from reconciler.base.errors import ExitCode, ReconcilerError
 from reconciler.cli import print_error, print_message
 from reconciler.cli.context import context_of
+from reconciler.cli.flag_types import port
 from reconciler.manifests.settings import find_root
+
+EXAMPLES = "reconciler open"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    parser.add_argument("--no-browser", action="store_true", help="print the link without opening a browser")
+    parser.add_argument("--port", type=port, metavar="N", help="port to listen on (default: any free port)")
+
 
 ELSEWHERE = "run `reconciler open`"
 """Where to get a link to live pages; in place of the link itself, where others may read it in a log."""

@@ -1,4 +1,4 @@
-"""The command `plan`."""
+"""`reconciler plan`: what apply would do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, Refu
 from reconciler.cli import has_colours, json_text, print_lines, print_problems
 from reconciler.cli.actions import links
 from reconciler.cli.context import context_of, is_by_hand, selection_of
-from reconciler.cli.values import terminal_columns
+from reconciler.cli.flag_types import terminal_columns
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
 from reconciler.model.plan import Action, Plan, Target
 from reconciler.operations.load_desired import load_desired
@@ -32,6 +32,29 @@ from reconciler.submission.look import look
 
 if TYPE_CHECKING:
     from reconciler.output.markdown import Merge
+from reconciler.cli.flag_types import path
+from reconciler.cli.flags import FULL, add_format, add_paths, add_selection
+
+EXAMPLES = """reconciler plan --detailed-exitcode
+  reconciler plan --base origin/main --format markdown"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add = parser.add_argument
+    add_paths(parser)
+    add_selection(parser)
+    add_format(parser, "text", "json", "markdown")
+    add("--base", metavar="REF", help="show the changes since HEAD left REF, offline; exit 4 over a limit")
+    add(
+        "--output-dir",
+        type=path,
+        metavar="DIR",
+        help="with --base, also write comment.md, summary.md and plan.md to DIR",
+    )
+    add("--detailed-exitcode", action="store_true", help="exit 2 if there are changes to apply")
+    add("--drift", action="store_true", help="with --detailed-exitcode, exit 2 for drift too")
+    add("--full", action="store_true", help=FULL)
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -1,4 +1,4 @@
-"""The command `report`: commit statuses, the comment on a pull request, and pages to look at."""
+"""`reconciler report`: commit statuses, the comment on a pull request, and pages to look at."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from reconciler.base.errors import ExitCode, InvalidError, UsageError, check_mac
 from reconciler.cli import print_error, print_lines, print_message
 from reconciler.cli.actions import print_unposted
 from reconciler.cli.context import context_of
+from reconciler.cli.flag_types import count, path
 from reconciler.git.commit import commit_of
 from reconciler.manifests.settings import LOCAL, find_root
 from reconciler.operations.follow_up import load_or_report
@@ -39,6 +40,37 @@ from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_b
 from reconciler.reporting.github.event import is_from_fork, pull_request
 from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.look import look
+
+EXAMPLES = """reconciler report
+  reconciler report --html report"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--comment",
+        type=path,
+        metavar="FILE",
+        help="only write FILE as this run's comment on its pull request",
+    )
+    instead.add_argument(
+        "--html",
+        type=path,
+        metavar="DIR",
+        help="only write the report as HTML pages to DIR",
+    )
+    add = parser.add_argument_group("with --html").add_argument
+    add("--logs", action="store_true", help="include the last lines of each job's log")
+    add(
+        "--env-values",
+        action="store_true",
+        help="include the values of environment variables",
+    )
+    add("--limit", type=count, metavar="N", help="write pages for the newest N runs (default: 1000)")
+    add("--timezone", metavar="ZONE", help="time zone, such as Europe/Berlin (default: UTC)")
+    add("--force", action="store_true", help="write even if DIR contains other files")
+
 
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
 _UNAUTHORIZED = "GITHUB_TOKEN is not set: no comment was written"

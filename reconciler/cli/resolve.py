@@ -1,4 +1,4 @@
-"""The command `resolve`."""
+"""`reconciler resolve`: the end of a submission whose outcome is unknown."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from reconciler.base.errors import ExitCode, NotFoundError, RefusedError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of
+from reconciler.cli.flags import complete_with, job_names
 from reconciler.google.session import Session
 from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimState
@@ -23,6 +24,19 @@ from reconciler.planning.attempts import keys_of
 from reconciler.planning.limits import check_limit
 from reconciler.submission.observe import Observed, observe
 from reconciler.submission.protocol import Submitter
+
+EXAMPLES = "reconciler resolve census-income --resubmit"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    name = parser.add_argument(
+        "name", metavar="NAME", help="a job name, or a base name with one unresolved submission"
+    )
+    complete_with(name, job_names)
+    add = parser.add_mutually_exclusive_group(required=True).add_argument
+    add("--resubmit", action="store_true", help="submit it again once no earlier request can create a job")
+    add("--give-up", action="store_true", help="don't submit it again; adopt its job if it appears after all")
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -1,4 +1,4 @@
-"""The command `run`: a program of the user's whose requests to Google reach the embedded training service."""
+"""`reconciler run`: a program of the user's whose requests to Google reach the embedded training service."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from pathlib import Path
 
 from reconciler.base.errors import UsageError
 from reconciler.cli.context import context_of
-from reconciler.cli.service import clients, flat
+from reconciler.cli.env import clients, flat
 from reconciler.google.embedded import led_to_service
+
+EXAMPLES = "reconciler run -- python submit.py"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    parser.add_argument("words", nargs="*", metavar="-- PROGRAM", help="the program and its arguments")
+
 
 _BY_SIGNAL = 128  # plus the signal's number, as shells report it
 

@@ -1,10 +1,8 @@
-"""The commands `status` and `show`."""
+"""`reconciler status`: jobs and their states."""
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -15,19 +13,44 @@ from msgspec.structs import replace
 
 from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
-from reconciler.cli import has_colours, print_error, print_json, print_json_rows, print_lines, print_paged
+from reconciler.cli import has_colours, print_error, print_json_rows, print_lines, print_paged
 from reconciler.cli.context import context_of, readable_jobs, selection_of
-from reconciler.cli.values import terminal_columns
+from reconciler.cli.flag_types import count, terminal_columns, words
+from reconciler.cli.flags import add_format, add_labels, complete_with, job_names
 from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.plan import wanted_of
-from reconciler.output.json import details_json, job_json
+from reconciler.output.json import job_json
 from reconciler.output.terminal import number_text
 from reconciler.planning.outcome import Condition, JobStatus
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from reconciler.submission.look import Look, look
+
+EXAMPLES = """reconciler status -l team=risk --state failed
+  reconciler status --all census-income"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add = parser.add_argument
+    names = add("names", nargs="*", metavar="NAME", help="base names or job names (default: all)")
+    complete_with(names, job_names)
+    add_format(parser, "text", "json")
+    add_labels(parser)
+    state = add(
+        "--state",
+        type=words,
+        action="extend",
+        metavar="STATE",
+        help="only jobs in this state: failed, running, held, …",
+    )
+    complete_with(state, lambda **_: [condition.replace(" ", "-") for condition in Condition])
+    add("--limit", type=count, metavar="N", help="show at most N jobs, the most urgent first")
+    add("--all", action="store_true", help="include earlier runs, newest first")
+    add("--wide", action="store_true", help="show more columns, without truncation")
+
 
 _MOST_RESULTS = 30
 """Runs whose results a table shows."""
@@ -148,29 +171,3 @@ def _result(session: Session, run: ActualJob) -> tuple[str, str]:
     (goal,) = study.goals
     metric = goal.metric.rpartition("/")[2]
     return run.resource, f"{metric} {number_text(study.best.metrics[goal.metric])}"
-
-
-def show(arguments: argparse.Namespace) -> ExitCode:
-    """Print all that is known of one job."""
-    # Imported here, as `status` needs neither.
-    from reconciler.operations.show import find_job, job_details
-    from reconciler.output.details import details_text, resource_yaml
-
-    context = context_of(arguments)
-    with context.session(start=False) as session:
-        job = find_job(session, arguments.name)
-        if arguments.format == "yaml":
-            print(resource_yaml(job.resource()), end="")
-            return ExitCode.DONE
-        details = job_details(session, job, os.environ)
-    if arguments.format == "json":
-        print_json(details_json(details))
-    else:
-        colour = has_colours(sys.stdout)
-        print(details_text(details, datetime.now(UTC), _width(), colour=colour))
-    return ExitCode.DONE
-
-
-def _width() -> int | None:
-    """Return the terminal's columns; None for a pipe or a file, where nothing is cut or wrapped."""
-    return shutil.get_terminal_size((0, 0)).columns or None

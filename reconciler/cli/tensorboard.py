@@ -12,8 +12,21 @@ from pathlib import Path
 
 from reconciler.base.errors import ExitCode, NotFoundError
 from reconciler.cli.context import context_of, newest_run
+from reconciler.cli.flag_types import port
+from reconciler.cli.flags import add_name
 from reconciler.google.session import Session
 from reconciler.model.job import ActualJob
+
+EXAMPLES = "reconciler tensorboard census-income --port 6006"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add_name(parser)
+    parser.add_argument(
+        "--port", type=port, metavar="N", help="local port (default: 6006, or the next free one)"
+    )
+
 
 _ENDS_WITHIN = 10.0
 

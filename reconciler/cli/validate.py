@@ -1,4 +1,4 @@
-"""The commands `validate` and `schema`."""
+"""`reconciler validate`: the check of manifests, offline."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from datetime import date
 from pathlib import Path
 
 from reconciler.base.diagnostics import Problem, capped
-from reconciler.base.errors import ExitCode, InvalidError, NotFoundError
+from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli import print_json
 from reconciler.cli.actions import in_checkout
+from reconciler.cli.flags import add_format, add_paths
 from reconciler.git.index import GitIndex
-from reconciler.manifests import schemas
 from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.settings import check_found, find_root, load_config
 from reconciler.manifests.training_images import image_warnings
@@ -22,6 +22,17 @@ from reconciler.model.manifest import Manifest
 from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.output.json import validation_json
 from reconciler.output.text import validation_github, validation_text
+
+EXAMPLES = "reconciler validate jobs/"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add_paths(parser)
+    add_format(parser, "text", "json", "github")
+    parser.add_argument(
+        "--strict", action="store_true", help="treat warnings, such as an unknown machine type, as errors"
+    )
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -52,16 +63,6 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         files = found.files and found.files + bool(config.warnings)
         print(validation_text(files, problems))
     return ExitCode.INVALID if errors or (problems and arguments.strict) else ExitCode.DONE
-
-
-def print_schema(arguments: argparse.Namespace) -> ExitCode:
-    """Print the JSON Schema of a kind, or of any manifest."""
-    names = {kind: name for (_, kind), name in schemas.KINDS.items()}
-    if arguments.kind not in (None, *names):
-        known = ", ".join(sorted(names))
-        raise NotFoundError(f'there is no kind "{arguments.kind}"', hint=f"the kinds are {known}")
-    print_json(schemas.document(names.get(arguments.kind, schemas.ANY_KIND)))
-    return ExitCode.DONE
 
 
 def _code_problems(root: Path, manifests: Sequence[Manifest], index: GitIndex) -> list[Problem]:

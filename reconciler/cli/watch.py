@@ -1,4 +1,4 @@
-"""The command `watch`."""
+"""`reconciler watch`: an apply on every change."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from reconciler.base.errors import ExitCode, InvalidError, ServiceError, UsageEr
 from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
 from reconciler.cli.context import events
+from reconciler.cli.flag_types import seconds, settling
 from reconciler.cli.open import ELSEWHERE
 from reconciler.google.embedded import check_installed
 from reconciler.manifests.settings import find_root, load_config
@@ -32,6 +33,38 @@ from reconciler.operations.watch.rest import SETTLES_IN
 from reconciler.operations.watch.source import FolderWatcher, WorkTree
 from reconciler.operations.watch.wakeups import LONGEST_BACKOFF, Wakes
 from reconciler.reporting.github.settings import DEFAULT_API_URL
+
+EXAMPLES = "reconciler watch --listen 127.0.0.1:9464"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add = parser.add_argument
+    remote = parser.add_argument_group("watch a remote branch instead of the local files")
+    remote.add_argument("--remote", metavar="URL", help="https, ssh or file URL; cloned to a separate folder")
+    remote.add_argument("--branch", metavar="NAME", help="branch to watch (default: main)")
+    remote.add_argument(
+        "--interval", type=seconds, metavar="SECONDS", help="time between fetches (default: 60)"
+    )
+    add(
+        "--resync",
+        type=seconds,
+        default=300.0,
+        metavar="SECONDS",
+        help="maximum time between passes (default: 300)",
+    )
+    add(
+        "--settle",
+        type=settling,
+        metavar="SECONDS",
+        help="on Google Cloud, time without a change before changes are applied (default: 10, at most 120)",
+    )
+    add(
+        "--listen",
+        metavar="127.0.0.1:PORT",
+        help="serve /healthz, /metrics and the pages to this machine only",
+    )
+
 
 DEFAULT_BRANCH = "main"
 DEFAULT_INTERVAL = 60.0

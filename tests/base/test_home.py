@@ -126,7 +126,7 @@ def test_every_command_refuses_home_that_another_user_made(strange: Repository) 
 
 
 def test_list_of_commands_is_whole() -> None:
-    names = {spec.name for spec in arguments._COMMANDS}
+    names = {*arguments.COMMANDS}
     assert {command.split()[0] for command in COMMANDS} == names - arguments._WITHOUT_HOME
     assert {"completion", "schema", "trust"} == arguments._WITHOUT_HOME
 

@@ -285,7 +285,7 @@ def test_a_person_s_cancel_that_can_t_be_recorded_is_no_success(local: Team, tmp
         until(lambda: local.runs()[0] == (GOOD, "CANCELLING"))
         stopped.kill()
     name = local.service.jobs(*local.place)[-1]["displayName"]
-    program = wrapped(tmp_path, "from reconciler.cli import job\njob.record_cancel = refuse_record")
+    program = wrapped(tmp_path, "from reconciler.cli import cancel\ncancel.record_cancel = refuse_record")
     process = local.author.start("cancel", name, "--yes", program=program, **local.environ)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1

@@ -1,4 +1,4 @@
-"""The commands `serve` and `env`: the embedded training service, and what its other clients need."""
+"""`reconciler env`: settings for other clients of the embedded training service."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from typing import NamedTuple
 
 from reconciler.base.errors import ExitCode, ServiceError, UsageError
 from reconciler.base.safe_files import opened_folder, replace_file
-from reconciler.base.state_dir import prepare_home
 from reconciler.base.state_dir_trust import home_of
 from reconciler.cli.context import Context, context_of
-from reconciler.cli.open import serve_pages
 from reconciler.google.embedded import (
     NEVER,
-    EmbeddedService,
     address_of,
-    check_installed,
     clients_of,
-    service_command,
 )
-from reconciler.manifests.settings import find_root
+
+EXAMPLES = 'eval "$(reconciler env)"'
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    forms = ("shell", "json", "python")
+    parser.add_argument("--format", choices=forms, default="shell", help="output format (default: shell)")
+
 
 _CREDENTIALS, _TOKEN = "credentials.json", "token"
 
@@ -89,22 +92,7 @@ class Client(NamedTuple):
     location: str
 
 
-def serve(arguments: argparse.Namespace) -> ExitCode:
-    """Run the embedded training service in this process, or stop the running service."""
-    check_installed()
-    home = home_of(find_root(Path.cwd()), os.environ)
-    if not arguments.stop:
-        prepare_home(home, os.environ)
-        serve_pages(arguments.env, arguments.log_format)
-        command = service_command(home, stay=True, port=arguments.port)
-        os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
-    with EmbeddedService(home.path, start=False, checkout=home.checkout) as service:
-        ran = service.stop()
-    print("the embedded service has stopped" if ran else "no embedded service is running here")
-    return ExitCode.DONE
-
-
-def print_settings(arguments: argparse.Namespace) -> ExitCode:
+def run(arguments: argparse.Namespace) -> ExitCode:
     """Print what other people's clients need to use the embedded service, which is started if needed."""
     client, groups, _ = clients(context_of(arguments))
     print({"shell": _shell, "json": _json, "python": _python}[arguments.format](client, groups))

@@ -1,95 +1,40 @@
-"""The commands `cancel`, `render` and `rerun`: jobs that a person names."""
+"""`reconciler cancel`: the ends of runs that a person names."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from datetime import UTC, datetime
 
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
-from reconciler.base.replaced_files import write_file
 from reconciler.base.sanitize import one_line
-from reconciler.cli import print_error, print_json, print_lines
+from reconciler.cli import print_error, print_lines
 from reconciler.cli.context import Context, confirm, context_of, newest_run, readable_jobs, selection_of
+from reconciler.cli.flags import YES, add_labels, complete_with, job_names
 from reconciler.cli.progress import progress
-from reconciler.git.commit import commit_file
 from reconciler.google.session import Session
-from reconciler.manifests.yaml_load import position_in, with_rerun
-from reconciler.model.claim import BY_COMMAND, ClaimId
+from reconciler.model.claim import BY_COMMAND
 from reconciler.model.job import ActualJob, State
-from reconciler.model.manifest import Manifest
-from reconciler.model.naming import label_of
-from reconciler.model.plan import DesiredJob
 from reconciler.model.selection import Selection
-from reconciler.model.stand_ins import CodeUse
-from reconciler.operations.execute import labels_of
-from reconciler.operations.load_desired import load_desired
-from reconciler.operations.origin import origin_of
-from reconciler.operations.plan import request_body
 from reconciler.operations.wait import awaited, wait
-from reconciler.planning.attempts import base_of
 from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.claims_upkeep import cancel, record_cancel
 from reconciler.submission.observe import observe
 
+EXAMPLES = """reconciler cancel census-income
+  reconciler cancel -l stage=dev"""
 
-def render(arguments: argparse.Namespace) -> ExitCode:
-    """Print the body that a first submission of the job would send."""
-    # Only the id of the request is missing: each submission has a new one.
-    context = context_of(arguments)
-    desired = load_desired(context.config, context.environment, [], use=CodeUse.STAGED)
-    base = arguments.name.replace("-", "_")
-    for job in desired.jobs:
-        if job.job_name == arguments.name or job.manifest.base_name == base:
-            origin = origin_of(context.config, desired, [job], os.environ, whole=False)
-            id, commit = ClaimId(label_of(job.identity)), origin.commit_of(job)
-            labels = labels_of(job, context.config.source, commit, id, context.environment.instance)
-            print_json(request_body(job, desired, context.environment.staging_bucket, job.job_name, labels))
-            return ExitCode.DONE
-    raise NotFoundError(
-        f'no manifest is named "{arguments.name}"',
-        hint="render shows manifests as they are now, not earlier runs",
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    names = parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="base names (the newest run of each) or job names"
     )
+    complete_with(names, job_names)
+    add_labels(parser)
+    parser.add_argument("--yes", action="store_true", help=YES)
 
 
-def rerun(arguments: argparse.Namespace) -> ExitCode:
-    """Change `rerun` in a job's manifest, so that the next apply runs the same content again."""
-    context = context_of(arguments)
-    root = context.config.root
-    manifest = _named(arguments.name, load_desired(context.config, context.environment, []).jobs)
-    file = root / manifest.path
-    value = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
-    if manifest.reconcile.rerun == value:
-        raise ReconcilerError(f'{manifest.path} already has this "rerun"', hint="try again in a second")
-    try:
-        data = with_rerun(file.read_bytes(), manifest.line, value)
-        committed = ""
-        if arguments.commit:
-            committed = commit_file(root, manifest.path, data, f"Run {manifest.name} again")
-        else:
-            write_file(file, data)
-    except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else error
-        line, _ = position_in(file, ("reconcile",), manifest.line)
-        hint = f'write it there yourself: reconcile: {{rerun: "{value}"}}'
-        raise ReconcilerError(f"can't edit {manifest.path}:{line}: {said}", hint=hint) from None
-    line, _ = position_in(file, ("reconcile", "rerun"), manifest.line)
-    done = f"committed as {committed[:12]}" if committed else "commit it"
-    print(one_line(f'{manifest.path}:{line}: rerun is "{value}"; {done}, and the next apply runs it again'))
-    return ExitCode.DONE
-
-
-def _named(name: str, jobs: tuple[DesiredJob, ...]) -> Manifest:
-    """Return the manifest of a base name, or of the name of any of its runs; raise NotFoundError."""
-    bases = (name.replace("-", "_"), base_of(name))
-    for job in jobs:
-        if job.manifest.base_name in bases:
-            return job.manifest
-    raise NotFoundError(f'no manifest is named "{name}"', hint="see `reconciler status`")
-
-
-def cancel_runs(arguments: argparse.Namespace) -> ExitCode:
+def run(arguments: argparse.Namespace) -> ExitCode:
     """Cancel runs, wait for their ends, and print the final state of each."""
     selection = selection_of(arguments)
     if not selection:

@@ -15,44 +15,6 @@ if TYPE_CHECKING:
     from reconciler.model.selection import LabelTerm
 
 
-EXAMPLES = {
-    "validate": "reconciler validate jobs/",
-    "apply": "reconciler apply --wait",
-    "show": "reconciler show census-income",
-    "tensorboard": "reconciler tensorboard census-income --port 6006",
-    "open": "reconciler open",
-    "rerun": "reconciler rerun census-income --commit",
-    "render": "reconciler render census-income",
-    "resolve": "reconciler resolve census-income --resubmit",
-    "init": """reconciler init
-  reconciler init --steps github
-  reconciler init --claims --env production""",
-    "schema": "reconciler schema CustomJob",
-    "env": 'eval "$(reconciler env)"',
-    "run": "reconciler run -- python submit.py",
-    "serve": "reconciler serve",
-    "trust": "reconciler trust --yes",
-    "plan": """reconciler plan --detailed-exitcode
-  reconciler plan --base origin/main --format markdown""",
-    "status": """reconciler status -l team=risk --state failed
-  reconciler status --all census-income""",
-    "cancel": """reconciler cancel census-income
-  reconciler cancel -l stage=dev""",
-    "import": """reconciler import train.sh Makefile config.yaml
-  reconciler import --dry-run -- gcloud ai custom-jobs create --config job.yaml …""",
-    "watch": "reconciler watch --listen 127.0.0.1:9464",
-    "migrate": """reconciler migrate jobs/census.yaml
-  reconciler migrate --write --format markdown > migration.md""",
-    "report": """reconciler report
-  reconciler report --html report""",
-    "logs": """reconciler logs census-income --follow
-  reconciler logs census-tuned --trial 3 --replica workerpool0-0""",
-    "completion": """source <(reconciler completion bash)
-  reconciler completion zsh > "${fpath[1]}/_reconciler"
-  reconciler completion fish > ~/.config/fish/completions/reconciler.fish""",
-}
-"""Examples of use, by command."""
-
 LONGEST_SETTLING = 120.0
 """The longest time, in seconds, for which `watch` waits for files to be quiet."""
 COLUMNS = 80

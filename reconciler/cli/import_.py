@@ -1,4 +1,4 @@
-"""The command `import`: manifests for jobs that people already have."""
+"""`reconciler import`: manifests for jobs that people already have."""
 
 from __future__ import annotations
 
@@ -23,6 +23,42 @@ from reconciler.operations.importing.sources import MAX_SOURCE
 if TYPE_CHECKING:
     from reconciler.google.session import Session
     from reconciler.submission.adoption import Adopted
+from reconciler.cli.flag_types import path
+from reconciler.cli.flags import add_labels
+
+EXAMPLES = """reconciler import train.sh Makefile config.yaml
+  reconciler import --dry-run -- gcloud ai custom-jobs create --config job.yaml …"""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    add = parser.add_argument
+    add("sources", nargs="*", metavar="SOURCE", help="files; - for standard input; or -- and a command line")
+    add("-o", "--output", type=path, metavar="PATH", help="a folder, or one .yaml file (default: jobs)")
+    add("--live", action="store_true", help="import the environment's own jobs; SOURCE is then a job name")
+    add_labels(parser)
+    add("--filter", metavar="EXPR", help="with --live, only jobs that the service's list filter selects")
+    add(
+        "--adopt",
+        action="store_true",
+        help="with --live, bind live jobs to their manifests: apply submits none of them",
+    )
+    add("--dry-run", action="store_true", help="print the manifests and write nothing")
+    add("--force", action="store_true", help="overwrite files with other content")
+    add(
+        "--run",
+        action="store_true",
+        help="don't suspend jobs that have ended: the next apply runs them again",
+    )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="give a variable or a placeholder <NAME> its value",
+    )
+    add("--set-file", action="append", default=[], metavar="NAME=FILE", help="the same, from a file")
+
 
 _MOST_VALUE = 64 * 1024
 

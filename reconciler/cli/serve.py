@@ -1,0 +1,42 @@
+"""`reconciler serve`: the embedded training service in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from reconciler.base.errors import ExitCode
+from reconciler.base.state_dir import prepare_home
+from reconciler.base.state_dir_trust import home_of
+from reconciler.cli.flag_types import port
+from reconciler.cli.open import serve_pages
+from reconciler.google.embedded import (
+    EmbeddedService,
+    check_installed,
+    service_command,
+)
+from reconciler.manifests.settings import find_root
+
+EXAMPLES = "reconciler serve"
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    parser.add_argument("--stop", action="store_true", help="stop the running service")
+    parser.add_argument("--port", type=port, metavar="N", help="port to listen on (default: any free port)")
+
+
+def run(arguments: argparse.Namespace) -> ExitCode:
+    """Run the embedded training service in this process, or stop the running service."""
+    check_installed()
+    home = home_of(find_root(Path.cwd()), os.environ)
+    if not arguments.stop:
+        prepare_home(home, os.environ)
+        serve_pages(arguments.env, arguments.log_format)
+        command = service_command(home, stay=True, port=arguments.port)
+        os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
+    with EmbeddedService(home.path, start=False, checkout=home.checkout) as service:
+        ran = service.stop()
+    print("the embedded service has stopped" if ran else "no embedded service is running here")
+    return ExitCode.DONE
