@@ -14,7 +14,7 @@ from pathlib import Path
 from reconciler.training_service.apis.unsupported import unsupported
 from reconciler.training_service.http import filters
 from reconciler.training_service.http.auth import expired
-from reconciler.training_service.http.discovery import Call, Listing, Pages, page_size
+from reconciler.training_service.http.discovery import Call, Pages, page_size
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.http.message import ApiError, invalid, not_found
 from reconciler.training_service.jobs.launch import seconds
@@ -117,11 +117,8 @@ class JobHandlers(ABC):
         self._wake()
         return self.resource(added, ())
 
-    def _list(self, call: Call) -> Listing:
+    def _list(self, call: Call) -> JsonObject:
         """Return one page of a list, newest first."""
-        return Listing(self._store.database.version(), partial(self._page, call))
-
-    def _page(self, call: Call) -> JsonObject:
         resource = self.listed_resource(call)
         place = (self.collection, *place_of(call))
         size = page_size(call.number("pageSize"), "The page size", self.default_page, self.largest_page)
