@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -126,6 +127,13 @@ def test_a_wildcard_stands_for_any_text(start: str, rest: str) -> None:
     assert pattern({"a": start.replace("*", "") + rest})
 
 
+def test_wildcard_of_many_stars_takes_bounded_time() -> None:
+    began = time.process_time()
+    assert not selects('a:"' + "*a" * 60 + '*b"', a="a" * 128)
+    # Less than 0.01 s; a pattern with steps back would take years.
+    assert time.process_time() - began < 5
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -146,11 +154,14 @@ def test_a_wildcard_stands_for_any_text(start: str, rest: str) -> None:
         ('a : "*"', True),
         ('b:"2*"', True),
         ('b:"*1"', False),
+        ('d:"one*o*two"', True),
+        ('d:"*two*one*"', False),
+        ('d:"*o*o"', True),
         ("c.d=x", True),
     ],
 )
 def test_precedence_and_spelling(text: str, wanted: bool) -> None:
-    assert selects(text, a="1", b="2", **{"c.d": "x"}) is wanted
+    assert selects(text, a="1", b="2", d="one or two", **{"c.d": "x"}) is wanted
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from operator import attrgetter
 
 from reconciler.base.listener.message import Response
 from reconciler.training_service.http.discovery import Call, Form, Handler, Pages
-from reconciler.training_service.http.filters import Glob
 from reconciler.training_service.http.message import ApiError, invalid
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import Found, Wanted
+from reconciler.training_service.storage.globs import Glob
 from reconciler.training_service.storage.incoming import Uploads
 from reconciler.training_service.storage.index import StoredObject
 from reconciler.training_service.storage.objects import (
