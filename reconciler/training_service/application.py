@@ -29,9 +29,10 @@ from reconciler.training_service.apis.credentials import (
 )
 from reconciler.training_service.apis.logging import LoggingApi
 from reconciler.training_service.apis.vertex_ai import CustomJobs, TuningJobs
-from reconciler.training_service.http import discovery, json_mapping
+from reconciler.training_service.http import discovery, field_masks, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens
-from reconciler.training_service.http.discovery import Call, Form, Handler, Match, Pages
+from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.discovery import Form, Match
 from reconciler.training_service.http.message import (
     ApiError,
     error_response,
@@ -39,6 +40,7 @@ from reconciler.training_service.http.message import (
     json_response,
     not_found,
 )
+from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import (
@@ -242,7 +244,7 @@ def _message(request: Request, found: Match) -> JsonObject:
 
 def _json_answer(request: Request, message: JsonObject) -> Response:
     mask = request.parameter("fields")
-    value = json_mapping.masked(message, json_mapping.cached_mask(mask)) if mask else message
+    value = field_masks.masked(message, field_masks.cached_mask(mask)) if mask else message
     return json_response(value, pretty=request.parameter("prettyPrint") != "false")
 
 

@@ -12,8 +12,10 @@ from itertools import chain, groupby, islice
 from operator import attrgetter
 
 from reconciler.base.listener.message import Response
-from reconciler.training_service.http.discovery import Call, Form, Handler, Pages
+from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.discovery import Form
 from reconciler.training_service.http.message import ApiError, invalid
+from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import Found, Wanted
 from reconciler.training_service.storage.globs import Glob
