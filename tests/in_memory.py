@@ -16,7 +16,6 @@ from memory_ports import Outside
 from reconciler.base.http import DirectTransport
 from reconciler.cli import run
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.listing import TargetMemory
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
 
@@ -111,7 +110,6 @@ def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
         environ: Mapping[str, str],
         *,
         start: bool,
-        memory: TargetMemory | None = None,
     ) -> Iterator[Session]:
         yield session_over(made.outside, config, environment)
 

@@ -109,7 +109,7 @@ def _hint(word: str, known: Sequence[str], program: str) -> str:
 
 
 def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command that `argv` begins with; with the commands' names alone if with none."""
+    """Return the parser of the command that `argv` begins with; of the names alone if it begins with none."""
     # Without an explicit width, argparse imports `shutil` to find it, which slows every command down.
     width = (terminal_columns() or COLUMNS) - 2  # argparse's own default
     parser = Parser(

@@ -214,11 +214,9 @@ class AiPlatformTraining:
         logarithmic = frozenset(name for name, scale in scales.items() if scale == "UNIT_LOG_SCALE")
         return Study((goal,), tuple(trials), count_of(tuning, "maxTrials", 1), logarithmic)
 
-    def jobs(
-        self, labels: Mapping[str, str], since: str = "", base: str = "", *, live: bool = False
-    ) -> tuple[ActualJob, ...]:
+    def jobs(self, labels: Mapping[str, str], base: str = "", *, live: bool = False) -> tuple[ActualJob, ...]:
         """List the jobs with these labels; the other arguments are those of `Engine.jobs`."""
-        wanted = filter_of(labels, since, f"{base}_" if base else "", "jobId", _ENDED_STATES if live else ())
+        wanted = filter_of(labels, f"{base}_" if base else "", "jobId", _ENDED_STATES if live else ())
         get = self._lister(wanted, f"jobs({_LISTED})")
         # A service that ignored the filter would return jobs of other repositories.
         found = (job for job in listing(get, _PAGES) if labels.items() <= job.labels.items())

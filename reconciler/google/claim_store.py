@@ -42,7 +42,6 @@ import msgspec
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError
-from reconciler.google.listing import KnownClaims
 from reconciler.google.object_store import ObjectStore, StoredObject, answered_at
 from reconciler.model.applied_tree import AppliedTree, tree_json, tree_of
 from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
@@ -77,7 +76,6 @@ class ObjectClaims:
         instance: The environment's `instance`; "" for none.
         may_be_new: True if an empty store may be new; otherwise a person prepares each store.
         environment: The environment's name in suggested commands.
-        known: Receives the claims of each listing; None for no memory.
 
     Attributes:
         folder: The beginning of the names of all objects in this store.
@@ -94,14 +92,12 @@ class ObjectClaims:
         may_be_new: bool,
         instance: str = "",
         environment: str = "NAME",
-        known: KnownClaims | None = None,
     ) -> None:
         # Fresh: a cached listing may lack the claim of a job that was just submitted.
         self._store = ObjectStore(connection, bucket, _FIELDS, fresh=True)
         self._bucket = bucket
         self._source = source
         self._may_be_new = may_be_new
-        self._known = known
         self._command = f"reconciler init --claims --env {environment}"
         self._instance = instance
         folder, place = f"{PREFIX}{source}/", f"{project}/{location}"
@@ -166,10 +162,7 @@ class ObjectClaims:
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
         """Return all claims of this repository in this target; raise ServiceError instead of a part."""
-        found = self._below(self._prefix)
-        if self._known is not None:
-            self._known.replace(found)
-        return found
+        return self._below(self._prefix)
 
     def of_key(self, key: str) -> Mapping[ClaimId, Versioned]:
         """Return the claims of all attempts at a content."""

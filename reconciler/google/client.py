@@ -375,19 +375,15 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def filter_of(
-    labels: Mapping[str, str], since: str = "", prefix: str = "", name: str = "", not_in: Iterable[str] = ()
-) -> str:
+def filter_of(labels: Mapping[str, str], prefix: str = "", name: str = "", not_in: Iterable[str] = ()) -> str:
     """Return the list filter for jobs with these labels.
 
     Args:
-        since: The jobs were created then or later; "" for any time.
-        prefix: Their names begin with it; "" for any.
+        prefix: The beginning of their names; "" for any.
         name: The field with a job's name.
         not_in: States that the jobs don't have.
     """
     terms = [f'labels.{label}="{value}"' for label, value in labels.items()]
-    terms += [f'create_time>="{since}"'] if since else []
     terms += [f'state!="{state}"' for state in not_in]
     return " AND ".join([*terms, f'{name}:"{prefix}*"'] if prefix else terms)
 

@@ -23,15 +23,12 @@ from reconciler.base.errors import ServiceError, UsageError, check_machine
 from reconciler.base.http import NotSentError
 from reconciler.base.sanitize import redacted
 from reconciler.google.client import ApiError, Connection, unknown
-from reconciler.google.listing import TargetMemory
 from reconciler.manifests import schemas
 from reconciler.model.details import Study, Workers
 from reconciler.model.job import SOURCE, ActualJob, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 from reconciler.model.ports import (
-    GOOGLE_BOUNDS,
     Answer,
-    Bounds,
     Created,
     Credential,
     NotSent,
@@ -200,16 +197,13 @@ class Engine(Protocol):
     def study(job: ActualJob) -> Study | None:
         """Return the trials in a job's resource with their measurements; None for a job without trials."""
 
-    def jobs(
-        self, labels: Mapping[str, str], since: str = "", base: str = "", *, live: bool = False
-    ) -> Sequence[ActualJob]:
+    def jobs(self, labels: Mapping[str, str], base: str = "", *, live: bool = False) -> Sequence[ActualJob]:
         """Return all jobs with these labels, of all kinds, without their specs; complete, or ServiceError.
 
-        Only built-in engines get other values than the defaults for `since`, `base` and `live`.
+        Only built-in engines get other values than the defaults for `base` and `live`.
 
         Args:
             labels: The labels with their values.
-            since: Leave out jobs that were created before this time (RFC 3339); "" for all.
             base: Leave out jobs with names that don't begin with this and "_"; "" for all.
             live: Leave out jobs that have ended.
         """
@@ -262,8 +256,6 @@ class EngineJobs:
         source: The repository's id.
         engine: Returns the engine of an apiVersion.
         api_versions: The apiVersions with a running service.
-        memory: The runs of earlier passes; None to list all runs each time.
-        bounds: The longest delays of the services.
     """
 
     def __init__(
@@ -271,30 +263,15 @@ class EngineJobs:
         source: str,
         engine: Callable[[str], Engine],
         api_versions: Iterable[str],
-        memory: TargetMemory | None = None,
-        bounds: Bounds = GOOGLE_BOUNDS,
     ) -> None:
         self._source = source
         self._engine = engine
         self._api_versions = tuple(api_versions)
-        self._memory = memory
-        self._bounds = bounds
 
     def runs(self) -> tuple[ActualJob, ...]:
         """Return all runs with this repository's source label, without their specs."""
         labels = {SOURCE: self._source}
-        found: list[ActualJob] = []
-        incremental: list[str] = []
-        if self._memory:
-            # Engines of other packages needn't accept `since`.
-            incremental = [version for version in self._api_versions if version in BUILT_IN]
-            found += self._memory.list_runs(
-                incremental, lambda version, since: self._engine(version).jobs(labels, since), self._bounds
-            )
-        for version in self._api_versions:
-            if version not in incremental:
-                found += self._engine(version).jobs(labels)
-        return tuple(found)
+        return tuple(run for version in self._api_versions for run in self._engine(version).jobs(labels))
 
     def live(self) -> tuple[ActualJob, ...]:
         """Return the runs with this repository's source label that haven't ended, without their specs."""

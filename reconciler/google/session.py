@@ -16,7 +16,6 @@ from reconciler.base.sanitize import is_on_runner
 from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import Connection
 from reconciler.google.engines import BUILT_IN, Engine, EngineJobs, api_versions, engine_class
-from reconciler.google.listing import TargetMemory
 from reconciler.google.object_store import ensure_bucket
 from reconciler.google.staging import Staging
 from reconciler.manifests.settings import Config, Environment
@@ -50,13 +49,11 @@ class Session:
         environment: Environment,
         connection: Connection,
         credentials: DefaultCredentials | None = None,
-        memory: TargetMemory | None = None,
     ) -> None:
         self.config = config
         self.environment = environment
         self.connection = connection
         self._default_credentials = credentials
-        self._memory = memory
         self._engines: dict[str, Engine] = {}
 
     def engine(self, api_version: str) -> Engine:
@@ -127,7 +124,6 @@ class Session:
             instance=environment.instance,
             may_be_new=self.is_local,
             environment=environment.name,
-            known=self._memory.claims if self._memory else None,
         )
 
     @cached_property
@@ -151,7 +147,7 @@ class Session:
         # Google switched its ml service off: a request to it would fail every plan.
         gone = set() if self.is_local else {ML_V1}
         versions = (version for version in self._api_versions if version not in gone)
-        return EngineJobs(self.config.source, self.engine, versions, self._memory, self.bounds)
+        return EngineJobs(self.config.source, self.engine, versions)
 
     @cached_property
     def credentials(self) -> CredentialSource:
@@ -197,14 +193,12 @@ def open_session(
     environ: Mapping[str, str],
     *,
     start: bool,
-    memory: TargetMemory | None = None,
 ) -> Iterator[Session]:
     """Open a session; before its first use it reads no credentials, and sends requests only with `start`.
 
     Args:
         start: True to start the embedded service if it doesn't run, to send it the settings, and to create
             the environment's buckets; without effect for Google Cloud.
-        memory: The memory of earlier sessions, updated by this session; None for none.
 
     Raises:
         InvalidError: The settings name a host that may not get Google's token, or the embedded service is
@@ -216,8 +210,7 @@ def open_session(
         credentials = DefaultCredentials()
         endpoint = google_endpoint(config.root, environment, credentials, environ)
         connection = Connection(endpoint)
-        memory = memory and memory.of((config.source, environment))
-        yield Session(config, environment, connection, credentials, memory)
+        yield Session(config, environment, connection, credentials)
         return
     if environment.engine != "local":
         assert_never(environment.engine)
@@ -226,9 +219,8 @@ def open_session(
 
     home = home_of(config.root, environ)
     with EmbeddedService(home.path, start=start, checkout=home.checkout) as service:
-        memory = memory and memory.of((config.source, environment, home))
         connection = Connection(service.endpoint(environment, on_runner=is_on_runner(environ)))
-        session = Session(config, environment, connection, memory=memory)
+        session = Session(config, environment, connection)
         if start:
             local = (each for each in config.environments.values() if each.engine == "local")
             service.configure(config, {f"{each.claims_bucket}/{PREFIX}" for each in local})

@@ -198,13 +198,9 @@ class VertexAi:
             frozenset(_logarithmic(parameters)),
         )
 
-    def jobs(
-        self, labels: Mapping[str, str], since: str = "", base: str = "", *, live: bool = False
-    ) -> tuple[ActualJob, ...]:
+    def jobs(self, labels: Mapping[str, str], base: str = "", *, live: bool = False) -> tuple[ActualJob, ...]:
         """List the jobs of both kinds with these labels; the other arguments are those of `Engine.jobs`."""
-        wanted = filter_of(
-            labels, since, f"{base}_" if base else "", "display_name", _ENDED_STATES if live else ()
-        )
+        wanted = filter_of(labels, f"{base}_" if base else "", "display_name", _ENDED_STATES if live else ())
         listings = [partial(self._listed, kind, labels, wanted) for kind in _COLLECTIONS]
         if not self._connection.endpoint.distant:
             return tuple(job for listing in listings for job in listing())

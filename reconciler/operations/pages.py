@@ -27,6 +27,7 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.details import JobDetails
 from reconciler.model.job import ActualJob
 from reconciler.model.plan import DesiredJob
+from reconciler.model.ports import Ports
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.plan import plan_of, target_of
 from reconciler.operations.show import FoundJob, place_of, run_details
@@ -36,12 +37,14 @@ from reconciler.output.terminal import number_text
 from reconciler.planning.attempts import Attempt, attempts_by_base
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from reconciler.reporting.github.settings import REPOSITORY, repository_url, run_url
-from reconciler.submission.observe import observe
+from reconciler.submission.observe import Observed, doubtful_runs, observe, split_by_instance, with_reasons
 
 LIMIT = 1000
 """Runs with a page of their own, the newest."""
 LOG_ENTRIES = 500
 _MOST_RESULTS = 3  # metrics of a row
+_MOST_READS = 100
+"""Runs that are read one by one before everything is listed instead: as many as a page of a listing has."""
 _LEAST_HIDDEN = 4
 """Characters of an environment variable's value that is hidden in errors: shorter ones are in many words."""
 
@@ -49,27 +52,37 @@ Key = tuple[str, str]
 
 
 class Snapshot(Struct, frozen=True):
-    """Site without the details of its jobs, and the jobs as they were found, by `row_key`."""
+    """Site without the details of its jobs, and the jobs as they were found, by `row_key`.
+
+    Attributes:
+        observed: All claims and runs; None if they can't be read.
+    """
 
     site: Site
     found: Mapping[Key, FoundJob]
+    observed: Observed | None
 
 
 def snapshot(
-    session: Session, desired: Desired | None, content: Content, environ: Mapping[str, str]
+    session: Session,
+    desired: Desired | None,
+    content: Content,
+    environ: Mapping[str, str],
+    before: Observed | None = None,
 ) -> Snapshot:
     """Return an environment's state; parts that can't be read are named in its notes.
 
     Args:
         desired: All jobs of the repository; None if manifests are invalid.
+        before: An earlier observation, to read only what changed since; None to read everything.
     """
     jobs = desired.jobs if desired else ()
     notes = [] if desired else ["Manifests are invalid (see `reconciler validate`): only runs are known."]
     runs: tuple[ActualJob, ...] = ()
     claims: Mapping[ClaimId, Claim] = {}
-    plan = None
+    plan = observed = None
     try:
-        observed = observe(session.ports)
+        observed = observe(session.ports) if before is None else observe_again(session.ports, before)
         runs, claims = observed.runs, observed.claims
         plan = plan_of(session, desired, observed) if desired else None
     except ServiceError as error:
@@ -92,7 +105,42 @@ def snapshot(
         commits=_commits(session.config.root, environ, {row.commit for row in rows}),
         content=content,
     )
-    return Snapshot(site, _found(jobs, runs, claims))
+    return Snapshot(site, _found(jobs, runs, claims), observed)
+
+
+def observe_again(ports: Ports, before: Observed) -> Observed:
+    """Return all claims and runs, of which those that had ended before aren't listed again.
+
+    For pages alone, as nothing may be decided by it: it misses that an ended run was deleted or relabelled,
+    and a run that began and ended since, while no claim names it.
+    """
+    claims = ports.claims.listed()
+    live = ports.jobs.live()
+    runs = {run.resource: run for run in before.runs if run.state.ended} | {run.resource: run for run in live}
+    # No listing of live runs shows one that ended since, nor an adopted one.
+    named = {run.resource: (run.api_version, run.kind) for run in before.runs}
+    changed = (found.claim for id, found in claims.items() if found != before.versions.get(id))
+    named |= {
+        claim.resource: (claim.api_version, claim.kind)
+        for claim in changed
+        if claim.state is ClaimState.BOUND and not claim.gone
+    }
+    reads = [partial(_run, ports, *where, name) for name, where in named.items() if name not in runs]
+    # Claims are kept for ever: where one is missing, the bucket was emptied or replaced.
+    if len(reads) > _MOST_READS or not before.versions.keys() <= claims.keys():
+        return observe(ports)
+    runs |= {run.resource: run for run in ports.together(reads) if run is not None}
+    own, others = split_by_instance(ports, claims, tuple(runs.values()))
+    ports.claims.check(len(own))
+    own = with_reasons(claims, own)
+    return Observed(claims, own, doubtful_runs(ports, claims, own, others))
+
+
+def _run(ports: Ports, api_version: str, kind: str, resource: str) -> ActualJob | None:
+    try:
+        return ports.jobs.read(api_version, kind, resource)
+    except NotFoundError:
+        return None
 
 
 def _repository(config: Config, environ: Mapping[str, str]) -> str:

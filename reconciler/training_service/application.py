@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from email.utils import format_datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
@@ -29,9 +29,10 @@ from reconciler.training_service.apis.credentials import (
 )
 from reconciler.training_service.apis.logging import LoggingApi
 from reconciler.training_service.apis.vertex_ai import CustomJobs, TuningJobs
-from reconciler.training_service.http import discovery, json_mapping
+from reconciler.training_service.http import discovery, field_masks, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens
-from reconciler.training_service.http.discovery import Call, Form, Handler, ListCache, Listing, Match, Pages
+from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.discovery import Form, Match
 from reconciler.training_service.http.message import (
     ApiError,
     error_response,
@@ -39,6 +40,7 @@ from reconciler.training_service.http.message import (
     json_response,
     not_found,
 )
+from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import (
@@ -145,7 +147,6 @@ class Application:
         objects = LayeredObjects(home, store.database, store.clock, public)
         self._clock = store.clock
         self._read_only = read_only
-        self._lists = ListCache()
         self._handlers: dict[str, Handler] = {
             **CustomJobs(store, home, pages, wake).handlers(),
             **TuningJobs(store, home, pages, wake).handlers(),
@@ -171,8 +172,6 @@ class Application:
         if self._read_only and found.method.verb != "GET" and found.method.id not in _READS:
             raise ApiError("FAILED_PRECONDITION", "The embedded training service isn't running.")
         answer = handler(_call(request, found, access))
-        if isinstance(answer, Listing):
-            return self._lists.answer(request, answer, partial(_json_answer, request))
         return answer if isinstance(answer, Response) else _json_answer(request, answer)
 
 
@@ -245,7 +244,7 @@ def _message(request: Request, found: Match) -> JsonObject:
 
 def _json_answer(request: Request, message: JsonObject) -> Response:
     mask = request.parameter("fields")
-    value = json_mapping.masked(message, json_mapping.cached_mask(mask)) if mask else message
+    value = field_masks.masked(message, field_masks.cached_mask(mask)) if mask else message
     return json_response(value, pretty=request.parameter("prettyPrint") != "false")
 
 

@@ -33,8 +33,13 @@ from reconciler.operations.execute import labels_of
 from reconciler.operations.follow_up import follow_up
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN
+from reconciler.operations.pages import snapshot
 from reconciler.operations.plan import plan_of, request_body, wanted_of
+from reconciler.operations.report import record_keys
+from reconciler.operations.watch.loop import FULL_AFTER as HOURLY
+from reconciler.output.pages.template import Content
 from reconciler.submission.look import FULL_AFTER, look
+from reconciler.submission.observe import Observed
 from reconciler.submission.protocol import bound
 from reconciler.training_service.application import Application
 from reconciler.training_service.state.database import Database, Store
@@ -133,17 +138,37 @@ def _apply(session: Session, desired: Desired, *, full: bool) -> None:
     assert not follow_up(session, desired, applied, full=full).problems
 
 
+def _watch(session: Session, desired: Desired, *, full: bool) -> None:
+    look(session.ports, wanted_of(desired.jobs), record_keys(session), full=full, full_after=HOURLY)
+
+
+class _Page:
+    """The overview of the live pages: first everything is read, then what may have changed."""
+
+    def __init__(self) -> None:
+        self._observed: Observed | None = None
+
+    def __call__(self, session: Session, desired: Desired, *, full: bool) -> None:
+        content = Content(logs=True, env_values=True)
+        self._observed = snapshot(session, desired, content, {}, None if full else self._observed).observed
+        assert self._observed, "claims and runs can be read"
+
+
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--manifests", type=int, default=100)
     parser.add_argument("--ended", type=int, nargs="+", default=[0, 10_000, 100_000])
     arguments = parser.parse_args()
+    page = _Page()
     steps: tuple[tuple[str, Callable[..., None], bool], ...] = (
         ("plan --full", _plan, True),
         ("apply --full", _apply, True),
         ("plan, status", _plan, False),
         ("apply", _apply, False),
+        ("watch", _watch, False),
+        ("first page", page, True),
+        ("next page", page, False),
     )
     with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync"):
         place = Place(Path(folder) / "place", arguments.manifests)

@@ -5,21 +5,29 @@ from __future__ import annotations
 import os
 import re
 import socket
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from email.message import Message
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
 from subprocess import Popen
+from types import SimpleNamespace
 from typing import TextIO
 from urllib.parse import urlsplit
 
 import pytest
+from in_memory import CONFIG, session_over
+from memory_ports import Outside
 from repository import Repository
 from waiting import PATIENCE, until
 
 from reconciler.base.listener.message import Request, Response
 from reconciler.google.embedded import address_of
-from reconciler.operations.watch.http import COOKIE_LASTS, LINK_LASTS, Access, listening
+from reconciler.google.session import Session
+from reconciler.manifests.settings import Config, Environment
+from reconciler.operations.watch import http
+from reconciler.operations.watch.http import COOKIE_LASTS, LINK_LASTS, Access, LivePages, listening
 
 
 class Clock:
@@ -358,3 +366,29 @@ def test_an_error_of_a_page_brings_its_path_into_no_log(caplog: pytest.LogCaptur
     assert "it fails" in caplog.text
     assert "the-folder" not in caplog.text
     assert "the-word" not in caplog.text
+
+
+def test_pages_list_ended_runs_once_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outside, clock, listings = Outside(), Clock(), list[float]()
+
+    @contextmanager
+    def opened(
+        config: Config, environment: Environment, environ: object, *, start: bool
+    ) -> Iterator[Session]:
+        yield session_over(outside, config, environment)
+
+    monkeypatch.setattr(http, "open_session", opened)
+    monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(outside.jobs, "runs", lambda: listings.append(clock.now) or ())
+    monkeypatch.setattr(outside.jobs, "live", lambda: ())
+    (tmp_path / "reconciler.yaml").write_text(textwrap.dedent(CONFIG))
+    pages = LivePages(lambda: tmp_path, {}, "prod")
+    entered = pages.answer(Request.of("GET", link := pages.link("")))
+    assert isinstance(entered, Response)
+    cookie = dict(entered.headers)["Set-Cookie"].partition(";")[0]
+    page = Request.of("GET", link.partition("open")[0] + "index.html", {"Cookie": cookie})
+    for clock.now in (0.0, 1.0, 10.0, 3000.0, 3599.0, 3610.0, 4000.0):
+        made = pages.answer(page)
+        assert callable(made)
+        assert made(page).status == 200
+    assert listings == [0.0, 3610.0]

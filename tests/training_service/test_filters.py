@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+from bodies import ML, VERTEX, custom_job, ml_job
 from hypothesis import given
 from hypothesis import strategies as st
+from served import Clock
 
+from reconciler.base.listener.message import Request
+from reconciler.training_service.application import Application
 from reconciler.training_service.http import filters
 from reconciler.training_service.http.filters import And, Filter, Not, Or, Restriction
 from reconciler.training_service.http.message import ApiError
+from reconciler.training_service.state import database
+from reconciler.training_service.state.database import Store
+from reconciler.training_service.state.records import UNFINISHED, JobState
 
 FIELDS = ("a", "b", "labels.team")
 VALUES = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
@@ -114,6 +127,13 @@ def test_a_wildcard_stands_for_any_text(start: str, rest: str) -> None:
     assert pattern({"a": start.replace("*", "") + rest})
 
 
+def test_wildcard_of_many_stars_takes_bounded_time() -> None:
+    began = time.process_time()
+    assert not selects('a:"' + "*a" * 60 + '*b"', a="a" * 128)
+    # Less than 0.01 s; a pattern with steps back would take years.
+    assert time.process_time() - began < 5
+
+
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -134,11 +154,14 @@ def test_a_wildcard_stands_for_any_text(start: str, rest: str) -> None:
         ('a : "*"', True),
         ('b:"2*"', True),
         ('b:"*1"', False),
+        ('d:"one*o*two"', True),
+        ('d:"*two*one*"', False),
+        ('d:"*o*o"', True),
         ("c.d=x", True),
     ],
 )
 def test_precedence_and_spelling(text: str, wanted: bool) -> None:
-    assert selects(text, a="1", b="2", **{"c.d": "x"}) is wanted
+    assert selects(text, a="1", b="2", d="one or two", **{"c.d": "x"}) is wanted
 
 
 @pytest.mark.parametrize(
@@ -191,3 +214,71 @@ def test_unknown_fields_comparisons_and_values_are_refused() -> None:
     later = filters.compile_filter(filters.parse('time>"2026-01-01T01:00:00+01:00"'), known)
     assert not later(datetime(2026, 1, 1, tzinfo=UTC))
     assert later(datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))
+
+
+def job_filters(states: list[str], key: str) -> st.SearchStrategy[tuple[str, Callable[[Any], bool]]]:
+    """Filters by state and key, each with its meaning for a job's resource."""
+    terms: list[tuple[str, Callable[[Any], bool]]] = [
+        (f'labels.{key}="{value}"', lambda job, value=value: job.get("labels", {}).get(key) == value)
+        for value in ("a", "b", "c")
+    ]
+    terms += [
+        (
+            f"labels.{key}:{start}*",
+            lambda job, start=start: (
+                job.get("labels", {}).get(key, "").startswith(start) and key in job.get("labels", {})
+            ),
+        )
+        for start in ("a", "")
+    ]
+    terms += [(f'state!="{state}"', lambda job, state=state: job["state"] != state) for state in states]
+    terms += [(f'state="{state}"', lambda job, state=state: job["state"] == state) for state in states]
+
+    def both(one: Any, other: Any) -> Any:
+        return f"({one[0]}) AND ({other[0]})", lambda job: one[1](job) and other[1](job)
+
+    def either(one: Any, other: Any) -> Any:
+        return f"({one[0]}) OR ({other[0]})", lambda job: one[1](job) or other[1](job)
+
+    def negated(one: Any) -> Any:
+        return f"NOT ({one[0]})", lambda job: not one[1](job)
+
+    return st.recursive(
+        st.sampled_from(terms),
+        lambda below: st.one_of(
+            st.builds(both, below, below), st.builds(either, below, below), st.builds(negated, below)
+        ),
+        max_leaves=6,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "collection", "prefix"), [(f"{VERTEX}/customJobs", "customJobs", "JOB_STATE_"), (ML, "jobs", "")]
+)
+def test_filtered_list_has_what_the_filter_means_of_the_whole_list(
+    path: str, collection: str, prefix: str, tmp_path: Path
+) -> None:
+    store = Store(database.open_file(tmp_path / "state.db"), Clock())
+    application = Application(store, tmp_path)
+    states = [JobState.QUEUED, JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED]
+    for number in range(12):
+        labels = {"reconciler-key": "ab"[number % 2]} if number % 3 else {}
+        body = ml_job(f"j{number}", labels=labels) if collection == "jobs" else custom_job(labels=labels)
+        made = application.handle(Request.of("POST", path, body=json.dumps(body).encode()))
+        assert made.status == 200, made.content
+        store.move(number + 1, states[number % 4], only_from=UNFINISHED, at=store.now())
+
+    def listed(**query: str) -> list[Any]:
+        found = application.handle(Request.of("GET", f"{path}?{urlencode(query)}"))
+        assert found.status == 200, found.content
+        return json.loads(found.content).get(collection, [])
+
+    whole = listed()
+    assert len(whole) == 12
+
+    @given(job_filters([f"{prefix}{state}" for state in states], "reconciler-key"))
+    def check(wanted: tuple[str, Callable[[Any], bool]]) -> None:
+        text, means = wanted
+        assert listed(filter=text) == [job for job in whole if means(job)]
+
+    check()

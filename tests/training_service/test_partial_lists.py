@@ -19,7 +19,7 @@ from served import Clock, Service
 
 from reconciler.base.listener.message import Request
 from reconciler.training_service.application import Application
-from reconciler.training_service.http import json_mapping
+from reconciler.training_service.http import field_masks
 from reconciler.training_service.state.database import Database, Store, prepare
 from reconciler.training_service.state.records import UNFINISHED, JobState
 
@@ -102,7 +102,7 @@ def test_parts_of_a_list_are_those_of_the_whole_list(
         fill(application, store, path, jobs)
         for _ in range(2):
             whole = asked(application, path, filter=filter, pageSize=3)
-            wanted = json_mapping.masked(whole, json_mapping.mask_of(fields))
+            wanted = field_masks.masked(whole, field_masks.mask_of(fields))
             query: dict[str, str | int] = {"filter": filter, "pageSize": 3, "fields": fields}
             query["prettyPrint"] = str(pretty).lower()
             assert asked(application, path, **query) == wanted

@@ -33,7 +33,6 @@ from reconciler.base.http.connections import time_since_boot
 from reconciler.base.listener.message import Request, Responder, Response
 from reconciler.base.listener.server import Listener
 from reconciler.base.sanitize import one_line
-from reconciler.google.listing import TargetMemory
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.settings import Config, Environment, load_config
@@ -254,6 +253,8 @@ _FRESH = 2.0
 """Seconds for which a snapshot is shown, or more if it took long to read."""
 _SHARE = 5.0
 """A snapshot is shown this many times as long as it took: a large repository isn't read all the time."""
+_LISTED = 3600.0
+"""Seconds after which all runs are listed again, also those that had ended."""
 _COOKIE = "reconciler"
 _SCRIPT = "live.js"
 _HTML = (("Content-Type", "text/html; charset=utf-8"),)
@@ -323,7 +324,7 @@ class LivePages:
         self._environment = environment
         self._folder = secrets.token_urlsafe(16)
         self._lock = threading.Lock()
-        self._memory = TargetMemory()
+        self._observed: tuple[tuple[Config, Environment], float, Observed] | None = None
         self._known: tuple[Path, Environment, KnownFiles] | None = None
         self._begun: dict[str, str] = {}
         self._shown: tuple[float, Pages] | None = None
@@ -387,8 +388,12 @@ class LivePages:
         environment = config.environment(self._environment)
         desired = self._desired(config, environment)
         opened = partial(open_session, config, environment, self._environ, start=False)
-        with opened(memory=self._memory) as session:
-            taken = snapshot(session, desired, Content(logs=True, env_values=True), self._environ)
+        target, before, listed = (config, environment), None, began
+        if self._observed and self._observed[0] == target and began < self._observed[1] + _LISTED:
+            _, listed, before = self._observed
+        with opened() as session:
+            taken = snapshot(session, desired, Content(logs=True, env_values=True), self._environ, before)
+        self._observed = (target, listed, taken.observed) if taken.observed else None
 
         def details(key: Key) -> JobDetails | None:
             with opened() as session:

@@ -137,7 +137,7 @@ def _run(
 ) -> Pass:
     config = checkout.settings(checkout.root)
     environment = config.environment(checkout.environment)
-    opened = partial(open_session, config, environment, checkout.environ, memory=cache.service)
+    opened = partial(open_session, config, environment, checkout.environ)
     load = partial(cache.load_desired, checkout, config, environment)
     reports: list[FollowUp] = []
     try:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ReconcilerError
-from reconciler.google.listing import TargetMemory
 from reconciler.manifests.cache import KnownFiles, cached_manifests
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.claim import ClaimState
@@ -145,12 +144,10 @@ class LoopCache:
     """Caches of one loop, for one root and one environment.
 
     Attributes:
-        service: Claims and runs as last listed.
         manifests: The parsed manifests; None before the first pass.
     """
 
     def __init__(self) -> None:
-        self.service = TargetMemory()
         self.manifests: KnownFiles | None = None
 
     def load_desired(self, checkout: Checkout, config: Config, environment: Environment) -> Desired:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from reconciler.training_service.apis.training import (
-    JobHandlers,
-    created,
-    label_mistakes,
-    ml_job_mistakes,
-    place_of,
-    times_of,
-)
-from reconciler.training_service.http import filters, json_mapping
-from reconciler.training_service.http.discovery import Call, Handler
+from reconciler.training_service.apis.training import JobHandlers, created, place_of, times_of
+from reconciler.training_service.apis.validation import label_mistakes, ml_job_mistakes
+from reconciler.training_service.http import field_masks, filters
+from reconciler.training_service.http.call import Call, Handler
 from reconciler.training_service.http.message import ApiError, violations
 from reconciler.training_service.state.database import AlreadyExistsError
 from reconciler.training_service.state.records import (
@@ -155,7 +149,7 @@ def _error_message(job: JobRecord) -> str:
 def _selects_output(call: Call) -> bool:
     # Trials are most of a tuning job's size: a list whose `fields` exclude the output saves reading them.
     text = call.request.parameter("fields")
-    mask = json_mapping.cached_mask(text) if text else {}
+    mask = field_masks.cached_mask(text) if text else {}
     for name in ("jobs", "trainingOutput"):
         if not mask:
             return True

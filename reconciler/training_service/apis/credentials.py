@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl
 
 from reconciler.base.listener.message import Request, Response
 from reconciler.training_service.http.auth import Tokens, same, whole_seconds
-from reconciler.training_service.http.discovery import Call, Handler
+from reconciler.training_service.http.call import Call, Handler
 from reconciler.training_service.http.message import invalid, json_response, not_found
 from reconciler.training_service.jobs.launch import region_of
 from reconciler.training_service.state.records import JobRecord, JsonObject, number_of

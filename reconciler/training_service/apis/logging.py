@@ -19,9 +19,10 @@ from datetime import datetime
 from pathlib import Path
 
 from reconciler.training_service.http import filters
-from reconciler.training_service.http.discovery import Call, Handler, Pages, page_size
+from reconciler.training_service.http.call import Call, Handler
 from reconciler.training_service.http.filters import Filter
 from reconciler.training_service.http.message import ApiError, invalid
+from reconciler.training_service.http.paging import Pages, page_size
 from reconciler.training_service.state.database import Store, rfc3339
 from reconciler.training_service.state.records import JobRecord, JobState, JsonObject, Wait, number_of
 from reconciler.training_service.state.run_folder import run_folder

@@ -5,15 +5,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from reconciler.training_service.apis.training import (
-    JobHandlers,
-    created,
-    custom_job_mistakes,
-    times_of,
-    tuning_job_mistakes,
-)
-from reconciler.training_service.http import filters, json_mapping
-from reconciler.training_service.http.discovery import Call, Handler
+from reconciler.training_service.apis.training import JobHandlers, created, times_of
+from reconciler.training_service.apis.validation import custom_job_mistakes, tuning_job_mistakes
+from reconciler.training_service.http import field_masks, filters
+from reconciler.training_service.http.call import Call, Handler
 from reconciler.training_service.http.message import ApiError, violations
 from reconciler.training_service.state.records import (
     CUSTOM_JOBS,
@@ -70,11 +65,11 @@ class VertexJobs(JobHandlers):
 
     def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
         """Return the function that makes an item of a list, with the fields of the read mask."""
-        mask = json_mapping.mask_of_paths(call.text("readMask")) if call.text("readMask") else {}
+        mask = field_masks.mask_of_paths(call.text("readMask")) if call.text("readMask") else {}
         # Trials are most of a tuning job's size: a mask without them saves reading them.
         whole = not mask or "trials" in mask or "*" in mask
         resource = self._with_trials if whole else self._without_trials
-        return lambda job: json_mapping.masked(resource(job), mask)
+        return lambda job: field_masks.masked(resource(job), mask)
 
     def _delete(self, call: Call) -> JsonObject:
         job = self._named(call)

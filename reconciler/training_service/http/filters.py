@@ -1,4 +1,4 @@
-"""Filters of list methods: the filter language, and Cloud Storage's glob patterns.
+"""Filters of list methods.
 
 The language, as far as these APIs document it (https://google.aip.dev/160):
 
@@ -220,7 +220,13 @@ def _allow(restriction: Restriction, comparisons: tuple[str, ...]) -> None:
 
 
 def _wildcard(text: str) -> re.Pattern[str]:
-    return re.compile(".*".join(re.escape(part) for part in text.split("*")), re.DOTALL)
+    first, *others = map(re.escape, text.split("*"))
+    if others:
+        # Without steps back, which would multiply the work: the earliest match of a part leaves the most
+        # text to those after it. Only the last one has to be at the end.
+        *inner, last = others
+        first += "".join(f"(?>.*?{part})" for part in inner) + f".*{last}"
+    return re.compile(first, re.DOTALL)
 
 
 class _Token(NamedTuple):
@@ -333,137 +339,3 @@ def _field_parts(text: str) -> tuple[str, ...]:
 
 def _unquoted(text: str) -> str:
     return _ESCAPED.sub(r"\1", text[1:-1])
-
-
-_MAX_BRACES = 20
-
-
-class _ObjectName(NamedTuple):
-    """A name to match: the positions of its characters, those of all but "/", and all, its end included."""
-
-    places: dict[str, int]
-    inner: int
-    all: int
-
-
-_GlobStep = Callable[[_ObjectName, int], int]
-"""Step of a match: returns the positions that it leads to from given ones."""
-
-
-class Glob:
-    r"""Compiled glob pattern of object names: the `matchGlob` of a list.
-
-    `*` matches any characters but "/", `**` any, `?` one but "/", `[a-c]` one of a set, `[!a-c]` and `[^a-c]`
-    one outside of it, `{ab,c*}` one of several patterns; `\` takes the next character as it is.
-    https://cloud.google.com/storage/docs/json_api/v1/objects/list#list-object-glob
-
-    Raises:
-        ApiError: INVALID_ARGUMENT: The pattern is not a glob.
-    """
-
-    # Not a regular expression, which would take years for some patterns. Here the number of steps grows with
-    # the pattern's length only: each step handles all positions in the name at once, as the bits of a number.
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern = pattern
-        self._place = 0
-        self._steps = self._sequence(0)
-
-    def matches(self, text: str) -> bool:
-        """Return whether the whole text matches."""
-        places: dict[str, int] = {}
-        for place, character in enumerate(text):
-            places[character] = places.get(character, 0) | 1 << place
-        every = (2 << len(text)) - 1
-        name = _ObjectName(places, (every >> 1) & ~places.get("/", 0), every)
-        return bool(_run_steps(self._steps, name, 1) >> len(text))
-
-    def _sequence(self, depth: int) -> list[_GlobStep]:
-        """Read up to the pattern's end, or inside of braces up to "," or "}"."""
-        if depth > _MAX_BRACES:
-            raise invalid(f"The glob pattern has braces nested deeper than {_MAX_BRACES}.")
-        steps: list[_GlobStep] = []
-        while self._place < len(self._pattern):
-            if depth and self._pattern[self._place] in ",}":
-                return steps
-            steps.append(self._step(depth))
-        if depth:
-            raise self._unclosed("{")
-        return steps
-
-    def _step(self, depth: int) -> _GlobStep:
-        character = self._take()
-        if character == "*":
-            several = self._pattern.startswith("*", self._place)
-            while self._pattern.startswith("*", self._place):
-                self._place += 1
-            return _any_characters if several else _any_inner_characters
-        if character == "?":
-            return lambda name, positions: (positions & name.inner) << 1
-        if character == "[":
-            return self._set()
-        if character == "{":
-            return self._alternatives(depth)
-        if character == "\\":
-            character = self._take("\\")
-        return lambda name, positions: (positions & name.places.get(character, 0)) << 1
-
-    def _alternatives(self, depth: int) -> _GlobStep:
-        alternatives = [self._sequence(depth + 1)]
-        while self._take("{") == ",":
-            alternatives.append(self._sequence(depth + 1))
-
-        def step(name: _ObjectName, positions: int) -> int:
-            found = 0
-            for steps in alternatives:
-                found |= _run_steps(steps, name, positions)
-            return found
-
-        return step
-
-    def _set(self) -> _GlobStep:
-        excludes = self._pattern[self._place : self._place + 1] in ("!", "^")
-        self._place += excludes
-        ranges: list[tuple[str, str]] = []
-        while (first := self._take("[")) != "]" or not ranges:
-            first = self._take("[") if first == "\\" else first
-            last = first
-            dash, end = self._pattern[self._place : self._place + 1], self._pattern[self._place + 1 :][:1]
-            if dash == "-" and end not in ("", "]"):
-                self._place += 1
-                last = self._take("[")
-            ranges.append((first, last))
-
-        def step(name: _ObjectName, positions: int) -> int:
-            found = 0
-            for character, places in name.places.items():
-                if any(first <= character <= last for first, last in ranges) is not excludes:
-                    found |= places
-            return (positions & found & name.inner) << 1
-
-        return step
-
-    def _take(self, opened: str = "") -> str:
-        if self._place == len(self._pattern):
-            raise self._unclosed(opened)
-        self._place += 1
-        return self._pattern[self._place - 1]
-
-    def _unclosed(self, opened: str) -> Exception:
-        return invalid(f"The glob pattern {self._pattern!r} ends after an open {opened!r}.")
-
-
-def _run_steps(steps: list[_GlobStep], name: _ObjectName, positions: int) -> int:
-    for step in steps:
-        positions = step(name, positions)
-    return positions
-
-
-def _any_characters(name: _ObjectName, positions: int) -> int:
-    lowest = positions & -positions
-    return name.all & ~(lowest - 1) if positions else 0
-
-
-def _any_inner_characters(name: _ObjectName, positions: int) -> int:
-    # The sum carries each position to the end of its run of inner characters.
-    return ((((positions & name.inner) + name.inner) ^ name.inner) | positions) & name.all

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reconciler.training_service.http import auth
-from reconciler.training_service.jobs import environment_variables
+from reconciler.training_service.jobs import environment_variables, job_variables
 from reconciler.training_service.jobs.cluster import Pool, Replica, job_spec_of, pools_of
 from reconciler.training_service.jobs.images import find_image, find_override
 from reconciler.training_service.jobs.machines import Machine
@@ -339,8 +339,8 @@ def _replica(
         "CLOUD_ML_PROJECT_ID": number_of(job.project),
         "CLOUD_ML_JOB_ID": job.job_id,
         "CLOUD_ML_JOB": _job_description(task),
-        **environment_variables.for_trial(trial, _metrics(job)),
-        **environment_variables.for_pytorch(host.ports[0], rank, len(replicas)),
+        **job_variables.for_trial(trial, _metrics(job)),
+        **job_variables.for_pytorch(host.ports[0], rank, len(replicas)),
         "OMP_NUM_THREADS": str(max(1, min(machine.cpus, share))),
         # Set also for a replica without GPUs, or it would see those of other jobs.
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
@@ -353,7 +353,7 @@ def _replica(
         task_name=own.task_name,
         role=own.pool.role,
         task=task,
-        env=environment_variables.with_users(env, own.pool.env),
+        env=job_variables.with_users(env, own.pool.env),
         cpus=min(machine.cpus, host.machine.cpus),
         memory=min(machine.memory, host.machine.memory),
     )
@@ -361,29 +361,29 @@ def _replica(
 
 def _job_description(task: PythonTask | ContainerTask) -> str:
     if isinstance(task, ContainerTask):
-        return environment_variables.job_description("", (), task.args)
-    return environment_variables.job_description(task.module, task.packages, task.args)
+        return job_variables.job_description("", (), task.args)
+    return job_variables.job_description(task.module, task.packages, task.args)
 
 
 def _api_variables(job: JobRecord, replicas: Sequence[Replica], own: Replica, trial: int) -> dict[str, str]:
     """Return the variables that differ between the two APIs."""
     if job.collection == ML_JOBS:
         given: JsonObject = job.body.get("trainingInput", {})
-        spec, primary = environment_variables.snake_case(given), environment_variables.primary_of_ml(given)
+        spec, primary = job_variables.snake_case(given), job_variables.primary_of_ml(given)
         found = {
             "CLOUD_ML_REGION": region_of(job),
-            "TF_CONFIG": environment_variables.tf_config(replicas, own, primary, spec, trial),
+            "TF_CONFIG": job_variables.tf_config(replicas, own, primary, spec, trial),
         }
         if isinstance(own.pool.task, ContainerTask):
-            found["CLUSTER_SPEC"] = environment_variables.cluster_spec(replicas, own, spec, trial)
+            found["CLUSTER_SPEC"] = job_variables.cluster_spec(replicas, own, spec, trial)
         return found
     spec = job_spec_of(job)
     found = {
-        **environment_variables.output_folders(_output(job), trial),
+        **job_variables.output_folders(_output(job), trial),
         "CLOUD_ML_REGION": region_of(job),
-        "CLUSTER_SPEC": environment_variables.cluster_spec(replicas, own, spec, trial),
+        "CLUSTER_SPEC": job_variables.cluster_spec(replicas, own, spec, trial),
     }
     # Vertex AI sets TF_CONFIG only for distributed jobs.
     if len(replicas) > 1:
-        found["TF_CONFIG"] = environment_variables.tf_config(replicas, own, "chief", spec, trial)
+        found["TF_CONFIG"] = job_variables.tf_config(replicas, own, "chief", spec, trial)
     return found

@@ -56,13 +56,6 @@ class Database:
         self._connect = connect
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        self._openings = 0
-
-    def version(self) -> tuple[int, int, int]:
-        """Return a value that differs whenever the content may have changed, by this process or another."""
-        with self.reading() as connection:
-            by_others = int(connection.execute("PRAGMA data_version").fetchone()[0])
-            return self._openings, connection.total_changes, by_others
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -88,7 +81,6 @@ class Database:
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
             self._connection = self._connect()
-            self._openings += 1
         return self._connection
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -12,11 +12,13 @@ from itertools import chain, groupby, islice
 from operator import attrgetter
 
 from reconciler.base.listener.message import Response
-from reconciler.training_service.http.discovery import Call, Form, Handler, Listing, Pages
-from reconciler.training_service.http.filters import Glob
+from reconciler.training_service.http.call import Call, Handler
+from reconciler.training_service.http.discovery import Form
 from reconciler.training_service.http.message import ApiError, invalid
+from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import Found, Wanted
+from reconciler.training_service.storage.globs import Glob
 from reconciler.training_service.storage.incoming import Uploads
 from reconciler.training_service.storage.index import StoredObject
 from reconciler.training_service.storage.objects import (
@@ -68,7 +70,7 @@ class StorageApi:
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by method id."""
-        handlers: dict[str, Callable[[Call], Response | JsonObject | Listing]] = {
+        handlers: dict[str, Handler] = {
             "storage.buckets.get": self._get_bucket,
             "storage.buckets.insert": self._insert_bucket,
             "storage.buckets.list": self._list_buckets,
@@ -187,7 +189,7 @@ class StorageApi:
         self._objects.refuse_write(call.path["bucket"])  # before a resumable upload begins
         return self._incoming.answer(call)
 
-    def _list(self, call: Call) -> Listing:
+    def _list(self, call: Call) -> JsonObject:
         bucket, query = _bucket(call), _Listing.of(call)
         token = call.text("pageToken")
         start = str(self._pages.position(token, query.asked)) if token else ""
@@ -195,10 +197,9 @@ class StorageApi:
         start = max(start, query.start)
         if self._objects.public.has(bucket):
             both = self._listed_with_public(call, bucket, query, start, size + 1)
-            return Listing(None, lambda: self._page(call, bucket, query, both, size))
+            return self._page(call, bucket, query, both, size)
         page = list(islice(self._listed(call, bucket, query, start), size + 1))
-        version = None if call.access.limited else self._objects.version(page)
-        return Listing(version, lambda: self._page(call, bucket, query, page, size))
+        return self._page(call, bucket, query, page, size)
 
     def _listed_with_public(
         self, call: Call, bucket: str, query: _Listing, start: str, most: int
@@ -433,7 +434,7 @@ def _source_conditions(call: Call) -> Conditions:
     )
 
 
-def _unless_unserved(handler: Handler, call: Call) -> Response | JsonObject | Listing:
+def _unless_unserved(handler: Handler, call: Call) -> Response | JsonObject:
     for parameter in _NOT_SERVED:
         if call.parameters.get(parameter):
             raise ApiError("UNIMPLEMENTED", f"This service doesn't know {parameter}.")

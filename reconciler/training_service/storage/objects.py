@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -282,15 +282,6 @@ class Objects:
             yield from merge(
                 self._folder_objects(bucket, wanted), files.walk(folder, wanted), key=attrgetter("name")
             )
-
-    def version(self, found: Iterable[Found]) -> Hashable:
-        """Return a value that differs whenever what `described` yields may differ."""
-        # A file that may change within a tick of the clock is recorded again at each look, which is a write.
-        states = tuple(
-            (name, status and (status.st_ino, status.st_size, status.st_mtime_ns))
-            for name, status in ((each.name, each.status) for each in found)
-        )
-        return self._database.version(), states
 
     def described(self, bucket: str, found: Iterable[Found]) -> Iterator[StoredObject]:
         """Yield the objects of found files, except files deleted since."""

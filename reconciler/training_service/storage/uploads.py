@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from reconciler.base.listener.message import Response
 from reconciler.training_service.http import json_mapping
-from reconciler.training_service.http.discovery import Call
+from reconciler.training_service.http.call import Call
 from reconciler.training_service.http.message import ApiError, invalid
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.incoming import Session, Staged, Uploads
