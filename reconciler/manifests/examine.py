@@ -19,7 +19,7 @@ from reconciler.manifests.fast_validate import known_document
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import PACKAGE_PATH, PackageFolder
 from reconciler.manifests.rules import domain_findings, python_modules
-from reconciler.manifests.schemas import is_shipped, plain_form, schema_of
+from reconciler.manifests.schemas import plain_form, schema_of
 from reconciler.manifests.secrets import secrets
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
@@ -60,11 +60,6 @@ class ExaminedJob:
         return self.document.text_at(_NAME).replace("-", "_")
 
     @property
-    def is_built_in(self) -> bool:
-        """True if the schema is one of this package's files, which the cache's fingerprint covers."""
-        return isinstance(self.schema, Mapping) and is_shipped(self.schema)
-
-    @property
     def known(self) -> KnownDocument:
         """The cache's record of a valid job."""
         assert isinstance(self.schema, Mapping), "a valid manifest has a schema"
@@ -101,11 +96,11 @@ class ExaminedFile:
 
     @property
     def known(self) -> KnownFile | None:
-        """The cache's record of a checked file of built-in kinds that has warnings and no other problem.
+        """The cache's record of a checked file that has warnings and no other problem.
 
         Other files without errors get the fast check next time, or are irregular.
         """
-        if not self.problems or not all(job.is_valid and job.is_built_in for job in self.jobs):
+        if not self.problems or not all(job.is_valid for job in self.jobs):
             return None
         if any(problem.level != WARNING for problem in self.problems):
             return None

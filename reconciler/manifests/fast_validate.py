@@ -29,7 +29,7 @@ _MAX_TEXT = 1_000_000
 def known_files(
     contents: Mapping[bytes, bytes], filled: frozenset[str] = frozenset()
 ) -> dict[bytes, KnownFile]:
-    """Return the records of files that contain only valid manifests of the built-in engines.
+    """Return the records of files that contain only valid manifests.
 
     `contents` are the files' bytes by their digests, `filled` the fields that manifests may omit.
     """
@@ -37,7 +37,7 @@ def known_files(
     # processor's caches, and take a quarter longer when they alternate.
     read = {digest: clean_documents(data) or [] for digest, data in contents.items()}
     candidates = [
-        _Candidate(digest, document, _own_schema(document.value, filled))
+        _Candidate(digest, document, _schema(document.value, filled))
         for digest, documents in read.items()
         if not has_secrets(contents[digest], (document.value for document in documents))
         for document in documents
@@ -123,14 +123,13 @@ def _record(candidate: _Candidate, data: bytes) -> KnownDocument | None:
         return None  # a value that has no JSON form
 
 
-def _own_schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
+def _schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
     if value.__class__ is not dict:
         return None
     api_version, kind = value.get("apiVersion"), value.get("kind")
     if api_version.__class__ is not str or kind.__class__ is not str:
         return None
-    is_own = (api_version, kind) in schemas.KINDS
-    return schemas.manifest_schema(api_version, kind, filled) if is_own else None
+    return schemas.manifest_schema(api_version, kind, filled)
 
 
 def _identities(value: Mapping[str, Any], spec: JsonObject, policy: Reconcile) -> Identities:

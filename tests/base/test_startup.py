@@ -53,7 +53,7 @@ HEAVY = {
 }
 # What reading a manifest needs, and neither `--help` nor a schema.
 READING = {"dataclasses", "jsonschema_rs", "msgspec", "yaml"}
-# What reads every distribution that is installed: only for an apiVersion that isn't ours.
+# What reads every distribution that is installed.
 DISTRIBUTIONS = {"importlib.metadata"}
 # What asks a service.
 ASKING = {"reconciler.google.session", "reconciler.google.embedded", "reconciler.base.http.send"}

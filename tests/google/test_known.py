@@ -399,20 +399,8 @@ class Engine:
         return (run(1, START, version=AIPLATFORM_V1),)
 
 
-class Other:
-    """An engine of another package, which knows nothing of a time."""
-
-    def jobs(self, labels: dict[str, str]) -> list[ActualJob]:
-        return [run(1, START, version="batch/v1")]
-
-
 def jobs_of(engine: Any, version: str, bounds: Bounds = GOOGLE_BOUNDS) -> EngineJobs:
     return EngineJobs("acme-jobs", lambda _: engine, [version], TargetMemory(), bounds)
-
-
-def test_an_engine_of_another_package_lists_all_each_time() -> None:
-    jobs = jobs_of(Other(), "batch/v1")
-    assert [job.resource for job in (*jobs.runs(), *jobs.runs())] == ["jobs/1", "jobs/1"]
 
 
 def test_a_run_may_appear_as_late_as_its_service_says() -> None:
