@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -11,13 +10,9 @@ import argcomplete
 from argcomplete.shell_integration import shellcode
 
 from reconciler.base.errors import ExitCode
-from reconciler.base.state_dir_trust import home_of
-from reconciler.git.index import GitIndex
-from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.schemas import KINDS
 from reconciler.manifests.settings import find_root, load_config
-from reconciler.manifests.validate import validate
-from reconciler.operations.jobs_folder import manifest_paths
+from reconciler.operations.jobs_folder import job_names
 from reconciler.planning.outcome import Condition
 
 
@@ -44,15 +39,8 @@ def _commands(parser: argparse.ArgumentParser) -> Sequence[argparse.ArgumentPars
 
 
 def _job_names(**_: object) -> list[str]:
-    """Return the names of the valid manifests; no service is asked."""
-    root = find_root(Path.cwd())
-    home_of(root, os.environ)  # raises an error if another person may have made the home
-    config = load_config(root)
-    filled = frozenset(config.environment(os.environ.get("RECONCILER_ENV") or None).defaults)
-    index = GitIndex(root, os.environ)
-    with cached_manifests(root, filled, os.environ) as known:
-        found = validate(root, manifest_paths(root, [])[0], filled, known=known, whole=True, index=index)
-    return [manifest.name for manifest in found.manifests]
+    """Return the names of the jobs; no service is asked."""
+    return job_names(find_root(Path.cwd()))
 
 
 def _environments(**_: object) -> list[str]:

@@ -119,11 +119,6 @@ def test_validating_asks_and_plans_nothing(root: Path) -> None:
     assert modules & (HEAVY | DISTRIBUTIONS | ASKING | PLANNING | STAGING | TELLING_MORE) == set()
 
 
-def test_validating_known_manifests_loads_neither_a_schema_nor_dataclasses(root: Path) -> None:
-    loaded(root, "validate")
-    assert loaded(root, "validate") & {"dataclasses", "jsonschema_rs", "reconciler.model.cause"} == set()
-
-
 def test_what_explains_is_loaded_for_what_is_wrong(root: Path) -> None:
     (root / "jobs" / "census.yaml").write_text(MANIFEST.replace("n1-standard-4", "[]"))
     modules = loaded(root, "validate", code=3)
