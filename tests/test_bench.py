@@ -38,7 +38,7 @@ def test_the_smallest_benchmark_writes_its_tables_and_all_figures(tmp_path: Path
         *programs.PROGRAMS,
         *stages.STAGES,
         *overhead.WISHED,
-        "plan, cold, 10 : CSafeLoader alone",
+        "plan, 10 : CSafeLoader alone",
         programs.PLAN_ONE,
     ):
         assert f"\n| {row} | " in table
@@ -65,7 +65,7 @@ def test_growth_is_from_the_size_before_the_largest_if_that_is_a_tenth() -> None
     # The machine was four times as slow for the largest size: that is no growth of ours.
     sizes = {"10": size(0.1), "100": size(1.0), "1000": size(10.0, slow=4.0)}
     found = {growth.what: growth for growth in ratios.growths({"sizes": sizes})}
-    for what in ("stage: walk", programs.COLD_PLAN):
+    for what in ("stage: walk", programs.PLAN):
         assert found[what] == ratios.Growth(what, wall=10.0, cpu=100.0, memory=10.0)
     assert ratios.growths({"sizes": {"10": size(1.0), "1000": size(1.0)}}) == []
 

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 import argcomplete
 from argcomplete.shell_integration import shellcode
 
 from reconciler.base.errors import ExitCode
-from reconciler.base.state_dir_trust import home_of
-from reconciler.git.index import GitIndex
-from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.settings import find_root, load_config
-from reconciler.manifests.validate import validate
-from reconciler.operations.jobs_folder import manifest_paths
+from reconciler.operations import jobs_folder
 
 EXAMPLES = """source <(reconciler completion bash)
   reconciler completion zsh > "${fpath[1]}/_reconciler"
@@ -39,15 +34,8 @@ def complete(parser: argparse.ArgumentParser) -> None:
 
 
 def job_names() -> list[str]:
-    """Return the names of the valid manifests; no service is asked."""
-    root = find_root(Path.cwd())
-    home_of(root, os.environ)  # raises an error if another person may have made the home
-    config = load_config(root)
-    filled = frozenset(config.environment(os.environ.get("RECONCILER_ENV") or None).defaults)
-    index = GitIndex(root, os.environ)
-    with cached_manifests(root, filled, os.environ) as known:
-        found = validate(root, manifest_paths(root, [])[0], filled, known=known, whole=True, index=index)
-    return [manifest.name for manifest in found.manifests]
+    """Return the names of the jobs; no service is asked."""
+    return jobs_folder.job_names(find_root(Path.cwd()))
 
 
 def environments() -> list[str]:

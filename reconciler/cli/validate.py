@@ -14,7 +14,6 @@ from reconciler.cli import print_json
 from reconciler.cli.actions import in_checkout
 from reconciler.cli.flags import add_format, add_paths
 from reconciler.git.index import GitIndex
-from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.settings import check_found, find_root, load_config
 from reconciler.manifests.training_images import image_warnings
 from reconciler.manifests.validate import validate
@@ -48,8 +47,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.INVALID
     paths, missing = manifest_paths(root, arguments.paths)
     index = GitIndex(root, os.environ)
-    with cached_manifests(root, filled, os.environ) as known:
-        found = validate(root, paths, filled, known=known, whole=not arguments.paths, index=index)
+    found = validate(root, paths, filled, index=index)
     check_found(found, arguments.paths)
     errors = [*found.problems, *capped(_code_problems(root, found.manifests, index))]
     images = capped(image_warnings(found.images, date.today()))

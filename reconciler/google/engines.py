@@ -1,29 +1,19 @@
-"""The protocol `Engine`, the registry of engines by apiVersion, and the port `JobApi` by engines.
+"""The protocol `Engine`, the engines by apiVersion, and the port `JobApi` by engines.
 
-Another package adds an engine by an entry point in the group `schemas.ENGINES`, named for the apiVersion. Its
-class provides every method of `Engine`; those in `_OPTIONAL` may be missing, and `jobs` needs only `labels`.
-Its `manifest_schema` is the only source of its kinds. It may ignore the `Connection` and reach its service by
-itself, if it raises the errors that `Engine` names. Its service must refuse a create whose credential has
-expired.
-
-Only built-in engines have an entry in `BUILT_IN`, their kinds and schemas in `schemas.KINDS`, the version of
-their API in `client.API_VERSIONS`, and its discovery document in `schemas/discovery`.
+An engine's kinds and schemas are in `schemas.KINDS`, the version of its API in `client.API_VERSIONS`, and its
+discovery document in `schemas/discovery`. Its service must refuse a create whose credential has expired.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Protocol
 
-from reconciler.base.errors import ServiceError, UsageError, check_machine
+from reconciler.base.errors import ServiceError, UsageError
 from reconciler.base.http import NotSentError
 from reconciler.base.sanitize import redacted
 from reconciler.google.client import ApiError, Connection, unknown
-from reconciler.manifests import schemas
 from reconciler.model.details import Study, Workers
 from reconciler.model.job import SOURCE, ActualJob, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
@@ -36,108 +26,27 @@ from reconciler.model.ports import (
     refusal,
 )
 
-BUILT_IN = {
+ENGINES = {
     AIPLATFORM_V1: ("reconciler.google.vertex_ai", "VertexAi"),
     ML_V1: ("reconciler.google.ai_platform", "AiPlatformTraining"),
 }
-"""Module and class of each built-in engine, by its apiVersion.
-
-The same classes are entry points, but reading all distributions' entry points takes longer than the rest of a
-small plan.
-"""
-
+"""Module and class of each engine, by its apiVersion."""
 
 _REFUSED_FILTER = 400
 
-_OPTIONAL: Mapping[str, object] = {
-    "replicas": {},
-    "trials": None,
-    "log_directory": "",
-    "log_directory_field": "spec",
-    "workers": (),
-    "limits": {},
-    "output_directory": "",
-    "study": None,
-    "whole_jobs": (),
-}
-"""Results of methods that an engine of another package may lack: commands then show less."""
-
-
-def api_versions() -> list[str]:
-    """Return the apiVersions of all installed engines, sorted."""
-    if not any(_may_contain_engines(Path(folder or ".")) for folder in sys.path):
-        return sorted(BUILT_IN)
-    from importlib.metadata import entry_points
-
-    return sorted({*BUILT_IN, *(found.name for found in entry_points(group=schemas.ENGINES))})
-
-
-def _may_contain_engines(folder: Path) -> bool:
-    """Return True if a distribution in the folder, other than ours, may name an engine."""
-    # `importlib.metadata` takes a tenth of a small plan's time, and other engines are rare. Use it
-    # only if an entry_points.txt in the folder has our group, or if something in it can't be searched, such
-    # as a zip file or an egg.
-    if not folder.is_dir():
-        return folder.exists()
-    try:
-        with os.scandir(folder) as entries:
-            return any(_may_name_engine(entry) for entry in entries)
-    except OSError as error:
-        check_machine(error, f"{folder} can't be read")
-        return True
-
-
-def _may_name_engine(entry: os.DirEntry[str]) -> bool:
-    if not entry.name.endswith((".dist-info", ".egg-info")) or entry.name.startswith("mljob_reconciler-"):
-        return entry.name.endswith(".egg")
-    try:
-        with open(f"{entry.path}/entry_points.txt", "rb") as file:  # noqa: PTH123  # 100 files per run: Path is slow
-            return schemas.ENGINES.encode() in file.read()
-    except OSError as error:
-        check_machine(error, f"{entry.path} can't be read")
-        return False
-
 
 def engine_class(api_version: str) -> type[Engine]:
-    """Return the engine that runs manifests of `api_version`; raise UsageError if none is installed."""
-    if api_version in BUILT_IN:
-        module, name = BUILT_IN[api_version]
-        own: type[Engine] = getattr(import_module(module), name)
-        return own
-    from importlib.metadata import entry_points
-
-    for found in entry_points(group=schemas.ENGINES, name=api_version):
-        return _completed(found.load(), api_version)
-    raise UsageError(
-        f"no engine runs {api_version}", hint=f"install a package with an entry point in {schemas.ENGINES}"
-    )
-
-
-def _completed(engine: type[Engine], api_version: str) -> type[Engine]:
-    """Return an engine of another package with the methods for display that came after it was written.
-
-    Raises:
-        UsageError: It lacks a method that has no substitute.
-    """
-
-    def lacks(name: str) -> bool:
-        return getattr(engine, name, None) in (None, getattr(Engine, name))
-
-    needed = [name for name in vars(Engine) if not name.startswith("_") and name not in _OPTIONAL]
-    if missing := ", ".join(filter(lacks, needed)):
-        raise UsageError(
-            f"the engine of {api_version} lacks {missing}", hint="install a newer version of its package"
-        )
-    added = {name: _constant(value) for name, value in _OPTIONAL.items() if lacks(name)}
-    return type(engine.__name__, (engine,), added) if added else engine
-
-
-def _constant(value: object) -> staticmethod[..., object]:
-    return staticmethod(lambda *_: value)
+    """Return the engine that runs manifests of `api_version`; raise UsageError for an unknown one."""
+    if api_version not in ENGINES:
+        known = " or ".join(ENGINES)
+        raise UsageError(f"no engine runs {api_version}", hint=f"write apiVersion: {known}")
+    module, name = ENGINES[api_version]
+    found: type[Engine] = getattr(import_module(module), name)
+    return found
 
 
 class Engine(Protocol):
-    """Service that runs the jobs of one apiVersion; the module's docstring names its duties."""
+    """Service that runs the jobs of one apiVersion; see the module's docstring."""
 
     def __init__(self, connection: Connection) -> None: ...
 
@@ -200,8 +109,6 @@ class Engine(Protocol):
     def jobs(self, labels: Mapping[str, str], base: str = "", *, live: bool = False) -> Sequence[ActualJob]:
         """Return all jobs with these labels, of all kinds, without their specs; complete, or ServiceError.
 
-        Only built-in engines get other values than the defaults for `base` and `live`.
-
         Args:
             labels: The labels with their values.
             base: Leave out jobs with names that don't begin with this and "_"; "" for all.
@@ -209,7 +116,7 @@ class Engine(Protocol):
         """
 
     def whole_jobs(self, wanted: str) -> Sequence[ActualJob]:
-        """Return all jobs that a list filter of the API selects, with their specs; only built-in engines do.
+        """Return all jobs that a list filter of the API selects, with their specs.
 
         Raises:
             ServiceError: The service refuses the filter, or no complete listing can be read.
@@ -283,8 +190,6 @@ class EngineJobs:
 
     def _live(self, version: str) -> Sequence[ActualJob]:
         engine, labels = self._engine(version), {SOURCE: self._source}
-        if version not in BUILT_IN:
-            return engine.jobs(labels)
         try:
             return engine.jobs(labels, live=True)
         except ApiError as error:
@@ -304,8 +209,7 @@ class EngineJobs:
         """
         labels, found = {SOURCE: self._source}, list[ActualJob]()
         for version in self._api_versions:
-            engine = self._engine(version)
-            found += engine.jobs(labels, base=base) if version in BUILT_IN else engine.jobs(labels)
+            found += self._engine(version).jobs(labels, base=base)
         return tuple(run for run in found if run.job_name.startswith(f"{base}_"))
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:

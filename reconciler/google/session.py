@@ -15,7 +15,7 @@ from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.sanitize import is_on_runner
 from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import Connection
-from reconciler.google.engines import BUILT_IN, Engine, EngineJobs, api_versions, engine_class
+from reconciler.google.engines import ENGINES, Engine, EngineJobs, engine_class
 from reconciler.google.object_store import ensure_bucket
 from reconciler.google.staging import Staging
 from reconciler.manifests.settings import Config, Environment
@@ -97,14 +97,7 @@ class Session:
     @cached_property
     def bounds(self) -> Bounds:
         """The longest delays of the environment's services."""
-        # An engine of another package may run jobs elsewhere than the embedded service. With that service's
-        # short delays, a create whose answer was lost would be sent again before its job can be seen.
-        others = set(self._api_versions) - set(BUILT_IN)
-        return EMBEDDED_BOUNDS if self.is_local and not others else GOOGLE_BOUNDS
-
-    @cached_property
-    def _api_versions(self) -> list[str]:
-        return api_versions()
+        return EMBEDDED_BOUNDS if self.is_local else GOOGLE_BOUNDS
 
     @cached_property
     def staging(self) -> Staging:
@@ -146,7 +139,7 @@ class Session:
         """The jobs of all engines."""
         # Google switched its ml service off: a request to it would fail every plan.
         gone = set() if self.is_local else {ML_V1}
-        versions = (version for version in self._api_versions if version not in gone)
+        versions = (version for version in ENGINES if version not in gone)
         return EngineJobs(self.config.source, self.engine, versions)
 
     @cached_property

@@ -13,13 +13,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, WARNING, Finding, Keys, Problem, Rules, quote
-from reconciler.manifests.cache import KnownDocument, KnownFile, digest_of
+from reconciler.manifests.checked_files import CheckedDocument, CheckedFile, digest_of
 from reconciler.manifests.explain import findings, with_boolean_hints
-from reconciler.manifests.fast_validate import known_document
+from reconciler.manifests.fast_validate import checked_document
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import PACKAGE_PATH, PackageFolder
 from reconciler.manifests.rules import domain_findings, python_modules
-from reconciler.manifests.schemas import is_shipped, plain_form, schema_of
+from reconciler.manifests.schemas import plain_form, schema_of
 from reconciler.manifests.secrets import secrets
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
@@ -60,15 +60,10 @@ class ExaminedJob:
         return self.document.text_at(_NAME).replace("-", "_")
 
     @property
-    def is_built_in(self) -> bool:
-        """True if the schema is one of this package's files, which the cache's fingerprint covers."""
-        return isinstance(self.schema, Mapping) and is_shipped(self.schema)
-
-    @property
-    def known(self) -> KnownDocument:
-        """The cache's record of a valid job."""
+    def record(self) -> CheckedDocument:
+        """The record of a valid job."""
         assert isinstance(self.schema, Mapping), "a valid manifest has a schema"
-        return known_document(self.document.value, self.document.line, self.schema, self._places)
+        return checked_document(self.document.value, self.document.line, self.schema, self._places)
 
     def _places(self, images: Sequence[tuple[Keys, str]]) -> list[tuple[int, int]]:
         found = [self.document.position(keys) for keys, _ in images]
@@ -100,18 +95,15 @@ class ExaminedFile:
         return sum(job.document.aliased for job in self.jobs)
 
     @property
-    def known(self) -> KnownFile | None:
-        """The cache's record of a checked file of built-in kinds that has warnings and no other problem.
-
-        Other files without errors get the fast check next time, or are irregular.
-        """
-        if not self.problems or not all(job.is_valid and job.is_built_in for job in self.jobs):
+    def record(self) -> CheckedFile | None:
+        """The record of a checked file that has warnings and no other problem; None for others."""
+        if not self.problems or not all(job.is_valid for job in self.jobs):
             return None
         if any(problem.level != WARNING for problem in self.problems):
             return None
         warnings = tuple(replace(problem, path="") for problem in self.problems)
-        return KnownFile(
-            self.digest, self.size, self.aliased, tuple(job.known for job in self.jobs), warnings
+        return CheckedFile(
+            self.digest, self.size, self.aliased, tuple(job.record for job in self.jobs), warnings
         )
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from msgspec import Raw, msgpack
 
 from reconciler.manifests import schemas
-from reconciler.manifests.cache import DEFAULT_POLICY, Identities, KnownDocument, KnownFile
+from reconciler.manifests.checked_files import DEFAULT_POLICY, CheckedDocument, CheckedFile, Identities
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import is_valid, plain_form
 from reconciler.manifests.secrets import has_secrets
@@ -27,10 +27,10 @@ from reconciler.model.naming import identities, label_of
 _MAX_TEXT = 1_000_000
 
 
-def known_files(
+def check_files(
     contents: Mapping[bytes, bytes], filled: frozenset[str] = frozenset()
-) -> dict[bytes, KnownFile]:
-    """Return the records of files that contain only valid manifests of the built-in engines.
+) -> dict[bytes, CheckedFile]:
+    """Return the records of files that contain only valid manifests.
 
     `contents` are the files' bytes by their digests, `filled` the fields that manifests may omit.
     """
@@ -38,20 +38,20 @@ def known_files(
     # processor's caches, and take a quarter longer when they alternate.
     read = {digest: clean_documents(data) or [] for digest, data in contents.items()}
     candidates = [
-        _Candidate(digest, document, _own_schema(document.value, filled))
+        _Candidate(digest, document, _schema(document.value, filled))
         for digest, documents in read.items()
         if not has_secrets(contents[digest], (document.value for document in documents))
         for document in documents
     ]
     valid = [plain for each in candidates if (plain := _valid(each, contents[each.digest])) is not None]
     sound = [each for each in valid if next(domain_findings(each.document.value), None) is None]
-    found: dict[bytes, list[KnownDocument]] = {}
+    found: dict[bytes, list[CheckedDocument]] = {}
     for each in sound:
-        known = _record(each, contents[each.digest])
-        if known is not None:
-            found.setdefault(each.digest, []).append(known)
+        record = _record(each, contents[each.digest])
+        if record is not None:
+            found.setdefault(each.digest, []).append(record)
     return {
-        digest: KnownFile(
+        digest: CheckedFile(
             digest,
             len(contents[digest]),
             sum(document.aliased for document in read[digest]),
@@ -62,15 +62,15 @@ def known_files(
     }
 
 
-def known_document(
+def checked_document(
     value: Mapping[str, Any], line: int, schema: Mapping[str, Any], place_images: PlaceImages
-) -> KnownDocument:
-    """Return the cache's record of a manifest that is valid by `schema`; `line` is its first in the file."""
+) -> CheckedDocument:
+    """Return the record of a manifest that is valid by `schema`; `line` is its first in the file."""
     spec = canonical_spec(value["spec"], schema)
     staged = value.get("package", {})
     package = staged.get("path", "")
     policy = _reconcile(value["reconcile"]) if "reconcile" in value else None
-    return KnownDocument(
+    return CheckedDocument(
         line=line,
         api_version=value["apiVersion"],
         kind=value["kind"],
@@ -113,25 +113,24 @@ def _valid(candidate: _Candidate, data: bytes) -> _Candidate | None:
     return candidate._replace(document=CleanDocument(plain, document.line, document.aliased))
 
 
-def _record(candidate: _Candidate, data: bytes) -> KnownDocument | None:
+def _record(candidate: _Candidate, data: bytes) -> CheckedDocument | None:
     """Return the record of a valid document in a file; None if it is too long or has no JSON form."""
     value, line, schema = candidate.document.value, candidate.document.line, candidate.schema
     if schema is None or (b"&" in data and _is_long(value)):
         return None
     try:
-        return known_document(value, line, schema, partial(places_by_text, data, line))
+        return checked_document(value, line, schema, partial(places_by_text, data, line))
     except (ValueError, OverflowError, RecursionError):
         return None  # a value that has no JSON form
 
 
-def _own_schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
+def _schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
     if value.__class__ is not dict:
         return None
     api_version, kind = value.get("apiVersion"), value.get("kind")
     if api_version.__class__ is not str or kind.__class__ is not str:
         return None
-    is_own = (api_version, kind) in schemas.KINDS
-    return schemas.manifest_schema(api_version, kind, filled) if is_own else None
+    return schemas.manifest_schema(api_version, kind, filled)
 
 
 def _identities(value: Mapping[str, Any], spec: JsonObject, policy: Reconcile) -> Identities:

@@ -23,24 +23,10 @@ from reconciler.model.tracking import COMMITTED, Index, is_leftover
 
 MAX_FILES = 50_000
 SUFFIXES = (".yaml", ".yml")
-_COARSEST_TICK = 2 * 10**9  # ns
 _MAX_READINGS = 3
 
 # O_PATH opens folders that this user may enter but not list.
 _OPEN_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-
-
-class Signature(Struct, frozen=True, array_like=True, gc=False):
-    """File status that shows, without reading the file, whether it changed; times in nanoseconds.
-
-    Equal signatures mean equal content only if `can_be_trusted` agrees.
-    """
-
-    device: int
-    inode: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
 
 
 class ManifestFile(Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -49,43 +35,17 @@ class ManifestFile(Struct, frozen=True, order=True, array_like=True, gc=False):
     Attributes:
         path: Its name for users: relative to the repository's root if it is below it, with "/".
         place: Its absolute path, without links.
-        signature: Its signature when it was found.
+        size: Its size in bytes when it was found.
     """
 
     path: str
     place: str
-    signature: Signature
+    size: int
 
     @property
     def folder(self) -> str:
         """The folder of `place`."""
         return self.place.rpartition("/")[0]
-
-
-class FileContent(Struct, frozen=True, gc=False):
-    """Content of a file.
-
-    Attributes:
-        data: Its bytes.
-        signature: Its signature during reading; None for a file that kept changing.
-    """
-
-    data: bytes
-    signature: Signature | None
-
-
-def can_be_trusted(signature: Signature, read_ns: int) -> bool:
-    """Return True if a file that still has `signature` still has the content that was read.
-
-    The clocks of file systems are coarse: most tick every few milliseconds, some every two seconds. A file
-    that is written twice within a tick, with the same size, has one signature for two contents. So a file's
-    times must be older than a tick when it is read: any later write gets a later time. Git's index has the
-    same rule ("racily clean"). Both times count: programs can set the first to any value, and some file
-    systems don't keep the second. A signature with a time in the future is never trusted.
-
-    The signature is that of the reading, and `read_ns` a time before it, in nanoseconds since the epoch.
-    """
-    return max(signature.mtime_ns, signature.ctime_ns) <= read_ns - _COARSEST_TICK
 
 
 class Folders:
@@ -111,11 +71,11 @@ class Folders:
             self._folder = None
             os.close(self._descriptor)
 
-    def read(self, file: ManifestFile) -> FileContent | Problem:
-        """Return a regular file's content, at most MAX_FILE_BYTES, or the problem."""
+    def read(self, file: ManifestFile) -> bytes | Problem:
+        """Return a regular file's bytes, at most MAX_FILE_BYTES, or the problem."""
         return self.read_at(file.place, file.path)
 
-    def read_at(self, place: str, path: str) -> FileContent | Problem:
+    def read_at(self, place: str, path: str) -> bytes | Problem:
         """Read the file at `place`, an absolute path without links; problems call it `path`."""
         folder, _, name = place.rpartition("/")
         try:
@@ -154,13 +114,7 @@ def read_file(real: Path, path: str) -> bytes | Problem:
     `real` is absolute and without links; a link that has replaced a part of it since is not followed.
     """
     with Folders() as folders:
-        content = folders.read_at(os.fspath(real), path)
-    return content if isinstance(content, Problem) else content.data
-
-
-def signature_of(status: os.stat_result) -> Signature:
-    """Return the signature of a file's status."""
-    return Signature(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return folders.read_at(os.fspath(real), path)
 
 
 def _unreadable(path: str, error: OSError) -> Problem:
@@ -179,8 +133,8 @@ def _leads_out(path: str) -> Problem:
     )
 
 
-def _read(descriptor: int, path: str) -> FileContent | Problem:
-    """Return the content of an open file; raises OSError."""
+def _read(descriptor: int, path: str) -> bytes | Problem:
+    """Return the bytes of an open file; raises OSError."""
     data = b""
     # A file that changes while it is read gets another reading: a part of a write must not be taken for all.
     for _ in range(_MAX_READINGS):
@@ -190,11 +144,14 @@ def _read(descriptor: int, path: str) -> FileContent | Problem:
         data = _bytes_of(descriptor, status.st_size)
         if len(data) > MAX_FILE_BYTES:
             return too_large(path)
-        signature = signature_of(status)
-        if len(data) == status.st_size and signature_of(os.fstat(descriptor)) == signature:
-            return FileContent(data, signature)
+        if len(data) == status.st_size and _version(os.fstat(descriptor)) == _version(status):
+            break
         os.lseek(descriptor, 0, os.SEEK_SET)
-    return FileContent(data, None)
+    return data
+
+
+def _version(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _bytes_of(descriptor: int, size: int) -> bytes:
@@ -367,7 +324,7 @@ class _Walk:
         elif len(self.files) >= MAX_FILES:
             raise UsageError(f"there are more than {MAX_FILES:,} manifest files", hint="name fewer paths")
         elif place not in self.files:
-            self.files[place] = ManifestFile(shown, place, signature_of(status))
+            self.files[place] = ManifestFile(shown, place, status.st_size)
 
     def _add_obstacle(self, place: Path, problem: Problem) -> None:
         # A byte that isn't UTF-8 is a lone surrogate here, which can't be printed.

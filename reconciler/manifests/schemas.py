@@ -39,9 +39,6 @@ from reconciler.base.diagnostics import Finding, quote, same_word, similar_word
 from reconciler.manifests.messages import choices
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
-ENGINES = "reconciler.engines"
-"""Entry point group for the engines of other packages, by apiVersion."""
-
 KINDS = {
     (AIPLATFORM_V1, "CustomJob"): "custom-job.schema.json",
     (AIPLATFORM_V1, "HyperparameterTuningJob"): "hyperparameter-tuning-job.schema.json",
@@ -70,7 +67,6 @@ _PANIC = "PanicException"
 _BLANKS = "\t-\r\x1c-\x20\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 
 _Check = Callable[[Any], bool]
-_shipped: list[Mapping[str, Any]] = []
 _checks: dict[int, tuple[Mapping[str, Any], _Check]] = {}
 
 
@@ -84,14 +80,7 @@ def folder() -> Path:
 @cache
 def document(name: str) -> dict[str, Any]:
     """Return the file `name`, such as "config.schema.json"; shared, so callers must not change it."""
-    content = _read(name)
-    _shipped.append(content)
-    return content
-
-
-def is_shipped(schema: Mapping[str, Any]) -> bool:
-    """Return True if the object comes from `document` or `manifest_schema` and this package's files."""
-    return any(schema is own for own in _shipped)
+    return _read(name)
 
 
 def manifest_schema(
@@ -104,7 +93,7 @@ def manifest_schema(
     """
     name = KINDS.get((api_version, kind))
     if name is None:
-        return _other_schema(api_version, kind)
+        return None
     plain = name.replace(".schema.json", ".plain.json")
     return _with_optional(plain, filled) if filled and kind == "Job" else document(plain)
 
@@ -114,21 +103,7 @@ def _with_optional(name: str, filled: frozenset[str]) -> dict[str, Any]:
     schema = deepcopy(document(name))
     training = schema["$defs"]["ml.TrainingInput"]
     training["required"] = [field for field in training["required"] if field not in filled]
-    _shipped.append(schema)
     return schema
-
-
-@cache
-def _other_schema(api_version: str, kind: str) -> dict[str, Any] | None:
-    """Return the schema from another package's engine."""
-    if not api_version or any(api_version == own for own, _ in KINDS):
-        return None
-    from importlib.metadata import entry_points
-
-    for found in entry_points(group=ENGINES, name=api_version):
-        schema: dict[str, Any] | None = found.load().manifest_schema(kind)
-        return schema
-    return None
 
 
 def discovery(name: str) -> dict[str, Any]:
@@ -172,10 +147,9 @@ def plain_form(manifest: Any, schema: Mapping[str, Any]) -> Any:
     A required field stays even if it is null, so that its message has a place. `schema` is the plain schema
     of the manifest's kind.
     """
-    if not isinstance(manifest, dict) or "spec" not in manifest or "properties" not in schema:
+    if not isinstance(manifest, dict) or "spec" not in manifest:
         return manifest
-    spec = schema["properties"].get("spec", {})
-    return {**manifest, "spec": _plain(manifest["spec"], spec, schema.get("$defs", {}))}
+    return {**manifest, "spec": _plain(manifest["spec"], schema["properties"]["spec"], schema["$defs"])}
 
 
 def _plain(value: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
@@ -269,7 +243,7 @@ def is_valid(value: Any, schema: Mapping[str, Any]) -> bool:
     Args:
         value: Made by `load_documents`, of mappings, lists, text, numbers, booleans and None; a tuple would
             count as a list.
-        schema: Must not be changed afterwards. The result is False for all but this package's own schemas.
+        schema: Result of `document` or `manifest_schema`; must not be changed afterwards.
     """
     found = _checks.get(id(schema))
     if found is None:
@@ -285,8 +259,6 @@ def is_valid(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def _check(schema: Mapping[str, Any]) -> _Check:
-    if not is_shipped(schema):
-        return lambda value: False
     from jsonschema_rs import Draft202012Validator  # slow to import
 
     validator = Draft202012Validator(portable(schema), validate_formats=False, retriever=_refuse)

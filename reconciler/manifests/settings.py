@@ -5,21 +5,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct, msgpack, structs
+from msgspec import Struct, structs
 
 from reconciler.base.diagnostics import ERROR, WARNING, Finding, Problem, quote
 from reconciler.base.errors import InvalidError, UsageError
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 
 if TYPE_CHECKING:
-    from reconciler.manifests.cache import CacheFile
     from reconciler.manifests.validate import Validation
 
 
@@ -147,22 +145,32 @@ def read_document(root: Path) -> tuple[JsonObject, list[Problem], tuple[Problem,
     return value, problems, warnings
 
 
-def _read(root: Path) -> tuple[JsonObject, list[Problem], tuple[Problem, ...], bytes]:
-    """Return the result of `read_document` and the digest of the file's bytes."""
+def content_digest(root: Path) -> bytes:
+    """Return the digest of the settings file's bytes, as `Config` has it; b"" if it can't be read."""
+    data = _bytes(root)
+    return _digest(data) if isinstance(data, bytes) else b""
+
+
+def _bytes(root: Path) -> bytes | Problem | None:
+    """Return the settings file's bytes, or why it can't be read; None if it is missing."""
     path = root / FILE_NAME
     if not path.exists():
-        return {}, [], (), b""
+        return None
     # Imported here, as a repository without the file needs no reader.
-    from reconciler.manifests.cache import CacheFile
     from reconciler.manifests.files import read_one
 
-    data = read_one(path, FILE_NAME)
-    if isinstance(data, Problem):
-        return {}, [data], (), b""
-    digest = blake2b(data, digest_size=32).digest()
-    cache = CacheFile(root, "settings.bin", os.environ)
-    if (known := _known(cache, digest)) is not None:
-        return known.value, [], known.warnings, digest
+    return read_one(path, FILE_NAME)
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=32).digest()
+
+
+def _read(root: Path) -> tuple[JsonObject, list[Problem], tuple[Problem, ...], bytes]:
+    """Return the result of `read_document` and the digest of the file's bytes."""
+    data = _bytes(root)
+    if not isinstance(data, bytes):
+        return {}, [data] if data else [], (), b""
     from reconciler.manifests import schemas
     from reconciler.manifests.validate import check_document
 
@@ -170,25 +178,7 @@ def _read(root: Path) -> tuple[JsonObject, list[Problem], tuple[Problem, ...], b
     value, found = check_document(data, schema, FILE_NAME, settings_findings)
     problems = [problem for problem in found if problem.level != WARNING]
     warnings = tuple(problem for problem in found if problem.level == WARNING)
-    if not problems:
-        # Settings alone are checked fast, and `init` reads them before the repository has a state folder.
-        cache.save(digest + msgpack.encode(_Known(value or {}, warnings)), first=False)
-    return value or {}, problems, warnings, digest
-
-
-class _Known(Struct, frozen=True):
-    """Valid settings, as the cache keeps them."""
-
-    value: JsonObject
-    warnings: tuple[Problem, ...]
-
-
-def _known(cache: CacheFile, digest: bytes) -> _Known | None:
-    """Return the settings of this digest that an earlier command found valid, or None."""
-    kept = cache.load()
-    if kept is None or kept[: len(digest)] != digest:
-        return None
-    return msgpack.decode(kept[len(digest) :], type=_Known)
+    return value or {}, problems, warnings, _digest(data)
 
 
 def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct, json
 
 from reconciler.base.diagnostics import WARNING, Keys, Problem, pointer_of, quote
-from reconciler.manifests.cache import PlacedImage
+from reconciler.manifests.checked_files import PlacedImage
 from reconciler.manifests.schemas import folder
 from reconciler.manifests.yaml_load import place_of
 

@@ -1,12 +1,11 @@
 """Validation of manifests: all problems of all files.
 
-A file is skipped if the cache has it, gets a fast check if it is regular, and a slow check if it isn't. This
-module adds the rules across files: unique names, packages and their modules, limits on the total.
+A file gets a fast check if it is regular, and a slow check if it isn't. This module adds the rules across
+files: unique names, packages and their modules, limits on the total.
 """
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, islice
@@ -17,24 +16,16 @@ from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Problem, Rules, capped
-from reconciler.manifests.cache import (
+from reconciler.manifests.checked_files import (
     DEFAULT_POLICY,
+    CheckedDocument,
+    CheckedFile,
+    CheckedFiles,
     Identities,
-    KnownDocument,
-    KnownFile,
-    KnownFiles,
     PlacedImage,
     digest_of,
 )
-from reconciler.manifests.files import (
-    Folders,
-    Found,
-    ManifestFile,
-    Signature,
-    can_be_trusted,
-    find_manifests,
-    real_path,
-)
+from reconciler.manifests.files import Folders, Found, ManifestFile, find_manifests, real_path
 from reconciler.manifests.packages import (
     PackageFolder,
     PackageOf,
@@ -59,55 +50,34 @@ MAX_TOTAL_ALIASED = 1_000_000
 _PIECE = 32  # files that are checked together
 
 
-class _Read(Struct, frozen=True, array_like=True):
-    """A process's result for one file.
-
-    Attributes:
-        digest: Of its bytes; b"" if they can't be read.
-        signature: None if it can't be trusted.
-        known: None if the file needs the slow check or if its content is known already.
-    """
-
-    digest: bytes
-    signature: Signature | None
-    known: KnownFile | None
-
-
-_UNREAD = _Read(b"", None, None)
-_results = msgpack.Decoder(list[_Read])
+_results = msgpack.Decoder(list[CheckedFile | None])
 
 
 class _FileReader:
-    """Reader of files that skips those with a known content, and adds new valid ones to `known`."""
+    """Reader of files that checks those with a new content; the arguments are those of `validate`."""
 
-    def __init__(self, known: KnownFiles, folders: Folders) -> None:
-        self._known = known
+    def __init__(self, filled: frozenset[str], checked: CheckedFiles, folders: Folders) -> None:
+        self.filled = filled
+        self.checked = checked
         self._folders = folders
 
-    def contents(self, files: Sequence[ManifestFile]) -> Iterator[KnownFile | bytes | Problem]:
-        """Yield each file's record if it is known or regular, else its bytes or the problem of reading it."""
-        found = [self._known.at_place(file.place, file.signature) for file in files]
-        sizes = accumulate(file.signature.size for file in files)
+    def contents(self, files: Sequence[ManifestFile]) -> Iterator[CheckedFile | bytes | Problem]:
+        """Yield each file's record if the fast check accepts it, else its bytes or why they can't be read."""
+        sizes = accumulate(file.size for file in files)
         # Files behind the limit aren't read ahead: the caller stops there.
-        each = zip(files, found, sizes, strict=True)
-        unread = [file for file, known, size in each if known is None and size <= MAX_TOTAL_BYTES]
-        results = self._read_ahead(unread)
-        for file, known in zip(files, found, strict=True):
-            content = known or self._add(file, next(results, _UNREAD))
-            yield self.bytes_of(file) if content is None else content
+        near = [file for file, size in zip(files, sizes, strict=True) if size <= MAX_TOTAL_BYTES]
+        results = self._read_ahead(near)
+        for file in files:
+            checked = next(results, None)
+            if checked is not None:
+                self.checked.add(self.filled, checked)
+            yield checked or self.bytes_of(file)
 
     def bytes_of(self, file: ManifestFile) -> bytes | Problem:
-        """Return the bytes of a file, known or not."""
-        found = self._folders.read(file)
-        return found if isinstance(found, Problem) else found.data
+        """Return the bytes of a file."""
+        return self._folders.read(file)
 
-    def _add(self, file: ManifestFile, read: _Read) -> KnownFile | None:
-        known = read.known or self._known.with_digest(read.digest)
-        if known is not None:
-            self._known.add(known, file.place, read.signature)
-        return known
-
-    def _read_ahead(self, files: Sequence[ManifestFile]) -> Iterator[_Read]:
+    def _read_ahead(self, files: Sequence[ManifestFile]) -> Iterator[CheckedFile | None]:
         """Yield the result for each file, in order; several processes share the work if it is much."""
         pieces = [files[start : start + _PIECE] for start in range(0, len(files), _PIECE)]
         count = 1
@@ -123,7 +93,7 @@ class _FileReader:
 
     def _read_shares(
         self, pieces: Sequence[Sequence[ManifestFile]], count: int
-    ) -> dict[int, Iterator[_Read]]:
+    ) -> dict[int, Iterator[CheckedFile | None]]:
         """Return the results of each process by its number; every `count`-th piece is its share."""
         import reconciler.manifests.fast_validate  # noqa: F401  (imported once, not in each process)
         from reconciler.base.workers import Workers
@@ -136,34 +106,30 @@ class _FileReader:
             others = {share: iter(_results.decode(data)) for share, data in workers.results()}
         return {0: iter(own), **others}
 
-    def _read_all(self, pieces: Iterable[Sequence[ManifestFile]]) -> list[_Read]:
-        return [read for piece in pieces for read in self._read(piece)]
+    def _read_all(self, pieces: Iterable[Sequence[ManifestFile]]) -> list[CheckedFile | None]:
+        return [checked for piece in pieces for checked in self._read(piece)]
 
-    def _read(self, files: Iterable[ManifestFile]) -> list[_Read]:
-        """Read some files, and check those with an unknown content."""
+    def _read(self, files: Iterable[ManifestFile]) -> list[CheckedFile | None]:
+        """Read and check some files; None stands for one that needs the slow check."""
         contents: dict[bytes, bytes] = {}
-        found: list[tuple[bytes, Signature | None]] = []
+        digests: list[bytes] = []
         for file in files:
-            now = time.time_ns()  # before reading, so that a later write can't have an older time
-            content = self._folders.read(file)
-            if isinstance(content, Problem):
-                found.append((b"", None))
+            data = self._folders.read(file)
+            if isinstance(data, Problem):
+                digests.append(b"")
                 continue
-            digest = digest_of(content.data)
-            if self._known.with_digest(digest) is None:
-                contents[digest] = content.data
-            signature = content.signature
-            is_sure = signature is not None and can_be_trusted(signature, now)
-            found.append((digest, signature if is_sure else None))
-        known: dict[bytes, KnownFile] = {}
-        if contents:
-            from reconciler.manifests.fast_validate import known_files  # PyYAML is slow to import
+            digests.append(digest_of(data))
+            contents[digests[-1]] = data
+        records = {digest: self.checked.find(self.filled, digest) for digest in contents}
+        new = {digest: data for digest, data in contents.items() if records[digest] is None}
+        if new:
+            from reconciler.manifests.fast_validate import check_files  # PyYAML is slow to import
 
-            known = known_files(contents, self._known.filled)
-        return [_Read(digest, signature, known.get(digest)) for digest, signature in found]
+            records |= check_files(new, self.filled)
+        return [records.get(digest) for digest in digests]
 
 
-_Entry = tuple[ManifestFile, "KnownFile | ExaminedFile"]
+_Entry = tuple[ManifestFile, "CheckedFile | ExaminedFile"]
 
 
 class Validation(Struct, frozen=True):
@@ -193,9 +159,7 @@ def validate(
     paths: Sequence[Path],
     filled: frozenset[str] = frozenset(),
     package_of: PackageOf = package_folder,
-    known: KnownFiles | None = None,
-    *,
-    whole: bool = False,
+    checked: CheckedFiles | None = None,
     index: Index = COMMITTED,
 ) -> Validation:
     """Check all manifests below `paths`.
@@ -205,20 +169,18 @@ def validate(
         paths: Files and folders, relative to the working directory.
         filled: The fields that an environment's defaults give, so that a manifest may omit them.
         package_of: Finds the packages' folders; called for each manifest, before reading any package.
-        known: Results of earlier passes; it is updated.
-        whole: If True, `known` forgets files that aren't below `paths`.
+        checked: Checked files of earlier passes; those of this pass are added.
         index: What git tracks; by default everything, as among files that were written from a commit.
 
     Raises:
         UsageError: A path is missing.
     """
-    known = KnownFiles() if known is None else known
-    known.set_filled(filled)
+    checked = CheckedFiles() if checked is None else checked
     found = find_manifests(root, paths, index)
     with Folders() as folders:
-        reader = _FileReader(known, folders)
+        reader = _FileReader(filled, checked, folders)
         packages = Packages(real_path(root), package_of, index)
-        return _Validator(root, found, reader, known, packages).result(whole=whole)
+        return _Validator(root, found, reader, packages).result()
 
 
 def check_document(
@@ -252,23 +214,17 @@ def _valid_document(data: bytes, schema: Mapping[str, Any]) -> Any:
 class _Validator:
     """Check of all files together; the arguments are those of `validate`."""
 
-    def __init__(
-        self, root: Path, found: Found, reader: _FileReader, known: KnownFiles, packages: Packages
-    ) -> None:
+    def __init__(self, root: Path, found: Found, reader: _FileReader, packages: Packages) -> None:
         self._files, self._obstacles = found
         self._reader = reader
-        self._known = known
         self._root = real_path(root)
         self._packages = packages
 
-    def result(self, *, whole: bool) -> Validation:
-        """Return the result and update the known files; call it once."""
+    def result(self) -> Validation:
+        """Return the result and add to the checked files; call it once."""
         entries = self._load_all()
-        if whole:
-            kept = {found.digest for _, found in entries if isinstance(found, KnownFile)}
-            self._known.keep_only({file.place for file in self._files}, kept)
         # The slow check reads a file again, which may have changed: compute the hidden folders again, until
-        # all remaining known files fit together.
+        # all remaining checked files fit together.
         while True:
             hidden = hidden_folders(self._package_folders(entries))
             # Each folder is tested once, as most contain many files.
@@ -289,7 +245,7 @@ class _Validator:
         loaded: list[_Entry] = []
         size = aliased = 0
         for file, content in zip(self._files, self._reader.contents(self._files), strict=True):
-            found = content if isinstance(content, KnownFile) else self._examined(file, content)
+            found = content if isinstance(content, CheckedFile) else self._examined(file, content)
             loaded.append((file, found))
             size += found.size
             aliased += found.aliased
@@ -303,11 +259,11 @@ class _Validator:
 
         if isinstance(content, Problem):
             return ExaminedFile(file.path, problems=[content])
-        return examine(file, content, self._known.filled, self._packages.folder)
+        return examine(file, content, self._reader.filled, self._packages.folder)
 
     def _package_folders(self, entries: Iterable[_Entry]) -> Iterator[PackageFolder]:
         for file, found in entries:
-            if isinstance(found, KnownFile):
+            if isinstance(found, CheckedFile):
                 for document in found.documents:
                     if document.package:
                         yield self._packages.folder(file, document.package)
@@ -315,42 +271,42 @@ class _Validator:
                 yield from (job.package for job in found.jobs if job.package is not None)
 
     def _conflicting(self, entries: Sequence[_Entry]) -> set[str]:
-        """Return the places of known files with a mistaken package or a repeated name."""
+        """Return the places of checked files with a mistaken package or a repeated name."""
         names = [name for _, found in entries for name in _base_names(found)]
-        known = [(file, found) for file, found in entries if isinstance(found, KnownFile)]
+        checked = [(file, found) for file, found in entries if isinstance(found, CheckedFile)]
         conflicting = {
             file.place
-            for file, found in known
+            for file, found in checked
             for document in found.documents
             if document.package and not self._packages.fits(file, document.package, document.modules)
         }
         if len(set(names)) < len(names):
             repeated = {name for name, count in Counter(names).items() if count > 1}
             conflicting |= {
-                file.place for file, found in known if not repeated.isdisjoint(_base_names(found))
+                file.place for file, found in checked if not repeated.isdisjoint(_base_names(found))
             }
         return conflicting
 
     def _documents(
-        self, file: ManifestFile, found: KnownFile | ExaminedFile
-    ) -> Iterator[tuple[KnownDocument, PackageFolder | None]]:
+        self, file: ManifestFile, found: CheckedFile | ExaminedFile
+    ) -> Iterator[tuple[CheckedDocument, PackageFolder | None]]:
         """Yield the valid documents of a file, and their packages."""
-        if isinstance(found, KnownFile):
+        if isinstance(found, CheckedFile):
             for each in found.documents:
                 yield each, self._packages.folder(file, each.package) if each.package else None
         else:
-            yield from ((job.known, job.package) for job in found.checked if job.is_valid)
+            yield from ((job.record, job.package) for job in found.checked if job.is_valid)
 
     def _combine(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
-        examined = [found for _, found in entries if not isinstance(found, KnownFile)]
+        examined = [found for _, found in entries if not isinstance(found, CheckedFile)]
         for file, found in entries:
-            if isinstance(found, KnownFile):
+            if isinstance(found, CheckedFile):
                 problems += (replace(warning, path=file.path) for warning in found.warnings)
                 continue
             found.check(self._root)
             problems += found.problems
-            if known := found.known:
-                self._known.add(known, file.place, None)
+            if record := found.record:
+                self._reader.checked.add(self._reader.filled, record)
         if examined:
             from reconciler.manifests.examine import repeated_names
 
@@ -376,13 +332,13 @@ class _Validator:
         )
 
 
-def _base_names(found: KnownFile | ExaminedFile) -> list[str]:
-    if isinstance(found, KnownFile):
+def _base_names(found: CheckedFile | ExaminedFile) -> list[str]:
+    if isinstance(found, CheckedFile):
         return [document.name.replace("-", "_") for document in found.documents]
     return [job.base_name for job in found.checked if job.base_name]
 
 
-def _with_too_much(file: ManifestFile, found: KnownFile | ExaminedFile, size: int) -> ExaminedFile:
+def _with_too_much(file: ManifestFile, found: CheckedFile | ExaminedFile, size: int) -> ExaminedFile:
     """Return a file's result with the problem that it exceeds the limit, and without its documents."""
     from reconciler.manifests.examine import ExaminedFile
 
@@ -390,14 +346,14 @@ def _with_too_much(file: ManifestFile, found: KnownFile | ExaminedFile, size: in
     if size <= MAX_TOTAL_BYTES:
         limit = f"{MAX_TOTAL_ALIASED:,} values behind aliases"
     message = f"the manifests contain more than {limit} up to this file; from here on they are not checked"
-    problems = [] if isinstance(found, KnownFile) else found.problems
+    problems = [] if isinstance(found, CheckedFile) else found.problems
     return ExaminedFile(
         file.path, problems=[*problems, Problem(file.path, 1, 1, "", message, "name fewer paths")]
     )
 
 
 def manifest_of(
-    document: KnownDocument, path: str, package: PackageFolder | None, digest: bytes = b""
+    document: CheckedDocument, path: str, package: PackageFolder | None, digest: bytes = b""
 ) -> Manifest:
     """Return the manifest of a valid document in the file `path`."""
     return Manifest(

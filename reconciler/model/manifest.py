@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,8 +12,8 @@ AIPLATFORM_V1 = "aiplatform.googleapis.com/v1"
 ML_V1 = "ml.googleapis.com/v1"
 
 JsonObject = Mapping[str, Any]
-Packed = JsonObject | Raw | Callable[[], JsonObject]
-"""A JSON object, its MessagePack until it is decoded, or a function that returns it."""
+Packed = JsonObject | Raw
+"""A JSON object, or its MessagePack until it is decoded."""
 OnLiveRun = Literal["keep", "cancel"]
 
 
@@ -22,7 +22,7 @@ def unpacked(packed: Packed) -> JsonObject:
     if isinstance(packed, Raw):
         found: JsonObject = msgpack.decode(packed)
         return found
-    return packed() if callable(packed) else packed
+    return packed
 
 
 class Reconcile(Struct, frozen=True):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from reconciler.base.diagnostics import WARNING, Problem, counted
+from reconciler.base.diagnostics import WARNING, Finding, Problem, counted
 from reconciler.base.errors import UsageError
 from reconciler.base.sanitize import one_line
+from reconciler.manifests.files import Folders, find_manifests
+from reconciler.manifests.schemas import is_valid, schema_of
 from reconciler.manifests.settings import JOBS_FOLDER, is_manifest
+from reconciler.manifests.yaml_load import clean_documents
 from reconciler.model.stand_ins import fetching
 from reconciler.model.tracking import GET_LEFT_OUT, Index
 
@@ -98,3 +102,25 @@ def refuse_lost_folder(root: Path) -> None:
         raise UsageError(message, hint=f"the checkout is sparse: run `git sparse-checkout add {JOBS_FOLDER}`")
     remedy = f"`git restore {JOBS_FOLDER}` brings it back; `git rm -r {JOBS_FOLDER}` removes it for good"
     raise UsageError(message, hint=remedy)
+
+
+def job_names(root: Path) -> list[str]:
+    """Return the names in the manifests of `jobs`, by their files; check nothing else, and start no git.
+
+    Raises:
+        UsageError: The folder is missing.
+    """
+    names: list[str] = []
+    with Folders() as folders:
+        for file in find_manifests(root, [root / JOBS_FOLDER])[0]:
+            data = folders.read(file)
+            documents = clean_documents(data) if isinstance(data, bytes) else None
+            names += (name for document in documents or () for name in _names_in(document.value))
+    return names
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    """Yield the name in a manifest of a known kind if it has the form of a name."""
+    schema = schema_of(value)
+    if not isinstance(schema, Finding) and is_valid(value.get("metadata"), schema["properties"]["metadata"]):
+        yield value["metadata"]["name"]

@@ -19,7 +19,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import NotFoundError, ReconcilerError
 from reconciler.git.history import GitHistory
 from reconciler.git.revision import Names, Revision, revision
-from reconciler.manifests.cache import KnownFiles
+from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.settings import FILE_NAME, Config, Environment, read_document
 from reconciler.manifests.validate import validate
 from reconciler.model.applied_tree import AppliedTree
@@ -159,7 +159,7 @@ class _Reader:
         self._environ = environ
         self._environment = environment
         self._whole = desired.whole
-        self._known = KnownFiles()
+        self._checked = CheckedFiles()
         # Paths of packages as written, by the place and the bytes of a manifest.
         self._written: dict[tuple[Names, str], tuple[str, ...]] = {}
         self._contents: dict[tuple[Names, _File], tuple[Content, ...]] = {}
@@ -241,7 +241,7 @@ class _Reader:
         broken = ["/".join(place) for place in places if place not in there]
         paths = [commit.root.joinpath(*place) for place in there]
         filled = frozenset(self._environment.defaults)
-        valid = validate(commit.root, paths, filled, laying_out(commit), self._known, index=commit.index)
+        valid = validate(commit.root, paths, filled, laying_out(commit), self._checked, commit.index)
         # Nothing is staged: a pointer of Git LFS and a submodule's recorded commit stand for files.
         desired, unfit = stageable_jobs(
             commit.root,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from reconciler.base.errors import ReconcilerError, ServiceError
 from reconciler.google.client import ApiError, parts_of, text_of
-from reconciler.google.engines import BUILT_IN
+from reconciler.google.engines import ENGINES
 from reconciler.google.session import Session
 from reconciler.google.staging import staged_uri
 from reconciler.model.claim import ClaimId, ClaimState
@@ -65,7 +65,7 @@ def _imported(job: ActualJob) -> LiveJob:
 
 def _listed(session: Session, wanted: str) -> Iterator[ActualJob]:
     # Google switched the older service off.
-    versions = [version for version in BUILT_IN if version != ML_V1 or session.is_local]
+    versions = [version for version in ENGINES if version != ML_V1 or session.is_local]
     refusals: list[ApiError] = []
     for version in versions:
         try:

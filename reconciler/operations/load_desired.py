@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ from reconciler.base.errors import InvalidError, NotFoundError
 from reconciler.git.index import GitIndex
 from reconciler.google.engines import engine_class
 from reconciler.manifests import schemas
-from reconciler.manifests.cache import Identities, KnownFiles, cached_manifests
+from reconciler.manifests.checked_files import CheckedFiles, Identities
 from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.validate import validate
@@ -128,7 +127,7 @@ def _job(
     code = tree.digest if tree else ""
     codes = (code, tree.former) if tree and tree.former not in ("", code) else (code,)
     if not known:
-        # The cache has no identities of a manifest that changed, or whose package's code is part of them.
+        # The package's code is part of a job's identities, and only read here.
         schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
         assert schema is not None, "a valid manifest has a schema"
         packed = canonical_spec(manifest.spec, schema)
@@ -159,7 +158,7 @@ def load_desired(
     config: Config,
     environment: Environment,
     paths: Sequence[Path],
-    known: KnownFiles | None = None,
+    checked: CheckedFiles | None = None,
     selection: Selection = EVERYTHING,
     index: Index | None = None,
     use: CodeUse = CodeUse.NAMED,
@@ -170,8 +169,8 @@ def load_desired(
         config: The settings.
         environment: The environment of the jobs.
         paths: Files and folders, as `manifest_paths` takes them.
-        known: The known manifests of a process that loads them repeatedly, updated by this call; by default
-            the cache on disk.
+        checked: The checked files of the last load, in a process that loads them repeatedly; replaced by
+            those of this one.
         selection: The jobs to return; the manifests of others must be valid too.
         index: What git tracks; by default git is asked.
         use: What the code is read for, which decides what may stand for its files.
@@ -185,8 +184,9 @@ def load_desired(
     root, filled = config.root, frozenset(environment.defaults)
     index = index or GitIndex(root, os.environ)
     below, missing = manifest_paths(root, paths)
-    with cached_manifests(root, filled, os.environ) if known is None else nullcontext(known) as files:
-        found = validate(root, below, filled, known=files, whole=not paths, index=index)
+    found = validate(root, below, filled, checked=checked, index=index)
+    if checked is not None:
+        checked.end_pass()
     check_found(found, paths)
     if found.problems:
         raise InvalidError("some manifests are not valid", problems=found.problems)

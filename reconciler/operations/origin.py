@@ -30,7 +30,7 @@ from reconciler.base.git_command import Git
 from reconciler.base.state_dir import repository_in
 from reconciler.git.commit import head_of, why_no_head
 from reconciler.git.revision import Names, Revision, revision
-from reconciler.manifests.cache import digest_of
+from reconciler.manifests.checked_files import digest_of
 from reconciler.manifests.files import real_path
 from reconciler.manifests.packages import PackageFolder, PackageOf, is_below_any, package_folder
 from reconciler.manifests.settings import FILE_NAME, JOBS_FOLDER, Config, is_manifest

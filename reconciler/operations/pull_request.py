@@ -12,7 +12,7 @@ from reconciler.base.diagnostics import Problem, capped, quote
 from reconciler.base.errors import UsageError
 from reconciler.git.index import GitIndex
 from reconciler.git.revision import Names, Revision, merge_base, revision
-from reconciler.manifests.cache import KnownFiles
+from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.files import real_path
 from reconciler.manifests.packages import PackageOf, package_folder
 from reconciler.manifests.settings import (
@@ -79,7 +79,7 @@ def proposal_of(
         ReconcilerError: The commit can't be read.
     """
     named = {path: _names(root, path) for path in paths or [root / JOBS_FOLDER]}
-    known = KnownFiles()  # most files are the same on both sides
+    checked = CheckedFiles()  # most files are the same on both sides
     with revision(root, merge_base(root, base, environ), environ) as commit:
         target, sides, comparison = _compare_settings(root, commit, environment or LOCAL)
         if sides is None:
@@ -91,10 +91,10 @@ def proposal_of(
         missing = manifest_paths(root, paths)[1]
         # Only the needed files of the commit are written to its temporary folder, which the `with` removes.
         places = [commit.root.joinpath(*names) for names in laid_out.values()]
-        old, before, of_base = _load(commit.root, places, sides[0], laying_out(commit), known, commit.index)
+        old, before, of_base = _load(commit.root, places, sides[0], laying_out(commit), checked, commit.index)
     places = [path for path in named if os.path.lexists(path)]
     index = GitIndex(root, environ, by_record=True)  # of submodules, the base has no files either
-    new, after, problems = _load(root, places, sides[1], package_folder, known, index)
+    new, after, problems = _load(root, places, sides[1], package_folder, checked, index)
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
@@ -130,10 +130,10 @@ def _load(
     paths: Sequence[Path],
     environment: Environment,
     package_of: PackageOf,
-    known: KnownFiles,
+    checked: CheckedFiles,
     index: Index,
 ) -> tuple[Validation, Desired, tuple[Problem, ...]]:
-    found = validate(root, paths, frozenset(environment.defaults), package_of, known, index=index)
+    found = validate(root, paths, frozenset(environment.defaults), package_of, checked, index)
     desired, unfit = stageable_jobs(
         root, found.manifests, environment, found.identities, index, CodeUse.COMPARED
     )

@@ -28,7 +28,6 @@ from reconciler.google.client import numbers_of
 from reconciler.google.job_log import JobLog
 from reconciler.google.object_store import ObjectStore, StoredObject
 from reconciler.google.session import Session
-from reconciler.manifests.cache import KnownFiles
 from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import Claim, ClaimId, ClaimState, time_of
@@ -249,14 +248,12 @@ class _Finder(Struct):
         # The path comes from a bucket: it must not lead out of the repository.
         if not path or Path(path).is_absolute() or ".." in Path(path).parts:
             return None
-        # The cache of all manifests takes longer to load than one file to read.
-        known = KnownFiles(frozenset(self.session.environment.defaults))
-        jobs = self._load([self.session.config.root / path], known)
+        jobs = self._load([self.session.config.root / path])
         return next((job for job in jobs if job.manifest.base_name == base), None)
 
-    def _load(self, paths: Sequence[Path], known: KnownFiles | None = None) -> tuple[DesiredJob, ...]:
+    def _load(self, paths: Sequence[Path]) -> tuple[DesiredJob, ...]:
         try:
-            return load_desired(self.session.config, self.session.environment, paths, known).jobs
+            return load_desired(self.session.config, self.session.environment, paths).jobs
         except UsageError:
             return ()
         except InvalidError as error:

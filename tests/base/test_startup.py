@@ -53,7 +53,7 @@ HEAVY = {
 }
 # What reading a manifest needs, and neither `--help` nor a schema.
 READING = {"dataclasses", "jsonschema_rs", "msgspec", "yaml"}
-# What reads every distribution that is installed: only for an apiVersion that isn't ours.
+# What reads every distribution that is installed.
 DISTRIBUTIONS = {"importlib.metadata"}
 # What asks a service.
 ASKING = {"reconciler.google.session", "reconciler.google.embedded", "reconciler.base.http.send"}
@@ -117,11 +117,6 @@ def test_validating_asks_and_plans_nothing(root: Path) -> None:
     assert "jsonschema_rs" in modules
     assert "yaml" not in modules, "the manifest is as nearly everybody writes them"
     assert modules & (HEAVY | DISTRIBUTIONS | ASKING | PLANNING | STAGING | TELLING_MORE) == set()
-
-
-def test_validating_known_manifests_loads_neither_a_schema_nor_dataclasses(root: Path) -> None:
-    loaded(root, "validate")
-    assert loaded(root, "validate") & {"dataclasses", "jsonschema_rs", "reconciler.model.cause"} == set()
 
 
 def test_what_explains_is_loaded_for_what_is_wrong(root: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -55,11 +54,6 @@ class Place:
         }
         self._user.mkdir(parents=True)
         self.files = manifests.write(self.root, count)
-
-    def forget(self) -> None:
-        """Remove whatever the tool remembers of manifests; not what the service keeps."""
-        for cache in (self.home / "cache", self.root / ".reconciler", self._user / "cache"):
-            shutil.rmtree(cache, ignore_errors=True)
 
     def run(self, command: Sequence[str], codes: Sequence[int] = (0,), folder: Path | None = None) -> Cost:
         """What a program took; raises BenchmarkError where it didn't end with one of these codes."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from . import limits, others, programs
 from .ratios import Figures, median
 
-_LINES = (programs.COLD_VALIDATE, programs.WARM_VALIDATE, programs.COLD_PLAN, programs.WARM_PLAN)
+_LINES = (programs.VALIDATE, programs.PLAN)
 
 
 def draw(figures: Figures, file: Path) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,13 +23,10 @@ HELP, VALIDATE_ONE, PLAN_ONE = "--help", "validate, one manifest", "plan, one ma
 HEAVY = ("googleapiclient", "google.auth", "jsonschema", "requests", "rich", "structlog", "urllib3")
 """Packages that cost more than 10 ms to import."""
 
-COLD_VALIDATE, WARM_VALIDATE = "validate, cold", "validate, warm"
-COLD_PLAN, WARM_PLAN = "plan, cold", "plan, warm"
+VALIDATE, PLAN = "validate", "plan"
 
 _PLAN = ("plan", "--detailed-exitcode")
 _CHANGES_PENDING, _INVALID = 2, 3
-_SETTLES = 2.1
-"""Seconds after which a file's times tell a later change from the last one, on every file system."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +35,12 @@ class Program:
 
     Attributes:
         arguments: Of `reconciler`.
-        cold: Whether nothing is remembered from an earlier run.
         edit: The edit of manifests before the run, undone after it; None for none.
         every: Edits every n-th manifest; 1 for all.
         code: What it has to end with: else it did something else.
     """
 
     arguments: Sequence[str]
-    cold: bool = False
     edit: manifests.Edit | None = None
     every: int = 100
     code: int = 0
@@ -56,19 +49,15 @@ class Program:
         return manifests.edited(files, self.edit, self.every) if self.edit else nullcontext()
 
 
-# In this order: a warm run comes after one that could remember.
 PROGRAMS: Mapping[str, Program] = {
-    COLD_VALIDATE: Program(["validate"], cold=True),
-    WARM_VALIDATE: Program(["validate"]),
-    COLD_PLAN: Program(_PLAN, cold=True),
-    WARM_PLAN: Program(_PLAN),
-    "plan, in full, warm": Program([*_PLAN, "--full"]),
+    VALIDATE: Program(["validate"]),
+    PLAN: Program(_PLAN),
+    "plan, in full": Program([*_PLAN, "--full"]),
     "plan, 1 % changed": Program(_PLAN, edit=manifests.touched, code=_CHANGES_PENDING),
     "validate, 1 % invalid": Program(["validate"], edit=manifests.broken, code=_INVALID),
     # Pages of all jobs, and one for each of the newest 1,000 runs.
     "report --html": Program(["report", "--html", "../pages"]),
-    # Last, because it rewrites all files: what an earlier run kept of them no longer holds.
-    "validate, cold, images by tag": Program(["validate"], cold=True, edit=manifests.by_tag, every=1),
+    "validate, images by tag": Program(["validate"], edit=manifests.by_tag, every=1),
 }
 
 
@@ -101,10 +90,7 @@ def repeated(place: Place, repeats: int) -> tuple[Costs, Costs]:
     """Every program in turn, so many times; and in each repetition, before them, the limits."""
     costs: dict[str, list[Cost]] = defaultdict(list)
     within: dict[str, list[Cost]] = defaultdict(list)
-    for number in range(repeats):
-        if number:
-            os.sync()
-            time.sleep(_SETTLES)
+    for _ in range(repeats):
         for name, cost in place.module("limits", str(place.root)).items():
             within[name].append(cost)
         for name, program in PROGRAMS.items():
@@ -114,21 +100,13 @@ def repeated(place: Place, repeats: int) -> tuple[Costs, Costs]:
 
 def peaks(place: Place) -> Mapping[str, int]:
     """The most memory that each program's processes had together, in bytes; in runs of their own."""
-    time.sleep(_SETTLES)
     found = {}
     for name, program in PROGRAMS.items():
-        _prepare(place, program)
         with program.edited(place.files):
             found[name] = peak_of([*RECONCILER, *program.arguments], place)
     return found
 
 
 def _run(place: Place, program: Program) -> Cost:
-    _prepare(place, program)
     with program.edited(place.files):
         return place.run([*RECONCILER, *program.arguments], codes=[program.code])
-
-
-def _prepare(place: Place, program: Program) -> None:
-    if program.cold:
-        place.forget()

@@ -16,12 +16,9 @@ Figures = Mapping[str, Any]
 GROWTH_WISHED = 12.0
 _TIMES = 10
 
-_OF_LOADING = {
-    programs.COLD_VALIDATE: 0.5,
-    programs.WARM_VALIDATE: 0.15,
-    programs.COLD_PLAN: 0.9,
-    programs.WARM_PLAN: 0.55,
-}
+_OF_LOADING = {programs.VALIDATE: 0.5, programs.PLAN: 0.95}
+_OF_LOADING_LESS = {"1000": {programs.PLAN: 2.1}}
+"""The same at a smaller size, where the start of the program counts."""
 
 # Seconds of CPU, on a machine where `python -c pass` takes 0.022.
 _STARTS = {programs.VALIDATE_ONE: 0.117, programs.PLAN_ONE: 0.151, programs.HELP: 0.065}
@@ -70,14 +67,19 @@ def ratios(figures: Figures) -> Iterator[Ratio]:
     ran, loading = size["programs"], size["limits"][limits.LOADING]
     for program, wished in _OF_LOADING.items():
         yield _ratio(f"{program}, {number:,} : {limits.LOADING} alone", ran[program], loading, wished)
+    for name in _OF_LOADING_LESS.keys() & figures["sizes"].keys() - {str(number)}:
+        less = figures["sizes"][name]
+        for program, wished in _OF_LOADING_LESS[name].items():
+            what = f"{program}, {int(name):,} : {limits.LOADING} alone"
+            yield _ratio(what, less["programs"][program], less["limits"][limits.LOADING], wished)
     if checked := size[others.CHECK_JSONSCHEMA]:
-        what = f"{others.CHECK_JSONSCHEMA}, {number:,} : {programs.COLD_VALIDATE}"
-        yield _ratio(what, checked, ran[programs.COLD_VALIDATE], 25, at_least=True)
+        what = f"{others.CHECK_JSONSCHEMA}, {number:,} : {programs.VALIDATE}"
+        yield _ratio(what, checked, ran[programs.VALIDATE], 25, at_least=True)
     planned = {name: found for name, found in figures["sizes"].items() if found[others.TERRAFORM]}
     if planned:
         number, size = largest(planned)
-        what = f"{others.TERRAFORM}, {number:,} : {programs.COLD_PLAN}"
-        yield _ratio(what, size[others.TERRAFORM], size["programs"][programs.COLD_PLAN], 15, at_least=True)
+        what = f"{others.TERRAFORM}, {number:,} : {programs.PLAN}"
+        yield _ratio(what, size[others.TERRAFORM], size["programs"][programs.PLAN], 14, at_least=True)
     nothing = column(figures["start"][programs.NOTHING], "cpu")
     for program, seconds in _STARTS.items():
         cpu = of(column(figures["start"][program], "cpu"), nothing)

@@ -121,7 +121,7 @@ def test_a_machine_without_memory_is_told_in_a_line(
 def test_however_few_files_may_be_open_none_is_called_wrong(root: Path, command: str) -> None:
     """From too few for Python's start to enough for all."""
     arguments = [command, "census"] if command == "render" else [command]
-    assert run(arguments) == 0  # makes the home and its caches
+    assert run(arguments) == 0
     codes = set()
     for files in range(4, 26):
         done = subprocess.run(

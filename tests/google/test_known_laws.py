@@ -12,11 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from reconciler.manifests import fast_validate, schemas
-from reconciler.manifests.cache import DEFAULT_POLICY, KnownDocument, KnownFile, digest_of
+from reconciler.manifests.checked_files import DEFAULT_POLICY, CheckedDocument, CheckedFile, digest_of
 from reconciler.manifests.examine import ExaminedFile, examine
-from reconciler.manifests.fast_validate import known_files
-from reconciler.manifests.files import ManifestFile, Signature
+from reconciler.manifests.fast_validate import check_files
+from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import PackageFolder
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import identities, label_of
@@ -28,12 +27,12 @@ from tests.yaml_styles import written
 
 JOBS = Path(__file__).parents[2] / "jobs"
 FILLED = frozenset({"region", "timeout"})
-NO_FILE = ManifestFile("jobs/job.yaml", "/repository/jobs/job.yaml", Signature(0, 0, 0, 0, 0))
+NO_FILE = ManifestFile("jobs/job.yaml", "/repository/jobs/job.yaml", 0)
 
 
-def known_file(data: bytes, filled: frozenset[str] = frozenset()) -> KnownFile | None:
+def known_file(data: bytes, filled: frozenset[str] = frozenset()) -> CheckedFile | None:
     """What is known of one file's bytes."""
-    return known_files({digest_of(data): data}, filled).get(digest_of(data))
+    return check_files({digest_of(data): data}, filled).get(digest_of(data))
 
 
 def looked_at_closely(data: bytes, filled: frozenset[str]) -> ExaminedFile:
@@ -49,7 +48,7 @@ def looked_at_closely(data: bytes, filled: frozenset[str]) -> ExaminedFile:
     return found
 
 
-def named(document: KnownDocument) -> tuple[str, ...]:
+def named(document: CheckedDocument) -> tuple[str, ...]:
     """The identities that a document's job gets without package."""
     manifest = Manifest(
         document.api_version,
@@ -77,9 +76,9 @@ def compare(data: bytes, filled: frozenset[str] = frozenset()) -> bool:
     assert (quick.size, quick.aliased, quick.digest) == (len(data), close.aliased, digest_of(data))
     assert len(quick.documents) == len(close.jobs)
     for document, job in zip(quick.documents, close.jobs, strict=True):
-        expected = job.known
+        expected = job.record
         # By their text too: 1, 1.0 and true are equal in Python.
-        for name in set(KnownDocument.__struct_fields__) - {"identities"}:
+        for name in set(CheckedDocument.__struct_fields__) - {"identities"}:
             assert told(getattr(document, name)) == told(getattr(expected, name)), name
         assert document.identities == (() if document.package else named(expected))
         assert document.name.replace("-", "_") == job.base_name
@@ -197,18 +196,9 @@ def test_few_bytes_that_stand_for_much_text_are_not_known() -> None:
     assert known_file(text.replace('"ARGUMENTS"', much).encode()) is None
 
 
-def test_jobs_of_other_engines_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What their schemas say may change without anybody's knowledge here."""
-    other = {"apiVersion": "example.com/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": {}}
-    monkeypatch.setattr(schemas, "manifest_schema", lambda *_: schemas.document("job.schema.json"))
-    monkeypatch.setattr(fast_validate, "is_valid", lambda value, schema: True)
-    assert known_file(json.dumps(other).encode()) is None
-    assert known_file(json.dumps(GOOD["Job"]).encode()) is not None
-
-
 @example([b"", b"no manifest", json.dumps(GOOD["Job"]).encode()])
 @given(st.lists(st.sampled_from([json.dumps(value).encode() for value in GOOD.values()] + [b"a: [", b"{}"])))
 @settings(max_examples=20)
 def test_many_files_at_once_are_known_as_each_for_itself(contents: list[bytes]) -> None:
-    found = known_files({digest_of(data): data for data in contents})
+    found = check_files({digest_of(data): data for data in contents})
     assert [found.get(digest_of(data)) for data in contents] == [known_file(data) for data in contents]

@@ -1,9 +1,8 @@
-"""Reading files by their names in open folders, and what tells whether a file is still what it was."""
+"""Reading files by their names in open folders."""
 
 from __future__ import annotations
 
 import os
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,18 +13,12 @@ import pytest
 from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem
 from reconciler.manifests import files as filecontent
 from reconciler.manifests.files import (
-    FileContent,
     Folders,
     ManifestFile,
-    Signature,
-    can_be_trusted,
     find_manifests,
     read_file,
 )
 from tests.manifests.test_validate import write
-
-SECOND = 10**9
-NOW = 1_800_000_000 * SECOND
 
 
 @pytest.fixture
@@ -41,8 +34,8 @@ def found(root: Path) -> list[ManifestFile]:
 
 def content(folders: Folders, file: ManifestFile) -> str:
     read = folders.read(file)
-    assert isinstance(read, FileContent)
-    return read.data.decode()
+    assert isinstance(read, bytes)
+    return read.decode()
 
 
 def message(folders: Folders, file: ManifestFile) -> str:
@@ -62,23 +55,19 @@ def test_files_in_any_order(root: Path) -> None:
             assert content(folders, file) == file.path.removeprefix("jobs/").removesuffix(".yaml")
 
 
-def test_a_signature_is_what_the_system_says(root: Path) -> None:
+def test_file_is_found_with_its_size_and_read_whole(root: Path) -> None:
     for file in found(root):
-        status = Path(file.place).stat()
-        assert file.signature == Signature(
-            status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
-        )
+        data = Path(file.place).read_bytes()
+        assert file.size == len(data)
         with Folders() as folders:
-            assert folders.read(file) == FileContent(Path(file.place).read_bytes(), file.signature)
-        assert pickle.loads(pickle.dumps(file)) == file
+            assert folders.read(file) == data
 
 
-def test_a_file_behind_a_link_has_its_own_place_and_signature(root: Path) -> None:
+def test_a_file_behind_a_link_has_its_own_place_and_size(root: Path) -> None:
     write(root, "shared.yaml", "x")
     (root / "jobs" / "link.yaml").symlink_to("../shared.yaml")
     (file,) = (file for file in found(root) if file.path == "jobs/link.yaml")
-    assert file.place == str(root.resolve() / "shared.yaml")
-    assert file.signature.inode == (root / "shared.yaml").stat().st_ino
+    assert (file.place, file.size) == (str(root.resolve() / "shared.yaml"), 1)
 
 
 @pytest.mark.fault(39)
@@ -93,7 +82,7 @@ def test_no_link_is_followed_that_came_between_two_files(root: Path, swapped: st
         (root / swapped).rename(root / "moved")
         (root / swapped).symlink_to("outside")
         read = folders.read(files["jobs/deep/er/c.yaml"])
-        assert isinstance(read, Problem) or read.data == b"deep/er/c"
+        assert isinstance(read, Problem) or read == b"deep/er/c"
         folders.close()
         assert message(folders, files["jobs/deep/er/c.yaml"]).startswith("this can't be read: ")
 
@@ -150,11 +139,11 @@ def test_what_takes_a_file_s_place(root: Path) -> None:
 
 def test_what_cannot_be_opened_is_mixed_up_with_nothing(root: Path) -> None:
     with Folders() as folders:
-        assert isinstance(folders.read_at(f"{root.resolve()}/jobs/a.yaml", "x"), FileContent)
+        assert isinstance(folders.read_at(f"{root.resolve()}/jobs/a.yaml", "x"), bytes)
         assert isinstance(folders.read_at(f"{root.resolve()}/jobs/gone/a.yaml", "x"), Problem)
         assert isinstance(folders.read_at("/a.yaml", "x"), Problem)
         assert isinstance(folders.read_at(f"{root.resolve()}/a.yaml", "x"), Problem)
-        assert isinstance(folders.read_at(f"{root.resolve()}/jobs/a.yaml", "x"), FileContent)
+        assert isinstance(folders.read_at(f"{root.resolve()}/jobs/a.yaml", "x"), bytes)
 
 
 def test_few_folders_are_open_at_a_time(root: Path) -> None:
@@ -187,13 +176,11 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
 
     monkeypatch.setattr(filecontent, "_bytes_of", changing)
     with Folders() as folders:
-        read = folders.read(file)
-        assert read == FileContent(b"two, longer", filecontent.signature_of(Path(file.place).stat()))
+        assert folders.read(file) == b"two, longer"
         changes += ["a" * size for size in range(5, 20)]
         read = folders.read(file)
-    assert isinstance(read, FileContent)
-    assert read.signature is None
-    assert set(read.data) == {ord("a")}
+    assert isinstance(read, bytes)
+    assert set(read) == {ord("a")}
 
 
 @pytest.mark.parametrize("said", [0, 3, 10, 100])
@@ -209,19 +196,3 @@ def test_all_of_a_file_is_read_whatever_its_size_was_said_to_be(
         assert filecontent._bytes_of(descriptor, said) == b"0123456789"
     finally:
         os.close(descriptor)
-
-
-@pytest.mark.parametrize(
-    ("mtime", "ctime", "trusted"),
-    [
-        (0, 0, True),
-        (-2 * SECOND, -2 * SECOND, True),
-        (-2 * SECOND + 1, -9 * SECOND, False),
-        (-9 * SECOND, -2 * SECOND + 1, False),
-        (SECOND, -9 * SECOND, False),
-        (-9 * SECOND, 3600 * SECOND, False),
-    ],
-)
-def test_only_times_of_some_age_say_what_a_file_holds(mtime: int, ctime: int, trusted: bool) -> None:
-    times = (NOW + mtime, NOW + ctime) if mtime else (0, 0)
-    assert can_be_trusted(Signature(1, 2, 3, *times), NOW) is trusted

@@ -12,7 +12,7 @@ import pytest
 from reconciler.base.diagnostics import ERROR, WARNING
 from reconciler.base.errors import InvalidError
 from reconciler.manifests import known_values
-from reconciler.manifests.cache import KnownFiles
+from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import Validation, validate
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
@@ -118,8 +118,8 @@ def doubtful(root: Path) -> dict[str, Any]:
     return value
 
 
-def check(root: Path, known: KnownFiles | None = None) -> Validation:
-    return validate(root, [root / "jobs"], known=known)
+def check(root: Path, checked: CheckedFiles | None = None) -> Validation:
+    return validate(root, [root / "jobs"], checked=checked)
 
 
 def test_manifest_with_a_warning_is_valid(tmp_path: Path) -> None:
@@ -133,30 +133,30 @@ def test_manifest_with_a_warning_is_valid(tmp_path: Path) -> None:
     assert warning.message == "n1-standart-4 is not a known machine type"
 
 
-def test_known_file_keeps_its_warnings_and_is_not_examined_again(
+def test_checked_file_keeps_its_warnings_and_is_not_examined_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = doubtful(tmp_path)
-    known = KnownFiles()
-    first = check(tmp_path, known)
+    checked = CheckedFiles()
+    first = check(tmp_path, checked)
     monkeypatch.setattr("reconciler.manifests.examine.examine", None)
-    assert check(tmp_path, known) == first
+    assert check(tmp_path, checked) == first
     # The same content elsewhere has its own path.
     (tmp_path / "jobs" / "a.yaml").unlink()
     write(tmp_path, "jobs/b.yaml", value)
-    assert [warning.path for warning in check(tmp_path, known).warnings] == ["jobs/b.yaml"]
+    assert [warning.path for warning in check(tmp_path, checked).warnings] == ["jobs/b.yaml"]
 
 
-def test_manifest_with_a_warning_and_an_error_is_invalid_and_unknown(tmp_path: Path) -> None:
+def test_manifest_with_a_warning_and_an_error_is_invalid_and_not_kept(tmp_path: Path) -> None:
     value = doubtful(tmp_path)
     value["spec"]["workerPoolSpecs"][0]["replicaCount"] = 2
     write(tmp_path, "jobs/a.yaml", value)
-    known = KnownFiles()
-    found = check(tmp_path, known)
+    checked = CheckedFiles()
+    found = check(tmp_path, checked)
     assert [problem.level for problem in found.problems] == [ERROR]
     assert [warning.level for warning in found.warnings] == [WARNING]
     assert found.manifests == ()
-    assert not known.files
+    assert len(checked) == 0
 
 
 # --- In reconciler.yaml ---------------------------------------------------------------------------------
@@ -174,13 +174,11 @@ environments:
 
 def test_settings_with_an_unknown_location_are_valid_and_have_a_warning(tmp_path: Path) -> None:
     (tmp_path / "reconciler.yaml").write_text(SETTINGS.format(location="us-centrall1"))
-    for _ in range(2):  # the second time, from the cache
-        config = load_config(tmp_path)
-        assert config.environments["prod"].location == "us-centrall1"
-        (warning,) = config.warnings
-        assert (warning.line, warning.level) == (6, WARNING)
-        assert warning.hint == "did you mean us-central1?"
-        (tmp_path / ".reconciler").mkdir(exist_ok=True)
+    config = load_config(tmp_path)
+    assert config.environments["prod"].location == "us-centrall1"
+    (warning,) = config.warnings
+    assert (warning.line, warning.level) == (6, WARNING)
+    assert warning.hint == "did you mean us-central1?"
 
 
 def test_settings_with_a_location_without_training_are_invalid(tmp_path: Path) -> None:

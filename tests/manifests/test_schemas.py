@@ -1085,17 +1085,6 @@ def test_outputs_have_the_promised_shape(command: str) -> None:
             del place[name + "X"]
 
 
-def test_only_the_packages_own_objects_are_its_own() -> None:
-    mine = schemas.manifest_schema(ML_V1, "Job")
-    filled = schemas.manifest_schema(ML_V1, "Job", frozenset({"region"}))
-    assert mine is not None
-    assert filled is not None
-    assert schemas.is_shipped(mine)
-    assert schemas.is_shipped(filled)
-    assert not schemas.is_shipped(copy.deepcopy(mine))
-    assert not schemas.is_shipped({})
-
-
 @pytest.mark.parametrize(
     "image",
     [

@@ -10,7 +10,7 @@ import pytest
 
 from reconciler.base.diagnostics import WARNING, Problem
 from reconciler.cli import run
-from reconciler.manifests.cache import KnownFiles
+from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.training_images import image_warnings, training_image_name, training_image_uri
 from reconciler.manifests.validate import validate
 
@@ -123,10 +123,10 @@ def test_replicas_with_the_same_image_have_places_of_their_own(root: Path) -> No
     }
 
 
-def test_place_is_the_same_after_the_file_became_known(root: Path) -> None:
+def test_place_is_the_same_once_the_file_was_checked(root: Path) -> None:
     (root / "jobs/job.yaml").write_text(MANIFEST % (PYTHON % ENDED))
-    known = KnownFiles()
-    first, second = (validate(root, [root / "jobs"], known=known) for _ in range(2))
+    checked = CheckedFiles()
+    first, second = (validate(root, [root / "jobs"], checked=checked) for _ in range(2))
     assert first.images == second.images
     assert len(first.images) == 1
 
@@ -160,7 +160,6 @@ def test_validate_prints_the_warnings_and_is_strict_on_request(
     assert "jobs/job.yaml:9:45: warning: Google ended the availability" in capsys.readouterr().out
     assert run(["validate", "--strict"]) == 3
     capsys.readouterr()
-    # Also from the cache, which doesn't know the day.
     assert run(["validate", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [problem["level"] for problem in found["problems"]] == ["warning"]

@@ -12,7 +12,7 @@ import pytest
 
 from reconciler.base.diagnostics import WARNING
 from reconciler.manifests.examine import examine
-from reconciler.manifests.files import ManifestFile, Signature
+from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.training_images import (
     image_warnings,
@@ -74,7 +74,7 @@ def errors(found: Converted) -> list[str]:
         "spec": tidy(AIPLATFORM_V1, found.kind, found.spec),
     }
     data = yaml_text(manifest).encode()
-    file = ManifestFile("job.yaml", "/tide/job.yaml", Signature(0, 0, len(data), 0, 0))
+    file = ManifestFile("job.yaml", "/tide/job.yaml", len(data))
     result = examine(file, data, frozenset(), lambda file, path: package_folder(Path(file.place), path))
     result.check(Path("/tide"))
     return [problem.message for problem in result.problems if problem.level != WARNING]

@@ -10,7 +10,7 @@ import pytest
 
 from reconciler.base.errors import UsageError
 from reconciler.cli import run
-from reconciler.manifests.cache import PlacedImage
+from reconciler.manifests.checked_files import PlacedImage
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.manifests.training_images import (
     has_ended,

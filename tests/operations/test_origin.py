@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from repository import Repository, switching_git
 
 from reconciler.base.git_command import Git
-from reconciler.manifests.cache import KnownFiles, cached_manifests
+from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.settings import Config, load_config
 from reconciler.operations import origin as origin_module
 from reconciler.operations.apply import ApplyListener
@@ -64,9 +64,9 @@ def commit(tree: Repository, *options: str) -> str:
     return tree.git("rev-parse", "HEAD")
 
 
-def read(tree: Repository, known: KnownFiles | None = None) -> tuple[Config, Desired]:
+def read(tree: Repository, checked: CheckedFiles | None = None) -> tuple[Config, Desired]:
     config = load_config(tree.root)
-    return config, load_desired(config, config.environment(None), [], known)
+    return config, load_desired(config, config.environment(None), [], checked)
 
 
 def origin(tree: Repository, seen: tuple[Config, Desired] | None = None, *, whole: bool = True) -> Origin:
@@ -308,26 +308,18 @@ def test_files_as_they_were_read_count_and_not_as_they_are_now(tree: Repository)
     assert set(carried(tree, edited).values()) == {""}
 
 
-def test_files_that_a_cache_gave_count_as_when_they_were_read(
-    tree: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """HEAD moves, as when a branch is switched, and no file's times change: all of it is remembered."""
-    monkeypatch.setattr("reconciler.manifests.files._COARSEST_TICK", 0)
+def test_files_that_were_checked_before_count_as_read(tree: Repository) -> None:
+    """HEAD moves, as when a branch is switched, and no file changes."""
     first = tree.git("rev-parse", "HEAD")
     tree.git("switch", "-q", "-c", "other")
     tree.job("trees", args=["--depth=2"])
     second = commit(tree)
     tree.git("switch", "-q", "main")
-    known = KnownFiles()
+    checked = CheckedFiles()
     for _ in range(2):
-        assert set(carried(tree, read(tree, known)).values()) == {first}
-        assert set(carried(tree).values()) == {first}
+        assert set(carried(tree, read(tree, checked)).values()) == {first}
     tree.git("symbolic-ref", "HEAD", "refs/heads/other")
-    expected = {"census": second, "plain": second, "trees": ""}
-    assert carried(tree, read(tree, known)) == expected
-    assert carried(tree) == expected
-    with cached_manifests(tree.root, frozenset(), os.environ) as cached:
-        assert len(cached.places) == 3, "the files were remembered on disk"
+    assert carried(tree, read(tree, checked)) == {"census": second, "plain": second, "trees": ""}
 
 
 def test_a_job_whose_digest_is_not_known_carries_no_commit(tree: Repository) -> None:

@@ -117,7 +117,7 @@ def test_every_field_of_the_request_counts(body: Mapping[str, Any]) -> None:
         assert found(body, changed(body, *keys, to=other)) == [(pointer, other, value)]
 
 
-def test_the_fields_of_another_packages_engine_count_too() -> None:
+def test_fields_of_the_body_count_that_no_engine_has_now() -> None:
     body = {"script": "echo hello", "name": "night", "labels": LABELS}
     assert found(body, {**body, "state": "RUNNING"}) == []
     assert found(body, {**body, "script": "echo"}) == [("/script", "echo", "echo hello")]

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from reconciler.base.diagnostics import ERROR, Problem
 from reconciler.base.sanitize import one_line
 from reconciler.manifests import schemas
-from reconciler.manifests.files import ManifestFile, Signature
+from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.canonical import canonical_spec
@@ -272,7 +272,7 @@ def problems_of(job: Imported, text: str, path: str, place: Path, root: Path) ->
     from reconciler.manifests.examine import examine  # with jsonschema
 
     data = text.encode("utf-8", "backslashreplace")
-    file = ManifestFile(path, str(place), Signature(0, 0, len(data), 0, 0))
+    file = ManifestFile(path, str(place), len(data))
     examined = examine(
         file, data, frozenset(), lambda file, written: package_folder(Path(file.place), written)
     )

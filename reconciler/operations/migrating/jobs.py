@@ -17,7 +17,7 @@ from reconciler.base.errors import InvalidError, UsageError
 from reconciler.git.index import GitIndex
 from reconciler.manifests import schemas
 from reconciler.manifests.examine import examine
-from reconciler.manifests.files import ManifestFile, Signature, read_one, real_path
+from reconciler.manifests.files import ManifestFile, read_one, real_path
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.training_images import has_ended, images_in
@@ -337,7 +337,7 @@ class _FileMigration:
         self, after: bytes, jobs: Sequence[MigratedJob], new: Sequence[NewDocument], old: Sequence[Document]
     ) -> None:
         """Validate the new text: add its problems at the old places, and the jobs' new names."""
-        file = ManifestFile(self._path, str(self._place), Signature(0, 0, len(after), 0, 0))
+        file = ManifestFile(self._path, str(self._place), len(after))
         filled = frozenset(self._environment.defaults)
         examined = examine(
             file, after, filled, lambda file, written: package_folder(Path(file.place), written)
@@ -357,7 +357,7 @@ class _FileMigration:
             name = lines[made.document.line]
             if not made.is_valid or name not in by_name:
                 continue
-            manifest = manifest_of(made.known, self._path, made.package)
+            manifest = manifest_of(made.record, self._path, made.package)
             desired, problems = stageable_jobs(self._root, [manifest], self._environment, index=self._index)
             for problem in problems:
                 keys = ("package", "path")

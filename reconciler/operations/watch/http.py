@@ -34,7 +34,7 @@ from reconciler.base.listener.message import Request, Responder, Response
 from reconciler.base.listener.server import Listener
 from reconciler.base.sanitize import one_line
 from reconciler.google.session import Session, open_session
-from reconciler.manifests.cache import KnownFiles
+from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.claim import ClaimState
 from reconciler.model.details import JobDetails
@@ -325,7 +325,7 @@ class LivePages:
         self._folder = secrets.token_urlsafe(16)
         self._lock = threading.Lock()
         self._observed: tuple[tuple[Config, Environment], float, Observed] | None = None
-        self._known: tuple[Path, Environment, KnownFiles] | None = None
+        self._manifests = CheckedFiles()
         self._begun: dict[str, str] = {}
         self._shown: tuple[float, Pages] | None = None
 
@@ -411,10 +411,8 @@ class LivePages:
 
     def _desired(self, config: Config, environment: Environment) -> Desired | None:
         """Return the desired jobs; None if manifests are invalid."""
-        if self._known is None or self._known[:2] != (config.root, environment):
-            self._known = config.root, environment, KnownFiles(frozenset(environment.defaults))
         try:
-            return load_desired(config, environment, [], self._known[2])
+            return load_desired(config, environment, [], self._manifests)
         except (InvalidError, UsageError):
             return None
 

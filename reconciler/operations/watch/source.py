@@ -26,8 +26,14 @@ from reconciler.base.errors import (
 from reconciler.base.state_dir import checkout_of, git_folder
 from reconciler.git.commit import head_of
 from reconciler.git.index import GitIndex
-from reconciler.manifests.files import Signature, can_be_trusted, signature_of
-from reconciler.manifests.settings import FILE_NAME, JOBS_FOLDER, Config, from_document, load_config
+from reconciler.manifests.settings import (
+    FILE_NAME,
+    JOBS_FOLDER,
+    Config,
+    content_digest,
+    from_document,
+    load_config,
+)
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.watch.report import PassReporter
@@ -170,7 +176,7 @@ def _identity(folder: Path) -> object:
 
 
 class KeptSettings:
-    """Reader of `reconciler.yaml` that reports a removed file as an error and caches an unchanged file.
+    """Reader of `reconciler.yaml` that reports a removed file as an error and checks only new content.
 
     Without the file the defaults would apply: jobs would get another source, and all be submitted again. An
     editor that saves, or a branch switch, removes the file for a moment.
@@ -179,7 +185,7 @@ class KeptSettings:
     def __init__(self) -> None:
         # Set once settings were found; an invalid file counts too.
         self._had_settings = False
-        self._read: tuple[Path, Signature, Config] | None = None
+        self._read: Config | None = None
 
     def read(self, root: Path) -> Config:
         """Return the settings at `root`.
@@ -187,18 +193,10 @@ class KeptSettings:
         Raises:
             InvalidError: The settings are invalid, or the file had settings before and is missing or empty.
         """
-        began, signature = time.time_ns(), _settings_signature(root)
-        if self._read is not None and self._read[:2] == (root, signature):
-            return self._read[2]
-        config = self._checked(root)
-        # A file that changes while it is read, or within one tick of its time stamp, is read again.
-        sure = (
-            signature is not None
-            and can_be_trusted(signature, began)
-            and _settings_signature(root) == signature
-        )
-        self._read = (root, signature, config) if signature is not None and sure else None
-        return config
+        read, digest = self._read, content_digest(root)
+        if read is None or not digest or (read.root, read.digest) != (root, digest):
+            read = self._read = self._checked(root)
+        return read
 
     def _checked(self, root: Path) -> Config:
         try:
@@ -214,14 +212,6 @@ class KeptSettings:
                 hint="restore it; if this is intended, stop `reconciler watch` and start it again",
             )
         return config
-
-
-def _settings_signature(root: Path) -> Signature | None:
-    """Return the signature of the file, or of the target of a link; None if it can't be read."""
-    try:
-        return signature_of((root / FILE_NAME).stat())
-    except OSError:
-        return None
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ReconcilerError
-from reconciler.manifests.cache import KnownFiles, cached_manifests
+from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.claim import ClaimState
 from reconciler.model.plan import Action, DesiredJob, Plan
@@ -144,20 +144,13 @@ class LoopCache:
     """Caches of one loop, for one root and one environment.
 
     Attributes:
-        manifests: The parsed manifests; None before the first pass.
+        manifests: The checked manifests of the last pass.
     """
 
     def __init__(self) -> None:
-        self.manifests: KnownFiles | None = None
+        self.manifests = CheckedFiles()
 
     def load_desired(self, checkout: Checkout, config: Config, environment: Environment) -> Desired:
-        """Return the jobs of the checkout's manifests; raise InvalidError with every problem.
-
-        The first call loads the cache on disk and updates it for later commands.
-        """
+        """Return the jobs of the checkout's manifests; raise InvalidError with every problem."""
         index = checkout.index
-        if self.manifests is not None:
-            return load_desired(config, environment, [], self.manifests, index=index, use=CodeUse.STAGED)
-        filled = frozenset(environment.defaults)
-        with cached_manifests(config.root, filled, checkout.environ) as self.manifests:
-            return load_desired(config, environment, [], self.manifests, index=index, use=CodeUse.STAGED)
+        return load_desired(config, environment, [], self.manifests, index=index, use=CodeUse.STAGED)
