@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from reconciler.base import concurrency
+from reconciler.base import workers
 from reconciler.base.errors import InvalidError
 from reconciler.manifests import fast_validate
 from reconciler.manifests.checked_files import CheckedFile, CheckedFiles
@@ -114,7 +114,7 @@ from pathlib import Path
 from msgspec.structs import asdict, replace
 from reconciler.manifests import fast_validate
 from reconciler.manifests import validate as reading
-from reconciler.base import concurrency as workers
+from reconciler.base import workers
 from reconciler.manifests.validate import validate
 
 root, mode = Path(sys.argv[1]), sys.argv[2]
@@ -209,12 +209,12 @@ def test_many_processes_find_what_one_does_whatever_becomes_of_them(
 
 def test_there_are_no_other_processes_beside_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading, "active_count", lambda: 1)
-    assert concurrency.can_fork() is (sys.platform != "darwin")
+    assert workers.can_fork() is (sys.platform != "darwin")
     monkeypatch.setattr(threading, "active_count", lambda: 2)
-    assert not concurrency.can_fork()
+    assert not workers.can_fork()
     monkeypatch.setattr(threading, "active_count", lambda: 1)
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert not concurrency.can_fork()
+    assert not workers.can_fork()
 
 
 # --- The jobs of a repository ----------------------------------------------------------------------------
