@@ -27,8 +27,8 @@ from reconciler.model.details import (
 from reconciler.model.job import LogEntry, State
 from reconciler.model.manifest import ManifestPlace
 from reconciler.model.plan import Target
-from reconciler.output.pages.site import CommitInfo, Site, row_key
-from reconciler.output.pages.template import Content
+from reconciler.pages.site import CommitInfo, Site, row_key
+from reconciler.pages.template import Content
 from reconciler.planning.outcome import JobStatus
 
 NOW = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)

@@ -28,7 +28,7 @@ import pkgutil, sys
 from importlib import import_module
 import reconciler
 
-skipped = ("reconciler.training_service.", "reconciler.__main__", "reconciler.operations.init.templates")
+skipped = ("reconciler.training_service.", "reconciler.__main__", "reconciler.setup.templates")
 found = [module.name for module in pkgutil.walk_packages(reconciler.__path__, "reconciler.")]
 core = [name for name in found if not name.startswith(skipped)]
 for name in core:

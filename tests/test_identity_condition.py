@@ -10,8 +10,8 @@ from typing import Any
 import celpy
 import pytest
 
-from reconciler.operations.init.files import Setup
-from reconciler.operations.init.next_steps import attribute_condition
+from reconciler.setup.files import Setup
+from reconciler.setup.next_steps import attribute_condition
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "github.md"
 CLAIM = re.compile(r"assertion\.(\w+)")

@@ -15,8 +15,8 @@ import yaml
 from expressions import Situation
 
 from reconciler.manifests.settings import Environment
-from reconciler.operations.init.files import Setup, apply_workflow, plan_workflow
-from reconciler.operations.init.next_steps import CHECK
+from reconciler.setup.files import Setup, apply_workflow, plan_workflow
+from reconciler.setup.next_steps import CHECK
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "github.md"

@@ -24,11 +24,11 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from waiting import PATIENCE
 
-from reconciler.operations.init.next_steps import CHECK
 from reconciler.reporting.github.contexts import OVERALL
+from reconciler.setup.next_steps import CHECK
 
 ROOT = Path(__file__).resolve().parent.parent
-TEMPLATES = ROOT / "reconciler" / "operations" / "init" / "templates"
+TEMPLATES = ROOT / "reconciler" / "setup" / "templates"
 BIN = Path(sys.executable).parent
 ACTIONLINT = BIN / "actionlint"
 ZIZMOR = (BIN / "zizmor", "--offline", "--no-progress", "--format", "json")

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
+from reconciler.convert.importing.jobs import Importer, Plan, Source, source_of, source_of_words, write
+from reconciler.convert.importing.marks import shown
+from reconciler.convert.importing.sources import MAX_SOURCE
 from reconciler.git.index import GitIndex
 from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import find_root
 from reconciler.model.selection import Selection
-from reconciler.operations.importing.jobs import Importer, Plan, Source, source_of, source_of_words, write
-from reconciler.operations.importing.marks import shown
-from reconciler.operations.importing.sources import MAX_SOURCE
 
 if TYPE_CHECKING:
     from reconciler.google.session import Session
@@ -127,7 +127,7 @@ def _import_live(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _adopt(plan: Plan, session: Session) -> Mapping[str, Adopted]:
-    from reconciler.operations.live_jobs import adopt_jobs
+    from reconciler.convert.adopt import adopt_jobs
 
     return adopt_jobs(session, plan.live)
 
@@ -161,7 +161,7 @@ def _standard_input() -> bytes:
 
 def _live(arguments: argparse.Namespace, session: Session) -> Source:
     """Return the environment's jobs that this tool hasn't submitted; raise NotFoundError without any."""
-    from reconciler.operations.live_jobs import find_live_jobs
+    from reconciler.convert.adopt import find_live_jobs
 
     found = find_live_jobs(
         session,

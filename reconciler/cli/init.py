@@ -11,11 +11,11 @@ from reconciler.base.errors import ExitCode, UsageError
 from reconciler.base.git_command import Git
 from reconciler.base.sanitize import one_line
 from reconciler.manifests.settings import LOCAL, find_root
-from reconciler.operations.init import files, next_steps
-from reconciler.operations.init.claims_bucket import Prepared, prepare_claims
-from reconciler.operations.init.files import EXAMPLE, README, Setup, files_of
-from reconciler.operations.init.next_steps import Step, uncommitted
-from reconciler.operations.init.questions import Flags, flag, other_workflows, read_setup
+from reconciler.setup import files, next_steps
+from reconciler.setup.claims_bucket import Prepared, prepare_claims
+from reconciler.setup.files import EXAMPLE, README, Setup, files_of
+from reconciler.setup.next_steps import Step, uncommitted
+from reconciler.setup.questions import Flags, flag, other_workflows, read_setup
 
 EXAMPLES = """reconciler init
   reconciler init --steps github

@@ -323,7 +323,7 @@ def print_ends(session: Session, jobs: Iterable[ActualJob], log_format: str) -> 
 
 def _last_lines(session: Session, job: ActualJob) -> list[str]:
     """Return the last lines of a log as `logs` prints them, without secrets: at most 50, and 64 KiB."""
-    from reconciler.operations.pages import hiding  # loads the templates of pages
+    from reconciler.pages.snapshot import hiding  # loads the templates of pages
 
     engine = session.engine(job.api_version)
     part = _Part(job, engine.replicas(job.kind, job.spec), engine.trials(job), "", "")

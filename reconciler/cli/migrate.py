@@ -15,10 +15,10 @@ from reconciler.base.sanitize import one_line
 from reconciler.cli import print_json, print_message, print_paged, print_problems
 from reconciler.cli.context import context_of
 from reconciler.cli.flags import add_format, add_paths
+from reconciler.convert.migrating.jobs import MigratedJob, Migration, Options, migrate
+from reconciler.convert.migrating.report import Row
+from reconciler.convert.migrating.rules import VERDICTS
 from reconciler.model.plan import FORMAT_VERSION
-from reconciler.operations.migrating.jobs import MigratedJob, Migration, Options, migrate
-from reconciler.operations.migrating.report import Row
-from reconciler.operations.migrating.rules import VERDICTS
 from reconciler.output.document import code, fence, text
 from reconciler.output.document import joined as blocks
 

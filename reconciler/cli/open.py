@@ -37,7 +37,8 @@ _INTERVAL = 0.5
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Serve the pages until an interrupt; print a link, and open it in the browser."""
-    from reconciler.operations.watch.http import LivePages, listening
+    from reconciler.pages.listener import listening
+    from reconciler.pages.live import LivePages
 
     context = context_of(arguments)
     live = LivePages(lambda: context.config.root, os.environ, arguments.env)
@@ -103,7 +104,8 @@ def serve_pages(env: str | None, log_format: str) -> None:
 
 def _serve_for(is_needed: Callable[[], bool], env: str | None, log_format: str) -> None:
     # Slow to import: `serve` becomes the service without a wait for it.
-    from reconciler.operations.watch.http import LivePages, listening
+    from reconciler.pages.listener import listening
+    from reconciler.pages.live import LivePages
 
     live = LivePages(lambda: find_root(Path.cwd()), os.environ, env)
     with listening((_LOOPBACK, 0), {}, live.answer) as url:

@@ -125,10 +125,10 @@ def _refuse_alone(arguments: argparse.Namespace) -> None:
 
 def _run_html(arguments: argparse.Namespace) -> ExitCode:
     """Write the pages of the environment into a folder; start nothing and post nothing."""
-    from reconciler.operations.pages import LIMIT, snapshot, with_details
-    from reconciler.operations.report_folder import write_site
-    from reconciler.output.pages.site import Pages
-    from reconciler.output.pages.template import Content
+    from reconciler.pages.folder import write_site
+    from reconciler.pages.site import Pages
+    from reconciler.pages.snapshot import LIMIT, snapshot, with_details
+    from reconciler.pages.template import Content
 
     zone, name = _zone(arguments.timezone)
     context = context_of(arguments)

@@ -19,19 +19,16 @@ from reconciler.cli.flag_types import seconds, settling
 from reconciler.cli.open import ELSEWHERE
 from reconciler.google.embedded import check_installed
 from reconciler.manifests.settings import find_root, load_config
-from reconciler.operations.watch.http import (
-    Health,
-    LivePages,
-    Metrics,
-    address_of,
-    listening,
-)
+from reconciler.operations.watch.health import Health
 from reconciler.operations.watch.loop import Loop
+from reconciler.operations.watch.metrics import Metrics
 from reconciler.operations.watch.remote import Clone, RemoteBranch, checked_branch, checked_url
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.rest import SETTLES_IN
 from reconciler.operations.watch.source import FolderWatcher, WorkTree
 from reconciler.operations.watch.wakeups import LONGEST_BACKOFF, Wakes
+from reconciler.pages.listener import address_of, listening
+from reconciler.pages.live import LivePages
 from reconciler.reporting.github.settings import DEFAULT_API_URL
 
 EXAMPLES = "reconciler watch --listen 127.0.0.1:9464"

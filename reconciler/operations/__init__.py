@@ -1,1 +1,1 @@
-"""Use cases: plan, apply, pull request, watch, init."""
+"""Use cases: plan, apply, pull request, watch."""

@@ -33,11 +33,11 @@ from reconciler.operations.execute import labels_of
 from reconciler.operations.follow_up import follow_up
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN
-from reconciler.operations.pages import snapshot
 from reconciler.operations.plan import plan_of, request_body, wanted_of
 from reconciler.operations.report import record_keys
 from reconciler.operations.watch.loop import FULL_AFTER as HOURLY
-from reconciler.output.pages.template import Content
+from reconciler.pages.snapshot import snapshot
+from reconciler.pages.template import Content
 from reconciler.submission.look import FULL_AFTER, look
 from reconciler.submission.observe import Observed
 from reconciler.submission.protocol import bound

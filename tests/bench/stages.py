@@ -40,9 +40,9 @@ from reconciler.model.plan import Plan
 from reconciler.operations.load_desired import Desired, desired_jobs
 from reconciler.operations.plan import plan_of, target_of
 from reconciler.output.json import plan_json
-from reconciler.output.pages.charts import figures
-from reconciler.output.pages.site import Pages, Site
 from reconciler.output.text import plan_text
+from reconciler.pages.charts import figures
+from reconciler.pages.site import Pages, Site
 from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.observe import Observed, observe
 from tests.sites import study_of

@@ -12,9 +12,9 @@ from watched import Watched
 from reconciler.model.details import Goal, MetricsFile, Output, OutputFile
 from reconciler.model.job import LogEntry
 from reconciler.model.plan import Drift, DriftKind, Plan
-from reconciler.operations.report_folder import write_site
-from reconciler.output.pages.site import Pages, Site, row_key
-from reconciler.output.pages.template import Content
+from reconciler.pages.folder import write_site
+from reconciler.pages.site import Pages, Site, row_key
+from reconciler.pages.template import Content
 from tests.output.test_pages import PAYLOADS
 from tests.sites import TARGET, details_of, hostile_site, large_site, study_of
 

@@ -10,7 +10,7 @@ import pytest
 from repository import Repository
 
 from reconciler.google.embedded import address_of
-from reconciler.operations.report_folder import write_site
+from reconciler.pages.folder import write_site
 
 
 def text_of(folder: Path) -> str:

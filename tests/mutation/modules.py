@@ -95,6 +95,6 @@ TESTS: dict[str, tuple[str, ...]] = {
         "operations/test_apply_quota",
         "submission/test_instances",
     ),
-    "operations.live_jobs": ("operations/test_live_jobs",),
+    "convert.adopt": ("convert/test_adopt",),
 }
 """By module of `reconciler`; the tests' files are in `tests/`."""

@@ -16,7 +16,7 @@ from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import State
 from reconciler.model.manifest import AIPLATFORM_V1
-from tests.operations.test_import_live import PLACE, rows, send
+from tests.convert.test_import_live import PLACE, rows, send
 
 MANY = 600
 FEW = 12

@@ -38,8 +38,9 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import DriftKind
 from reconciler.operations.watch import loop as watch_loop
-from reconciler.operations.watch.http import Health, Metrics, address_of, listening
+from reconciler.operations.watch.health import Health
 from reconciler.operations.watch.loop import Loop, run_pass
+from reconciler.operations.watch.metrics import Metrics
 from reconciler.operations.watch.remote import Clone, RemoteBranch, checked_branch, checked_url
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import (
@@ -60,6 +61,7 @@ from reconciler.operations.watch.wakeups import (
     due_after,
     still_at,
 )
+from reconciler.pages.listener import address_of, listening
 from reconciler.submission.observe import Observed
 
 seconds = st.floats(0, 1e6)

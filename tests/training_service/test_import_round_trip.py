@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from served import Service
 
+from reconciler.convert.importing.live_job import live_job
+from reconciler.convert.importing.manifest import spec_of, tidy
 from reconciler.manifests import schemas
 from reconciler.model.diff import diff, is_default, is_filled, is_left_out, is_spelling
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
-from reconciler.operations.importing.live_job import live_job
-from reconciler.operations.importing.manifest import spec_of, tidy
 
 CASES = [
     json.loads(line)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 from urllib.parse import parse_qsl, urlsplit
 
+TEXT = (("Content-Type", "text/plain; charset=utf-8"),)
+"""Headers of plain text."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -22,7 +22,7 @@ from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import exported
 from reconciler.operations.plan import plan_of, wanted_of
 from reconciler.operations.report import post_statuses, record_keys, unposted_sentences
-from reconciler.operations.watch.http import Health
+from reconciler.operations.watch.health import Health
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import Source
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, PassInputs, Result

@@ -13,7 +13,7 @@ from reconciler.model.job import State
 from reconciler.model.plan import Action, Drift
 from reconciler.operations.apply import ApplyListener
 from reconciler.operations.origin import Origin, uncarried
-from reconciler.operations.watch.http import Metrics
+from reconciler.operations.watch.metrics import Metrics
 from reconciler.operations.watch.state import Pass, Result
 from reconciler.output.json import problem_json
 from reconciler.output.text import short_error

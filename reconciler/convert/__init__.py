@@ -1,0 +1,1 @@
+"""Conversion of other descriptions of jobs to manifests."""

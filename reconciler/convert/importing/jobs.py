@@ -1,0 +1,454 @@
+"""Import of sources: from their bytes to checked manifests, written all or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+
+from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem, quote
+from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError, check_machine
+from reconciler.base.replaced_files import replace_files
+from reconciler.base.safe_files import read_file
+from reconciler.convert.importing.body import Code, Request, request_of
+from reconciler.convert.importing.command_line import parse
+from reconciler.convert.importing.found import Found
+from reconciler.convert.importing.live_job import LiveJob, is_answer, live_jobs
+from reconciler.convert.importing.manifest import (
+    Imported,
+    base_name,
+    fill_missing,
+    full_name,
+    hide_secrets,
+    is_to_fill_in,
+    problems_of,
+    spec_of,
+    text_of,
+    tidy,
+)
+from reconciler.convert.importing.marks import SECRET, SourceError, filled, mark, names_in, shown
+from reconciler.convert.importing.named_files import Files
+from reconciler.convert.importing.shell import ShellError
+from reconciler.convert.importing.sources import MAX_SOURCE, read_source
+from reconciler.manifests.secrets import without_secrets
+from reconciler.manifests.validate import validate
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.tracking import Index
+
+_SUFFIXES = (".yaml", ".yml")
+_PROPERTIES = ("core/project", "ai/region", "compute/region")
+_KINDS = {"trainingInput": (ML_V1, "Job"), "studySpec": (AIPLATFORM_V1, "HyperparameterTuningJob")}
+_COMMAND_LINE = "the command line"
+
+
+class Source(Struct):
+    """One source: a file, standard input, a command line, or jobs of a service.
+
+    Attributes:
+        name: Its name in messages.
+        folder: The folder that its relative paths count from.
+        data: Its bytes; unused with `found`.
+        found: What it contains, if that needs no reading.
+        line: The only line to import from; 0 for all.
+    """
+
+    name: str
+    folder: Path
+    data: bytes = b""
+    found: list[Found] | None = None
+    line: int = 0
+    live: list[LiveJob] = field(default_factory=list)
+
+
+class Plan(Struct):
+    """Manifests to write.
+
+    Attributes:
+        texts: The content of each file, in order.
+        jobs: The jobs with their files.
+        unfilled: By a job's name, sentences about the values that a person has to give.
+        unchanged: The files that have this content already.
+        kept: The files with other manifests of live jobs that are to be adopted.
+        adopted: The names of the jobs that have a claim.
+    """
+
+    texts: dict[Path, str]
+    jobs: list[tuple[Imported, Path]]
+    unfilled: dict[str, list[str]]
+    unchanged: frozenset[Path] = frozenset()
+    kept: frozenset[Path] = frozenset()
+    adopted: frozenset[str] = frozenset()
+
+    def submitted(self, root: Path, index: Index) -> list[str]:
+        """Return the names, with their hashes, of the jobs that the next apply would submit."""
+        return sorted(
+            full_name(job, root, index)
+            for job, place in self.jobs
+            if not (job.suspended or self.unfilled.get(job.name) or place in self.kept)
+            if job.name not in self.adopted
+        )
+
+    @property
+    def live(self) -> dict[str, str]:
+        """The resource names of the jobs that haven't ended, by the names of their manifests."""
+        return {job.name: job.live for job, _ in self.jobs if job.live}
+
+    def with_adopted(self, names: Collection[str]) -> Plan:
+        """Return the plan of the written manifests of adopted jobs, which need no `suspend` any more."""
+        texts: dict[Path, str] = {}
+        for job, place in self.jobs:
+            if job.name in names and not self.unfilled[job.name]:
+                job.suspended = ""
+            if place in self.texts:
+                text = text_of(job, place.parent)
+                texts[place] = f"{texts[place]}---\n{text}" if place in texts else text
+        unchanged = frozenset(place for place, text in texts.items() if text == self.texts[place])
+        return Plan(texts, self.jobs, self.unfilled, unchanged, self.kept, frozenset(names))
+
+
+class Importer:
+    """Import of several sources into one repository.
+
+    Args:
+        root: The repository's root, without links.
+        working: The working directory.
+        output: The folder of the manifests, or the file for all of them.
+        values: The values of variables, placeholders and gcloud's properties, by name.
+        run: True if jobs that have ended may run again.
+        keep: True to keep other manifests of the same names: live jobs are adopted by them.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        working: Path,
+        output: Path,
+        values: Mapping[str, str],
+        *,
+        run: bool = False,
+        keep: bool = False,
+    ) -> None:
+        self._root = root
+        self._working = working
+        self._output = output
+        self._values = values
+        self._run = run
+        self._keep = keep
+        self._problems: list[Problem] = []
+        self._jobs: list[Imported] = []
+
+    @property
+    def _folder(self) -> Path:
+        return self._output.parent if self._output.suffix in _SUFFIXES else self._output
+
+    def plan(self, sources: Sequence[Source]) -> Plan:
+        """Return the manifests of all jobs; raise InvalidError with every mistake."""
+        for source in sources:
+            for line, read in self._readers(source):
+                try:
+                    self._jobs += read()
+                except SourceError as error:
+                    self._refuse(source.name, line, error)
+        self._raise_problems()
+        jobs, known = self._named(), self._known()
+        kept = set()
+        texts: dict[Path, str] = {}
+        unfilled: dict[str, list[str]] = {}
+        places = []
+        for job in jobs:
+            place = self._output if self._output.suffix in _SUFFIXES else self._folder / f"{job.name}.yaml"
+            text, unfilled[job.name] = self._checked(job, place)
+            other = self._root / known.get(_key(job.name), self._shown(place))
+            if self._keep and job.live and os.path.lexists(other) and not _holds(other, text):
+                kept.add(other)
+                places.append((job, other))
+                continue
+            texts[place] = f"{texts[place]}---\n{text}" if place in texts else text
+            places.append((job, place))
+        self._raise_problems()
+        unchanged = self._unchanged([pair for pair in places if pair[1] not in kept], texts, known)
+        return Plan(texts, places, unfilled, unchanged, frozenset(kept))
+
+    def _raise_problems(self) -> None:
+        if self._problems:
+            raise InvalidError("nothing is imported", problems=self._problems)
+
+    def _refuse(self, path: str, line: int, error: SourceError) -> None:
+        place = error.line if isinstance(error, ShellError) else line
+        # The message may quote an argument.
+        message = str(without_secrets(str(shown(error.message))))
+        self._problems.append(Problem(path, place, 1, "", message, error.hint))
+
+    def _readers(self, source: Source) -> Iterator[tuple[int, Any]]:
+        """Yield the line of each job in a source, and the function that reads it."""
+        try:
+            found = source.found
+            if found is None and not source.live:
+                found = read_source(source.name, source.data, self._values)
+                found = [each for each in found if source.line in (0, each.line)]
+                if not found:
+                    raise SourceError("no job begins on this line", hint="name the first line of a command")
+        except SourceError as error:
+            self._refuse(source.name, getattr(error, "line", source.line or 1), error)
+            return
+        for each in found or ():
+            yield each.line, lambda each=each: self._read(source, each)
+        for job in source.live:
+            yield 1, lambda job=job: [self._of_live(job, source.name)]
+
+    def _read(self, source: Source, found: Found) -> list[Imported]:
+        place = source.name if source.name == _COMMAND_LINE else f"{source.name}:{found.line}"
+        if found.words:
+            return [self._of_command(source, found, place)]
+        if is_answer(found.value):
+            return [self._of_live(job, place) for job in live_jobs(found.value)]
+        return [self._of_config(found.value, source.name, place)]
+
+    # --- Jobs of each kind of source ---
+
+    def _of_command(self, source: Source, found: Found, place: str) -> Imported:
+        words = [filled(word, self._values) for word in found.words]
+        files = Files(self._root, source.folder, self._working, found)
+        invocation = parse(words, files.flags)
+        assert invocation is not None, "only commands that submit jobs are found"
+        request = request_of(invocation, files.config, self._properties(found.environ))
+        command = invocation.command
+        program = f"gcloud {' '.join(command.words)}"
+        # The source's own line isn't quoted: it may contain secrets.
+        notes = [*files.notes, *(f"{note}." for note in request.notes)]
+        if found.defaults:
+            notes.append(f"Defaults are used for these variables: {', '.join(found.defaults)}.")
+        if invocation.unknown:
+            notes.append(f"Flags may be missing: the command has {', '.join(invocation.unknown)}.")
+        if request.location or request.project:
+            parts = [("project", request.project), ("location", request.location)]
+            named = ", ".join(f"{name} {text}" for name, text in parts if text)
+            notes.append(f"The environment decides the project and the location; the command names {named}.")
+        written = str(request.body.pop(command.name_field, ""))
+        name = base_name(written, Path(source.name).stem if source.name != _COMMAND_LINE else command.kind)
+        spec, labels = spec_of(command.kind, request.body)
+        job = Imported(
+            command.api_version, command.kind, name, labels, spec, f"{place}, {program}", notes=notes
+        )
+        if request.code:
+            self._add_code(job, request, request.code, files)
+        for variable, line in found.branched.items():
+            if next(iter(names_in(mark(variable)))) in job.unknown:
+                why = f"line {line} assigns it inside a condition or a loop"
+                job.notes.append(f"{variable} is unknown: {why}.")
+        if invocation.unknown:
+            job.suspended = "flags may be missing"
+        return job
+
+    def _properties(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return gcloud's properties, as far as variables and `--set` give them."""
+        found = {}
+        for name in _PROPERTIES:
+            variable = f"CLOUDSDK_{name.replace('/', '_').upper()}"
+            for values, key in ((environ, variable), (self._values, variable), (self._values, name)):
+                if key in values:
+                    found[name] = values[key]
+        return found
+
+    def _of_config(self, value: Any, name: str, place: str) -> Imported:
+        api_version, kind = next(
+            (known for key, known in _KINDS.items() if key in value), (AIPLATFORM_V1, "CustomJob")
+        )
+        if "trialJobSpec" in value:
+            api_version, kind = AIPLATFORM_V1, "HyperparameterTuningJob"
+        body = {"jobSpec": value} if kind == "CustomJob" else dict(value)
+        written = str(value.get("displayName") or value.get("jobId") or "") if kind != "CustomJob" else ""
+        spec, labels = spec_of(kind, body)
+        return Imported(api_version, kind, base_name(written, Path(name).stem), labels, spec, place)
+
+    def _of_live(self, live: LiveJob, place: str) -> Imported:
+        spec, labels = spec_of(live.kind, live.body)
+        name = base_name(live.name, live.resource.rpartition("/")[2])
+        notes = list(live.notes)
+        if live.resource:
+            notes.insert(0, f"Resource: {live.resource}.")
+        job = Imported(live.api_version, live.kind, name, labels, spec, place, notes=notes)
+        if live.state and not self._run:
+            job.suspended = f"the job has ended ({live.state}), and would run again; remove suspend to run it"
+        elif not live.state:
+            job.live = live.resource
+            job.suspended = (
+                "the job may still be running, and would run twice; remove suspend to run it again"
+            )
+        return job
+
+    def _add_code(self, job: Imported, request: Request, code: Code, files: Files) -> None:
+        """Name the folder of a job's code, or leave a place for it."""
+        if code.path:
+            job.package = files.package(code, self._folder, job.notes)
+        uris = []
+        for archive in code.archives:
+            files.check_archive(archive, [Path(each).name for each in code.archives])
+            folder = files.folder_of_archive(archive, self._folder)
+            if folder and not code.path and len(code.archives) == 1:
+                job.package = folder
+                job.notes.append(
+                    f"{files.shown(folder)} is staged in place of {archive}, which is built from it."
+                )
+            else:
+                uris.append(f"gs://{mark('BUCKET')}/{Path(archive).name}")
+                job.notes.append(f"Upload {archive} to a bucket, and write its gs:// URI.")
+        if uris:
+            training_input = job.spec["trainingInput"]
+            training_input["packageUris"] = [*training_input.get("packageUris", []), *uris]
+
+    # --- Names, content, checks ---
+
+    def _named(self) -> list[Imported]:
+        """Return the jobs with a name each; the same job in several places counts once."""
+        jobs: dict[str, Imported] = {}
+        for job in self._jobs:
+            job.spec = filled(job.spec, self._values)
+            job.labels = filled(job.labels, self._values)
+            hidden = hide_secrets(job)
+            if hidden:
+                job.notes.append(f"Secrets are left out: {', '.join(hidden)}.")
+            if isinstance(job.spec, dict):
+                job.spec = tidy(job.api_version, job.kind, job.spec)
+            number, name = 1, job.name
+            while (same := jobs.get(_key(name))) is not None and not _is_same(same, job):
+                number += 1
+                name = f"{job.name}-{number}"
+            if same is None:
+                job.name = name
+                jobs[_key(name)] = job
+            elif job.live:
+                _merge_live(same, job)
+        return [*jobs.values()]
+
+    def _checked(self, job: Imported, place: Path) -> tuple[str, list[str]]:
+        """Return the text of a job's manifest, and the values that a person has to give."""
+        if job.unknown and not job.suspended:
+            job.suspended = "values are unknown; fill them in, and remove suspend"
+        path = self._shown(place)
+        found = problems_of(job, text_of(job, place.parent), path, place, self._root)
+        set_fields = [fill_missing(job, problem, self._values) for problem in found]
+        if any(set_fields):
+            job.spec = tidy(job.api_version, job.kind, job.spec)
+            found = problems_of(job, text_of(job, place.parent), path, place, self._root)
+        sentences = [_to_fill_in(name) for name in job.unknown]
+        name, _, line = job.source.partition(",")[0].rpartition(":")
+        for problem in found:
+            if is_to_fill_in(job, problem):
+                if problem.message.endswith(" is missing"):
+                    sentences.append(_to_add(problem))
+                continue
+            at, number = (name, int(line)) if name and line.isdecimal() else (job.source.partition(",")[0], 1)
+            where = f"{problem.pointer}: {problem.message}" if problem.pointer else problem.message
+            self._problems.append(Problem(at, number, 1, "", where, problem.hint))
+        return text_of(job, place.parent), sentences
+
+    def _shown(self, place: Path) -> str:
+        return place.relative_to(self._root).as_posix() if place.is_relative_to(self._root) else str(place)
+
+    def _known(self) -> dict[str, str]:
+        """Return the files of the repository's valid manifests, by the manifests' names."""
+        folder, known = self._root / "jobs", {}
+        if folder.is_dir():
+            with suppress(ReconcilerError):
+                for manifest in validate(self._root, [folder]).manifests:
+                    known[_key(manifest.name)] = manifest.path
+        return known
+
+    def _unchanged(
+        self,
+        jobs: Sequence[tuple[Imported, Path]],
+        texts: Mapping[Path, str],
+        known: Mapping[str, str],
+    ) -> frozenset[Path]:
+        """Return the files that exist with this content; raise RefusedError for a name that is taken."""
+        for job, place in jobs:
+            other = known.get(_key(job.name))
+            if other and other != self._shown(place):
+                message = f"the name {quote(job.name)} is taken by {quote(other)}"
+                raise RefusedError(message, hint="rename one of the two, or import with -o to that file")
+        return frozenset(place for place, text in texts.items() if _holds(place, text))
+
+
+def write(plan: Plan, *, force: bool) -> None:
+    """Write all manifests or none; raise RefusedError for a file that would be overwritten, and OSError."""
+    todo = {place: text for place, text in plan.texts.items() if place not in plan.unchanged}
+    for place in todo:
+        if os.path.lexists(place) and not force:
+            raise RefusedError(
+                f"{place.name} exists already, with other content: {place}",
+                hint="use --force to overwrite it",
+            )
+    replace_files({place: text.encode("utf-8", "backslashreplace") for place, text in todo.items()})
+
+
+def source_of(path: str, working: Path) -> Source:
+    """Return the source of a named file, or of one line of it; raise InvalidError if it is unreadable."""
+    name, _, number = path.rpartition(":")
+    is_line = number.isdecimal() and len(number) < 9 and not os.path.lexists(working / path)
+    path, line = (name, int(number)) if is_line else (path, 0)
+    place = working / path
+    try:
+        data, _ = read_file(place, MAX_SOURCE + 1, follow=True)
+    except OSError as error:
+        check_machine(error, f"{path} can't be read")
+        reason = "it is a folder: name its files" if place.is_dir() else (error.strerror or str(error))
+        problem = Problem(path, 1, 1, "", f"can't be read: {reason}", "name a readable file")
+        raise InvalidError("nothing is imported", problems=[problem]) from None
+    return Source(path, place.parent, data, line=line)
+
+
+def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> Source:
+    """Return the source of a command line in words; raise InvalidError if it submits no training job."""
+    from reconciler.convert.importing.command_line import find_command
+    from reconciler.convert.importing.marks import without_marks
+
+    plain = [without_marks(word) for word in words]
+    if find_command(plain) is None:
+        commands = "ai custom-jobs create, ai hp-tuning-jobs create, ai-platform jobs submit training"
+        hint = f"import reads these commands: {commands}"
+        problem = Problem(_COMMAND_LINE, 1, 1, "", "no command of gcloud that submits a training job", hint)
+        raise InvalidError("nothing is imported", problems=[problem])
+    found = Found(1, plain, environ=os.environ, stdin=stdin)
+    return Source(_COMMAND_LINE, working, found=[found])
+
+
+def _holds(place: Path, text: str) -> bool:
+    """Return True if a file exists with this content."""
+    try:
+        return read_file(place, MAX_FILE_BYTES)[0] == text.encode("utf-8", "backslashreplace")
+    except OSError as error:
+        check_machine(error, f"{place} can't be read")
+        return False
+
+
+def _key(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _is_same(one: Imported, other: Imported) -> bool:
+    names = (one.kind, one.spec, one.labels, one.package)
+    return names == (other.kind, other.spec, other.labels, other.package)
+
+
+def _merge_live(job: Imported, other: Imported) -> None:
+    """Add a live job with equal content: the first that hasn't ended stays."""
+    if job.live:
+        job.notes.append(f"Another live job has the same content: {other.live}.")
+    else:
+        job.live, job.suspended, job.notes = other.live, other.suspended, other.notes
+
+
+def _to_add(problem: Problem) -> str:
+    name = problem.message.partition('"')[2].partition('"')[0]
+    return f"{name} of {problem.pointer}, which is missing: --set {name}=VALUE; {problem.hint}"
+
+
+def _to_fill_in(name: str) -> str:
+    if name == SECRET:
+        return "<SECRET>: read the secret in the trainer, from Secret Manager"
+    return f"<{name}>: --set {name}=VALUE"

@@ -1,0 +1,305 @@
+"""Values of an environment's pages, read without a change to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reconciler.base.concurrency import run_concurrently, run_in_order
+from reconciler.base.errors import (
+    NotFoundError,
+    ReconcilerError,
+    ServiceError,
+)
+from reconciler.base.git_command import SHA, Git, GitError
+from reconciler.base.sanitize import redacted, without_credentials
+from reconciler.google.session import Session
+from reconciler.manifests.secrets import without_secrets
+from reconciler.manifests.settings import Config
+from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.details import JobDetails
+from reconciler.model.job import ActualJob
+from reconciler.model.plan import DesiredJob
+from reconciler.model.ports import Ports
+from reconciler.operations.load_desired import Desired
+from reconciler.operations.plan import plan_of, target_of
+from reconciler.operations.show import FoundJob, place_of, run_details
+from reconciler.output.terminal import number_text
+from reconciler.pages.site import CommitInfo, Site, row_key
+from reconciler.pages.template import Content
+from reconciler.planning.attempts import Attempt, attempts_by_base
+from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
+from reconciler.reporting.github.settings import REPOSITORY, repository_url, run_url
+from reconciler.submission.observe import Observed, doubtful_runs, observe, split_by_instance, with_reasons
+
+LIMIT = 1000
+"""Runs with a page of their own, the newest."""
+LOG_ENTRIES = 500
+_MOST_RESULTS = 3  # metrics of a row
+_MOST_READS = 100
+"""Runs that are read one by one before everything is listed instead: as many as a page of a listing has."""
+_LEAST_HIDDEN = 4
+"""Characters of an environment variable's value that is hidden in errors: shorter ones are in many words."""
+
+Key = tuple[str, str]
+
+
+class Snapshot(Struct, frozen=True):
+    """Site without the details of its jobs, and the jobs as they were found, by `row_key`.
+
+    Attributes:
+        observed: All claims and runs; None if they can't be read.
+    """
+
+    site: Site
+    found: Mapping[Key, FoundJob]
+    observed: Observed | None
+
+
+def snapshot(
+    session: Session,
+    desired: Desired | None,
+    content: Content,
+    environ: Mapping[str, str],
+    before: Observed | None = None,
+) -> Snapshot:
+    """Return an environment's state; parts that can't be read are named in its notes.
+
+    Args:
+        desired: All jobs of the repository; None if manifests are invalid.
+        before: An earlier observation, to read only what changed since; None to read everything.
+    """
+    jobs = desired.jobs if desired else ()
+    notes = [] if desired else ["Manifests are invalid (see `reconciler validate`): only runs are known."]
+    runs: tuple[ActualJob, ...] = ()
+    claims: Mapping[ClaimId, Claim] = {}
+    plan = observed = None
+    try:
+        observed = observe(session.ports) if before is None else observe_again(session.ports, before)
+        runs, claims = observed.runs, observed.claims
+        plan = plan_of(session, desired, observed) if desired else None
+    except ServiceError as error:
+        # Unusable claims must not hide the states of the runs.
+        notes.append(f"There is no plan: {error.message}")
+        runs = runs or session.runs()
+    rows = job_statuses(jobs, runs, claims)
+    repository = _repository(session.config, environ)
+    site = Site(
+        # The folder of a checkout in Actions has a name that says nothing.
+        title="/".join(repository.split("/")[-2:]) or session.config.root.name,
+        target=target_of(session.config, session.environment),
+        made=datetime.now(UTC),
+        rows=[replace(row, error=without_secrets(row.error)) for row in rows],
+        whole=bool(jobs),
+        plan=plan,
+        repository=repository,
+        run=run_url(environ),
+        notes=notes,
+        commits=_commits(session.config.root, environ, {row.commit for row in rows}),
+        content=content,
+    )
+    return Snapshot(site, _found(jobs, runs, claims), observed)
+
+
+def observe_again(ports: Ports, before: Observed) -> Observed:
+    """Return all claims and runs, of which those that had ended before aren't listed again.
+
+    For pages alone, as nothing may be decided by it: it misses that an ended run was deleted or relabelled,
+    and a run that began and ended since, while no claim names it.
+    """
+    claims = ports.claims.listed()
+    live = ports.jobs.live()
+    runs = {run.resource: run for run in before.runs if run.state.ended} | {run.resource: run for run in live}
+    # No listing of live runs shows one that ended since, nor an adopted one.
+    named = {run.resource: (run.api_version, run.kind) for run in before.runs}
+    changed = (found.claim for id, found in claims.items() if found != before.versions.get(id))
+    named |= {
+        claim.resource: (claim.api_version, claim.kind)
+        for claim in changed
+        if claim.state is ClaimState.BOUND and not claim.gone
+    }
+    reads = [partial(_run, ports, *where, name) for name, where in named.items() if name not in runs]
+    # Claims are kept for ever: where one is missing, the bucket was emptied or replaced.
+    if len(reads) > _MOST_READS or not before.versions.keys() <= claims.keys():
+        return observe(ports)
+    runs |= {run.resource: run for run in ports.together(reads) if run is not None}
+    own, others = split_by_instance(ports, claims, tuple(runs.values()))
+    ports.claims.check(len(own))
+    own = with_reasons(claims, own)
+    return Observed(claims, own, doubtful_runs(ports, claims, own, others))
+
+
+def _run(ports: Ports, api_version: str, kind: str, resource: str) -> ActualJob | None:
+    try:
+        return ports.jobs.read(api_version, kind, resource)
+    except NotFoundError:
+        return None
+
+
+def _repository(config: Config, environ: Mapping[str, str]) -> str:
+    """Return the repository's page on GitHub; "" if it isn't known."""
+    written = config.github or {}
+    name = str(written.get("repository", ""))
+    is_public = "apiUrl" not in written and REPOSITORY.fullmatch(name)
+    return repository_url(environ) or (f"https://github.com/{name}" if is_public else "")
+
+
+def with_details(session: Session, taken: Snapshot, environ: Mapping[str, str], limit: int) -> Site:
+    """Return the site with the details of its newest runs, and of the jobs without a run."""
+    site = taken.site
+    ordered = newest_first(site.rows)
+    chosen = [row for row in ordered if row.state is not None][:limit]
+    waiting = (row for row in ordered if row.state is None and is_shown(row, whole=site.whole))
+    chosen += by_attention(waiting)[:limit]
+    read = [partial(_details, session, taken, row_key(row), environ) for row in chosen]
+    run_all = run_concurrently if session.connection.endpoint.distant else run_in_order
+    details: dict[Key, JobDetails] = {}
+    failures: list[str] = []
+    for key, one in run_all(read):
+        if isinstance(one, JobDetails):
+            details[key] = one
+        elif one:
+            failures.append(one)
+    notes = [f"{len(failures)} jobs could not be read, the first because: {failures[0]}"] if failures else []
+    # The rows quote the same errors as the details.
+    rows = [
+        replace(row, cause=found.cause, error=found.error, result=_result(found))
+        if (found := details.get(row_key(row)))
+        else row
+        for row in site.rows
+    ]
+    return replace(site, rows=rows, details=details, notes=[*site.notes, *notes])
+
+
+def _result(details: JobDetails) -> str:
+    """Return the result of a job in a few words: the best trial, else the first metrics that it wrote."""
+    study = details.study
+    if study is not None and study.best is not None:
+        metric = study.goals[0].metric
+        return f"{metric} {number_text(study.best.metrics[metric])} in trial {study.best.id}"
+    found = [pair for file in details.metrics for pair in file.values.items()]
+    return ", ".join(f"{name} {number_text(value)}" for name, value in found[:_MOST_RESULTS])
+
+
+def _details(
+    session: Session, taken: Snapshot, key: Key, environ: Mapping[str, str]
+) -> tuple[Key, JobDetails | str]:
+    """Return the details of a job, or the reason why they can't be read; "" for a deleted run."""
+    try:
+        return key, details_of(session, taken, key, environ) or ""
+    except ReconcilerError as error:
+        return key, error.message
+
+
+def details_of(session: Session, taken: Snapshot, key: Key, environ: Mapping[str, str]) -> JobDetails | None:
+    """Return the details of a job; None if it was deleted since.
+
+    Raises:
+        ServiceError: The job can't be read.
+    """
+    job = taken.found.get(key)
+    if job is None:
+        return None
+    if job.run is not None:
+        try:
+            job = replace(job, run=session.read(job.run))
+        except NotFoundError:
+            return None
+    content = taken.site.content
+    details = run_details(session, job, environ, entries=LOG_ENTRIES if content.logs else 0)
+    safe = hiding(job.run.spec if job.run else job.desired.spec if job.desired else {})
+    cause = details.cause
+    return replace(
+        details,
+        error=safe(details.error),
+        cause=replace(cause, message=safe(cause.message)) if cause else None,
+        log=tuple(replace(entry, text=safe(entry.text)) for entry in details.log),
+        unread={part: safe(reason) for part, reason in details.unread.items()},
+    )
+
+
+def hiding(spec: Mapping[str, Any]) -> Callable[[str], str]:
+    """Return a function that hides secrets, and the values of a spec's environment variables, in a text."""
+    hidden = {"env": [{"value": value} for value in _values(spec) if len(value) >= _LEAST_HIDDEN]}
+    return lambda text: str(without_secrets(without_credentials(redacted(text, hidden))))
+
+
+def _values(node: Any) -> Iterator[str]:
+    """Yield the values of the environment variables in a spec."""
+    if isinstance(node, Mapping):
+        variables = node.get("env")
+        for each in variables if isinstance(variables, list) else ():
+            if isinstance(each, Mapping) and isinstance(each.get("value"), str):
+                yield each["value"]
+        node = [*node.values()]
+    for part in node if isinstance(node, list) else ():
+        yield from _values(part)
+
+
+def _found(
+    desired: Sequence[DesiredJob], runs: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
+) -> dict[Key, FoundJob]:
+    """Return all jobs by the keys of their rows."""
+    by_name = {job.manifest.base_name: job for job in desired}
+    found = {(job.job_name, ""): FoundJob(desired=job, place=place_of(job, None, "")) for job in desired}
+    for base, attempts in attempts_by_base(desired, runs, claims).items():
+        job = by_name.get(base)
+        for attempt in attempts:
+            found |= _of_attempt(attempt, attempts, job)
+    return found
+
+
+def _of_attempt(
+    attempt: Attempt, attempts: Sequence[Attempt], job: DesiredJob | None
+) -> Iterator[tuple[Key, FoundJob]]:
+    place = place_of(job, attempt, attempt.claim.path if attempt.claim else "")
+    unsettled = tuple(
+        other.claim
+        for other in attempts
+        if other is not attempt and other.claim and other.claim.state is not ClaimState.BOUND
+    )
+    for run in filter(None, (attempt.run, *attempt.others, *attempt.strangers)):
+        yield (run.job_name, run.resource), FoundJob(attempt, run, job, place, unsettled)
+    if attempt.run is None and attempt.claim:
+        key = attempt.claim.job_name, attempt.claim.resource
+        yield key, FoundJob(attempt, None, job, place, unsettled)
+
+
+def _commits(root: Path, environ: Mapping[str, str], shas: Iterable[str]) -> dict[str, CommitInfo]:
+    """Return the commits of some hashes, with those parts that git has; read by one process."""
+    wanted = sorted(sha for sha in shas if SHA.fullmatch(sha))
+    found = {sha: CommitInfo(sha) for sha in wanted}
+    listed = b""
+    with suppress(GitError):
+        listed = Git(root, environ).run("cat-file", "--batch", stdin="\n".join([*wanted, ""]).encode())
+    while listed:
+        head, _, rest = listed.partition(b"\n")
+        sha, _, kind_size = head.decode("ascii", "replace").partition(" ")
+        kind, _, size = kind_size.partition(" ")
+        if not size.isdecimal():
+            # "<sha> missing": a shallow clone, or a commit of another repository.
+            listed = rest
+            continue
+        body, listed = rest[: int(size)], rest[int(size) + 1 :]
+        if kind == "commit":
+            found[sha] = _commit(sha, body.decode("utf-8", "replace"))
+    return found
+
+
+def _commit(sha: str, text: str) -> CommitInfo:
+    """Return the commit in git's own format."""
+    head, _, message = text.partition("\n\n")
+    fields = dict(line.partition(" ")[::2] for line in reversed(head.split("\n")))
+    author, _, _ = fields.get("author", "").partition(" <")
+    seconds = fields.get("committer", "").rpartition("> ")[2].partition(" ")[0]
+    time = ""
+    with suppress(ValueError, OverflowError, OSError):
+        time = datetime.fromtimestamp(int(seconds), UTC).isoformat()
+    return CommitInfo(sha, author, time, message.strip().partition("\n")[0])
