@@ -121,7 +121,8 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
                     replaced.setdefault((sha, base), tree.sha)
         if tree.joined:
             joined = _by_base({path: contents or () for path, contents in tree.joined.files.items()})
-            before |= {base: joined[base] for base in now if _is_same(now[base], joined.get(base))}
+            same = {base: joined[base] for base in now if _is_same(now[base], joined.get(base))}
+            before = {**before, **same}
         for base, content in now.items():
             earlier = before.get(base)
             if tree.has_verdict:

@@ -119,6 +119,9 @@ def test_each_content_of_the_last_commit_has_one_bringer_unless_the_first_has_it
             stands = name in passed.jobs and not passed.jobs[name].replaced_by
             assert stands == (sha == expected)
     assert found.carriers.keys() <= last.keys()
+    for sha, jobs in zip(shas[1:-1], history[1:-1], strict=True):
+        passed = found.passed_over[sha]
+        assert {*passed.jobs, *passed.standing} == jobs.keys()
 
 
 JOB = wanted()
