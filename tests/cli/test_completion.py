@@ -102,6 +102,28 @@ def test_commands_flags_and_names_of_valid_jobs_are_completed(shell: Shell, repo
     assert not (repository.root / ".reconciler/service.json").exists(), "no service is started"
 
 
+def test_names_of_jobs_need_neither_git_nor_the_home_nor_valid_manifests(
+    repository: Repository, tmp_path: Path
+) -> None:
+    repository.git("init", "-q")
+    repository.write("jobs/trees.yaml", repository.job("census").read_text().replace("census", "trees"))
+    repository.write("jobs/broken.yaml", repository.job("odd").read_text().replace("spec:", "spek:"))
+    repository.write("jobs/other.yaml", "metadata: {name: other}\n")
+    repository.write(".reconciler/service.json", "{}")  # which may be a stranger's
+    line, offered = "reconciler show ", tmp_path / "offered"
+    done = repository.run(
+        COMP_LINE=line,
+        COMP_POINT=str(len(line)),
+        _ARGCOMPLETE="1",
+        _ARGCOMPLETE_IFS="\n",
+        _ARGCOMPLETE_STDOUT_FILENAME=str(offered),
+        PATH=str(tmp_path),
+    )
+    assert (done.out, done.err) == ("", "")
+    assert offered.read_text().split() == ["odd", "census", "trees"]
+    shutil.rmtree(repository.root / ".reconciler")
+
+
 def test_mistakes_of_the_repository_offer_nothing_and_print_nothing(
     shell: Shell, repository: Repository
 ) -> None:

@@ -6,9 +6,8 @@ import errno
 import os
 import shutil
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ from watching import watching
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
 from reconciler.google.session import Session
+from reconciler.manifests import fast_validate
+from reconciler.manifests.checked_files import CheckedFile
 from reconciler.operations.watch import loop as watch_loop
 from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.source import KeptSettings
@@ -473,26 +474,6 @@ def all_succeed(service: HeldService) -> None:
         store.move(job.id, JobState.SUCCEEDED, only_from={JobState.RUNNING}, at=store.now())
 
 
-class Opened:
-    """The files that this process opens, while it is told to look."""
-
-    def __init__(self) -> None:
-        self._paths: list[str] | None = None
-        sys.addaudithook(self._hook)  # it stays for ever, and does nothing then
-
-    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if self._paths is not None and event == "open" and isinstance(arguments[0], (str, bytes)):
-            self._paths.append(os.fsdecode(arguments[0]))
-
-    def during(self, call: Callable[[], object]) -> list[str]:
-        self._paths = paths = []
-        try:
-            call()
-        finally:
-            self._paths = None
-        return paths
-
-
 LISTINGS = ("/o ", "/customJobs ", "/hyperparameterTuningJobs ", "/jobs ")
 
 
@@ -536,17 +517,23 @@ class TestPasses:
         monkeypatch.setattr(watch_loop, "FULL_AFTER", timedelta(seconds=-1))
         assert not is_full()
 
-    def test_without_a_change_no_manifest_is_opened(self, loop: Loop, repository: Repository) -> None:
-        opened = Opened()
-        task = str(repository.root / "trainer/task.py")
-        assert task in opened.during(lambda: Path(task).read_bytes())
-        names = {"one.yaml", "two.yaml", "three.yaml", "reconciler.yaml"}
-        assert names.isdisjoint(Path(path).name for path in opened.during(loop.turn))
+    def test_only_manifests_with_new_content_are_checked(
+        self, loop: Loop, repository: Repository, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        check, checked = fast_validate.check_files, list[bytes]()
 
-        repository.job("two", args=["--other"])
-        seen = [Path(path).name for path in opened.during(loop.turn)]
-        assert names.intersection(seen) == {"two.yaml"}
-        assert names.isdisjoint(Path(path).name for path in opened.during(loop.turn))
+        def noting(contents: dict[bytes, bytes], filled: frozenset[str]) -> dict[bytes, CheckedFile]:
+            checked.extend(contents.values())
+            return check(contents, filled)
+
+        monkeypatch.setattr(fast_validate, "check_files", noting)
+        loop.turn()
+        assert checked == []
+        file = repository.job("two", args=["--other"])
+        loop.turn()
+        assert checked == [file.read_bytes()]
+        loop.turn()
+        assert checked == [file.read_bytes()]
 
     def test_changes_of_manifests_code_and_settings_are_seen(
         self, loop: Loop, repository: Repository, service: HeldService
