@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from reconciler.base.checkout import checkout_of
 from reconciler.base.errors import ExitCode, ReconcilerError, ServiceError, check_machine
 from reconciler.base.safe_files import (
     is_private,
@@ -35,7 +36,6 @@ OUTSIDE = "set RECONCILER_HOME to a folder of yours outside of checkouts"
 """Hint that fits every refused home."""
 
 _DEFAULT = ".reconciler"
-_SETTINGS = "reconciler.yaml"
 _IGNORE = ".gitignore"
 _MARK_FORMAT = b"reconciler home 1\n"
 _MARK_BYTES = len(_MARK_FORMAT) + 64
@@ -82,17 +82,6 @@ def locate(root: Path, environ: Mapping[str, str]) -> Home:
             message = f"RECONCILER_HOME goes through {link}, a link inside the checkout"
             raise HomeError(message, hint=f"if the link is yours, name the folder: RECONCILER_HOME={real}")
     return Home(path, None)
-
-
-def checkout_of(folder: Path) -> Path | None:
-    """Return the resolved top of the checkout around a folder: a repository, else a folder with settings.
-
-    Return None without either: a working directory alone, such as a daemon's, is no checkout.
-    """
-    folder = Path(os.path.realpath(folder))
-    around = (folder, *folder.parents)
-    top = next((place for place in around if repository_in(place)), None)
-    return top or next((place for place in around if os.path.lexists(place / _SETTINGS)), None)
 
 
 def _checkout_around(folder: Path, current: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -194,31 +183,6 @@ def _close_to_others(home: Home, folder: int) -> None:
     # it on purpose.
     if not home.path.is_symlink() and status.st_uid == os.geteuid() and status.st_mode & 0o077:
         os.fchmod(folder, 0o700)
-
-
-def repository_in(folder: Path) -> Path | None:
-    """Return the folder's `.git`, or None; like git, ignore an empty folder of that name."""
-    git = folder / ".git"
-    try:
-        status = git.lstat()
-    except OSError:
-        return None
-    return git if not stat.S_ISDIR(status.st_mode) or os.path.lexists(git / "HEAD") else None
-
-
-def git_folder(checkout: Path) -> Path | None:
-    """Return git's own folder of a checkout; None without git, and if only git knows its place."""
-    repository = repository_in(checkout)
-    if repository is None:
-        return None
-    with suppress(OSError, UnicodeError):
-        if stat.S_ISDIR(repository.lstat().st_mode):
-            return repository
-        # The `.git` file of a linked work tree or a submodule: https://git-scm.com/docs/gitrepository-layout
-        word, _, place = repository.read_text("utf-8").partition("gitdir: ")
-        if not word and place:
-            return checkout / place.rstrip("\n")
-    return None
 
 
 @contextmanager

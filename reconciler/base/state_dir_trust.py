@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from reconciler.base.checkout import git_folder, repository_in
 from reconciler.base.diagnostics import counted
 from reconciler.base.errors import MachineError
 from reconciler.base.state_dir import (
@@ -15,11 +16,9 @@ from reconciler.base.state_dir import (
     Home,
     HomeError,
     check_mark,
-    git_folder,
     locate,
     opened,
     refuse_other_owner,
-    repository_in,
     set_mark,
 )
 

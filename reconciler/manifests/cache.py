@@ -16,10 +16,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 import reconciler
+from reconciler.base.checkout import checkout_of
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.safe_files import opened_folder, read_file, replace_file
-from reconciler.base.state_dir import check_mark, checkout_of, locate, prepare_home, user_key
+from reconciler.base.state_dir import check_mark, locate, prepare_home, user_key
 from reconciler.manifests import schemas
 from reconciler.manifests.files import Signature
 from reconciler.model.manifest import Reconcile

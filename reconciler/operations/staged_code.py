@@ -9,10 +9,10 @@ from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
+from reconciler.base.checkout import repository_in
 from reconciler.base.diagnostics import Problem, counted, pointer_of, quote
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.git_command import SHA
-from reconciler.base.state_dir import repository_in
 from reconciler.git.revision import revision
 from reconciler.google.engines import engine_class
 from reconciler.manifests.files import real_path
