@@ -60,6 +60,7 @@ _NO_LOGS = (
     "the logs of failed jobs are gone with this runner: `apply --wait --logs`, which is the action's input "
     "`logs: true`, prints the end of each"
 )
+_MOST_FOLDERS = 20
 _ASKED = (*SUBMISSIONS, Action.CANCEL)
 _UNSUCCESSFUL = (Stuck.FAILED, Stuck.CANCELLED, Stuck.DELETED, Stuck.GIVEN_UP)
 
@@ -120,6 +121,7 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
             # A warning of a permission stands above already.
             print_unposted(again.problems, {*again.denied} - {*after.denied}, log_format)
         _print_logs(session, applied.plan, ended, arguments)
+        folders = [*_folders(session, ended)] if arguments.format == "text" else []
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
     plan, waits = applied.plan, arguments.wait
     unsuccessful = [*_failures(plan, jobs, ended), *_ended_before(plan, applied.outcomes)] if waits else []
@@ -129,8 +131,10 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
     if arguments.format == "json":
         plan = with_changed_files(applied.plan, desired, config.root, os.environ)
         print_json(apply_json(with_tree(plan, applied.tree), outcomes))
-    elif outcomes:
-        print(outcomes_text(outcomes))
+    else:
+        print(*folders, sep="\n", end="\n" if folders else "")
+        if outcomes:
+            print(outcomes_text(outcomes))
     # A duplicate job of an attempt is a failure, even if it was cancelled in time.
     is_done = all(outcome.status is Status.APPLIED and not outcome.change.repair for outcome in outcomes)
     return ExitCode.DONE if is_done and not unsuccessful else ExitCode.FAILED
@@ -214,6 +218,20 @@ def _print_logs(
         print_ends(session, failed, arguments.log_format)
     elif failed and arguments.wait and session.connection.endpoint.on_runner:
         print_message(_NO_LOGS, arguments.log_format)
+
+
+def _folders(session: Session, ended: Sequence[ActualJob]) -> Iterator[str]:
+    """Yield a line for each ended job whose files are on this machine, but not for too many."""
+    if not session.is_local or session.connection.endpoint.on_runner:
+        return
+    for job in sorted(ended, key=lambda job: job.job_name)[:_MOST_FOLDERS]:
+        try:
+            uri = session.engine(job.api_version).output_directory(job.kind, session.read(job).spec)
+        except ReconcilerError:  # the line is an extra
+            continue
+        folder = session.folder_of(uri, os.environ) if uri else None
+        if folder is not None and folder.is_dir():
+            yield one_line(f"files of {job.job_name}: {folder}")
 
 
 def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:

@@ -27,7 +27,7 @@ from reconciler.cli.values import (
     words,
 )
 
-_WITHOUT_HOME = frozenset({"completion", "schema", "trust"})  # "trust" accepts or refuses the home itself
+_WITHOUT_NOTES = frozenset({"completion", "schema"})  # their output is for shells and editors
 _WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet", "-q")
 _FULL = "also read all ended runs and their claims, as an audit"
 _YES = "don't ask for confirmation in a Google Cloud environment"
@@ -140,22 +140,24 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _run(spec: _Spec, arguments: argparse.Namespace) -> int:
-    if spec.name not in _WITHOUT_HOME:
-        _refuse_foreign_home()
+    if spec.name not in _WITHOUT_NOTES and not arguments.quiet:
+        _report_old_home(arguments.log_format)
     module: Any = import_module(f"reconciler.cli.{spec.module or spec.name}")
     code: int = getattr(module, spec.function)(arguments)
     return code
 
 
-def _refuse_foreign_home() -> None:
-    """Raise HomeError if another person may have made the home."""
-    # A foreign home may contain anything, so this check precedes every read of it.
+def _report_old_home(log_format: str) -> None:
     from pathlib import Path
 
-    from reconciler.base.state_dir_trust import home_of
+    from reconciler.base.state_dir import OLD_HOME
     from reconciler.manifests.settings import find_root
 
-    home_of(find_root(Path.cwd()), os.environ)
+    old = find_root(Path.cwd()) / OLD_HOME
+    if os.path.lexists(old):
+        from reconciler.cli.old_home import report_old_home  # slow to import, and seldom needed
+
+        report_old_home(old, log_format)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
@@ -379,10 +381,6 @@ def _open(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=port, metavar="N", help="port to listen on (default: any free port)")
 
 
-def _trust(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--yes", action="store_true", help="accept the home without asking")
-
-
 def _resolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", metavar="NAME", help="a job name, or a base name with one unresolved submission"
@@ -494,5 +492,4 @@ _COMMANDS = (
     _Spec("run", "run a program whose requests to Google reach the embedded service", _program),
     _Spec("serve", "run the embedded training service in the foreground", _serve, "service", "serve"),
     _Spec("completion", "print the completion script of bash, zsh or fish", _completion),
-    _Spec("trust", "show what this checkout's home contains and accept it", _trust),
 )

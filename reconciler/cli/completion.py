@@ -11,7 +11,6 @@ import argcomplete
 from argcomplete.shell_integration import shellcode
 
 from reconciler.base.errors import ExitCode
-from reconciler.base.state_dir_trust import home_of
 from reconciler.git.index import GitIndex
 from reconciler.manifests.cache import cached_manifests
 from reconciler.manifests.schemas import KINDS
@@ -46,7 +45,6 @@ def _commands(parser: argparse.ArgumentParser) -> Sequence[argparse.ArgumentPars
 def _job_names(**_: object) -> list[str]:
     """Return the names of the valid manifests; no service is asked."""
     root = find_root(Path.cwd())
-    home_of(root, os.environ)  # raises an error if another person may have made the home
     config = load_config(root)
     filled = frozenset(config.environment(os.environ.get("RECONCILER_ENV") or None).defaults)
     index = GitIndex(root, os.environ)

@@ -37,10 +37,8 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the plan that apply would carry out, without starting a service.
 
-    On disk it writes caches and what they need: the user's key, and the state directory with its mark. For
-    a while, a temporary folder holds a copy of a stopped service's database, or the files of the base commit
-    or of an earlier run's commit. `--output-dir` writes the plan. Before, `cli.arguments` checks the home:
-    this may run `git ls-files`, and removes the mark if git tracks a file of the home.
+    For a while, a temporary folder holds a copy of a stopped service's database, or the files of the base
+    commit or of an earlier run's commit. `--output-dir` writes the plan.
     """
     plan, warnings = _plan(arguments) if arguments.base is None else (_plan_against_base(arguments), ())
     print(_text(plan, warnings, arguments))

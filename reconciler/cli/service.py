@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from reconciler.base.errors import ExitCode, ServiceError, UsageError
 from reconciler.base.safe_files import opened_folder, replace_file
-from reconciler.base.state_dir import prepare_home
-from reconciler.base.state_dir_trust import home_of
+from reconciler.base.state_dir import home_of, prepare_home
 from reconciler.cli.context import Context, context_of
 from reconciler.cli.open import serve_pages
 from reconciler.google.embedded import (
@@ -94,11 +93,11 @@ def serve(arguments: argparse.Namespace) -> ExitCode:
     check_installed()
     home = home_of(find_root(Path.cwd()), os.environ)
     if not arguments.stop:
-        prepare_home(home, os.environ)
+        prepare_home(home)
         serve_pages(arguments.env, arguments.log_format)
         command = service_command(home, stay=True, port=arguments.port)
         os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
-    with EmbeddedService(home.path, start=False, checkout=home.checkout) as service:
+    with EmbeddedService(home, start=False) as service:
         ran = service.stop()
     print("the embedded service has stopped" if ran else "no embedded service is running here")
     return ExitCode.DONE
@@ -122,7 +121,7 @@ def clients(context: Context) -> tuple[Client, dict[str, dict[str, str]], Path]:
     if environment.engine != "local":
         text = f'the environment "{environment.name}" is Google\'s, which clients find by themselves'
         raise UsageError(text, hint="choose an environment that has `engine: local` with --env")
-    home = home_of(context.config.root, os.environ).path
+    home = home_of(context.config.root, os.environ)
     with context.session(start=True):
         address = address_of(home)
     if address is None:

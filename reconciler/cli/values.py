@@ -31,7 +31,6 @@ EXAMPLES = {
     "env": 'eval "$(reconciler env)"',
     "run": "reconciler run -- python submit.py",
     "serve": "reconciler serve",
-    "trust": "reconciler trust --yes",
     "plan": """reconciler plan --detailed-exitcode
   reconciler plan --base origin/main --format markdown""",
     "status": """reconciler status -l team=risk --state failed

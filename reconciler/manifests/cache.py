@@ -6,7 +6,7 @@ import hmac
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import blake2b
 from importlib.machinery import PathFinder
@@ -16,11 +16,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 import reconciler
-from reconciler.base.checkout import checkout_of
 from reconciler.base.diagnostics import Problem
-from reconciler.base.errors import ReconcilerError
-from reconciler.base.safe_files import opened_folder, read_file, replace_file
-from reconciler.base.state_dir import check_mark, locate, prepare_home, user_key
 from reconciler.manifests import schemas
 from reconciler.manifests.files import Signature
 from reconciler.model.manifest import Reconcile
@@ -206,59 +202,15 @@ class CacheFile:
     """
 
     def __init__(self, root: Path, name: str, environ: Mapping[str, str]) -> None:
-        self._root = root
-        self._name = name
-        self._environ = environ
-        self._home = locate(root, environ)
-        check_mark(self._home, environ)
+        pass
 
     def load(self) -> memoryview | None:
-        """Return the saved content; None if it is missing or can't be trusted."""
-        # Without a key, or with unreadable code, the cache is off: it only saves time.
-        with suppress(OSError, LookupError):
-            if key := self._file_key(make=False):
-                data = self._read()
-                body = memoryview(data)[_HEAD_BYTES:]
-                # The code comes first: nothing decodes bytes that another user could have written.
-                if hmac.compare_digest(data[:_HEAD_BYTES], _head(key, body)):
-                    return body
+        """Return None: the cache is off."""
         return None
 
     def save(self, body: bytes, *, first: bool = True) -> bool:
-        """Save this content and return True if it was saved; the last of concurrent commands wins.
-
-        Without `first`, save only if the repository has a cache folder already. The first file to be saved
-        creates the user's key.
-        """
-        if len(body) > MAX_BYTES or not (first or (self._home.path / _FOLDER).is_dir()):
-            return False
-        with suppress(OSError, LookupError, ReconcilerError):
-            if key := self._file_key(make=True):
-                self._write(_head(key, body) + body)
-                return True
+        """Save nothing."""
         return False
-
-    def _file_key(self, *, make: bool) -> bytes | None:
-        """Return the key for this file and this version of the tool; None without the user's key."""
-        key = user_key(checkout_of(self._root) or self._root.resolve(), self._environ, make=make)
-        return None if key is None else blake2b(key + fingerprint() + self._name.encode()).digest()
-
-    def _read(self) -> bytes:
-        with self._opened_home() as home, opened_folder(_FOLDER, folder=home) as folder:
-            data, _ = read_file(self._name, MAX_BYTES + 1, folder=folder)
-        return data if len(data) <= MAX_BYTES else b""
-
-    def _write(self, data: bytes) -> None:
-        prepare_home(self._home, self._environ)
-        with self._opened_home() as home:
-            with suppress(FileExistsError):
-                os.mkdir(_FOLDER, mode=0o700, dir_fd=home)
-            with opened_folder(_FOLDER, folder=home) as folder:
-                replace_file(self._name, data, folder)
-
-    def _opened_home(self) -> AbstractContextManager[int]:
-        # Outside the checkout, the user may have linked the state folder; inside, a branch may bring a link.
-        return opened_folder(self._home.path, follow=self._home.checkout is None)
 
 
 def _head(key: bytes, body: bytes | memoryview) -> bytes:

@@ -999,7 +999,7 @@ class TestCommandLine:
         result = commands.run("watch", *arguments)
         assert (result.code, said in result.err, result.out) == (64, True, ""), result.err
         assert "t0ken" not in result.err
-        assert not (commands.root / ".reconciler").exists()
+        assert not commands.home.exists()
 
     @pytest.mark.parametrize("spelled", [["--log-format", "json"], ["--log-format=json"]])
     def test_errors_of_commands_are_json_where_the_log_is(
