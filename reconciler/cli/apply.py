@@ -120,8 +120,7 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
             again = follow_up(session, desired, applied)
             # A warning of a permission stands above already.
             print_unposted(again.problems, {*again.denied} - {*after.denied}, log_format)
-        _print_logs(session, applied.plan, ended, arguments)
-        folders = [*_folders(session, ended)] if arguments.format == "text" else []
+        _print_results(session, applied.plan, ended, arguments)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
     plan, waits = applied.plan, arguments.wait
     unsuccessful = [*_failures(plan, jobs, ended), *_ended_before(plan, applied.outcomes)] if waits else []
@@ -131,10 +130,8 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
     if arguments.format == "json":
         plan = with_changed_files(applied.plan, desired, config.root, os.environ)
         print_json(apply_json(with_tree(plan, applied.tree), outcomes))
-    else:
-        print(*folders, sep="\n", end="\n" if folders else "")
-        if outcomes:
-            print(outcomes_text(outcomes))
+    elif outcomes:
+        print(outcomes_text(outcomes))
     # A duplicate job of an attempt is a failure, even if it was cancelled in time.
     is_done = all(outcome.status is Status.APPLIED and not outcome.change.repair for outcome in outcomes)
     return ExitCode.DONE if is_done and not unsuccessful else ExitCode.FAILED
@@ -207,10 +204,10 @@ def _standing(job: ActualJob) -> str:
     return f"{job.job_name} is {job.state} and goes on; `reconciler cancel {base_of(job.job_name)}` stops it"
 
 
-def _print_logs(
+def _print_results(
     session: Session, plan: Plan, ended: Sequence[ActualJob], arguments: argparse.Namespace
 ) -> None:
-    """With `--wait`, print the end of each failed job's log, or on a runner how to get it."""
+    """With `--wait`, print the ends of the logs of failed jobs, or how to get them, and all jobs' folders."""
     # Those that were waited for, and those that had failed before and stay so.
     before = (c.actual for c in plan.changes if c.desired and c.actual and c.action not in SUBMISSIONS)
     failed = [job for job in (*ended, *before) if job.state is State.FAILED]
@@ -218,6 +215,9 @@ def _print_logs(
         print_ends(session, failed, arguments.log_format)
     elif failed and arguments.wait and session.connection.endpoint.on_runner:
         print_message(_NO_LOGS, arguments.log_format)
+    if arguments.format == "text":
+        for line in _folders(session, ended):
+            print(line)
 
 
 def _folders(session: Session, ended: Sequence[ActualJob]) -> Iterator[str]:

@@ -70,12 +70,7 @@ def test_a_state_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         service.send(LISTING)
 
 
-def test_git_ignores_what_runs_leave_behind(tmp_path: Path) -> None:
-    prepare_home(tmp_path / "home")
-    assert (tmp_path / "home" / ".gitignore").read_text() == "*\n"
-
-
-@pytest.mark.parametrize("mode", [None, 0o755, 0o775, 0o2770, 0o711, 0o700])
+@pytest.mark.parametrize("mode", [None, 0o755, 0o2750, 0o711, 0o700])
 def test_home_is_for_its_user_only_whoever_could_read_it_before(tmp_path: Path, mode: int | None) -> None:
     home = tmp_path / "home"
     if mode is not None:
