@@ -11,6 +11,7 @@ import pwd
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
@@ -151,6 +152,9 @@ def prepare_home(home: Path) -> None:
         # share it on purpose.
         if not home.is_symlink() and home.stat().st_mode & 0o077:
             home.chmod(0o700)
+        # A home directory may be a repository itself: its user commits no token, and stages no state as code.
+        with suppress(FileExistsError), (home / ".gitignore").open("x") as file:
+            file.write("*\n")
     except OSError as error:
         hint = "name another folder in RECONCILER_HOME"
         raise ServiceError(f"{home} can't be used: {error.strerror}", hint=hint) from None

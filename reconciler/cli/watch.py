@@ -80,7 +80,7 @@ def _source(
     root = find_root(Path.cwd())
     if arguments.remote is None:
         _check_local(arguments, root)
-        files = FolderWatcher(_written_by_services(root), wakes.change)
+        files = FolderWatcher(written_by_services(root), wakes.change)
         try:
             settles_in = arguments.settle or SETTLES_IN
             yield WorkTree(root, os.environ, arguments.env, files, wakes, reporter, settles_in)
@@ -105,7 +105,7 @@ def _source(
         clone.close()
 
 
-def _written_by_services(root: Path) -> list[Path]:
+def written_by_services(root: Path) -> list[Path]:
     """Return the folders that training services write to while the checkout stays as it is."""
     # The service of an earlier version may still run.
     folders = [root / OLD_HOME]

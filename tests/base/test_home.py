@@ -309,6 +309,9 @@ def test_home_may_lie_in_repository_of_home_directory(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     home = home_of(tmp_path, {"HOME": str(tmp_path)})
     assert home.is_relative_to(tmp_path / ".local" / "state")
+    prepare_home(home)
+    listing = ["git", "status", "--porcelain"]
+    assert subprocess.run(listing, cwd=tmp_path, check=True, capture_output=True).stdout == b""
 
 
 # --- Other users -----------------------------------------------------------------------------------------
