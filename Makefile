@@ -37,6 +37,9 @@ LOCK_ACTIONS := $(LOCK) --generate-hashes --only-binary :all: --constraint const
 # The demo knows no cloud, no GitHub and no environment but the embedded service, wherever it runs.
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
+PRINT_HOME := import os; from pathlib import Path; from reconciler.base.state_dir import location_of; \
+	print(location_of(Path.cwd(), os.environ))
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-container test trainers browser pictures quick explore chaos failures kills adversary simulate looks guards model mutate check format bench bench-history wheelhouse constraints clean
 
@@ -137,8 +140,9 @@ constraints: $(STAMPS)/venv  ## lock all dependencies anew; UV_FLAGS=--upgrade t
 	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --output-file .github/actions/requirements.txt -
 	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --extra local --output-file .github/actions/requirements-local.txt pyproject.toml -
 
-clean:  ## end the embedded service; remove .venv, .reconciler and all caches
+clean:  ## end the embedded service; remove its state, .venv and all caches
 	@if [ -x $(BIN)/reconciler ]; then $(ALONE) $(BIN)/reconciler serve --stop >/dev/null 2>&1 || true; fi
+	@home=$$(env -u RECONCILER_HOME "$(PYTHON)" -c '$(PRINT_HOME)') && rm -rf "$$home" || true
 	rm -rf $(VENV) .reconciler build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -329,10 +329,7 @@ _SHOW: Schema = {
         "The output directory, with its files if there is a run; null for none.",
         {
             "uri": _text("gs://…"),
-            "folder": _text_or_null(
-                "The same on this machine, relative to the repository's root if it is below it; "
-                "null in the cloud."
-            ),
+            "folder": _text_or_null("The same on this machine, as an absolute path; null in the cloud."),
             "complete": _value("boolean", "False if there are more files."),
             "files": _list(
                 "The first files below it, by name.",

@@ -16,16 +16,15 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from reconciler.base.errors import ReconcilerError
-from reconciler.base.state_dir import prepare_home
-from reconciler.base.state_dir_trust import home_of
+from reconciler.base.state_dir import home_of
 from reconciler.training_service.runner.containers import Engine, find_engine
 from reconciler.training_service.state.run_folder import RunError
 
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ROOT / "jobs" / "iris-container.yaml"
 CONTEXT = ROOT / "jobs" / "images" / "iris"
-# Below the repository, where manifests must be, in the folder that git and the next `apply` overlook.
-COPY = ROOT / ".reconciler" / "demo-container" / MANIFEST.name
+# Below the repository, where manifests must be, in a folder that git and the next `apply` overlook.
+COPY = ROOT / "build" / "demo-container" / MANIFEST.name
 BASE = "localhost/reconciler-busybox:1"
 OF_BASE = 'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "--install", "-s", "/bin"]\n'
 
@@ -82,14 +81,12 @@ def demo() -> int:
     base = os.environ.get("BASE") or base_of_this_machine(engine)
     print(f"Building {image} by {engine.name}" + (f" on {base}" if base else ""), flush=True)
     build(engine, image, CONTEXT, *(("--build-arg", f"BASE={base}") if base else ()))
-    prepare_home(home_of(ROOT, os.environ), os.environ)  # COPY may lie in it, and must not be there first
     COPY.parent.mkdir(parents=True, exist_ok=True)
     COPY.write_text(text.replace("suspend: true", "suspend: false"), "utf-8")
     code = reconciler("apply", "--wait", str(COPY.relative_to(ROOT)))
     reconciler("logs", manifest["metadata"]["name"])
     bucket = manifest["spec"]["baseOutputDirectory"]["outputUriPrefix"].removeprefix("gs://")
-    home = Path(os.environ.get("RECONCILER_HOME") or ROOT / ".reconciler")
-    model = home / "gcs" / bucket / "model" / "model.json"
+    model = home_of(ROOT, os.environ) / "gcs" / bucket / "model" / "model.json"
     if code == 0 and model.exists():
         print(f"\n{model}\n  {model.read_text().strip()}")
     return code

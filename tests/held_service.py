@@ -21,7 +21,7 @@ import urllib3
 from repository import IMAGE
 
 from reconciler import __version__
-from reconciler.base.state_dir import Home, prepare_home
+from reconciler.base.state_dir import prepare_home
 from reconciler.training_service.address import Address, lock_home, write_address
 from reconciler.training_service.application import IMAGES, Admin, Application
 from reconciler.training_service.gate import Gate
@@ -45,7 +45,7 @@ class HeldService:
 
     def __init__(self, home: Path, *, rate: float = 1.0) -> None:
         if not home.exists():
-            prepare_home(Home(home, home.parent), os.environ)
+            prepare_home(home)
         self.home = home
         self.token = secrets.token_urlsafe(16)
         self.ahead = timedelta()

@@ -14,6 +14,8 @@ from pathlib import Path
 from held_service import HeldService
 from repository import TRAINER, Repository
 
+from reconciler.base.state_dir import OLD_HOME
+
 TRAP = """
 import pathlib
 pathlib.Path({trace!r}).touch()
@@ -83,7 +85,7 @@ class HostileRepository:
         folder: Everything is made below it.
         environments: As `Repository` has it.
         recorder: The URL that settings and `service.json` name.
-        with_home: Whether the home is committed.
+        with_home: Whether a home lies in it, as earlier versions made it; git tracks it.
     """
 
     def __init__(self, folder: Path, environments: Path, recorder: str, *, with_home: bool) -> None:
@@ -118,9 +120,9 @@ class HostileRepository:
             applied = made.run("apply")
             assert applied.code == 0, applied.err
         manifest.unlink()
+        old = shutil.move(made.home, made.root / OLD_HOME)
         service = {"pid": os.getpid(), "url": recorder, "token": "a-strangers-token", "version": "0"}
-        (made.home / "service.json").write_text(json.dumps(service))
-        (made.home / ".gitignore").unlink()
+        (old / "service.json").write_text(json.dumps(service))
 
     def _add_traps(self, made: Repository) -> None:
         trap = TRAP.format(trace=str(self.trace))

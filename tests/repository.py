@@ -15,8 +15,7 @@ from typing import Any
 
 from waiting import PATIENCE
 
-from reconciler.base.state_dir import prepare_home
-from reconciler.base.state_dir_trust import home_of
+from reconciler.base.state_dir import location_of, prepare_home
 
 IMAGE = "example.test/plain:1"
 
@@ -94,13 +93,16 @@ class Repository:
     def __init__(self, root: Path, environments: Path | None = None) -> None:
         self.root = root
         self._environments = environments
-        self.home = root / ".reconciler"
         self.starts = root.parent / "starts.txt"
         self.hold = root.parent / "hold"
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         self.write("reconciler.yaml", f'images:\n  {IMAGE}: {{python: "{version}", requirements: []}}\n')
-        self.write(".gitignore", ".reconciler/\n")
         self.write("trainer/task.py", TRAINER)
+
+    @property
+    def home(self) -> Path:
+        """The folder of its service's state."""
+        return location_of(self.root, os.environ)
 
     def write(self, path: str, text: str) -> Path:
         file = self.root / path
@@ -157,7 +159,7 @@ class Repository:
     def _share_environments(self) -> None:
         link = self.home / "environments"
         if self._environments and self.has_jobs and not link.exists():
-            prepare_home(home_of(self.root, os.environ), os.environ)
+            prepare_home(self.home)
             link.symlink_to(self._environments)
 
     def run(self, *arguments: str, **environ: str) -> Result:

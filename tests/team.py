@@ -22,7 +22,6 @@ class Clone(Repository):
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.home = root / ".reconciler"
         self.starts = root.parent / "starts.txt"
         self.hold = root.parent / "hold"
 

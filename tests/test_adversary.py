@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from tls import server_tls
 from traced import STRACE, Traced, traced
 from waiting import PATIENCE
 
+from reconciler.base.state_dir import OLD_HOME, location_of
 from reconciler.google.session import open_session
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim, ClaimId, ClaimState
@@ -81,15 +83,14 @@ class Victim:
     def _is_up(self, command: str, printed: str, environ: Mapping[str, str]) -> bool:
         """Return whether a command that goes on has done all that it does by itself."""
         if command == "serve":
-            return Path(environ.get("RECONCILER_HOME", "/none"), "service.json").exists()
+            return (location_of(self.repository.root, environ) / "service.json").exists()
         if command.startswith("open"):
             return "link=" in printed
         return "invalid" in printed or "SUCCEEDED" in printed
 
     def stop(self, environ: dict[str, str]) -> None:
         """End the training service, for which strace waits."""
-        if "RECONCILER_HOME" in environ:
-            self.run("serve", "--stop", **environ)
+        self.run("serve", "--stop", **environ)
 
     def run(self, *arguments: str, **environ: str) -> Result:
         """Run a command untraced, as users do: `python -m` would put the checkout on Python's path."""
@@ -110,40 +111,34 @@ def recorder() -> Iterator[RawServer]:
         yield server
 
 
-def test_every_command_refuses_the_committed_home_and_reads_nothing_in_it(
-    tmp_path: Path, environments: Path, wheelhouse: Path, recorder: RawServer
-) -> None:
-    victim = Victim(tmp_path, environments, recorder, with_home=True)
-    home = victim.repository.home
-    assert (home / "state.db").exists()
-    assert (home / "service.json").exists()
-    for command in COMMANDS:
-        for environment in ("local", "prod"):
-            done = victim.runs(command, RECONCILER_ENV=environment)
-            assert done.code == 3, (command, done.err)
-            assert str(home) in done.err, command
-            assert "git tracks" in done.err, command
-            assert done.addresses == set(), command
-            assert all(is_plumbing(words) for words in done.programs[2:]), (command, done.programs)
-            assert not {name for name in done.opened if name.startswith(str(home) + "/")}, command
+def opened_below(folder: Path, done: Traced) -> set[str]:
+    """The names under which a command opened the folder or a file in it; git compares what it tracks."""
+    names = {name for name in done.opened_but_by(is_plumbing) if folder.name in Path(name).parts}
+    return {name for name in names if Path(name).is_absolute() or (folder.parent / name).exists()}
 
 
 STARTS_SERVICE = ("cancel", "env", "init", "report", "resolve", "run", "serve")
 """The commands that may start the training service, beside those that train."""
 
 
+@pytest.mark.parametrize("is_archive", [False, True], ids=["clone", "archive"])
 def test_commands_that_do_not_train_start_no_job_and_reach_the_service_alone(
-    tmp_path: Path, environments: Path, wheelhouse: Path, recorder: RawServer
+    tmp_path: Path, environments: Path, wheelhouse: Path, recorder: RawServer, is_archive: bool
 ) -> None:
-    victim = Victim(tmp_path, environments, recorder, with_home=False)
-    home = tmp_path / "outside"
-    home.mkdir(mode=0o700)
-    variables = {"RECONCILER_HOME": str(home)}
+    """Nor do they read the home that the repository brings."""
+    victim = Victim(tmp_path, environments, recorder, with_home=True)
+    home, brought = victim.repository.home, victim.repository.root / OLD_HOME
+    assert (brought / "state.db").exists()
+    if is_archive:
+        shutil.rmtree(victim.repository.root / ".git")
     for command in COMMANDS:
         name = command.split()[0]
         for environment in ("local", "prod"):
             # With a token in the environment, the checkout's `apiUrl` stops apply, report and watch.
-            done = victim.runs(command, RECONCILER_ENV=environment, **variables)
+            done = victim.runs(command, RECONCILER_ENV=environment)
+            assert done.err.count(f"{brought} is ignored") == 1, (command, done.err)
+            assert "mv " not in done.err, (command, done.err)
+            assert not opened_below(brought, done), command
             services = [words for words in done.programs[2:] if not is_plumbing(words)]
             if name == "run":  # the program that the person names, and a proxy for it
                 proxy = ["-P", "-m", "reconciler.training_service.runner.proxy_server"]

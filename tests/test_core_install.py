@@ -91,7 +91,6 @@ def test_commands_that_need_no_service_work_in_a_local_environment(
     planned = run("plan", "--base", "HEAD")
     assert planned.code == 0
     assert "--epochs=3" in planned.out
-    assert run("trust").code == 0
     new = tmp_path / "new"
     new.mkdir()
     assert run("init", cwd=new).code == 0

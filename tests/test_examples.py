@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.base.state_dir import prepare_home
-from reconciler.base.state_dir_trust import home_of
+from reconciler.base.state_dir import home_of, prepare_home
 from reconciler.manifests.validate import validate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,8 +45,9 @@ def repository(tmp_path: Path, environments: Path, monkeypatch: pytest.MonkeyPat
     """A copy of the examples with their settings; the service that serves it ends with the test."""
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "reconciler.yaml", tmp_path)
-    prepare_home(home_of(tmp_path, os.environ), os.environ)
-    (tmp_path / ".reconciler" / "environments").symlink_to(environments)
+    home = home_of(tmp_path, os.environ)
+    prepare_home(home)
+    (home / "environments").symlink_to(environments)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     reconciler("serve", "--stop")
@@ -78,7 +78,7 @@ def test_the_examples_train_to_their_known_accuracy(repository: Path) -> None:
     assert set(states.values()) == {"SUCCEEDED"}
     assert len(states) == len(KNOWN_ACCURACY) + len(KNOWN_BEST)
 
-    bucket = repository / ".reconciler" / "gcs" / "example-models"
+    bucket = home_of(repository, os.environ) / "gcs" / "example-models"
     written = {str(path.parent.relative_to(bucket)): path for path in bucket.rglob("metrics.json")}
     measured = {folder: json.loads(path.read_text()) for folder, path in written.items()}
     trials = {folder: found for folder, found in measured.items() if folder.partition("/")[0] in KNOWN_BEST}

@@ -43,7 +43,7 @@ def test_apply_trains_and_a_second_plan_has_nothing_to_do(repository: Repository
     before = repository.run("plan", "--detailed-exitcode")
     assert before.code == 2
     assert "+ submit census_" in before.out
-    assert left_in(repository) == set()
+    assert left_in(repository) == set(), "a plan starts nothing and writes nothing"
 
     applied = repository.run("apply", "--wait")
     assert applied.code == 0, applied.out + applied.err

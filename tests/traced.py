@@ -63,6 +63,17 @@ class Traced:
         """The names of all files and folders that were opened, as the processes gave them."""
         return {match[1] for line in self._lines() if (match := _OPEN.search(line))}
 
+    def opened_but_by(self, is_other: Callable[[list[str]], bool]) -> set[str]:
+        """What `opened` has, without what programs opened for which `is_other` is true."""
+        found = set()
+        for lines in self.calls.values():
+            for line in lines:
+                if (match := _EXEC.match(line)) and is_other(_words(match)):
+                    break
+                if match := _OPEN.search(line):
+                    found.add(match[1])
+        return found
+
     def sends(self, secret: str) -> list[str]:
         """The calls that wrote the secret to a file, a pipe or a socket."""
         return [line[:300] for line in self._lines() if secret in line and _SENT.match(line)]
@@ -74,7 +85,11 @@ class Traced:
     def _programs(self) -> Iterator[list[str]]:
         for line in self._lines():
             if match := _EXEC.match(line):
-                yield [str(word) for word in ast.literal_eval(match[2])]
+                yield _words(match)
+
+
+def _words(match: re.Match[str]) -> list[str]:
+    return [str(word) for word in ast.literal_eval(match[2])]
 
 
 def traced(

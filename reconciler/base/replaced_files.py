@@ -19,8 +19,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from reconciler.base.checkout import checkout_of, git_folder
 from reconciler.base.safe_files import new_file, open_file, open_folder, opened_folder, write_temporary
-from reconciler.base.state_dir import checkout_of, git_folder
 
 SCRATCH = "reconciler-writes"
 """The name of the folder with temporary files; with a dot before it outside of git's own folder."""

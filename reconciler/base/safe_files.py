@@ -114,10 +114,5 @@ def replace_file(name: str, data: bytes, folder: int) -> None:
         raise
 
 
-def is_private(status: os.stat_result) -> bool:
-    """Return True if this user owns a file or folder, and other users have no access to it."""
-    return status.st_uid == os.geteuid() and not status.st_mode & 0o077
-
-
 def _no_follow(follow: bool) -> int:
     return 0 if follow else os.O_NOFOLLOW

@@ -1,44 +1,29 @@
-"""The home: the folder of the embedded service's state and of caches, with the proof that this user made it.
+"""The home: the folder of a repository's state, which is that of the embedded service.
 
-A home inside any checkout may have come with it, and is used only with this user's mark. A home elsewhere was
-named in `RECONCILER_HOME` by the user, and needs no mark, but no other user must be able to replace it. The
-user's private key makes the mark: authors of checkouts lack it.
+A branch or an archive can bring any file, so the home lies outside of the repository. No other user of the
+machine may be able to write to the home or to replace it.
 """
 
 from __future__ import annotations
 
-import errno
-import hmac
 import os
 import pwd
+import re
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
+from reconciler.base.checkout import checkout_of
 from reconciler.base.errors import ExitCode, ReconcilerError, ServiceError, check_machine
-from reconciler.base.safe_files import (
-    is_private,
-    new_file,
-    open_folder,
-    opened_folder,
-    read_file,
-    replace_file,
-    write_temporary,
-)
 
-MARK = "mark"
-"""The file in a home that proves that this user made it."""
+OLD_HOME = ".reconciler"
+"""The folder at a repository's root in which earlier versions kept their state; nothing reads it."""
 
-OUTSIDE = "set RECONCILER_HOME to a folder of yours outside of checkouts"
-"""Hint that fits every refused home."""
-
-_DEFAULT = ".reconciler"
-_SETTINGS = "reconciler.yaml"
-_IGNORE = ".gitignore"
-_MARK_FORMAT = b"reconciler home 1\n"
-_MARK_BYTES = len(_MARK_FORMAT) + 64
+_ANOTHER = "set RECONCILER_HOME to a folder of yours outside of the repository"
+_NAME_LENGTH = 50
+_HASH_LENGTH = 16
 _MOST_LINKS = 40  # as in the kernel
 
 
@@ -48,64 +33,67 @@ class HomeError(ReconcilerError):
     exit_code = ExitCode.INVALID
 
 
-class Home(NamedTuple):
-    """The home of one repository.
+def home_of(root: Path, environ: Mapping[str, str]) -> Path:
+    """Return the home of the repository at `root`, which may be missing.
 
-    Attributes:
-        path: The folder, which may be missing.
-        checkout: The resolved checkout around the folder, which may have brought it; None if it lies outside.
-    """
-
-    path: Path
-    checkout: Path | None
-
-
-def locate(root: Path, environ: Mapping[str, str]) -> Home:
-    """Return the unchecked home of a repository: `RECONCILER_HOME`, else `.reconciler/` at the root.
+    The check is about the current folder. It doesn't detect a process of the same user that replaces the
+    folder later.
 
     Raises:
-        HomeError: `RECONCILER_HOME` leads out of a checkout by a link that may have come with it.
+        HomeError: The home lies in the repository, no place for it is known, or another user can write to it
+            or replace it.
     """
-    current = checkout_of(root)
+    home = location_of(root, environ)
+    check_home(home)
+    return home
+
+
+def location_of(root: Path, environ: Mapping[str, str]) -> Path:
+    """Return the unchecked home of a repository: `RECONCILER_HOME`, else a folder of the user's state.
+
+    Raises:
+        HomeError: `RECONCILER_HOME` lies in the repository, or no place is known.
+    """
     named = environ.get("RECONCILER_HOME")
     if not named:
-        return Home(root / _DEFAULT, current or Path(os.path.realpath(root)))
+        return _default(root, environ)
     path = Path(named).absolute()
-    real = Path(os.path.realpath(path))
-    checkout = _checkout_around(real, current, environ)
-    if real == checkout:
-        raise HomeError(f"RECONCILER_HOME names the checkout itself, {path}", hint=OUTSIDE)
-    if checkout is not None:
-        return Home(real, checkout)
-    for link in _links_to(path):
-        if _checkout_around(link.parent, current, environ) is not None:
-            message = f"RECONCILER_HOME goes through {link}, a link inside the checkout"
-            raise HomeError(message, hint=f"if the link is yours, name the folder: RECONCILER_HOME={real}")
-    return Home(path, None)
+    checkout = checkout_of(root)
+    if checkout is None:  # a working directory alone, such as a daemon's
+        return path
+    # A link inside the repository may have come with it, wherever it leads.
+    inside = (way for way in (*_links_to(path), Path(os.path.realpath(path))) if way.is_relative_to(checkout))
+    if (way := next(inside, None)) is not None:
+        raise HomeError(
+            f"RECONCILER_HOME={named} isn't used: {way} lies in the repository {checkout}, "
+            "so a branch may contain it",
+            hint=_elsewhere(root, environ),
+        )
+    return path
 
 
-def checkout_of(folder: Path) -> Path | None:
-    """Return the resolved top of the checkout around a folder: a repository, else a folder with settings.
-
-    Return None without either: a working directory alone, such as a daemon's, is no checkout.
-    """
-    folder = Path(os.path.realpath(folder))
-    around = (folder, *folder.parents)
-    top = next((place for place in around if repository_in(place)), None)
-    return top or next((place for place in around if os.path.lexists(place / _SETTINGS)), None)
+def _elsewhere(root: Path, environ: Mapping[str, str]) -> str:
+    try:
+        default = _default(root, environ)
+    except HomeError:
+        return _ANOTHER
+    return f"unset RECONCILER_HOME, so that the state is in {default}; or name a folder outside"
 
 
-def _checkout_around(folder: Path, current: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """Return the checkout that may have brought a resolved folder: the current one, or another."""
-    if current is not None and folder.is_relative_to(current):
-        return current
-    # Ignore another checkout around the user's key. It is the user's home directory with its dotfiles: their
-    # author controls the commands of the user's shell anyway, and no mark could be made in it.
-    other = checkout_of(folder)
-    key = key_folder(environ)
-    if other is None or (key is not None and Path(os.path.realpath(key)).is_relative_to(other)):
-        return None
-    return other
+def _default(root: Path, environ: Mapping[str, str]) -> Path:
+    """Return the home that belongs to the real path of a repository's root."""
+    real = Path(os.path.realpath(root))
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", real.name)[:_NAME_LENGTH]
+    digest = sha256(os.fsencode(real)).hexdigest()[:_HASH_LENGTH]
+    # A relative XDG_STATE_HOME is ignored: https://specifications.freedesktop.org/basedir-spec
+    state, user = Path(environ.get("XDG_STATE_HOME", "")), Path(environ.get("HOME", ""))
+    if not state.is_absolute():
+        if not user.is_absolute():
+            raise HomeError(
+                "there is no place for the state: HOME and XDG_STATE_HOME are unset", hint=_ANOTHER
+            )
+        state = user / ".local" / "state"
+    return state / "reconciler" / f"{name}-{digest}"
 
 
 def _links_to(path: Path) -> Iterator[Path]:
@@ -129,140 +117,52 @@ def _links_to(path: Path) -> Iterator[Path]:
         at = Path("/") if target.is_absolute() else at
 
 
-def check_mark(home: Home, environ: Mapping[str, str]) -> None:
-    """Raise HomeError if another person may have made a home; a missing or empty home passes."""
-    if home.checkout is None:
-        _refuse_exchangeable(home)
-    with opened(home) as descriptor:
-        if descriptor is None:
-            return
-        # Check the owner of an empty folder too: the owner can replace files that are written into it later.
-        _refuse_others(home, os.fstat(descriptor))
-        if home.checkout is not None and _is_fresh(descriptor):
-            return
-        if home.checkout is not None and not _is_marked(home, descriptor, environ):
-            raise _not_marked(home, home.checkout, environ)
+def check_home(home: Path) -> None:
+    """Raise HomeError if another user can write to a home or replace it; a missing home passes."""
+    _refuse_exchangeable(home)
+    try:
+        status = home.stat()
+        is_folder = stat.S_ISDIR(status.st_mode)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        is_folder = False
+    except OSError as error:
+        check_machine(error, f"{home} can't be opened")
+        raise HomeError(f"{home} can't be opened: {error.strerror}", hint=_ANOTHER) from None
+    if not is_folder:
+        raise HomeError(f"{home} isn't used: it is not a folder", hint=_ANOTHER)
+    _refuse_others(home, status)
 
 
-def is_empty(home: Home) -> bool:
-    """Return True if a home is missing or contains only the files that `prepare_home` writes first."""
-    with opened(home) as descriptor:
-        return descriptor is None or _is_fresh(descriptor)
-
-
-def prepare_home(home: Home, environ: Mapping[str, str]) -> None:
-    """Create a home with its mark, and make git ignore it, so that its files don't make a work tree dirty.
+def prepare_home(home: Path) -> None:
+    """Create a home, and close it to other users.
 
     Raises:
-        HomeError: The home exists without a mark, or no key can be stored to mark it.
+        HomeError: Another user can write to the home or replace it.
         ServiceError: The folder can't be created or written to.
     """
-    path = home.path
-    if home.checkout is not None and not os.path.lexists(path):
-        _own_key(home, home.checkout, environ)
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with opened(home) as descriptor:
-            if descriptor is None:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-            _prepare(home, descriptor, environ)
+        # Each missing folder on the way, too, is the user's alone.
+        for folder in reversed([home, *home.parents]):
+            if not folder.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+        check_home(home)
+        # Earlier versions left the folder readable. The target of a link keeps its mode, as this user may
+        # share it on purpose.
+        if not home.is_symlink() and home.stat().st_mode & 0o077:
+            home.chmod(0o700)
+        # A home directory may be a repository itself: its user commits no token, and stages no state as code.
+        with suppress(FileExistsError), (home / ".gitignore").open("x") as file:
+            file.write("*\n")
     except OSError as error:
         hint = "name another folder in RECONCILER_HOME"
-        raise ServiceError(f"{path} can't be used: {error.strerror}", hint=hint) from None
+        raise ServiceError(f"{home} can't be used: {error.strerror}", hint=hint) from None
 
 
-def _prepare(home: Home, folder: int, environ: Mapping[str, str]) -> None:
-    refuse_other_owner(home, os.fstat(folder))
-    is_fresh = _is_fresh(folder)
-    if is_fresh:
-        # Before any write: without a key for the mark, written files would be useless.
-        if home.checkout is not None:
-            _own_key(home, home.checkout, environ)
-        _close_to_others(home, folder)
-    check_mark(home, environ)
-    _close_to_others(home, folder)
-    # Before the mark: if git saw it even for a moment, the work tree would be dirty.
-    with suppress(FileExistsError), new_file(_IGNORE, folder) as file:
-        file.write(b"*\n")
-    if is_fresh and home.checkout is not None:
-        set_mark(home, home.checkout, folder, environ)
-
-
-def _close_to_others(home: Home, folder: int) -> None:
-    status = os.fstat(folder)
-    # Earlier versions left the folder readable. The target of a link keeps its mode, as this user may share
-    # it on purpose.
-    if not home.path.is_symlink() and status.st_uid == os.geteuid() and status.st_mode & 0o077:
-        os.fchmod(folder, 0o700)
-
-
-def repository_in(folder: Path) -> Path | None:
-    """Return the folder's `.git`, or None; like git, ignore an empty folder of that name."""
-    git = folder / ".git"
-    try:
-        status = git.lstat()
-    except OSError:
-        return None
-    return git if not stat.S_ISDIR(status.st_mode) or os.path.lexists(git / "HEAD") else None
-
-
-def git_folder(checkout: Path) -> Path | None:
-    """Return git's own folder of a checkout; None without git, and if only git knows its place."""
-    repository = repository_in(checkout)
-    if repository is None:
-        return None
-    with suppress(OSError, UnicodeError):
-        if stat.S_ISDIR(repository.lstat().st_mode):
-            return repository
-        # The `.git` file of a linked work tree or a submodule: https://git-scm.com/docs/gitrepository-layout
-        word, _, place = repository.read_text("utf-8").partition("gitdir: ")
-        if not word and place:
-            return checkout / place.rstrip("\n")
-    return None
-
-
-@contextmanager
-def opened(home: Home) -> Iterator[int | None]:
-    """Open the home's folder; yield None if it is missing. Raises HomeError for a link in the checkout."""
-    descriptor = _open(home)
-    try:
-        yield descriptor
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _open(home: Home) -> int | None:
-    try:
-        if home.checkout is not None and home.path.is_symlink():
-            raise HomeError(
-                f"{home.path} isn't used: it is a symbolic link, and a branch may contain it",
-                hint="if the link is yours, remove it and name the folder that it leads to: "
-                f"RECONCILER_HOME={os.path.realpath(home.path)}",
-            )
-        return open_folder(home.path, follow=True)
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError:
-        raise HomeError(f"{home.path} isn't used: it is not a folder", hint=OUTSIDE) from None
-    except OSError as error:
-        check_machine(error, f"{home.path} can't be opened")
-        raise HomeError(f"{home.path} can't be opened: {error.strerror}", hint=OUTSIDE) from None
-
-
-def _is_fresh(folder: int) -> bool:
-    """Return True if a folder contains only files that `prepare_home` writes before the mark."""
-    with os.scandir(folder) as entries:
-        return all(
-            entry.is_file(follow_symlinks=False)
-            and (entry.name == _IGNORE or entry.name.startswith(f"{MARK}."))
-            for entry in entries
-        )
-
-
-def _refuse_exchangeable(home: Home) -> None:
+def _refuse_exchangeable(home: Path) -> None:
     """Raise HomeError if another user can replace the home, or a link on the way to it."""
-    ways = (*_links_to(home.path), Path(os.path.realpath(home.path)))
+    ways = (*_links_to(home), Path(os.path.realpath(home)))
     for folder in sorted({above for way in ways for above in way.parents}):
         try:
             status = folder.stat()
@@ -270,7 +170,7 @@ def _refuse_exchangeable(home: Home) -> None:
             continue
         if why := _exchange(status):
             raise HomeError(
-                f"{home.path} isn't used: another user can replace it, as {folder} {why}",
+                f"{home} isn't used: another user can replace it, as {folder} {why}",
                 hint="set RECONCILER_HOME to a folder in a place where only you can write, such as your home "
                 f"directory; or, if {folder} is yours, run: chmod go-w {folder}",
             )
@@ -304,139 +204,15 @@ def _own_group(user: int) -> int:
         return os.getegid()
 
 
-def _refuse_others(home: Home, status: os.stat_result) -> None:
-    refuse_other_owner(home, status)
+def _refuse_others(home: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise HomeError(
+            f"{home} isn't used: it belongs to another user (uid {status.st_uid})",
+            hint="set RECONCILER_HOME to a folder of yours",
+        )
     if status.st_mode & 0o022:
         mode = stat.S_IMODE(status.st_mode)
         raise HomeError(
-            f"{home.path} isn't used: other users can write to it (mode {mode:04o})",
-            hint=f"if its content is yours, run: chmod 700 {home.path}",
+            f"{home} isn't used: other users can write to it (mode {mode:04o})",
+            hint=f"if its content is yours, run: chmod 700 {home}",
         )
-
-
-def refuse_other_owner(home: Home, status: os.stat_result) -> None:
-    """Raise HomeError if the home's folder, with this status, belongs to another user."""
-    if status.st_uid != os.geteuid():
-        raise HomeError(
-            f"{home.path} isn't used: it belongs to another user (uid {status.st_uid})",
-            hint="set RECONCILER_HOME to a folder of yours",
-        )
-
-
-def _not_marked(home: Home, checkout: Path, environ: Mapping[str, str]) -> HomeError:
-    _own_key(home, checkout, environ)
-    return HomeError(
-        f"{home.path} isn't used: it has no mark that you made it in this place, "
-        f"so it may have come with the checkout {checkout}",
-        hint="`reconciler trust` shows its content and accepts it, if it is yours; otherwise remove it, "
-        f"or {OUTSIDE}",
-    )
-
-
-def _own_key(home: Home, checkout: Path, environ: Mapping[str, str]) -> bytes:
-    key = user_key(checkout, environ, make=True)
-    if key is not None:
-        return key
-    folder = key_folder(environ)
-    place = f"in {folder}, as a file of yours alone outside the checkout" if folder else "without HOME"
-    raise HomeError(
-        f"{home.path} can't be marked as yours: no private key can be kept {place}",
-        hint=OUTSIDE,
-    )
-
-
-def _is_marked(home: Home, folder: int, environ: Mapping[str, str]) -> bool:
-    assert home.checkout is not None, "only a home inside the checkout has a mark"
-    key = user_key(home.checkout, environ, make=False)
-    if key is None:
-        return False
-    try:
-        found, _ = read_file(MARK, _MARK_BYTES + 1, folder=folder)
-    except OSError as error:
-        check_machine(error, f"{home.path / MARK} can't be read")
-        return False
-    return hmac.compare_digest(found, _mark_of(home, folder, key))
-
-
-def set_mark(home: Home, checkout: Path, folder: int, environ: Mapping[str, str]) -> None:
-    """Write the mark into the home's open folder; raises OSError, and HomeError if no key can be stored."""
-    key = _own_key(home, checkout, environ)
-    replace_file(MARK, _mark_of(home, folder, key), folder)
-
-
-def _mark_of(home: Home, folder: int, key: bytes) -> bytes:
-    """Return the mark of a home: a MAC over its resolved path and its inode."""
-    # A copy has another inode, even in the original's place; a moved home has another path. The device is
-    # omitted: its number changes between boots on some file systems.
-    place = b"%s\0%d" % (os.fsencode(os.path.realpath(home.path)), os.fstat(folder).st_ino)
-    return _MARK_FORMAT + hmac.digest(key, _MARK_FORMAT + place, "sha256").hex().encode()
-
-
-_KEY_FOLDER = "reconciler"
-_KEY_FILE = "key"
-_KEY_BYTES = 32
-
-
-def key_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of the key, below `$XDG_STATE_HOME` or `~/.local/state`; None without either.
-
-    A relative XDG_STATE_HOME is ignored: https://specifications.freedesktop.org/basedir-spec
-    """
-    folders = _key_folders(environ)
-    return folders[-1] if folders else None
-
-
-def user_key(checkout: Path, environ: Mapping[str, str], *, make: bool) -> bytes | None:
-    """Return the user's 32-byte key; None if it is missing or can't be stored.
-
-    A key that another user can read or may have written is ignored, and so is a key inside the checkout, a
-    resolved path. `make` creates a missing key. Raises MachineError.
-    """
-    folders = _key_folders(environ)
-    try:
-        if not folders or Path(os.path.realpath(folders[-1])).is_relative_to(checkout):
-            return None
-        for folder in folders if make else ():
-            folder.mkdir(mode=0o700, exist_ok=True)
-        with opened_folder(folders[-1]) as descriptor:
-            if not is_private(os.fstat(descriptor)):
-                return None
-            with suppress(FileNotFoundError):
-                return _read_key(descriptor)
-            return _make_key(descriptor) if make else None
-    except OSError as error:
-        # Where no file can be written at all, the user chooses another place.
-        if error.errno != errno.EROFS:
-            check_machine(error, f"the key in {folders[-1]} can't be used")
-        return None
-
-
-def _key_folders(environ: Mapping[str, str]) -> list[Path]:
-    """Return the key's folder and the parents to create if missing, outermost first."""
-    base = Path(environ.get("XDG_STATE_HOME", ""))
-    if base.is_absolute():
-        return [base, base / _KEY_FOLDER]
-    home = Path(environ.get("HOME", ""))
-    # HOME itself is not in the list: a missing HOME must not be created.
-    names = (".local", ".local/state", f".local/state/{_KEY_FOLDER}")
-    return [home / name for name in names] if home.is_absolute() else []
-
-
-def _read_key(folder: int) -> bytes | None:
-    key, status = read_file(_KEY_FILE, _KEY_BYTES + 1, folder=folder)
-    return key if is_private(status) and len(key) == _KEY_BYTES else None
-
-
-def _make_key(folder: int) -> bytes | None:
-    key = os.urandom(_KEY_BYTES)
-    # Under another name first, so that no command reads an incomplete key.
-    temporary = write_temporary(_KEY_FILE, key, folder)
-    try:
-        # Unlike a rename, a link never replaces a file: of two concurrent commands, the first one's key
-        # stays.
-        os.link(temporary, _KEY_FILE, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-    except FileExistsError:
-        return _read_key(folder)
-    finally:
-        os.unlink(temporary, dir_fd=folder)
-    return key

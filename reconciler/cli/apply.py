@@ -79,6 +79,7 @@ _NO_LOGS = (
     "the logs of failed jobs are gone with this runner: `apply --wait --logs`, which is the action's input "
     "`logs: true`, prints the end of each"
 )
+_MOST_FOLDERS = 20
 _ASKED = (*SUBMISSIONS, Action.CANCEL)
 _UNSUCCESSFUL = (Stuck.FAILED, Stuck.CANCELLED, Stuck.DELETED, Stuck.GIVEN_UP)
 
@@ -138,7 +139,7 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
             again = follow_up(session, desired, applied)
             # A warning of a permission stands above already.
             print_unposted(again.problems, {*again.denied} - {*after.denied}, log_format)
-        _print_logs(session, applied.plan, ended, arguments)
+        _print_results(session, applied.plan, ended, arguments)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
     plan, waits = applied.plan, arguments.wait
     unsuccessful = [*_failures(plan, jobs, ended), *_ended_before(plan, applied.outcomes)] if waits else []
@@ -222,10 +223,10 @@ def _standing(job: ActualJob) -> str:
     return f"{job.job_name} is {job.state} and goes on; `reconciler cancel {base_of(job.job_name)}` stops it"
 
 
-def _print_logs(
+def _print_results(
     session: Session, plan: Plan, ended: Sequence[ActualJob], arguments: argparse.Namespace
 ) -> None:
-    """With `--wait`, print the end of each failed job's log, or on a runner how to get it."""
+    """With `--wait`, print the ends of the logs of failed jobs, or how to get them, and all jobs' folders."""
     # Those that were waited for, and those that had failed before and stay so.
     before = (c.actual for c in plan.changes if c.desired and c.actual and c.action not in SUBMISSIONS)
     failed = [job for job in (*ended, *before) if job.state is State.FAILED]
@@ -233,6 +234,23 @@ def _print_logs(
         print_ends(session, failed, arguments.log_format)
     elif failed and arguments.wait and session.connection.endpoint.on_runner:
         print_message(_NO_LOGS, arguments.log_format)
+    if arguments.format == "text":
+        for line in _folders(session, ended):
+            print(line)
+
+
+def _folders(session: Session, ended: Sequence[ActualJob]) -> Iterator[str]:
+    """Yield a line for each ended job whose files are on this machine, but not for too many."""
+    if not session.is_local or session.connection.endpoint.on_runner:
+        return
+    for job in sorted(ended, key=lambda job: job.job_name)[:_MOST_FOLDERS]:
+        try:
+            uri = session.engine(job.api_version).output_directory(job.kind, session.read(job).spec)
+        except ReconcilerError:  # the line is an extra
+            continue
+        folder = session.folder_of(uri, os.environ) if uri else None
+        if folder is not None and folder.is_dir():
+            yield one_line(f"files of {job.job_name}: {folder}")
 
 
 def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:

@@ -45,7 +45,7 @@ COMMANDS = {
 }
 """The commands and what each of them does, in the order of `--help`."""
 
-_WITHOUT_HOME = frozenset({"completion", "schema"})
+_WITHOUT_NOTES = frozenset({"completion", "schema"})  # their output is for shells and editors
 _WITH_VALUE, _SWITCHES = ("--env", "--log-format"), ("--verbose", "-v", "--quiet", "-q")
 
 
@@ -146,18 +146,20 @@ def _module(command: str) -> Any:
 
 
 def _run(command: str, arguments: argparse.Namespace) -> int:
-    if command not in _WITHOUT_HOME:
-        _refuse_foreign_home()
+    if command not in _WITHOUT_NOTES and not arguments.quiet:
+        _report_old_home(arguments.log_format)
     code: int = _module(command).run(arguments)
     return code
 
 
-def _refuse_foreign_home() -> None:
-    """Raise HomeError if another person may have made the home."""
-    # A foreign home may contain anything, so this check precedes every read of it.
+def _report_old_home(log_format: str) -> None:
     from pathlib import Path
 
-    from reconciler.base.state_dir_trust import home_of
+    from reconciler.base.state_dir import OLD_HOME
     from reconciler.manifests.settings import find_root
 
-    home_of(find_root(Path.cwd()), os.environ)
+    old = find_root(Path.cwd()) / OLD_HOME
+    if os.path.lexists(old):
+        from reconciler.cli.old_home import report_old_home  # slow to import, and seldom needed
+
+        report_old_home(old, log_format)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from reconciler.base.errors import ExitCode, ServiceError, UsageError
 from reconciler.base.safe_files import opened_folder, replace_file
-from reconciler.base.state_dir_trust import home_of
+from reconciler.base.state_dir import home_of
 from reconciler.cli.context import Context, context_of
 from reconciler.google.embedded import (
     NEVER,
@@ -110,7 +110,7 @@ def clients(context: Context) -> tuple[Client, dict[str, dict[str, str]], Path]:
     if environment.engine != "local":
         text = f'the environment "{environment.name}" is Google\'s, which clients find by themselves'
         raise UsageError(text, hint="choose an environment that has `engine: local` with --env")
-    home = home_of(context.config.root, os.environ).path
+    home = home_of(context.config.root, os.environ)
     with context.session(start=True):
         address = address_of(home)
     if address is None:

@@ -60,10 +60,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the plan that apply would carry out, without starting a service.
 
-    On disk, a temporary folder holds a copy of a stopped service's database, or the files of the base commit
-    or of an earlier run's commit, until the command ends. `--output-dir` writes the plan. Before,
-    `cli.arguments` checks the home: this may run `git ls-files`, and removes the mark if git tracks a file of
-    the home.
+    For a while, a temporary folder holds a copy of a stopped service's database, or the files of the base
+    commit or of an earlier run's commit. `--output-dir` writes the plan.
     """
     plan, warnings = _plan(arguments) if arguments.base is None else (_plan_against_base(arguments), ())
     print(_text(plan, warnings, arguments))

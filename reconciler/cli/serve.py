@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 from reconciler.base.errors import ExitCode
-from reconciler.base.state_dir import prepare_home
-from reconciler.base.state_dir_trust import home_of
+from reconciler.base.state_dir import home_of, prepare_home
 from reconciler.cli.flag_types import port
 from reconciler.cli.open import serve_pages
 from reconciler.google.embedded import (
@@ -32,11 +31,11 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     check_installed()
     home = home_of(find_root(Path.cwd()), os.environ)
     if not arguments.stop:
-        prepare_home(home, os.environ)
+        prepare_home(home)
         serve_pages(arguments.env, arguments.log_format)
         command = service_command(home, stay=True, port=arguments.port)
         os.execv(command[0], command)  # noqa: S606 - our own interpreter and module, no shell
-    with EmbeddedService(home.path, start=False, checkout=home.checkout) as service:
+    with EmbeddedService(home, start=False) as service:
         ran = service.stop()
     print("the embedded service has stopped" if ran else "no embedded service is running here")
     return ExitCode.DONE

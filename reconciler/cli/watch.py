@@ -8,12 +8,11 @@ import os
 import random
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from reconciler.base.errors import ExitCode, InvalidError, ServiceError, UsageError
-from reconciler.base.state_dir import prepare_home
-from reconciler.base.state_dir_trust import home_of
+from reconciler.base.state_dir import OLD_HOME, HomeError, home_of, location_of, prepare_home
 from reconciler.cli.context import events
 from reconciler.cli.flag_types import seconds, settling
 from reconciler.cli.open import ELSEWHERE
@@ -109,10 +108,9 @@ def _source(
     arguments: argparse.Namespace, wakes: Wakes, reporter: PassReporter
 ) -> Iterator[WorkTree | RemoteBranch]:
     root = find_root(Path.cwd())
-    home = home_of(root, os.environ)
     if arguments.remote is None:
         _check_local(arguments, root)
-        files = FolderWatcher([home.path], wakes.change)
+        files = FolderWatcher(written_by_services(root), wakes.change)
         try:
             settles_in = arguments.settle or SETTLES_IN
             yield WorkTree(root, os.environ, arguments.env, files, wakes, reporter, settles_in)
@@ -124,16 +122,26 @@ def _source(
     if arguments.settle:
         raise UsageError("--settle is for the files here", hint="leave it out: a fetched branch is at rest")
     url, branch = checked_url(arguments.remote), checked_branch(arguments.branch or DEFAULT_BRANCH)
-    prepare_home(home, os.environ)
-    clone = Clone(home.path, url, branch, os.environ)
+    home = home_of(root, os.environ)
+    prepare_home(home)
+    clone = Clone(home, url, branch, os.environ)
     clone.open()
     try:
-        # The checkout is inside the home, and must not get a home of its own.
-        environ = {**os.environ, "RECONCILER_HOME": str(home.path)}
+        # The checkout lies in the home, and must not get a home of its own.
+        environ = {**os.environ, "RECONCILER_HOME": str(home)}
         interval = arguments.interval or DEFAULT_INTERVAL
         yield RemoteBranch(clone, environ, arguments.env, interval, wakes, reporter, random.random)
     finally:
         clone.close()
+
+
+def written_by_services(root: Path) -> list[Path]:
+    """Return the folders that training services write to while the checkout stays as it is."""
+    # The service of an earlier version may still run.
+    folders = [root / OLD_HOME]
+    with suppress(HomeError):  # reported by the command or pass that needs the home
+        folders.append(Path(os.path.realpath(location_of(root, os.environ))))
+    return folders
 
 
 def _check_local(arguments: argparse.Namespace, root: Path) -> None:
@@ -146,3 +154,4 @@ def _check_local(arguments: argparse.Namespace, root: Path) -> None:
         return  # the first pass reports it, and an edit may fix it
     if config.environment(arguments.env).engine == "local":
         check_installed()
+        home_of(root, os.environ)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from reconciler.base import safe_files
-from reconciler.base.state_dir import checkout_of, git_folder, repository_in
+from reconciler.base.checkout import checkout_of, git_folder, repository_in
 
 if TYPE_CHECKING:
     from reconciler.base.git_command import Git, GitError

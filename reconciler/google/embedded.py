@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ from reconciler.base.http import (
     Transport,
 )
 from reconciler.base.http.destination import ThisMachine
-from reconciler.base.state_dir import Home, prepare_home
+from reconciler.base.state_dir import prepare_home
 from reconciler.google.client import API_VERSIONS, Endpoint, api_error
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.manifest import JsonObject
@@ -45,9 +45,6 @@ from reconciler.training_service.address import (
     read_address,
     unserved,
 )
-
-if TYPE_CHECKING:
-    from reconciler.training_service.contents import Contents as Contents
 
 ROOT = "http://embedded.invalid/"
 """Placeholder root of every API's URLs, replaced by the service's present address for each request."""
@@ -103,13 +100,6 @@ def _package(origin: JsonObject) -> str:
     scheme = f"{git['vcs']}+" if git else ""
     revision = f"@{git['requested_revision']}" if git.get("requested_revision") else ""
     return shlex.quote(f"{_DISTRIBUTION}[local] @ {scheme}{url}{revision}")
-
-
-def contents_of(home: Path) -> Contents:
-    """Return a description of a home that may belong to another user."""
-    from reconciler.training_service import contents
-
-    return contents.contents_of(home)
 
 
 def address_of(home: Path) -> tuple[str, str] | None:
@@ -215,16 +205,14 @@ class EmbeddedService:
         home: The service's folder.
         start: True to start a stopped service. If false, reads are answered in this process from a private
             copy of its state: no process is started, and nothing is written into the home.
-        checkout: The checkout that contains the home, as in `reconciler.base.state_dir.Home`.
 
     Raises:
         InvalidError: The extra `local` is missing.
     """
 
-    def __init__(self, home: Path, *, start: bool, checkout: Path | None) -> None:
+    def __init__(self, home: Path, *, start: bool) -> None:
         check_installed()
         self._home = home
-        self._checkout = checkout
         self._start = start
         self._http = DirectTransport(ThisMachine())
         self._reached: _Running | _Stopped | None = None
@@ -373,10 +361,10 @@ class EmbeddedService:
         """Start the service in a new session; of several that start at once, all but one end."""
         import subprocess
 
-        prepare_home(Home(self._home, self._checkout), os.environ)
+        prepare_home(self._home)
         with (self._home / "service.log").open("ab") as log:
             process = subprocess.Popen(
-                service_command(Home(self._home, self._checkout), stay=False),
+                service_command(self._home, stay=False),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -471,12 +459,10 @@ def _signature(file: Path) -> object:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
-def service_command(home: Home, *, stay: bool, port: int | None = None) -> list[str]:
+def service_command(home: Path, *, stay: bool, port: int | None = None) -> list[str]:
     """Return the command that runs the service; `stay` keeps it running while it is idle."""
     # -P: don't import modules from the working directory.
-    command = [sys.executable, "-P", "-m", "reconciler.training_service", "--home", str(home.path)]
-    if home.checkout is not None:
-        command += ["--checkout", str(home.checkout)]
+    command = [sys.executable, "-P", "-m", "reconciler.training_service", "--home", str(home)]
     if port is not None:
         command += ["--port", str(port)]
     return [*command, "--stay"] if stay else command

@@ -79,10 +79,10 @@ class Session:
         """Return the folder of this machine that gs://BUCKET/… is at the embedded service; None for none."""
         if not self.is_local:
             return None
-        from reconciler.base.state_dir_trust import home_of
+        from reconciler.base.state_dir import home_of
         from reconciler.google.embedded import folder_of
 
-        return folder_of(home_of(self.config.root, environ).path, uri)
+        return folder_of(home_of(self.config.root, environ), uri)
 
     @property
     def is_local(self) -> bool:
@@ -207,11 +207,11 @@ def open_session(
         return
     if environment.engine != "local":
         assert_never(environment.engine)
-    from reconciler.base.state_dir_trust import home_of
+    from reconciler.base.state_dir import home_of
     from reconciler.google.embedded import EmbeddedService
 
     home = home_of(config.root, environ)
-    with EmbeddedService(home.path, start=start, checkout=home.checkout) as service:
+    with EmbeddedService(home, start=start) as service:
         connection = Connection(service.endpoint(environment, on_runner=is_on_runner(environ)))
         session = Session(config, environment, connection)
         if start:

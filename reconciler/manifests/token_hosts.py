@@ -13,6 +13,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from reconciler.base.checkout import checkout_of
 from reconciler.base.diagnostics import Problem, pointer_of, quote
 from reconciler.base.errors import InvalidError, check_machine
 from reconciler.base.http.destination import (
@@ -25,7 +26,6 @@ from reconciler.base.http.destination import (
     place_of,
 )
 from reconciler.base.safe_files import read_file
-from reconciler.base.state_dir import checkout_of
 from reconciler.manifests.settings import FILE_NAME
 
 VARIABLE = "RECONCILER_TOKEN_HOSTS"

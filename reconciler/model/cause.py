@@ -223,7 +223,7 @@ _REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
         f"install or start Docker or Podman, {_APPLY}",
     ),
     "ENGINE_FAILED": (_SET_UP, "the container engine failed", f"correct what its message names, {_APPLY}"),
-    "HOME_NOT_TRUSTED": (_SET_UP, "the state directory isn't trusted", f"do what the message says, {_APPLY}"),
+    "HOME_NOT_TRUSTED": (_SET_UP, "the state directory isn't trusted", "{apply}"),
     "PERMISSION": (_SET_UP, "a permission is missing", f"grant it, then {_AGAIN}"),
     "IMAGE": (_SET_UP, "its image can't be pulled or started", f"correct the image, then {_AGAIN}"),
     "PACKAGES": (_SET_UP, "its packages can't be installed", "correct the package's requirements"),

@@ -114,7 +114,7 @@ class Output(Struct, frozen=True):
     """Output directory of a job, gs://….
 
     Attributes:
-        folder: The same on this machine, relative to the repository's root if it is below; "" in the cloud.
+        folder: The same on this machine, as an absolute path; "" in the cloud.
         files: The first objects below it, by name.
         is_complete: False if there are more.
     """

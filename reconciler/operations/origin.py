@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
+from reconciler.base.checkout import repository_in
 from reconciler.base.errors import InvalidError, ReconcilerError
 from reconciler.base.git_command import Git
-from reconciler.base.state_dir import repository_in
 from reconciler.git.commit import head_of, why_no_head
 from reconciler.git.revision import Names, Revision, revision
 from reconciler.manifests.checked_files import digest_of

@@ -430,11 +430,9 @@ def _with_outputs(details: JobDetails, session: Session, environ: Mapping[str, s
 
 
 def _folder(session: Session, uri: str, environ: Mapping[str, str]) -> str:
-    """Return the directory's folder on this machine, relative to the repository's root if it is below."""
-    folder, root = session.folder_of(uri, environ), session.config.root
-    if folder is None or session.connection.endpoint.on_runner:
-        return ""
-    return str(folder.relative_to(root) if folder.is_relative_to(root) else folder)
+    """Return the directory's folder on this machine; "" for none, and on a runner, which ends with it."""
+    folder = session.folder_of(uri, environ)
+    return "" if folder is None or session.connection.endpoint.on_runner else str(folder)
 
 
 def _direct_objects(store: ObjectStore, prefix: str) -> list[StoredObject]:

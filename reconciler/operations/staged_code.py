@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
+from reconciler.base.checkout import repository_in
 from reconciler.base.diagnostics import Problem, counted, pointer_of, quote
-from reconciler.base.state_dir import repository_in
 from reconciler.google.engines import engine_class
 from reconciler.manifests.files import real_path
 from reconciler.manifests.yaml_load import position_in

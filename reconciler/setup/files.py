@@ -199,7 +199,6 @@ class Existing(Enum):
     """Treatment of a file that exists."""
 
     KEPT = "kept"
-    EXTENDED = "extended"
     RENEWED = "renewed"
     FILLED_IN = "filled in"
 
@@ -210,7 +209,7 @@ class File:
 
     Attributes:
         path: From the repository's root, with "/".
-        text: The content; with `EXTENDED`, the text to append.
+        text: The content.
         existing: The treatment of an existing file. `RENEWED` applies only to a file with the mark, and
             `FILLED_IN` only to a file whose action is a placeholder.
         holds: Pattern of an existing file that needs nothing from `text`; "" matches every file.
@@ -233,10 +232,8 @@ def files_of(setup: Setup, example: Iterable[str] = ()) -> tuple[File, ...]:
     # Without a known action the hook runs the installed command, which needs nothing filled in.
     hook = "pre-commit-config.yaml" if setup.action.is_known else "pre-commit-local.yaml"
     hook_text = with_action(template(hook), setup.action)
-    ignored = r"^/?\.reconciler/?\s*$"
     found = [
         _settings_file(setup),
-        File(".gitignore", template("gitignore"), Existing.EXTENDED, ignored),
         File(".gitattributes", template("gitattributes"), holds=r"^[^#\n].*\beol=lf\b"),
         *(File(f".vscode/{name}", schema(name), Existing.RENEWED) for name in (ANY_KIND, CONFIG_SCHEMA)),
         File(".vscode/settings.json", template("vscode/settings.json"), holds=re.escape(ANY_KIND)),
@@ -262,7 +259,7 @@ class Change:
 
     Attributes:
         path: From the repository's root, with "/".
-        verb: `wrote`, `kept`, `extended`, `renewed` or `filled in`.
+        verb: `wrote`, `kept`, `renewed` or `filled in`.
         data: The new content; None if the file is kept.
         before: The old content; None if the file is missing.
         missing: The text that a person may want to add to a kept file; "" for none.
@@ -345,7 +342,7 @@ def _obstacle(root: Path, path: str) -> str:
 
 def _obstacle_at(file: Path, path: str) -> str:
     if file.is_symlink():
-        if path in (".gitignore", ".gitattributes"):
+        if path == ".gitattributes":
             return f"{quote(path)} is a link, which git doesn't follow"
         return "" if file.is_file() else f"{quote(path)} is a link that leads to no file"
     if file.is_dir():
@@ -375,11 +372,7 @@ def _change(root: Path, file: File, action: Action) -> Change:
 def _edited(file: File, text: str, action: Action) -> str:
     if file.existing is Existing.FILLED_IN:
         return with_action(text, action)
-    if file.existing is Existing.RENEWED:
-        return file.text if RENEWED in text else text
-    if file.is_held_by(text):
-        return text
-    return f"{text}\n{file.text}" if text and not text.endswith("\n") else text + file.text
+    return file.text if RENEWED in text else text
 
 
 def _make_folders(root: Path, path: str, made: list[Path]) -> None:

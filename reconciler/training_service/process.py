@@ -39,15 +39,13 @@ _log = logging.getLogger(__name__)
 def serve(
     home: Path,
     *,
-    checkout: Path | None = None,
     stay: bool = False,
     idle_seconds: float = IDLE_SECONDS,
     port: int = 0,
 ) -> int:
     """Serve the home until no work is left, a request or signal ends the service, or the home is gone.
 
-    The jobs go on after the service's end, but end with their home. No job begins while a home in a checkout
-    may be another person's.
+    The jobs go on after the service's end, but end with their home.
 
     Args:
         port: The only port to serve at; 0 for any.
@@ -63,7 +61,7 @@ def serve(
         return 0
     _log_to(home / address.LOG)
     try:
-        service = _Service(home, checkout, lock, port)
+        service = _Service(home, lock, port)
         # Before the address is written: a reader of the address may end the service at once.
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, service.on_signal)
@@ -78,7 +76,7 @@ def serve(
 class _Service:
     """Parts of a running service, held together by one loop in the main thread."""
 
-    def __init__(self, home: Path, checkout: Path | None, lock: HomeLock, port: int) -> None:
+    def __init__(self, home: Path, lock: HomeLock, port: int) -> None:
         self._home = home
         self._lock = lock
         self._wake = threading.Event()
@@ -105,7 +103,6 @@ class _Service:
         self._supervisor = Supervisor(
             self._store,
             home,
-            checkout=checkout,
             storage_url=lambda job: f"{self._server.url}/jobs/{job.gcs_secret}",
             machine=this_machine(),
             gpus=gpu_ids(),

@@ -16,7 +16,7 @@ from unittest import mock
 
 from reconciler.base.http import HttpRequest, HttpResponse
 from reconciler.base.listener.message import Request
-from reconciler.base.state_dir import Home, prepare_home
+from reconciler.base.state_dir import prepare_home
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.object_store import ensure_bucket
 from reconciler.google.session import Session
@@ -56,7 +56,7 @@ def fill(root: Path, home: Path) -> int:
     config = load_config(root)
     environment = config.environment(None)
     desired = load_desired(config, environment, [])
-    prepare_home(Home(home, None), os.environ)
+    prepare_home(home)
     # What is lost with the machine's power is made again: nobody waits here for the disk.
     database = Database(lambda: connected(home / "state.db"))
     store = Store(database)

@@ -100,7 +100,7 @@ def _name(data: Data) -> None:
 
 
 def _list(data: Data) -> None:
-    with EmbeddedService(data.home, start=False, checkout=None) as service:
+    with EmbeddedService(data.home, start=False) as service:
         transport = _Noting(service)
         endpoint = replace(service.endpoint(data.environment), transport=transport)
         data.observed = observe(Session(data.config, data.environment, Connection(endpoint)).ports)
@@ -108,7 +108,7 @@ def _list(data: Data) -> None:
 
 
 def _plan(data: Data) -> None:
-    with EmbeddedService(data.home, start=False, checkout=None) as service:
+    with EmbeddedService(data.home, start=False) as service:
         session = Session(data.config, data.environment, Connection(service.endpoint(data.environment)))
         data.plan = plan_of(session, data.desired, data.observed)
 

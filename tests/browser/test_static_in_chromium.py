@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser
+from tests.output.test_pages import PAYLOADS
 from watched import Watched
 
 from reconciler.model.details import Goal, MetricsFile, Output, OutputFile
@@ -15,7 +16,6 @@ from reconciler.model.plan import Drift, DriftKind, Plan
 from reconciler.pages.folder import write_site
 from reconciler.pages.site import Pages, Site, row_key
 from reconciler.pages.template import Content
-from tests.output.test_pages import PAYLOADS
 from tests.sites import TARGET, details_of, hostile_site, large_site, study_of
 
 LOOKS = [("light", 1400), ("dark", 360), ("light", 360), ("dark", 1400)]

@@ -99,7 +99,7 @@ def test_commands_flags_and_names_of_valid_jobs_are_completed(shell: Shell, repo
     shell.type("reconciler show cens\t")
     shell.shows("reconciler show census-income ")
     assert not (repository.root / "made").exists()
-    assert not (repository.root / ".reconciler/service.json").exists(), "no service is started"
+    assert not repository.home.exists(), "no service is started"
 
 
 def test_names_of_jobs_need_neither_git_nor_the_home_nor_valid_manifests(

@@ -162,7 +162,7 @@ def test_a_trained_job_is_on_one_screen_with_its_results(repository: Repository)
     assert (found["Image"], found["Module"]) == (IMAGE, "task")
     assert found["Arguments"] == "--epochs=3 '--name=two words'"
     assert found["Environment"].split() == ["DB_PASSWORD=hunter2", "MODE=fast", "API_TOKEN=***"]
-    where = ["gs://models/census", ".reconciler/gcs/models/census", "6 files, 73.3 KiB"]
+    where = ["gs://models/census", str(repository.home / "gcs/models/census"), "6 files, 73.3 KiB"]
     assert found["Output"].splitlines()[:3] == where
     assert "  4.9 KiB  model/model.bin" in found["Output"]
     metrics = found["Metrics"].splitlines()

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from waiting import PATIENCE, until
 
+from reconciler.base.state_dir import home_of
+
 COMMAND = f"{sys.executable} -m reconciler"
 MANIFEST = """\
 apiVersion: aiplatform.googleapis.com/v1
@@ -43,7 +45,6 @@ PRINTING = [
     "serve --stop",
     "status",
     "status --format json",
-    "trust",
     "validate",
     "validate --format json",
 ]
@@ -168,7 +169,7 @@ def test_no_file_takes_the_number_of_a_closed_stream(root: Path) -> None:
 def test_service_serves_without_streams(root: Path, streams: str) -> None:
     with subprocess.Popen(["bash", "-c", f"exec {COMMAND} serve {streams}"], cwd=root) as process:
         try:
-            until((root / ".reconciler" / "service.json").exists)
+            until((home_of(root, os.environ) / "service.json").exists)
             assert shell(root, f"{COMMAND} status")[0] == 0
             assert shell(root, f"{COMMAND} serve --stop")[1] == "the embedded service has stopped\n"
             assert process.wait(PATIENCE) == 0

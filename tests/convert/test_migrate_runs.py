@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ import pytest
 from repository import Repository
 
 from reconciler.base.state_dir import prepare_home
-from reconciler.base.state_dir_trust import home_of
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-11:latest"
@@ -122,7 +120,7 @@ def examples(tmp_path: Path, wheelhouse: Path, environments: Path) -> Iterator[R
     entry = settings[settings.index('  "2.11":') :].partition("\n\n")[0]
     made.write("reconciler.yaml", f"{settings}{entry.replace('2.11', IMAGE, 1)}\n")
     made.has_jobs = True
-    prepare_home(home_of(made.root, os.environ), os.environ)
+    prepare_home(made.home)
     yield made
     made.stop()
 

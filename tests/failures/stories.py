@@ -197,9 +197,9 @@ def _brief(story: Story) -> str:
 
 
 def _commands(line: str) -> list[Sequence[str]]:
-    """The commands of a line that remedy it; `apply` comes last in every story, and `trust` asks a person."""
+    """The commands of a line that remedy it; `apply` comes last in every story."""
     commands = [command.split() for command in re.findall("`reconciler ([^`]+)`", line)]
-    return [command for command in commands if command[0] not in ("apply", "cancel", "trust")]
+    return [command for command in commands if command[0] not in ("apply", "cancel")]
 
 
 def _note(stories: Sequence[Story]) -> None:

@@ -98,22 +98,9 @@ def delete_outside(place: Place, job: str) -> None:
     call(place, "DELETE", name)
 
 
-def move(place: Place, job: str) -> None:
-    trained_before(place, job)
-    assert place.run("serve", "--stop").code == 0
-    place.root = place.repository.root = place.root.rename(place.root.with_name("moved"))
-    place.repository.home = place.root / ".reconciler"
-
-
-def trust(place: Place, _job: str) -> None:
-    asked = place.run("trust")
-    assert "run `reconciler trust --yes` to accept the home" in asked.err
-    assert place.run("trust", "--yes").code == 0
-
-
 def empty_bucket(place: Place, job: str) -> None:
     trained_before(place, job)
-    shutil.rmtree(place.root / ".reconciler" / "gcs")
+    shutil.rmtree(place.repository.home / "gcs")
 
 
 def forge(place: Place, job: str) -> None:
@@ -212,16 +199,6 @@ def test_what_people_do_is_remedied_by_what_is_printed(place: Place, story: Stor
     "story",
     [
         Story(
-            "moved repository",
-            move,
-            "…moved/.reconciler isn't used: it has no mark that you made it in this place, "
-            "so it may have come with the checkout …\n"
-            "    `reconciler trust` shows its content and accepts it, if it is yours; "
-            "otherwise remove it, or set RECONCILER_HOME to a folder of yours outside of checkouts",
-            "ran `reconciler trust`, and answered yes",
-            trust,
-        ),
-        Story(
             "wrong module",
             lambda place, job: (place.job(job), place.edit(job, "pythonModule: task", "pythonModule: tsk")),
             'jobs/wrong-module.yaml:11:23: the package "../trainers/wrong-module" has no module "tsk" '
@@ -306,7 +283,7 @@ def test_code_that_left_the_bucket_is_staged_again(place: Place) -> None:
     process = place.repository.start("apply", "--wait")
     assert process.stderr is not None
     told = process.stderr.readline()
-    for archive in (place.root / ".reconciler/gcs/reconciler-staging/reconciler/packages").rglob("*.tar.gz"):
+    for archive in (place.repository.home / "gcs/reconciler-staging/reconciler/packages").rglob("*.tar.gz"):
         archive.unlink()
     let_go(place, story.job)
     out, err = process.communicate(timeout=PATIENCE)
@@ -375,7 +352,7 @@ def test_an_index_that_is_reachable_again_lets_the_job_train(place: Place, wheel
 
 def test_a_full_disk_is_named_and_the_job_trains_once_it_has_room(place: Place) -> None:
     """The disk that the service keeps everything on."""
-    home = place.root / ".reconciler"
+    home = place.repository.home
     home.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "small", str(home)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:

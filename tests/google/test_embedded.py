@@ -25,7 +25,7 @@ from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, NotSentError
 from reconciler.base.listener.message import Request, Response
-from reconciler.base.state_dir import Home, prepare_home
+from reconciler.base.state_dir import prepare_home
 from reconciler.google import embedded
 from reconciler.google.embedded import ROOT, EmbeddedService
 from reconciler.training_service import application
@@ -37,7 +37,7 @@ LISTING = HttpRequest("GET", ROOT + "v1/projects/local/jobs")
 
 
 def test_a_home_that_is_not_there_is_an_empty_service_and_stays_away(tmp_path: Path) -> None:
-    with EmbeddedService(tmp_path / "home", start=False, checkout=None) as service:
+    with EmbeddedService(tmp_path / "home", start=False) as service:
         assert service.send(LISTING).status == 200
         assert not service.stop()
     assert list(tmp_path.iterdir()) == []
@@ -56,7 +56,7 @@ def test_a_service_that_is_just_starting_or_ending_is_waited_for(
             lock.release()
 
     monkeypatch.setattr("reconciler.google.embedded.time.sleep", sleep)
-    with EmbeddedService(tmp_path, start=False, checkout=None) as service:
+    with EmbeddedService(tmp_path, start=False) as service:
         assert service.send(LISTING).status == 200
     assert len(waited) == 3
 
@@ -64,24 +64,19 @@ def test_a_service_that_is_just_starting_or_ending_is_waited_for(
 def test_a_state_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_bytes(b"this is no database" * 100)
     with (
-        EmbeddedService(tmp_path, start=False, checkout=None) as service,
+        EmbeddedService(tmp_path, start=False) as service,
         pytest.raises(ServiceError, match="can't be read"),
     ):
         service.send(LISTING)
 
 
-def test_git_ignores_what_runs_leave_behind(tmp_path: Path) -> None:
-    prepare_home(Home(tmp_path / "home", None), os.environ)
-    assert (tmp_path / "home" / ".gitignore").read_text() == "*\n"
-
-
-@pytest.mark.parametrize("mode", [None, 0o755, 0o775, 0o2770, 0o711, 0o700])
+@pytest.mark.parametrize("mode", [None, 0o755, 0o2750, 0o711, 0o700])
 def test_home_is_for_its_user_only_whoever_could_read_it_before(tmp_path: Path, mode: int | None) -> None:
     home = tmp_path / "home"
     if mode is not None:
         home.mkdir()
         home.chmod(mode)
-    prepare_home(Home(home, None), os.environ)
+    prepare_home(home)
     assert home.stat().st_mode & 0o777 == 0o700
 
 
@@ -90,7 +85,7 @@ def test_folder_that_home_is_linked_to_keeps_its_mode(tmp_path: Path) -> None:
     shared.mkdir()
     shared.chmod(0o755)
     (tmp_path / "home").symlink_to(shared)
-    prepare_home(Home(tmp_path / "home", None), os.environ)
+    prepare_home(tmp_path / "home")
     assert shared.stat().st_mode & 0o777 == 0o755
 
 
@@ -127,7 +122,7 @@ def test_a_copy_is_made_anew_for_what_jobs_do_without_a_service(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies = Copies(monkeypatch)
-    with EmbeddedService(home, start=False, checkout=None) as service:
+    with EmbeddedService(home, start=False) as service:
         for now, made in ((0, 1), (9.9, 1), (10, 2), (19.9, 2), (30, 3)):
             copies.now = now
             assert service.send(LISTING).status == 200
@@ -138,7 +133,7 @@ def test_a_service_that_was_started_meanwhile_is_asked_at_once(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copies = Copies(monkeypatch)
-    with EmbeddedService(home, start=False, checkout=None) as service:
+    with EmbeddedService(home, start=False) as service:
         dates = [service.send(LISTING).headers["date"]]
         with HeldService(home).running() as started:
             started.ahead += 1000 * DAY
@@ -171,7 +166,7 @@ def test_a_copy_that_another_thread_reads_stays(home: Path, monkeypatch: pytest.
         finally:
             renewed.set()
 
-    with EmbeddedService(home, start=False, checkout=None) as service:
+    with EmbeddedService(home, start=False) as service:
         assert call_all([lambda: service.send(LISTING).status, renew]) == [200, 200]
     assert copies.made == 2
 
@@ -192,7 +187,7 @@ def test_a_copy_ends_when_nobody_reads_it_any_more(home: Path, monkeypatch: pyte
             ended.append(copies.made)
 
     monkeypatch.setattr(application, "open_copy", Noted)
-    with EmbeddedService(home, start=False, checkout=None) as service:
+    with EmbeddedService(home, start=False) as service:
         service.send(LISTING)
         copies.now += 100
         service.send(LISTING)
@@ -214,7 +209,7 @@ def test_two_threads_start_one_service(
 
     monkeypatch.setattr("subprocess.Popen", start)
     meeting.notes_locks_of(embedded, monkeypatch)
-    with EmbeddedService(tmp_path / "home", start=True, checkout=None) as service:
+    with EmbeddedService(tmp_path / "home", start=True) as service:
         found = meeting.hold(lambda: service.send(LISTING).status, lambda: service.send(LISTING).status)
     assert found == [200, 200]
     assert len(begun) == 1
@@ -247,7 +242,7 @@ def test_a_service_that_another_thread_has_found_is_not_looked_for_again(
     monkeypatch.setattr(DirectTransport, "send", sending)
     gone = Address(os.getpid(), "http://127.0.0.1:1", "token", "1")
     write_address(tmp_path, gone)
-    with EmbeddedService(tmp_path, start=False, checkout=None) as service:
+    with EmbeddedService(tmp_path, start=False) as service:
         service.send(LISTING)
         started = stack.enter_context(HeldService(tmp_path).running())
         assert call_all([lambda: ask("early"), lambda: ask("late")]) == [200, 200]
@@ -265,15 +260,15 @@ sys.exit(main(["--home", sys.argv[1], "--stay"]))
 
 def test_service_of_another_version_is_replaced_before_it_gets_a_job(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    prepare_home(Home(home, None), os.environ)
+    prepare_home(home)
     older = subprocess.Popen([sys.executable, "-c", OLDER, str(home)], stdout=subprocess.PIPE, text=True)
     try:
         assert older.stdout is not None
         assert "is served" in older.stdout.readline()
-        with EmbeddedService(home, start=False, checkout=None) as reader:
+        with EmbeddedService(home, start=False) as reader:
             assert reader.send(LISTING).status == 200
             assert older.poll() is None, "reading needs no other service"
-        with EmbeddedService(home, start=True, checkout=None) as service:
+        with EmbeddedService(home, start=True) as service:
             assert service.send(LISTING).status == 200
             assert older.wait(30) == 0
             found = read_address(home)

@@ -22,6 +22,7 @@ from waiting import PATIENCE
 
 from reconciler.base.concurrency import MOST_THREADS
 from reconciler.base.errors import ServiceError
+from reconciler.base.state_dir import home_of
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import load_config
 from reconciler.model.plan import DesiredJob, Plan
@@ -97,7 +98,7 @@ def place(tmp_path: Path, count: int) -> Iterator[Place]:
     (tmp_path / "reconciler.yaml").write_text("limits: {submissions: 1000}\n")
     for number in range(count):
         (tmp_path / "jobs" / f"{number}.yaml").write_text(MANIFEST.format(number=number))
-    with HeldService(tmp_path / ".reconciler").running() as service:
+    with HeldService(home_of(tmp_path, os.environ)).running() as service:
         yield Place(tmp_path, service)
 
 

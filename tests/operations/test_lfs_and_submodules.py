@@ -242,7 +242,7 @@ def cloned(tree: Repository, to: Path) -> Repository:
     """A clone as `git clone` and actions/checkout make it: without files of submodules."""
     tree.git("clone", "-q", str(tree.root), str(to))
     made = Repository.__new__(Repository)
-    made.root, made.home = to, to / ".reconciler"
+    made.root = to
     made.starts, made.hold = tree.root.parent / "starts.txt", tree.root.parent / "hold"
     return made
 

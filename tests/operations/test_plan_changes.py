@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import ExitCode
 from reconciler.base.http import DirectTransport
+from reconciler.base.state_dir import home_of
 from reconciler.cli import run
 from reconciler.google.session import open_session
 from reconciler.manifests.settings import load_config
@@ -104,7 +105,7 @@ def place(
     (tmp_path / "user").mkdir()
     (root / "reconciler.yaml").write_text(TWO % ("", "acme"))
     monkeypatch.chdir(root)
-    with HeldService(root / ".reconciler").running() as service:
+    with HeldService(home_of(root, os.environ)).running() as service:
         made = Place(root, service, capsys.readouterr)
         for name in ("census", "trees"):
             made.job(name)

@@ -33,7 +33,9 @@ from watchdog.observers import Observer
 from reconciler.base.errors import InvalidError, MachineError, ServiceError, UsageError
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.listener.message import Response
+from reconciler.base.state_dir import home_of
 from reconciler.cli.context import events
+from reconciler.cli.watch import written_by_services
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import DriftKind
@@ -173,6 +175,27 @@ class TestFolderWatcher:
         shutil.move(jobs, tmp_path / "away")
         jobs.mkdir()
         assert files.follow(wanted), "another folder of the same name"
+
+    def test_training_services_of_this_and_earlier_versions_wake_nobody(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The home may lie in a checkout that is a home directory."""
+        monkeypatch.delenv("XDG_STATE_HOME")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        written = [home_of(tmp_path, os.environ), tmp_path / ".reconciler"]
+        for folder in written:
+            folder.mkdir(parents=True)
+        changes: list[str] = []
+        files = FolderWatcher(written_by_services(tmp_path), lambda: changes.append(files.changed_last))
+        try:
+            files.follow({WatchedFolder(tmp_path, deep=True)})
+            for folder in (*written, tmp_path / "code"):
+                folder.mkdir(exist_ok=True)
+                (folder / "state.db").touch()
+            until(lambda: str(tmp_path / "code/state.db") in changes)
+        finally:
+            files.close()
+        assert {Path(change).relative_to(tmp_path).parts[0] for change in changes} == {"code"}
 
     def test_code_that_is_watched_from_now_on_may_have_changed_before(
         self, commands: Commands, files: FolderWatcher, told: Told
@@ -998,7 +1021,7 @@ class TestCommandLine:
         result = commands.run("watch", *arguments)
         assert (result.code, said in result.err, result.out) == (64, True, ""), result.err
         assert "t0ken" not in result.err
-        assert not (commands.root / ".reconciler").exists()
+        assert not home_of(commands.root, os.environ).exists()
 
     @pytest.mark.parametrize("spelled", [["--log-format", "json"], ["--log-format=json"]])
     def test_errors_of_commands_are_json_where_the_log_is(

@@ -61,7 +61,6 @@ WRITTEN = [
     ".gitattributes",
     ".github/workflows/reconciler-apply.yml",
     ".github/workflows/reconciler-plan.yml",
-    ".gitignore",
     ".pre-commit-config.yaml",
     ".vscode/config.schema.json",
     ".vscode/extensions.json",
@@ -80,7 +79,6 @@ class Empty(Repository):
     def __init__(self, root: Path) -> None:
         root.mkdir()
         self.root = root
-        self.home = root / ".reconciler"
         self.hold = root.parent / "hold"
         self.git("init", "--quiet", "--initial-branch=main")
 
@@ -133,7 +131,7 @@ def empty(tmp_path: Path) -> Iterator[Empty]:
 
 def verbs(done: Result) -> dict[str, str]:
     """What the command says of each file."""
-    found = re.findall(r"^  (wrote|kept|extended|renewed|filled in) +(\S+)$", done.out, re.MULTILINE)
+    found = re.findall(r"^  (wrote|kept|renewed|filled in) +(\S+)$", done.out, re.MULTILINE)
     return {path: verb for verb, path in found}
 
 
@@ -154,7 +152,6 @@ def test_a_new_user_gets_from_nothing_to_a_trained_model(empty: Empty) -> None:
     assert json.loads(metrics.read_text())["accuracy"] == pytest.approx(0.96, abs=0.03)
     assert empty.run("plan", "--detailed-exitcode").code == 0
 
-    assert empty.git("check-ignore", ".reconciler/") == ".reconciler/"
     shown = empty.git("status", "--porcelain", "--untracked-files=all").splitlines()
     assert shown == [f"?? {path}" for path in WRITTEN]
 
@@ -193,14 +190,14 @@ def test_what_is_left_to_commit_is_what_git_has_not_got(empty: Empty) -> None:
     empty.git("commit", "--quiet", "--message=half")
     empty.write("jobs/mine.yaml", "# not of the set-up\n")
     empty.write("jobs/iris.yaml", empty.text("jobs/iris.yaml") + "# mine\n")
-    empty.write(".gitignore", ".reconciler/\n.vscode/\n")
-    left = [".gitattributes", ".github", ".gitignore", ".pre-commit-config.yaml"]
+    empty.write(".gitignore", ".vscode/\n")
+    left = [".gitattributes", ".github", ".pre-commit-config.yaml"]
     done = empty.init()
     assert added(done) == [*left, "jobs/iris.yaml", "reconciler.yaml"]
     empty.git("add", *added(done))
     assert added(empty.init()) == added(done), "what is staged isn't committed"
     empty.git("commit", "--quiet", "--message=all")
-    assert empty.git("status", "--porcelain") == "?? jobs/mine.yaml"
+    assert empty.git("status", "--porcelain").splitlines() == ["?? .gitignore", "?? jobs/mine.yaml"]
     done = empty.init()
     assert added(done) == []
     assert "git commit" not in done.out
@@ -225,9 +222,8 @@ def test_links_are_committed_where_they_lead(empty: Empty) -> None:
 
 
 def test_what_is_there_is_kept_byte_for_byte(empty: Empty) -> None:
-    own = {path: f"# mine: {path}\r\n" for path in WRITTEN if path not in (".gitignore", "reconciler.yaml")}
+    own = {path: f"# mine: {path}\r\n" for path in WRITTEN if path != "reconciler.yaml"}
     own["reconciler.yaml"] = "source: risk-training-7f3a # mine\n"
-    own[".gitignore"] = "# mine\n/.reconciler\n"
     for path, text in own.items():
         (empty.root / path).parent.mkdir(parents=True, exist_ok=True)
         (empty.root / path).write_bytes(text.encode())
@@ -254,18 +250,6 @@ def test_own_jobs_get_no_example_beside_them(empty: Empty) -> None:
     empty.write("readme.rst", "mine")
     assert verbs(empty.init()).keys() == {p for p in WRITTEN if not p.startswith(("jobs/", "README"))}
     assert sorted(path.name for path in (empty.root / "jobs").iterdir()) == ["census.yaml"]
-
-
-@pytest.mark.parametrize("before", ["", "*.log\n", "*.log", "# .reconciler/\n", "*.log\r\n"])
-def test_a_line_is_added_to_gitignore(empty: Empty, before: str) -> None:
-    (empty.root / ".gitignore").write_bytes(before.encode())
-    assert verbs(empty.init())[".gitignore"] == "extended"
-    after = (empty.root / ".gitignore").read_bytes().decode()
-    assert after.startswith(before)
-    assert after.splitlines()[-1] == ".reconciler/"
-    assert empty.git("check-ignore", ".reconciler/") == ".reconciler/"
-    if before.strip("# \n") == "*.log":
-        assert empty.git("check-ignore", "a.log") == "a.log"
 
 
 # An environment in Google Cloud
@@ -772,7 +756,7 @@ def make_link_to_file(path: Path, outside: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "path", "told"),
     [
-        (make_folder, ".gitignore", '".gitignore" is a folder'),
+        (make_folder, ".gitattributes", '".gitattributes" is a folder'),
         (make_folder, "reconciler.yaml", ""),
         (make_folder, ".vscode/settings.json", '".vscode/settings.json" is a folder'),
         (make_file, ".vscode", '".vscode" is not a folder'),
@@ -782,7 +766,7 @@ def make_link_to_file(path: Path, outside: Path) -> None:
         (make_dangling, ".github/workflows", '".github/workflows" is not a folder'),
         (make_link_out, ".vscode", '".vscode" is a link that leads out of the repository'),
         (make_link_out, ".github", '".github" is a link that leads out of the repository'),
-        (make_link_to_file, ".gitignore", '".gitignore" is a link, which git doesn\'t follow'),
+        (make_link_to_file, ".gitattributes", '".gitattributes" is a link, which git doesn\'t follow'),
         (make_pipe, ".gitattributes", '".gitattributes" is not a regular file'),
     ],
 )
@@ -828,15 +812,15 @@ sys.exit(main())
 def test_where_the_disk_is_full_nothing_is_left(empty: Empty, tmp_path: Path, size: int) -> None:
     program = tmp_path / "limited.py"
     program.write_text(LIMITED.format(size=size))
-    empty.write(".gitignore", "*.log\n").chmod(0o640)
-    empty.write(".vscode/config.schema.json", json.dumps({"$comment": texts.RENEWED}))
+    schema = empty.write(".vscode/config.schema.json", json.dumps({"$comment": texts.RENEWED}))
+    schema.chmod(0o640)
     before = empty.files()
     process = empty.start("init", program=str(program))
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (1, "")
     assert "can't be written, so nothing was: File too large" in err
     assert empty.files() == before
-    assert (empty.root / ".gitignore").stat().st_mode & 0o777 == 0o640
+    assert schema.stat().st_mode & 0o777 == 0o640
 
 
 def test_a_file_that_comes_to_be_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
@@ -850,21 +834,21 @@ def test_a_file_that_comes_to_be_meanwhile_is_not_overwritten(tmp_path: Path) ->
 
 
 def test_a_file_that_was_rewritten_is_put_back(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("x\n")
-    files = [File("a", "y\n", Existing.EXTENDED, "^y$"), File("b", "2")]
+    (tmp_path / "a").write_text(texts.RENEWED)
+    files = [File("a", "y\n", Existing.RENEWED), File("b", "2")]
     changes = texts.changes(tmp_path, files, Action())
     (tmp_path / "b").mkdir()
     with pytest.raises(ReconcilerError, match='"b" can\'t be written'):
         texts.write(tmp_path, changes)
-    assert (tmp_path / "a").read_text() == "x\n"
+    assert (tmp_path / "a").read_text() == texts.RENEWED
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_rewriting_keeps_a_files_mode(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("x\n")
+    (tmp_path / "a").write_text(texts.RENEWED)
     (tmp_path / "a").chmod(0o600)
-    texts.write(tmp_path, texts.changes(tmp_path, [File("a", "y\n", Existing.EXTENDED, "^y$")], Action()))
-    assert (tmp_path / "a").read_text() == "x\ny\n"
+    texts.write(tmp_path, texts.changes(tmp_path, [File("a", "y\n", Existing.RENEWED)], Action()))
+    assert (tmp_path / "a").read_text() == "y\n"
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -893,7 +877,7 @@ def test_without_git_it_works_where_it_is(tmp_path: Path) -> None:
 def _at(known: Empty | None, folder: Path) -> Empty:
     """The same repository, with `folder` as the working directory."""
     made = Empty.__new__(Empty)
-    made.root, made.home, made.hold = folder, folder / ".reconciler", folder / "hold"
+    made.root, made.hold = folder, folder / "hold"
     return made
 
 

@@ -21,7 +21,6 @@ from documented import documented
 from repository import Repository
 
 from reconciler.base.state_dir import prepare_home
-from reconciler.base.state_dir_trust import home_of
 from reconciler.training_service.environments.prepare import pythons
 
 HERE = Path(__file__).resolve().parent
@@ -211,8 +210,9 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
     for folder in HERE.iterdir():
         if folder.is_dir():
             shutil.copytree(folder, made.root / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
-    prepare_home(home_of(made.root, os.environ), os.environ)
-    made.write(".reconciler/gcs/flowers/iris.csv", (HERE / "iris.csv").read_text())
+    prepare_home(made.home)
+    (made.home / "gcs/flowers").mkdir(parents=True)
+    shutil.copy(HERE / "iris.csv", made.home / "gcs/flowers")
     yield made
     made.stop()
 

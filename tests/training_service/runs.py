@@ -58,7 +58,6 @@ class Run:
 
     Attributes:
         through: The beginning of a command that starts the one that is given after it.
-        checkout: The checkout that the home lies in, None where it lies outside.
     """
 
     folder: RunFolder
@@ -66,7 +65,6 @@ class Run:
     runner: subprocess.Popen[bytes] | None = None
     environ: dict[str, str] = field(default_factory=dict)
     through: tuple[str, ...] = ()
-    checkout: Path | None = None
 
     def start(self) -> Run:
         self.runner = subprocess.Popen(
@@ -76,7 +74,6 @@ class Run:
                 "-P",
                 "-m",
                 "reconciler.training_service.runner.main",
-                *(("--checkout", str(self.checkout)) if self.checkout else ()),
                 str(self.folder.path),
             ],
             start_new_session=True,

@@ -337,7 +337,7 @@ def test_google_api_python_client_has_tokens_made(service: Service) -> None:
 def test_a_request_is_sent_with_the_credential_that_it_brings(service: Service, name: str) -> None:
     address.write_address(service.home, Address(os.getpid(), service.url, TOKEN, ""))
     token = mint(service)
-    with EmbeddedService(service.home, start=False, checkout=None) as found:
+    with EmbeddedService(service.home, start=False) as found:
         request = HttpRequest("GET", f"{ROOT}{ML[1:]}", {name: f"Bearer {token}"})
         assert found.send(request).status == 200
         service.clock.advance(10)

@@ -41,7 +41,7 @@ class Shell(Uv):
     def __init__(self, temp: Path) -> None:
         self.ran: list[list[str]] = []
         self.said: list[str] = []
-        super().__init__(uv_settings({}), {}, temp, Pauses(), self.note, lambda: None)
+        super().__init__(uv_settings({}), {}, temp, Pauses(), self.note)
         self.read_settings()
 
     def read_settings(self) -> None:

@@ -207,17 +207,15 @@ def test_told_to_stay_it_stays(processes: Processes) -> None:
     assert call(found, "GET", "/_service/health")
 
 
-def test_the_command_can_tell_it_to_stay_and_where_its_checkout_is() -> None:
+def test_command_passes_port_and_stay_to_the_service() -> None:
     given: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "reconciler.training_service.__main__.serve",
             lambda home, **options: given.append((home, *options.values())) or 0,
         )
-        assert (
-            main(["--home", "x"]) == main(["--home", "x", "--checkout", "y", "--stay", "--port", "8090"]) == 0
-        )
-    assert given == [(Path("x"), None, False, 0), (Path("x"), Path("y"), True, 8090)]
+        assert main(["--home", "x"]) == main(["--home", "x", "--stay", "--port", "8090"]) == 0
+    assert given == [(Path("x"), False, 0), (Path("x"), True, 8090)]
 
 
 @pytest.mark.parametrize("made_anew", [False, True])

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
 import tempfile
 import textwrap
 from dataclasses import replace
@@ -15,13 +13,11 @@ import trainers
 from runs import Run, Starter, lives, nothing_is_left_of
 from waiting import PATIENCE, until
 
-from reconciler.base.state_dir import Home
-from reconciler.base.state_dir_trust import accept
-from reconciler.training_service.environments import prepare, venvs
+from reconciler.training_service.environments import venvs
 from reconciler.training_service.environments.pip_settings import uv_settings
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.processes.programs import Programs
-from reconciler.training_service.state.run_folder import PythonTask, RunSpec, locked, write_json
+from reconciler.training_service.state.run_folder import locked, write_json
 from reconciler.training_service.state.run_log import LINE_LIMIT, LineSplitter
 
 
@@ -499,85 +495,6 @@ def test_a_log_that_can_t_be_written_fails_the_job(trainer: Starter) -> None:
     assert "No space left on device" in message
 
 
-# Notes each start; the first one has git track the home, as a branch that is checked out then does.
-TRACKING = """
-import os, pathlib, signal, subprocess
-out = pathlib.Path(os.environ["OUT"])
-with (out / "starts").open("a") as starts:
-    starts.write("start\\n")
-subprocess.run(["git", "add", "-f", "home/gcs"], cwd=out.parent, check=True)
-os.kill(os.getpid(), signal.SIGTERM)
-"""
-
-
-def in_checkout(run: Run, folder: Path) -> Run:
-    """The run in a home that this user has accepted, in a repository."""
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    run.checkout = folder
-    accept(Home(folder / "home", folder), os.environ)
-    return run
-
-
-def test_nothing_is_prepared_in_a_home_that_git_tracks(trainer: Starter, tmp_path: Path) -> None:
-    run = in_checkout(trainer(TRACKING), tmp_path)
-    subprocess.run(["git", "add", "-f", "home/gcs"], cwd=tmp_path, check=True)
-    shutil.rmtree(tmp_path / "home" / "gcs")  # a fetch would fail
-    state, code, message = run.start().end()
-    assert (state, code) == ("FAILED", 9)
-    assert "git tracks 1 file" in message
-    assert "`reconciler trust`" in message
-    assert not (run.out / "starts").exists()
-
-
-def test_no_trainer_is_started_in_a_home_that_git_has_come_to_track(trainer: Starter, tmp_path: Path) -> None:
-    run = in_checkout(trainer(TRACKING, plain=True), tmp_path)
-    state, code, message = run.start().end()
-    assert (state, code) == ("FAILED", 9)
-    assert "git tracks 1 file" in message
-    assert (run.out / "starts").read_text() == "start\n"
-
-
-def test_the_home_is_checked_behind_the_fetch(trainer: Starter) -> None:
-    class RefusedError(Exception):
-        pass
-
-    def refuse() -> None:
-        fetched.extend(run.folder.packages.rglob("*.whl"))
-        raise RefusedError
-
-    fetched: list[Path] = []
-    run = trainer("")
-    task = RunSpec.from_json(json.loads(run.folder.spec.read_text())).primary.task
-    assert isinstance(task, PythonTask)
-    programs = Programs(run.folder.run_id, run.folder.sessions, 0, lambda: None)
-    with pytest.raises(RefusedError):
-        prepare.prepare(run.folder, task, programs, lambda _severity, _text: None, refuse)
-    assert len(fetched) == 1
-    assert not run.folder.environment.exists()
-
-
-def test_home_is_checked_before_each_installer(trainer: Starter) -> None:
-    """A branch that is checked out during an installation may have put a .pth file into the environment."""
-
-    class RefusedError(Exception):
-        pass
-
-    checks: list[bool] = []
-
-    def refuse_after_the_fetch() -> None:
-        checks.append(run.folder.environment.exists())
-        if len(checks) > 1:
-            raise RefusedError
-
-    run = trainer("")
-    task = RunSpec.from_json(json.loads(run.folder.spec.read_text())).primary.task
-    assert isinstance(task, PythonTask)
-    programs = Programs(run.folder.run_id, run.folder.sessions, 0, lambda: None)
-    with pytest.raises(RefusedError):
-        prepare.prepare(run.folder, task, programs, lambda _severity, _text: None, refuse_after_the_fetch)
-    assert checks == [False, False]
-
-
 def test_long_installation_reports_its_progress(
     trainer: Starter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -596,6 +513,6 @@ def test_long_installation_reports_its_progress(
 
     run = trainer("")
     programs = Programs(run.folder.run_id, run.folder.sessions, 0, lambda: None)
-    installer = venvs.Uv(uv_settings(os.environ), os.environ, tmp_path, programs, say, lambda: None)
+    installer = venvs.Uv(uv_settings(os.environ), os.environ, tmp_path, programs, say)
     installer.run("resolving requirements", ["x"], 0, {})
     assert said[0] == "Still resolving requirements after 0 s: Downloading much (1 GiB)"

@@ -12,7 +12,6 @@ import pytest
 from runs import Starter, lives
 from waiting import until
 
-from reconciler.base.state_dir import Home
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.runner.launcher import Runners
 
@@ -75,7 +74,7 @@ def test_what_a_killed_run_leaves_without_a_mark_is_ended(trainer: Starter) -> N
     until(lambda: not lives(program))
     assert lives(child)
     assert process_tree.marked(run.folder.run_id) == []
-    assert Runners(Home(run.folder.service_home, None)).kill_remains(run.folder)
+    assert Runners(run.folder.service_home).kill_remains(run.folder)
     assert not lives(child)
     assert not run.folder.sessions.exists()
 

@@ -19,7 +19,6 @@ from served import Service
 from supervised import FOR_TWO, PATIENT, SUPERVISING, Bench, supervised, tuned
 from waiting import patience, until
 
-from reconciler.base.state_dir import Home
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner.launcher import Runners
 from reconciler.training_service.scheduler import jobs as attempts
@@ -566,7 +565,7 @@ def test_only_a_runner_is_killed_as_one(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as claimer:
         (folder.path / "started").write_text(str(claimer.pid))
         with locked(folder.runner_lock):
-            assert not Runners(Home(tmp_path, None)).kill(folder)
+            assert not Runners(tmp_path).kill(folder)
         assert claimer.poll() is None
         claimer.kill()
 

@@ -179,7 +179,7 @@ def test_a_state_that_cant_be_read_says_so(tmp_path: Path) -> None:
 
 def test_answers_of_a_stopped_service_are_dated(killed: Path) -> None:
     before = datetime.now(UTC).replace(microsecond=0)
-    with EmbeddedService(killed, start=False, checkout=None) as service:
+    with EmbeddedService(killed, start=False) as service:
         for path in ("storage/v1/b/bucket/o", "storage/v1/b/bucket/o/none", "v1/projects/demo/jobs"):
             answer = service.send(HttpRequest("GET", ROOT + path))
             assert before <= parsedate_to_datetime(answer.headers["date"]) <= datetime.now(UTC)

@@ -11,8 +11,8 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from reconciler.base.checkout import checkout_of, git_folder
 from reconciler.base.sanitize import one_line
-from reconciler.base.state_dir import checkout_of, git_folder
 from reconciler.git.index import GitIndex
 from reconciler.manifests.files import real_path
 from reconciler.operations.load_desired import Desired

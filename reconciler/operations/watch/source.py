@@ -19,11 +19,11 @@ from watchdog import events
 from watchdog.observers import Observer
 from watchdog.observers.api import ObservedWatch
 
+from reconciler.base.checkout import checkout_of, git_folder
 from reconciler.base.errors import (
     InvalidError,
     ReconcilerError,
 )
-from reconciler.base.state_dir import checkout_of, git_folder
 from reconciler.git.commit import head_of
 from reconciler.git.index import GitIndex
 from reconciler.manifests.settings import (

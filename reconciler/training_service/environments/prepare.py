@@ -101,22 +101,18 @@ class Choice:
     constraints: tuple[str, ...] = ()
 
 
-def prepare(
-    folder: RunFolder, task: PythonTask, programs: Programs, say: Say, check_home: Callable[[], None]
-) -> Prepared:
+def prepare(folder: RunFolder, task: PythonTask, programs: Programs, say: Say) -> Prepared:
     """Fetch the trainer's packages and make its environment.
 
     Args:
         say: Writes a text to the run's log, with a severity.
-        check_home: Raises HomeError if another person may own the service's home.
 
     Raises:
-        HomeError: `check_home` rejected the home.
         RunError: A package is missing or can't be installed, or this machine has no suitable Python.
         Interrupted: The run was to end.
     """
     try:
-        return _prepare(folder, task, programs, say, check_home)
+        return _prepare(folder, task, programs, say)
     except UnreachableIndexError as error:
         failure = RunError(Code.UNAVAILABLE, str(error), "INDEX_UNREACHABLE", index=error.index)
     except NoDistributionError as error:
@@ -135,20 +131,17 @@ def prepare(
     raise failure
 
 
-def _prepare(
-    folder: RunFolder, task: PythonTask, programs: Programs, say: Say, check_home: Callable[[], None]
-) -> Prepared:
+def _prepare(folder: RunFolder, task: PythonTask, programs: Programs, say: Say) -> Prepared:
     try:
         settings = uv_settings(os.environ)
     except SettingError as error:
         raise RunError(Code.FAILED_PRECONDITION, str(error), "INSTALLER_SETTINGS") from error
     env = settings.applied_to(environment_variables.for_installer(os.environ, folder.temp()))
-    uv = Uv(settings, env, folder.temp(), programs, say, check_home)
+    uv = Uv(settings, env, folder.temp(), programs, say)
     # Resolved, because environments contain their own path: several homes may share a folder by links to it.
     shared = (folder.service_home / "environments").resolve()
     name = hashlib.sha256(repr(task).encode()).hexdigest()[:8]  # a run may have several tasks
     packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
-    check_home()  # the packages may have been replaced just before they were copied
     choice = choose_or_install(task, needs_of(packages), uv)
     base = _base(choice, task, shared, uv)
     for archive in packages:

@@ -94,7 +94,6 @@ class Uv:
         env: The environment variables, those settings included.
         temp: The working folder.
         say: Writes a text to the run's log, with a severity.
-        check_home: Raises an exception if the service's home must not be used.
     """
 
     settings: UvSettings
@@ -102,7 +101,6 @@ class Uv:
     temp: Path
     programs: Programs
     say: Callable[[str, str], None]
-    check_home: Callable[[], None]
 
     def run(self, task: str, arguments: Sequence[str], lock: int | None, variables: Mapping[str, str]) -> str:
         """Run a command of uv to its end; return its output.
@@ -116,8 +114,6 @@ class Uv:
             CommandError: The command failed.
             Interrupted: The run is to end.
         """
-        # Python would run a .pth file that a checkout has put into the environment since the last check.
-        self.check_home()
         self.programs.pause(0)
         printed: list[str] = []
         program = self.programs.start(
@@ -462,7 +458,8 @@ class _Patience:
 
 
 def _key_of_packages(base: Base, packages: Sequence[Path]) -> str:
-    content = [base.made]
+    # A layer contains the path of its base: in a home that was moved, it is built anew.
+    content = [base.made, str(base.path)]
     for archive in packages:
         with archive.open("rb") as file:
             # A wheel's name is part of its meaning; a source archive may have any name.

@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 
-from reconciler.base.state_dir import Home
 from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.runner import containers
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 class Runners:
     """Runners of a home's runs, including those that a former service started."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Path) -> None:
         self._home = home
         self._started: dict[str, subprocess.Popen[bytes]] = {}
         self._adopted: dict[str, int] = {}
@@ -41,12 +41,10 @@ class Runners:
     def start(self, folder: RunFolder) -> None:
         """Start a runner that outlives this process and shares no resource with it."""
         make_certificates(folder)
-        checkout = [] if self._home.checkout is None else ["--checkout", str(self._home.checkout)]
         with folder.complaints.open("ab") as complaints:
             self._started[folder.run_id] = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "reconciler.training_service.runner.main"),
-                    *checkout,
                     str(folder.path),  # last, where `process_tree.is_runner` expects it
                 ],
                 stdin=subprocess.DEVNULL,
@@ -99,7 +97,7 @@ class Runners:
             time.sleep(_STOP_POLL)
         for run_id, pid in left.items():
             _signal(pid, signal.SIGKILL)
-            folder = run_folder(self._home.path, run_id)
+            folder = run_folder(self._home, run_id)
             _kill_processes(folder)
             containers.end_containers(folder)
             folder.clean()

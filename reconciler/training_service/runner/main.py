@@ -1,6 +1,6 @@
 """Runner process: owns one run, from its packages to its end.
 
-Started as `python -m reconciler.training_service.runner.main [--checkout CHECKOUT] RUN_FOLDER`.
+Started as `python -m reconciler.training_service.runner.main RUN_FOLDER`.
 The runner outlives the service that started it. The files in the run's folder show a later service the run's
 progress and ending. All processes that the runner starts die with it.
 """
@@ -18,8 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from reconciler.base.errors import MachineError
-from reconciler.base.state_dir import Home, HomeError
-from reconciler.base.state_dir_trust import check
 from reconciler.training_service.jobs.machines import MemoryLimits
 from reconciler.training_service.processes.programs import Interrupted, Interruption, Programs
 from reconciler.training_service.runner.containers import end_containers
@@ -47,11 +45,10 @@ _STOP_GRACE = 2.0
 def main(arguments: list[str]) -> int:
     """Carry out the run in the given folder, unless another process does or has done so."""
     folder = RunFolder(Path(arguments[-1]))
-    checkout = Path(arguments[1]) if arguments[0] == "--checkout" else None
     try:
         with locked(folder.runner_lock), locked(folder.lock) as lock:
             if folder.claim():
-                _Run(folder, checkout, lock).carry_out()
+                _Run(folder, lock).carry_out()
                 # Exit without releasing the locks first: they become free only with the process, so a
                 # service that finds them free finds no live runner.
                 os._exit(0)
@@ -63,9 +60,8 @@ def main(arguments: list[str]) -> int:
 class _Run:
     """Execution of one run."""
 
-    def __init__(self, folder: RunFolder, checkout: Path | None, lock: int) -> None:
+    def __init__(self, folder: RunFolder, lock: int) -> None:
         self._folder = folder
-        self._home = Home(folder.service_home, checkout)
         self._spec = RunSpec.from_json(read_json(folder.spec) or {})
         self._log = RunLog(folder.log, self._spec.log_limit)
         self._programs = Programs(folder.run_id, folder.sessions, lock, self._interruption)
@@ -109,10 +105,9 @@ class _Run:
         for warning in self._spec.warnings:
             self._say(WARNING, warning)
         try:
-            self._check_home()
             self._spec, engine = placed(self._spec, self._folder, self._programs, self._say)
             self._memory = MemoryLimits(self._spec, self._programs.memory)
-            starter = Starter(self._folder, self._spec, engine, self._programs, self._say, self._check_home)
+            starter = Starter(self._folder, self._spec, engine, self._programs, self._say)
             starter.prepare()
             self._folder.set_phase(RUNNING)
             self._deadline = time.monotonic() + self._spec.time_limit
@@ -123,16 +118,6 @@ class _Run:
                 collect()
         except RunError as error:
             return error.ending
-        except HomeError as error:
-            message = f"{error.message}; {error.hint}"
-            # Before the RUNNING phase nothing of the trainer has run.
-            phase = self._folder.phase()
-            reason = "MACHINE_FAILED" if phase and phase.phase == RUNNING else "HOME_NOT_TRUSTED"
-            return Ending(FAILED, Code.FAILED_PRECONDITION, message, details=details_of(reason))
-
-    def _check_home(self) -> None:
-        if self._home.checkout is not None:
-            check(self._home, os.environ)
 
     def _collector(self, metrics: Path) -> Callable[[], None]:
         """Return a function that stores the primary's new measurements; it does nothing outside of trials."""

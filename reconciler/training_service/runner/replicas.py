@@ -145,8 +145,6 @@ class Starter:
     Args:
         spec: The run, as `placed` returns it with the engine.
         say: Writes a text to the run's log with a severity.
-        check_home: Raises HomeError if another person may have written the service's home: at any moment a
-            checkout may bring a branch with a home of its own.
     """
 
     def __init__(
@@ -156,13 +154,11 @@ class Starter:
         engine: Engine | None,
         programs: Programs,
         say: Say,
-        check_home: Callable[[], None],
     ) -> None:
         self._folder = folder
         self._spec = spec
         self._programs = programs
         self._say = say
-        self._check_home = check_home
         self._buckets = folder.service_home / "gcs"
         self._prepared: list[tuple[PythonTask, Prepared]] = []
         self._engine = engine
@@ -176,16 +172,14 @@ class Starter:
         Raises:
             RunError: A package is missing, or no installed Python fits.
             InstallError: uv failed.
-            HomeError: The home must not be used.
             Interrupted: The run is to end.
         """
-        self._check_home()
         tasks = [replica.task for replica in self._spec.replicas]
         for number, task in enumerate(tasks):
             if task in tasks[:number]:
                 continue
             if isinstance(task, PythonTask):
-                prepared = prepare(self._folder, task, self._programs, self._say, self._check_home)
+                prepared = prepare(self._folder, task, self._programs, self._say)
                 self._prepared.append((task, prepared))
         self._proxy = open_proxy(self._folder, self._spec.storage, self._programs, self._say)
         if self._prepared:
@@ -200,7 +194,6 @@ class Starter:
 
         Raises:
             RunError: The container can't be started.
-            HomeError: The home must not be used.
             OSError: The program can't be started.
         """
         work, home, temp = (
@@ -210,7 +203,6 @@ class Starter:
         for path in (work, home, temp):
             remove(path)
             path.mkdir(parents=True)
-        self._check_home()  # again, because preparation may take minutes
         start = partial(self._programs.start, cwd=work, out=out, err=err, replica=replica.task_name)
         task = replica.task
         if isinstance(task, ContainerTask):

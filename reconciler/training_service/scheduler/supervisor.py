@@ -8,15 +8,11 @@ failures end that job alone.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from reconciler.base.errors import MachineError
-from reconciler.base.state_dir import Home, HomeError
-from reconciler.base.state_dir_trust import check
 from reconciler.training_service.jobs.launch import demand, max_wait, priority
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner.launcher import Runners
@@ -106,7 +102,7 @@ class _Queue:
 
     Attributes:
         places: Their places by id; the first is 0.
-        first: The name of the first; "" if the reason is that of all.
+        first: The name of the first.
         reason: The reason why the first waits, and with it all others.
         since: The time from which on that holds.
     """
@@ -133,7 +129,6 @@ class Supervisor:
     """Runner of the jobs in a store.
 
     Attributes:
-        checkout: The checkout that contains the home; None if the home is outside of checkouts.
         storage_url: Returns a job's URL of Cloud Storage's API.
         machine: The capacity that all jobs share.
         gpus: The ids of the machine's GPUs.
@@ -144,22 +139,19 @@ class Supervisor:
         store: Store,
         home: Path,
         *,
-        checkout: Path | None = None,
         storage_url: Callable[[JobRecord], str],
         machine: Machine,
         gpus: Sequence[str] = (),
     ) -> None:
         self._store = store
         self._machine = machine
-        self._home = Home(home.absolute(), checkout)
-        self._runners = Runners(self._home)
+        self._runners = Runners(home.absolute())
         self._starter = RunStarter(
             store, home.absolute(), self._runners, Reservations(gpus), machine, storage_url
         )
         self._tuning = TuningJobs(store, self._starter, machine)
         self._demands: dict[int, Machine] = {}
         self._failures: dict[tuple[int, str], int] = {}
-        self._refused = ""
         self._queue: _Queue | None = None
 
     def wait_of(self, job: JobRecord) -> Wait | None:
@@ -169,9 +161,9 @@ class Supervisor:
         if queue is None or before is None:
             return None
         reason = queue.reason
-        if queue.first and before == 1:
+        if before == 1:
             reason = f"waits behind {queue.first}, which {reason}"
-        elif queue.first and before:
+        elif before:
             reason = f"waits behind {before} jobs; the first is {queue.first}, which {reason}"
         return Wait(f"Queued: {reason}", max(queue.since, job.create_time))
 
@@ -205,19 +197,15 @@ class Supervisor:
         held = [(job.name, self._demand(job)) for job in jobs if job.id not in waiting]
         asking = [QueuedJob(job.id, priority(job), self._demand(job)) for job in waiting.values()]
         chosen = jobs_to_begin(self._machine, (demand for _, demand in held), asking)
-        allowed = not chosen or self._may_use_home()
-        begins = chosen if allowed else []
-        held += [(waiting[id].name, self._demand(waiting[id])) for id in begins]
-        begun = set(begins)
+        held += [(waiting[id].name, self._demand(waiting[id])) for id in chosen]
+        begun = set(chosen)
         left = [waiting[job.id] for job in in_order(asking) if job.id not in begun]
-        self._note_queue(left, held, "" if allowed else self._refused)
-        for id in begins:
+        self._note_queue(left, held)
+        for id in chosen:
             self._isolated(waiting[id], self._begin)
         return bool(jobs)
 
-    def _note_queue(
-        self, left: Sequence[JobRecord], held: Iterable[tuple[str, Machine]], refused: str
-    ) -> None:
+    def _note_queue(self, left: Sequence[JobRecord], held: Iterable[tuple[str, Machine]]) -> None:
         """Note why the jobs wait that are left in the queue."""
         if not left:
             self._queue = None
@@ -225,8 +213,8 @@ class Supervisor:
         free = self._machine
         for _, taken in held:
             free = _less(free, taken)
-        first = "" if refused else left[0].name
-        reason = refused or lacking(self._demand(left[0]), free, held)
+        first = left[0].name
+        reason = lacking(self._demand(left[0]), free, held)
         old = self._queue
         same = old is not None and (old.first, old.reason) == (first, reason)
         since = old.since if same and old else self._store.now()
@@ -247,18 +235,6 @@ class Supervisor:
             self._isolated(job, self._check_waiting)
         # A job with an unknown demand holds the whole machine: no other job may overload it.
         return self._demands.get(job.id, self._machine)
-
-    def _may_use_home(self) -> bool:
-        refused = ""
-        if self._home.checkout is not None:
-            try:
-                check(self._home, os.environ)
-            except (HomeError, MachineError) as error:
-                refused = f"{error.message}; {error.hint}"
-        if refused and refused != self._refused:  # once for each reason, not at each tick
-            _log.error("no job begins: %s", refused)
-        self._refused = refused
-        return not refused
 
     def _end_unreadable(self, job: JobRecord) -> None:
         """End a job that can't be read, with all its processes, unless its run has recorded an end."""

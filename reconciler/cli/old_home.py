@@ -1,0 +1,51 @@
+"""The note about a `.reconciler/` in the checkout, in which earlier versions kept their state."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from reconciler.base.checkout import repository_in
+from reconciler.base.git_command import Git, GitError
+from reconciler.base.state_dir import OLD_HOME, HomeError, location_of
+from reconciler.cli import print_message
+
+
+def report_old_home(old: Path, log_format: str) -> None:
+    """Print that the folder `old` is ignored, and how to move it if only the user can have made it."""
+    message = f"{old} is ignored: state is kept outside of the repository"
+    print_message(message, log_format, "" if _may_be_brought(old.parent) else _how_to_move(old))
+
+
+def _may_be_brought(root: Path) -> bool:
+    """Return True unless git shows that it tracks nothing of the folder."""
+    # Every repository above: git also checks out files through a repository that lies in another.
+    tops = [top for top in (root, *root.parents) if repository_in(top)]
+    # Variables such as GIT_LITERAL_PATHSPECS would change the meaning of the path.
+    environ = {name: value for name, value in os.environ.items() if not name.endswith("_PATHSPECS")}
+    try:
+        return not tops or any(_tracked(Git(top, environ), root.relative_to(top)) for top in tops)
+    except GitError:
+        return True
+
+
+def _tracked(git: Git, root: Path) -> bytes:
+    return git.run("ls-files", "-z", "--", f":(icase,literal){root.as_posix()}/{OLD_HOME}")
+
+
+def _how_to_move(old: Path) -> str:
+    """Return how to keep an earlier version's home; "" for a link, or if the new place is in use."""
+    try:
+        home = location_of(old.parent, os.environ)
+        if old.is_symlink() or (os.path.lexists(home) and any(home.iterdir())):
+            return ""
+    except (HomeError, OSError):
+        return ""
+    # In front of `mv`, which would put the folder into an existing one.
+    first = ["rmdir", str(home)] if home.exists() else ["mkdir", "-p", str(home.parent)]
+    move = f"{shlex.join(first)} && {shlex.join(['mv', str(old), str(home)])}"
+    return (
+        "if you made it here with an earlier version, wait until its jobs have ended, as a move ends them, "
+        f"run `reconciler serve --stop` with that version, and then: {move}"
+    )
