@@ -77,7 +77,7 @@ def _walk(data: Data) -> None:
 
 def _read(data: Data) -> None:
     with Folders() as folders:
-        data.contents = [folders.read(file).data for file in data.files]
+        data.contents = [folders.read(file) for file in data.files]
 
 
 def _parse(data: Data) -> None:
