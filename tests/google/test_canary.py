@@ -190,7 +190,7 @@ def test_no_answer_of_google_brings_a_token_or_a_value_out(
             if "authorization" in request.headers
         }
         assert tokens
-        kept = left(repository.root, repository.home / "service.json")
+        kept = left(repository.root) + left(repository.home, repository.home / "service.json")
         key = json.loads((tmp_path / "key.json").read_text())["private_key"].splitlines()[1]
         for secret in (*tokens, key):
             assert secret not in told
@@ -232,7 +232,7 @@ def test_no_answer_of_github_brings_the_token_out(repository: Repository, behave
         bodies = "".join(request.target + request.body.decode() for request in server.arrived)
     assert GITHUB_TOKEN not in "\n".join(shown) + bodies
     assert ENV_VALUE not in "\n".join(shown) + bodies
-    assert GITHUB_TOKEN.encode() not in left(repository.root)
+    assert GITHUB_TOKEN.encode() not in left(repository.root) + left(repository.home)
 
 
 @pytest.mark.fault(46)
