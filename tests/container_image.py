@@ -13,7 +13,7 @@ from pathlib import Path
 import pip
 from waiting import PATIENCE
 
-from reconciler.training_service.runner.containers import Engine
+from reconciler.training_service.runner.containers import ContainerEngine
 
 IMAGE = f"localhost/reconciler-test-{os.getpid()}:1"
 
@@ -43,7 +43,7 @@ _UNUSED = shutil.ignore_patterns(
 )
 
 
-def build(engine: Engine, context: Path) -> None:
+def build(engine: ContainerEngine, context: Path) -> None:
     """Build the image; it has a shell and its tools.
 
     Raises:
@@ -56,7 +56,7 @@ def build(engine: Engine, context: Path) -> None:
     _build(engine, context, IMAGE, _CONTAINERFILE)
 
 
-def build_python(engine: Engine, context: Path) -> None:
+def build_python(engine: ContainerEngine, context: Path) -> None:
     """Build images of this Python: one with pip; one without, whose user is an ordinary one."""
     program = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     library, root = Path(sysconfig.get_path("stdlib")), context / "root"
@@ -79,18 +79,18 @@ def _libraries_of(*programs: Path) -> set[Path]:
     return {Path(path) for path in re.findall(r"^\s+(?:\S+ => )?(/\S+) \(", listed, re.MULTILINE)}
 
 
-def _build(engine: Engine, context: Path, tag: str, file: str) -> None:
+def _build(engine: ContainerEngine, context: Path, tag: str, file: str) -> None:
     (context / "Containerfile").write_text(file)
     options = ("--network", "host", "--tag", tag, "--file", str(context / "Containerfile"))
     built = engine.client.ask("build", *options, str(context), within=PATIENCE)
     assert built[0] == 0, built
 
 
-def remove(engine: Engine, *images: str) -> None:
+def remove(engine: ContainerEngine, *images: str) -> None:
     """Remove images."""
     engine.client.ask("image", "rm", "--force", *images, within=PATIENCE)
 
 
-def containers_of(engine: Engine, run_id: str) -> list[str]:
+def containers_of(engine: ContainerEngine, run_id: str) -> list[str]:
     """The ids of the containers of a run that there are, living or not."""
     return engine.client.ask("ps", "-aq", "--filter", f"label=reconciler.run={run_id}")[1].split()

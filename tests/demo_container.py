@@ -17,7 +17,7 @@ import yaml
 
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.state_dir import home_of
-from reconciler.training_service.runner.containers import Engine, find_engine
+from reconciler.training_service.runner.containers import ContainerEngine, find_engine
 from reconciler.training_service.state.run_folder import RunError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,7 @@ class DemoError(Exception):
     """The demo can't go on; the text says why."""
 
 
-def build(engine: Engine, tag: str, context: Path, *options: str) -> None:
+def build(engine: ContainerEngine, tag: str, context: Path, *options: str) -> None:
     """Build an image."""
     file = ("--file", str(context / "Containerfile"))
     command = [
@@ -52,7 +52,7 @@ def build(engine: Engine, tag: str, context: Path, *options: str) -> None:
         raise DemoError(f"{engine.name} can't build {tag}:\n{built.stdout}{built.stderr}".rstrip())
 
 
-def base_of_this_machine(engine: Engine) -> str | None:
+def base_of_this_machine(engine: ContainerEngine) -> str | None:
     """An image of this machine's own busybox, None where it has none that is whole without libraries."""
     program = shutil.which("busybox")
     if program is None:

@@ -12,7 +12,7 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import ATTEMPT, CODE, KEY, REQUEST_ID, SOURCE, ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject, Manifest, Reconcile
 from reconciler.model.naming import job_name, label_of
-from reconciler.model.plan import Change, DesiredJob, Occasion, Plan, Target
+from reconciler.model.plan import Change, DesiredJob, Plan, Target, Trigger
 from reconciler.planning.planner import make_plan
 
 LOCAL = Target("local", "local", "local", "local")
@@ -116,7 +116,7 @@ def plan(
     *,
     whole: bool = True,
     source: str | None = OURS,
-    occasion: Occasion | None = None,
+    occasion: Trigger | None = None,
 ) -> Plan:
     """The plan of a small world."""
     known = {claim.id: claim for claim in claims}

@@ -15,7 +15,7 @@ from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.details import (
     Goal,
     JobDetails,
-    Links,
+    JobLinks,
     Measurement,
     MetricsFile,
     Output,
@@ -28,7 +28,7 @@ from reconciler.model.job import LogEntry, State
 from reconciler.model.manifest import ManifestPlace
 from reconciler.model.plan import Target
 from reconciler.pages.site import CommitInfo, Site, row_key
-from reconciler.pages.template import Content
+from reconciler.pages.template import PageContent
 from reconciler.planning.outcome import JobStatus
 
 NOW = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
@@ -196,7 +196,7 @@ def hostile_site(text: str, number: float) -> Site:
         output=Output(f"gs://{text}", text, (OutputFile(text, 10**15),), is_complete=False),
         metrics=(MetricsFile(text, {text: number}),),
         study=study,
-        links=Links(console=text),
+        links=JobLinks(console=text),
         log=(
             LogEntry(text, text, text, replica=text, trial=text),
             LogEntry(at(1), "INFO", text, replica="b"),
@@ -211,6 +211,6 @@ def hostile_site(text: str, number: float) -> Site:
         notes=[text],
         details={row_key(row): details, row_key(other): details},
         commits={sha_of(1): CommitInfo(sha_of(1), text, text, text)},
-        content=Content(logs=True, env_values=True),
+        content=PageContent(logs=True, env_values=True),
         whole=False,
     )

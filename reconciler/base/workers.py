@@ -37,7 +37,7 @@ def can_fork() -> bool:
     return hasattr(os, "fork") and sys.platform != "darwin" and threading.active_count() == 1
 
 
-class Workers:
+class WorkerProcesses:
     """Worker processes, started at once; leaving the context ends them.
 
     Args:

@@ -33,7 +33,7 @@ from reconciler.google.session import Session
 from reconciler.model.applied_tree import Relation, TreeFinding
 from reconciler.model.cause import cause_of, is_set_up, with_name
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
-from reconciler.model.plan import Action, Change, Plan, Stuck
+from reconciler.model.plan import Action, Change, NotDone, Plan
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.execute import PATIENCE
@@ -81,7 +81,7 @@ _NO_LOGS = (
 )
 _MOST_FOLDERS = 20
 _ASKED = (*SUBMISSIONS, Action.CANCEL)
-_UNSUCCESSFUL = (Stuck.FAILED, Stuck.CANCELLED, Stuck.DELETED, Stuck.GIVEN_UP)
+_UNSUCCESSFUL = (NotDone.FAILED, NotDone.CANCELLED, NotDone.DELETED, NotDone.GIVEN_UP)
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:

@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, UsageError
 from reconciler.base.sanitize import one_line
-from reconciler.convert.importing.jobs import Importer, Plan, Source, source_of, source_of_words, write
-from reconciler.convert.importing.marks import shown
+from reconciler.convert.importing.jobs import (
+    Importer,
+    ImportPlan,
+    ImportSource,
+    source_of,
+    source_of_words,
+    write,
+)
+from reconciler.convert.importing.placeholders import shown
 from reconciler.convert.importing.sources import MAX_SOURCE
 from reconciler.git.index import GitIndex
 from reconciler.manifests.files import real_path
@@ -93,7 +100,7 @@ def _root() -> Path:
     return real_path(find_root(Path.cwd()))
 
 
-def _write(plan: Plan, arguments: argparse.Namespace) -> None:
+def _write(plan: ImportPlan, arguments: argparse.Namespace) -> None:
     if not arguments.dry_run:
         write(plan, force=arguments.force)
         return
@@ -126,19 +133,19 @@ def _import_live(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.DONE if len(bound) == len(adopted) else ExitCode.FAILED
 
 
-def _adopt(plan: Plan, session: Session) -> Mapping[str, Adopted]:
+def _adopt(plan: ImportPlan, session: Session) -> Mapping[str, Adopted]:
     from reconciler.convert.adopt import adopt_jobs
 
     return adopt_jobs(session, plan.live)
 
 
-def _sources(arguments: argparse.Namespace, working: Path) -> list[Source]:
+def _sources(arguments: argparse.Namespace, working: Path) -> list[ImportSource]:
     words: Sequence[str] = arguments.sources
     start = words.index("--") if "--" in words else len(words)
     needs_stdin = "-" in words or any(word == "--config=-" for word in words)
     stdin = _standard_input() if needs_stdin else None
     sources = [
-        Source("-", working, stdin or b"") if name == "-" else source_of(name, working)
+        ImportSource("-", working, stdin or b"") if name == "-" else source_of(name, working)
         for name in words[:start]
     ]
     if words[start:]:
@@ -159,7 +166,7 @@ def _standard_input() -> bytes:
         raise ReconcilerError(f"standard input can't be read: {reason}", hint=hint) from None
 
 
-def _live(arguments: argparse.Namespace, session: Session) -> Source:
+def _live(arguments: argparse.Namespace, session: Session) -> ImportSource:
     """Return the environment's jobs that this tool hasn't submitted; raise NotFoundError without any."""
     from reconciler.convert.adopt import find_live_jobs
 
@@ -173,7 +180,7 @@ def _live(arguments: argparse.Namespace, session: Session) -> Source:
     if not found:
         hint = "jobs that this tool has submitted have manifests already; see `reconciler status`"
         raise NotFoundError("there is no such job to import", hint=hint)
-    return Source(f"environment {session.environment.name}", Path.cwd(), live=found)
+    return ImportSource(f"environment {session.environment.name}", Path.cwd(), live=found)
 
 
 def _values(pairs: Sequence[str], files: Sequence[str], working: Path) -> Mapping[str, str]:
@@ -198,7 +205,7 @@ def _print_report(lines: Sequence[str], arguments: argparse.Namespace) -> None:
     print(said, file=sys.stderr if arguments.dry_run else sys.stdout)
 
 
-def _report(plan: Plan, arguments: argparse.Namespace, adopted: Mapping[str, Adopted]) -> list[str]:
+def _report(plan: ImportPlan, arguments: argparse.Namespace, adopted: Mapping[str, Adopted]) -> list[str]:
     root, lines = _root(), []
     for job, place in plan.jobs:
         path = place.relative_to(root).as_posix() if place.is_relative_to(root) else str(place)

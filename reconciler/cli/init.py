@@ -77,7 +77,7 @@ def _set_up(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-def _changes(root: Path, setup: Setup) -> Sequence[files.Change]:
+def _changes(root: Path, setup: Setup) -> Sequence[files.WrittenFile]:
     return files.changes(root, files_of(setup, _example(root)), setup.action)
 
 
@@ -118,20 +118,20 @@ def _is_file(root: Path, path: str) -> bool:
     return file.is_file() and file.parent.resolve().is_relative_to(root.resolve())
 
 
-def _print_changes(root: Path, changes: Sequence[files.Change]) -> None:
+def _print_changes(root: Path, changes: Sequence[files.WrittenFile]) -> None:
     print(f"In {one_line(str(root))}:")
     for change in changes:
         print(f"  {change.verb:9} {change.path}")
 
 
-def _print_missing(changes: Sequence[files.Change]) -> None:
+def _print_missing(changes: Sequence[files.WrittenFile]) -> None:
     for change in changes:
         if change.missing:
             print(f"\n{change.path} already exists and was left unchanged. Add to it:\n")
             _indented(change.missing)
 
 
-def _print_others(setup: Setup, changes: Sequence[files.Change]) -> None:
+def _print_others(setup: Setup, changes: Sequence[files.WrittenFile]) -> None:
     name = setup.google.name if setup.google else LOCAL
     others = [*other_workflows(changes, name)]
     if not others:
@@ -145,7 +145,7 @@ def _print_others(setup: Setup, changes: Sequence[files.Change]) -> None:
     _indented(f"rm {' '.join(other.path for other in others)}")
 
 
-def _print_next(root: Path, setup: Setup, changes: Sequence[files.Change]) -> None:
+def _print_next(root: Path, setup: Setup, changes: Sequence[files.WrittenFile]) -> None:
     """Print the next commands, each with its purpose."""
     is_git = Git(root).ask("rev-parse", "--git-dir") is not None
     steps = [next_steps.commit(uncommitted(root, [change.path for change in changes]), is_git=is_git)]

@@ -16,7 +16,7 @@ from reconciler.cli import print_json, print_message, print_paged, print_problem
 from reconciler.cli.context import context_of
 from reconciler.cli.flags import add_format, add_paths
 from reconciler.convert.migrating.jobs import MigratedJob, Migration, Options, migrate
-from reconciler.convert.migrating.report import Row
+from reconciler.convert.migrating.report import FieldRow
 from reconciler.convert.migrating.rules import VERDICTS
 from reconciler.model.plan import FORMAT_VERSION
 from reconciler.output.document import code, fence, text
@@ -152,11 +152,11 @@ def _change(job: MigratedJob) -> str:
     return "gets containers for its Python package" if job.is_moved else f"becomes a {job.kind}"
 
 
-def _place(job: MigratedJob, line: int, row: Row) -> str:
+def _place(job: MigratedJob, line: int, row: FieldRow) -> str:
     return f"{job.path}:{line}: " if row.keys else ""
 
 
-def _arrow(row: Row) -> str:
+def _arrow(row: FieldRow) -> str:
     return f" -> {row.target}" if row.target else ""
 
 

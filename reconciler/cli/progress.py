@@ -23,7 +23,7 @@ from reconciler.operations.wait import JobsListener
 from reconciler.output.terminal import SIGNS, elapsed
 from reconciler.output.text import short_error
 from reconciler.planning.attempts import base_of
-from reconciler.planning.outcome import Standing
+from reconciler.planning.outcome import SubmitProgress
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -57,14 +57,14 @@ class _Bar:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._live: Live | None = None
-        self._standing, self._at = Standing(0), 0.0
+        self._standing, self._at = SubmitProgress(0), 0.0
 
     def close(self) -> None:
         """Remove the bar."""
         if self._live is not None:
             self._live.stop()
 
-    def __call__(self, standing: Standing) -> None:
+    def __call__(self, standing: SubmitProgress) -> None:
         self._standing, self._at = standing, self._monotonic()
         if self._live is None and standing.total:
             # Imported late, as rich is slow to import and most runs submit nothing.
@@ -99,7 +99,7 @@ class _CountedLines:
         self._monotonic = monotonic
         self._written, self._written_at = 0, monotonic()
 
-    def __call__(self, standing: Standing) -> None:
+    def __call__(self, standing: SubmitProgress) -> None:
         new, now = standing.done - self._written, self._monotonic()
         # The outcomes follow the last submission, so it needs no line.
         if not new or standing.done == standing.total:

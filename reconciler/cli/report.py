@@ -128,7 +128,7 @@ def _run_html(arguments: argparse.Namespace) -> ExitCode:
     from reconciler.pages.folder import write_site
     from reconciler.pages.site import Pages
     from reconciler.pages.snapshot import LIMIT, snapshot, with_details
-    from reconciler.pages.template import Content
+    from reconciler.pages.template import PageContent
 
     zone, name = _zone(arguments.timezone)
     context = context_of(arguments)
@@ -138,7 +138,7 @@ def _run_html(arguments: argparse.Namespace) -> ExitCode:
     except (InvalidError, UsageError) as error:
         # An invalid manifest must not hide the runs.
         print_error(error, arguments.log_format)
-    content = Content(arguments.logs, arguments.env_values, zone, name)
+    content = PageContent(arguments.logs, arguments.env_values, zone, name)
     with context.session(start=False) as session:
         taken = snapshot(session, desired, content, os.environ)
         site = with_details(session, taken, os.environ, arguments.limit or LIMIT)

@@ -26,7 +26,7 @@ from reconciler.output.json import job_json
 from reconciler.output.terminal import number_text
 from reconciler.planning.outcome import Condition, JobStatus
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
-from reconciler.submission.look import Look, look
+from reconciler.submission.look import Observation, look
 
 EXAMPLES = """reconciler status -l team=risk --state failed
   reconciler status --all census-income"""
@@ -115,7 +115,7 @@ def _observed(
         return runs, {}, ExitCode.FAILED
 
 
-def _last_full(seen: Look) -> list[str]:
+def _last_full(seen: Observation) -> list[str]:
     """Return a line about the last full look, for a short one."""
     if seen.full or seen.summary is None:
         return []

@@ -24,7 +24,7 @@ from reconciler.operations.watch.metrics import Metrics
 from reconciler.operations.watch.remote import Clone, RemoteBranch, checked_branch, checked_url
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.rest import SETTLES_IN
-from reconciler.operations.watch.source import FolderWatcher, WorkTree
+from reconciler.operations.watch.source import FolderWatcher, LocalFiles
 from reconciler.operations.watch.wakeups import LONGEST_BACKOFF, Wakes
 from reconciler.pages.listener import address_of, listening
 from reconciler.pages.live import LivePages
@@ -90,11 +90,11 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-def _live(source: WorkTree | RemoteBranch, env: str | None) -> LivePages:
+def _live(source: LocalFiles | RemoteBranch, env: str | None) -> LivePages:
     """Return the pages of a source's present files."""
 
     def root() -> Path:
-        if isinstance(source, WorkTree):
+        if isinstance(source, LocalFiles):
             return source.root
         if not source.clone.commit:
             raise ServiceError("the branch hasn't been fetched yet", hint="try again in a moment")
@@ -106,14 +106,14 @@ def _live(source: WorkTree | RemoteBranch, env: str | None) -> LivePages:
 @contextmanager
 def _source(
     arguments: argparse.Namespace, wakes: Wakes, reporter: PassReporter
-) -> Iterator[WorkTree | RemoteBranch]:
+) -> Iterator[LocalFiles | RemoteBranch]:
     root = find_root(Path.cwd())
     if arguments.remote is None:
         _check_local(arguments, root)
         files = FolderWatcher(written_by_services(root), wakes.change)
         try:
             settles_in = arguments.settle or SETTLES_IN
-            yield WorkTree(root, os.environ, arguments.env, files, wakes, reporter, settles_in)
+            yield LocalFiles(root, os.environ, arguments.env, files, wakes, reporter, settles_in)
         finally:
             files.close()
         return

@@ -32,7 +32,7 @@ from reconciler.google.client import (
     values_of,
     with_headers,
 )
-from reconciler.google.listing import Pages, ResourcePages, listing
+from reconciler.google.listing import RecordPages, ResourcePages, listing
 from reconciler.google.staging import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
@@ -85,7 +85,7 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
     error_message: str = ""
 
 
-_PAGES = Pages("jobs", _Job)
+_PAGES = RecordPages("jobs", _Job)
 
 
 class AiPlatformTraining:

@@ -25,7 +25,7 @@ Item = TypeVar("Item", bound=msgspec.Struct)
 Found = TypeVar("Found")
 
 
-class Pages(Generic[Item]):
+class RecordPages(Generic[Item]):
     """Reader of a listing's pages.
 
     Args:
@@ -80,7 +80,7 @@ class Pages(Generic[Item]):
 class ResourcePages(Generic[Item]):
     """Reader of a listing's pages that keeps every field of the items."""
 
-    def __init__(self, pages: Pages[Item]) -> None:
+    def __init__(self, pages: RecordPages[Item]) -> None:
         self.items = pages.items
         self._pages = pages
 

@@ -21,7 +21,7 @@ from reconciler.google.client import (
     text_of,
     typed_record,
 )
-from reconciler.google.listing import Pages, listing
+from reconciler.google.listing import RecordPages, listing
 from reconciler.model.claim import checked
 from reconciler.model.manifest import JsonObject
 
@@ -43,7 +43,7 @@ class StoredObject(Struct, frozen=True, gc=False):
     updated: str = ""
 
 
-_PAGES = Pages("items", StoredObject)
+_PAGES = RecordPages("items", StoredObject)
 
 
 class ObjectStore:

@@ -31,7 +31,7 @@ from reconciler.google.client import (
     with_headers,
 )
 from reconciler.google.container_command import shown_command, staged_module
-from reconciler.google.listing import Pages, ResourcePages, listing
+from reconciler.google.listing import RecordPages, ResourcePages, listing
 from reconciler.google.staging import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of
@@ -87,7 +87,7 @@ class _Job(Struct, frozen=True, rename="camel", gc=False):
     error: _Error = _Error()
 
 
-_PAGES = {kind: Pages(items, _Job) for kind, items in _COLLECTIONS.items()}
+_PAGES = {kind: RecordPages(items, _Job) for kind, items in _COLLECTIONS.items()}
 
 
 class VertexAi:

@@ -1,7 +1,7 @@
 """Fast check of files without problems, from their bytes alone.
 
 A file accepted here has no problem except those that depend on other files. Any irregular file is left to
-the slow check in `examine`, whose verdict is final.
+the slow check in `diagnose`, whose verdict is final.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from reconciler.model.manifest import Manifest
 from reconciler.model.tracking import COMMITTED, Index
 
 if TYPE_CHECKING:
-    from reconciler.manifests.examine import ExaminedFile
+    from reconciler.manifests.diagnose import DiagnosedFile
 
 
 FEWEST = 200
@@ -96,12 +96,12 @@ class _FileReader:
     ) -> dict[int, Iterator[CheckedFile | None]]:
         """Return the results of each process by its number; every `count`-th piece is its share."""
         import reconciler.manifests.fast_validate  # noqa: F401  (imported once, not in each process)
-        from reconciler.base.workers import Workers
+        from reconciler.base.workers import WorkerProcesses
 
         def work(share: int) -> bytes:
             return msgpack.encode(self._read_all(pieces[share::count]))
 
-        with Workers(work, range(1, count)) as workers:
+        with WorkerProcesses(work, range(1, count)) as workers:
             own = self._read_all(pieces[::count])
             others = {share: iter(_results.decode(data)) for share, data in workers.results()}
         return {0: iter(own), **others}
@@ -129,7 +129,7 @@ class _FileReader:
         return [records.get(digest) for digest in digests]
 
 
-_Entry = tuple[ManifestFile, "CheckedFile | ExaminedFile"]
+_Entry = tuple[ManifestFile, "CheckedFile | DiagnosedFile"]
 
 
 class Validation(Struct, frozen=True):
@@ -193,7 +193,7 @@ def check_document(
     """
     if (valid := _valid_document(data, schema)) is not None and not any(rules(valid)):
         return valid, []
-    from reconciler.manifests.examine import document_problems  # with PyYAML and jsonschema
+    from reconciler.manifests.diagnose import document_problems  # with PyYAML and jsonschema
 
     value, problems = document_problems(data, schema, path, rules)
     return value, capped(problems)
@@ -236,7 +236,7 @@ class _Validator:
                 break
             for index, (file, _) in enumerate(entries):
                 if file.place in conflicting:
-                    entries[index] = (file, self._examined(file, self._reader.bytes_of(file)))
+                    entries[index] = (file, self._diagnosed(file, self._reader.bytes_of(file)))
         problems = [part.problem for part in self._obstacles if not is_below_any(part.place, hidden)]
         return self._combine(visible, problems)
 
@@ -245,7 +245,7 @@ class _Validator:
         loaded: list[_Entry] = []
         size = aliased = 0
         for file, content in zip(self._files, self._reader.contents(self._files), strict=True):
-            found = content if isinstance(content, CheckedFile) else self._examined(file, content)
+            found = content if isinstance(content, CheckedFile) else self._diagnosed(file, content)
             loaded.append((file, found))
             size += found.size
             aliased += found.aliased
@@ -254,12 +254,12 @@ class _Validator:
                 break
         return loaded
 
-    def _examined(self, file: ManifestFile, content: bytes | Problem) -> ExaminedFile:
-        from reconciler.manifests.examine import ExaminedFile, examine
+    def _diagnosed(self, file: ManifestFile, content: bytes | Problem) -> DiagnosedFile:
+        from reconciler.manifests.diagnose import DiagnosedFile, diagnose
 
         if isinstance(content, Problem):
-            return ExaminedFile(file.path, problems=[content])
-        return examine(file, content, self._reader.filled, self._packages.folder)
+            return DiagnosedFile(file.path, problems=[content])
+        return diagnose(file, content, self._reader.filled, self._packages.folder)
 
     def _package_folders(self, entries: Iterable[_Entry]) -> Iterator[PackageFolder]:
         for file, found in entries:
@@ -288,7 +288,7 @@ class _Validator:
         return conflicting
 
     def _documents(
-        self, file: ManifestFile, found: CheckedFile | ExaminedFile
+        self, file: ManifestFile, found: CheckedFile | DiagnosedFile
     ) -> Iterator[tuple[CheckedDocument, PackageFolder | None]]:
         """Yield the valid documents of a file, and their packages."""
         if isinstance(found, CheckedFile):
@@ -298,7 +298,7 @@ class _Validator:
             yield from ((job.record, job.package) for job in found.checked if job.is_valid)
 
     def _combine(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
-        examined = [found for _, found in entries if not isinstance(found, CheckedFile)]
+        diagnosed = [found for _, found in entries if not isinstance(found, CheckedFile)]
         for file, found in entries:
             if isinstance(found, CheckedFile):
                 problems += (replace(warning, path=file.path) for warning in found.warnings)
@@ -307,10 +307,10 @@ class _Validator:
             problems += found.problems
             if record := found.record:
                 self._reader.checked.add(self._reader.filled, record)
-        if examined:
-            from reconciler.manifests.examine import repeated_names
+        if diagnosed:
+            from reconciler.manifests.diagnose import repeated_names
 
-            problems += repeated_names(job for each in examined for job in each.checked)
+            problems += repeated_names(job for each in diagnosed for job in each.checked)
         manifests: list[Manifest] = []
         identities: list[Identities] = []
         images: list[tuple[str, PlacedImage]] = []
@@ -319,7 +319,7 @@ class _Validator:
                 manifests.append(manifest_of(document, file.path, package, found.digest))
                 identities.append(document.identities)
                 images += ((file.path, image) for image in document.images)
-        invalid = {job.base_name for each in examined for job in each.jobs if not job.is_valid} - {""}
+        invalid = {job.base_name for each in diagnosed for job in each.jobs if not job.is_valid} - {""}
         errors = [problem for problem in problems if problem.level != WARNING]
         return Validation(
             tuple(manifests),
@@ -332,22 +332,22 @@ class _Validator:
         )
 
 
-def _base_names(found: CheckedFile | ExaminedFile) -> list[str]:
+def _base_names(found: CheckedFile | DiagnosedFile) -> list[str]:
     if isinstance(found, CheckedFile):
         return [document.name.replace("-", "_") for document in found.documents]
     return [job.base_name for job in found.checked if job.base_name]
 
 
-def _with_too_much(file: ManifestFile, found: CheckedFile | ExaminedFile, size: int) -> ExaminedFile:
+def _with_too_much(file: ManifestFile, found: CheckedFile | DiagnosedFile, size: int) -> DiagnosedFile:
     """Return a file's result with the problem that it exceeds the limit, and without its documents."""
-    from reconciler.manifests.examine import ExaminedFile
+    from reconciler.manifests.diagnose import DiagnosedFile
 
     limit = f"{MAX_TOTAL_BYTES // 1024**2} MB"
     if size <= MAX_TOTAL_BYTES:
         limit = f"{MAX_TOTAL_ALIASED:,} values behind aliases"
     message = f"the manifests contain more than {limit} up to this file; from here on they are not checked"
     problems = [] if isinstance(found, CheckedFile) else found.problems
-    return ExaminedFile(
+    return DiagnosedFile(
         file.path, problems=[*problems, Problem(file.path, 1, 1, "", message, "name fewer paths")]
     )
 

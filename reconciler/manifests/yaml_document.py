@@ -11,7 +11,7 @@ import yaml
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from reconciler.base.diagnostics import Finding, Keys, Problem, pointer_of
-from reconciler.manifests.yaml_reader import Content
+from reconciler.manifests.yaml_reader import YamlContent
 from reconciler.manifests.yaml_text import Chunk
 
 _MERGE_TAG = "tag:yaml.org,2002:merge"
@@ -45,7 +45,7 @@ class Document:
         is_flawed: True if reading it gave any problem.
     """
 
-    def __init__(self, chunk: Chunk, content: Content) -> None:
+    def __init__(self, chunk: Chunk, content: YamlContent) -> None:
         self.value: Any = content.value
         self.line = content.line
         self.aliased = content.aliased

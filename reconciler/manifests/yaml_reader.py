@@ -69,7 +69,7 @@ else:
 
 
 @dataclass(slots=True)
-class Content:
+class YamlContent:
     """Content of one document, or of its readable part.
 
     Attributes:
@@ -87,7 +87,7 @@ class Content:
     repeated: list[tuple[Keys, int, int]] = field(default_factory=list)
 
 
-def read(chunk: Chunk) -> Content:
+def read(chunk: Chunk) -> YamlContent:
     """Read the document in `chunk`; a syntax error becomes one of its flaws."""
     reader = _Reader(chunk)
     flaws = reader.content.flaws
@@ -96,7 +96,7 @@ def read(chunk: Chunk) -> Content:
         if may_be_lenient(chunk.data):
             lenient = separator_flaws(chunk, _read_tokens(Parser(chunk.data)))
             if lenient:  # syntax errors for PyYAML's own parser
-                return Content(flaws=[*flaws, *lenient])
+                return YamlContent(flaws=[*flaws, *lenient])
     except YAMLError as error:
         flaws.append(explain(error, chunk))
     except _UnreadableError as error:
@@ -138,7 +138,7 @@ _MERGE: Any = _OddKey("<<")
 
 class _Reader:
     def __init__(self, chunk: Chunk) -> None:
-        self.content = Content()
+        self.content = YamlContent()
         self._chunk = chunk
         # The open collections, from the outside: what is around each, and its key there.
         self._stack: list[tuple[Any, Any]] = []

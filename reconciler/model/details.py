@@ -132,7 +132,7 @@ class MetricsFile(Struct, frozen=True):
     values: Mapping[str, float]
 
 
-class Links(Struct, frozen=True):
+class JobLinks(Struct, frozen=True):
     """Pages and commands about a job; "" for none.
 
     Attributes:
@@ -197,6 +197,6 @@ class JobDetails(Struct, frozen=True):
     output: Output | None = None
     metrics: tuple[MetricsFile, ...] = ()
     study: Study | None = None
-    links: Links = Links()
+    links: JobLinks = JobLinks()
     log: tuple[LogEntry, ...] = ()
     unread: Mapping[str, str] = {}

@@ -41,7 +41,7 @@ class DriftKind(StrEnum):
     DUPLICATE = "duplicate"
 
 
-class Stuck(StrEnum):
+class NotDone(StrEnum):
     """Why an unchanged job is not in sync."""
 
     FAILED = "failed"
@@ -78,7 +78,7 @@ class Target(Struct, frozen=True):
     sharing: str = ""
 
 
-class Occasion(Struct, frozen=True):
+class Trigger(Struct, frozen=True):
     """What decides about another try of a failed set-up, besides the runs.
 
     Attributes:
@@ -163,7 +163,7 @@ class Change(Struct, frozen=True):
     stopped: bool = False
     not_before: datetime | None = None
     repair: bool = False
-    stuck: Stuck | None = None
+    stuck: NotDone | None = None
     edit: Edit | None = None
     notes: tuple[str, ...] = ()
     code_changed: bool = False

@@ -31,8 +31,8 @@ from reconciler.operations.origin import Origin, laying_out, manifest_places
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import (
     CommitTree,
-    Content,
     Lineage,
+    WantedContent,
     applied_before,
     known_lineage,
     lineage_of,
@@ -126,11 +126,11 @@ def _passed_over(history: GitHistory, head: str, groups: Sequence[Sequence[str]]
     return first, since[first]
 
 
-def _contents(jobs: Iterable[DesiredJob]) -> Iterator[Content]:
+def _contents(jobs: Iterable[DesiredJob]) -> Iterator[WantedContent]:
     for job in jobs:
         reconcile = job.manifest.reconcile
         if not reconcile.suspend:
-            yield Content(job.manifest.name, keys_of(job), reconcile.attempts)
+            yield WantedContent(job.manifest.name, keys_of(job), reconcile.attempts)
 
 
 class _File(NamedTuple):
@@ -162,14 +162,14 @@ class _Reader:
         self._checked = CheckedFiles()
         # Paths of packages as written, by the place and the bytes of a manifest.
         self._written: dict[tuple[Names, str], tuple[str, ...]] = {}
-        self._contents: dict[tuple[Names, _File], tuple[Content, ...]] = {}
+        self._contents: dict[tuple[Names, _File], tuple[WantedContent, ...]] = {}
         self._with_links: dict[str, bool] = {}
         # Of one commit: the folder of each package as written in a folder's manifests, and its state.
         self._states: dict[tuple[Names, str], tuple[Names | None, str]] = {}
         by_path: dict[str, list[DesiredJob]] = {}
         for job in desired.jobs:
             by_path.setdefault(job.manifest.path, []).append(job)
-        files: dict[str, tuple[Content, ...]] = {}
+        files: dict[str, tuple[WantedContent, ...]] = {}
         with revision(self._root, origin.commit, environ, with_submodules=True) as commit:
             self._settings = _settings_id(commit)
             for path, jobs in by_path.items():
@@ -200,7 +200,7 @@ class _Reader:
 
     def _tree(self, sha: str) -> CommitTree:
         with revision(self._root, sha, self._environ, with_submodules=True) as commit:
-            found: dict[Names, tuple[Content, ...] | None] = {}
+            found: dict[Names, tuple[WantedContent, ...] | None] = {}
             packages: set[Names] = set()
             self._states = {}
             unread = []
@@ -231,7 +231,7 @@ class _Reader:
         self,
         commit: Revision,
         places: Sequence[Names],
-        found: dict[Names, tuple[Content, ...] | None],
+        found: dict[Names, tuple[WantedContent, ...] | None],
         packages: set[Names],
     ) -> list[Problem]:
         """Read manifests into `found`, and their packages' places into `packages`; return their problems."""
@@ -330,7 +330,7 @@ def _is_below_any(place: Names, folders: Set[Names]) -> bool:
     return any(place[:depth] in folders for depth in range(1, len(place)))
 
 
-def _with_repeated_names(files: Mapping[str, tuple[Content, ...] | None]) -> list[str]:
+def _with_repeated_names(files: Mapping[str, tuple[WantedContent, ...] | None]) -> list[str]:
     """Return the paths of manifests with a name that several jobs have."""
     names = {path: [job.name.replace("-", "_") for job in jobs or ()] for path, jobs in files.items()}
     counts = Counter(name for found in names.values() for name in found)

@@ -19,7 +19,7 @@ from reconciler.model.applied_tree import Effect, TreeFinding
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Action, Cost, DesiredJob, Occasion, Plan, Target
+from reconciler.model.plan import Action, Cost, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import JobApi
 from reconciler.operations.load_desired import Desired
 from reconciler.planning.attempts import keys_of
@@ -70,7 +70,7 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, by_hand: 
         whole=desired.whole,
         source=source,
         doubtful=observed.doubtful,
-        occasion=Occasion(by_hand, session.config.images),
+        occasion=Trigger(by_hand, session.config.images),
     )
     acts = (change.desired for change in plan.changes if change.action is not Action.NONE)
     if any(job and job.job_name in unbuilt for job in acts):

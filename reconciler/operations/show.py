@@ -32,7 +32,7 @@ from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import Claim, ClaimId, ClaimState, time_of
 from reconciler.model.claimed_run import age, made
-from reconciler.model.details import JobDetails, Links, MetricsFile, Output, OutputFile
+from reconciler.model.details import JobDetails, JobLinks, MetricsFile, Output, OutputFile
 from reconciler.model.job import COMMIT, KEY, ActualJob, State
 from reconciler.model.manifest import ManifestPlace
 from reconciler.model.plan import DesiredJob
@@ -368,7 +368,7 @@ def _with_spec(
         network=limits.get("network", ""),
         timeout=limits.get("timeout", ""),
         output=Output(uri) if uri else None,
-        links=Links(tensorboard=engine.log_directory(kind, spec)),
+        links=JobLinks(tensorboard=engine.log_directory(kind, spec)),
     )
 
 

@@ -15,11 +15,11 @@ from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import Change
 from reconciler.model.ports import Ports
-from reconciler.planning.outcome import Outcome, Standing, Status, failed
+from reconciler.planning.outcome import Outcome, Status, SubmitProgress, failed
 from reconciler.submission.protocol import Order, SubmissionResult, Submitter
 from reconciler.submission.quota import NotBegunError, Quota
 
-Listener = Callable[[Standing], None]
+Listener = Callable[[SubmitProgress], None]
 """Called with the progress after each change, from one thread at a time."""
 
 
@@ -175,7 +175,7 @@ class Submissions:
         with self._reporting:
             held, pace = self._quota.held_for, self.ports.bounds.pace
             left = held + pace * (self._total - self._done) if pace else None
-            self.listener(Standing(self._total, self._done, self._failed, len(self._open), held, left))
+            self.listener(SubmitProgress(self._total, self._done, self._failed, len(self._open), held, left))
 
 
 def delay_of(result: SubmissionResult, pause: float) -> float | None:

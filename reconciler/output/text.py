@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.job import State
-from reconciler.model.plan import Action, Change, Edit, Plan, Stuck, Target
+from reconciler.model.plan import Action, Change, Edit, NotDone, Plan, Target
 from reconciler.output.annotations import Annotation, annotation_lines
 from reconciler.output.json import summary
 from reconciler.output.terminal import Paint, painter, width_of
@@ -386,13 +386,13 @@ def matters(change: Change) -> bool:
         return change.edit is not Edit.UNCHANGED
     if change.action is not Action.NONE or change.is_awaited:
         return True
-    return change.stuck is not None and change.reason != Stuck.SUSPENDED
+    return change.stuck is not None and change.reason != NotDone.SUSPENDED
 
 
 def _out_of_sync(plan: Plan) -> str:
     """Return the numbers of unchanged jobs that are not in sync, by reason."""
     numbers = Counter(change.stuck for change in plan.changes if change.stuck)
-    counts = [f"{numbers[reason]} {reason}" for reason in Stuck if numbers[reason]]
+    counts = [f"{numbers[reason]} {reason}" for reason in NotDone if numbers[reason]]
     if awaited := sum(change.is_awaited for change in plan.changes):
         counts.append(f"{awaited} to be submitted again")
     return f" ({', '.join(counts)})" if counts else ""

@@ -27,7 +27,7 @@ from reconciler.output.details import (
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import number_text
 from reconciler.pages.charts import figures
-from reconciler.pages.template import Clock, Content, safe_link, shown_spec
+from reconciler.pages.template import PageClock, PageContent, safe_link, shown_spec
 from reconciler.pages.timeline import Span
 
 _RELATIONS = {"changed": " (changed since)", "missing": " (no longer there)"}
@@ -36,7 +36,7 @@ _OUTCOMES = {State.SUCCEEDED: "ended", State.FAILED: "broken", State.CANCELLED: 
 Fact = tuple[str, object]
 
 
-def job_values(details: JobDetails, content: Content, clock: Clock, commit: Markup) -> dict[str, Any]:
+def job_values(details: JobDetails, content: PageContent, clock: PageClock, commit: Markup) -> dict[str, Any]:
     """Return the values of a job's page, except those of its rows.
 
     Args:
@@ -89,7 +89,7 @@ def span_words(span: Span) -> str:
     return ", ".join(f"{name} {text}" for name, text in words.items())
 
 
-def _facts(details: JobDetails, content: Content, clock: Clock, commit: Markup) -> Iterator[Fact]:
+def _facts(details: JobDetails, content: PageContent, clock: PageClock, commit: Markup) -> Iterator[Fact]:
     """Yield name and value of each fact; empty values are left out."""
     yield "Name", _code([details.job_name])
     yield "Kind", f"{details.kind} of {details.api_version}"
@@ -123,7 +123,7 @@ def _facts(details: JobDetails, content: Content, clock: Clock, commit: Markup) 
     yield "Not read", _broken(f"{part}: {reason}" for part, reason in sorted(details.unread.items()))
 
 
-def _work(workers: Sequence[Workers], content: Content) -> Iterator[Fact]:
+def _work(workers: Sequence[Workers], content: PageContent) -> Iterator[Fact]:
     """Yield the facts about machines and the programs on them, by worker pool if there are several."""
     for each in workers:
         prefix = f"{each.name}: " if len(workers) > 1 else ""

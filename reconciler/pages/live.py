@@ -30,7 +30,7 @@ from reconciler.operations.show import prepare_time
 from reconciler.pages.listener import NOT_ALLOWED, NOT_FOUND, READING
 from reconciler.pages.site import Pages, row_key
 from reconciler.pages.snapshot import Key, Snapshot, details_of, snapshot
-from reconciler.pages.template import Content, script_text
+from reconciler.pages.template import PageContent, script_text
 from reconciler.planning.outcome import JobStatus
 from reconciler.submission.observe import Observed
 
@@ -180,7 +180,7 @@ class LivePages:
         if self._observed and self._observed[0] == target and began < self._observed[1] + _LISTED:
             _, listed, before = self._observed
         with opened() as session:
-            taken = snapshot(session, desired, Content(logs=True, env_values=True), self._environ, before)
+            taken = snapshot(session, desired, PageContent(logs=True, env_values=True), self._environ, before)
         self._observed = (target, listed, taken.observed) if taken.observed else None
 
         def details(key: Key) -> JobDetails | None:

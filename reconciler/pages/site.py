@@ -31,8 +31,8 @@ from reconciler.output.text import short_error, summary_line, target_text
 from reconciler.pages.job import job_values, span_of, span_words
 from reconciler.pages.template import (
     PAGE,
-    Clock,
-    Content,
+    PageClock,
+    PageContent,
     address,
     numbered,
     rendered,
@@ -129,7 +129,7 @@ class Site(Struct, frozen=True, dict=True):
     notes: Sequence[str] = ()
     details: Mapping[tuple[str, str], JobDetails] = {}
     commits: Mapping[str, CommitInfo] = {}
-    content: Content = Content()
+    content: PageContent = PageContent()
 
 
 def row_key(row: JobStatus) -> tuple[str, str]:
@@ -171,7 +171,7 @@ class Pages:
         self._site = site
         self._prepared = prepared or self._recorded
         self._read = read or site.details.get
-        self._clock = Clock(site.made, site.content.zone, site.content.zone_name)
+        self._clock = PageClock(site.made, site.content.zone, site.content.zone_name)
         rows = [row for row in site.rows if row_key(row) in site.details] if linked is None else [*linked]
         self._jobs = {path: row for row, path in _addresses(rows)}
         self._paths = {row_key(row): path for path, row in self._jobs.items()}

@@ -33,7 +33,7 @@ from reconciler.operations.plan import plan_of, target_of
 from reconciler.operations.show import FoundJob, place_of, run_details
 from reconciler.output.terminal import number_text
 from reconciler.pages.site import CommitInfo, Site, row_key
-from reconciler.pages.template import Content
+from reconciler.pages.template import PageContent
 from reconciler.planning.attempts import Attempt, attempts_by_base
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from reconciler.reporting.github.settings import REPOSITORY, repository_url, run_url
@@ -66,7 +66,7 @@ class Snapshot(Struct, frozen=True):
 def snapshot(
     session: Session,
     desired: Desired | None,
-    content: Content,
+    content: PageContent,
     environ: Mapping[str, str],
     before: Observed | None = None,
 ) -> Snapshot:

@@ -27,7 +27,7 @@ from reconciler.output.terminal import age
 _LEFT_OUT = "(left out)"
 
 
-class Content(Struct, frozen=True):
+class PageContent(Struct, frozen=True):
     """Choices about the content of pages.
 
     Attributes:
@@ -42,7 +42,7 @@ class Content(Struct, frozen=True):
     zone_name: str = "UTC"
 
 
-def shown_spec(spec: Mapping[str, object], content: Content) -> Mapping[str, object]:
+def shown_spec(spec: Mapping[str, object], content: PageContent) -> Mapping[str, object]:
     """Return a spec as pages show it: without secrets, and with the values that the content has."""
     shown = without_secrets(spec)
     return shown if content.env_values else _without_values(shown)  # type: ignore[no-any-return]
@@ -98,7 +98,7 @@ def safe_link(url: str) -> str:
     return url if url.startswith("https://") else ""
 
 
-class Clock:
+class PageClock:
     """Times as a page shows them.
 
     Args:

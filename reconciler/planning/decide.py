@@ -24,7 +24,7 @@ from reconciler.model.diff import FieldChange
 from reconciler.model.job import INSTANCE, KEY, ActualJob, State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
-from reconciler.model.plan import Action, Change, DesiredJob, Occasion, Stuck, Target
+from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Target, Trigger
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
@@ -34,7 +34,7 @@ TRIES = 3
 BETWEEN_TRIES = timedelta(minutes=10)
 """Time from the end of one such try to the next."""
 
-_AUTOMATIC = Occasion()
+_AUTOMATIC = Trigger()
 _GONE = "the service no longer has its record"
 _WANTED_AGAIN = "apply cancelled it while it was unwanted, and it is wanted again"
 _RETURNS_LATER = "cancelling; submitted again once it has ended"
@@ -46,7 +46,7 @@ def decide(
     job: DesiredJob,
     of_base: Sequence[Attempt],
     doubtful: Sequence[ActualJob] = (),
-    occasion: Occasion = _AUTOMATIC,
+    occasion: Trigger = _AUTOMATIC,
 ) -> Change:
     """Return the one change of a desired job.
 
@@ -69,7 +69,7 @@ class _Decision:
         job: DesiredJob,
         of_base: Sequence[Attempt],
         doubtful: Sequence[ActualJob],
-        occasion: Occasion,
+        occasion: Trigger,
     ) -> None:
         keys = keys_of(job)
         self._occasion = occasion
@@ -106,9 +106,9 @@ class _Decision:
         known = open_ or self._mine
         if not known:
             key = label_of(self._job.identity)
-            return self._about(Action.NONE, Stuck.SUSPENDED, key, 1, stuck=Stuck.SUSPENDED)
+            return self._about(Action.NONE, NotDone.SUSPENDED, key, 1, stuck=NotDone.SUSPENDED)
         counting = _counting(known)
-        return self._none(counting, f"{Stuck.SUSPENDED}{_unsettled(counting)}", Stuck.SUSPENDED)
+        return self._none(counting, f"{NotDone.SUSPENDED}{_unsettled(counting)}", NotDone.SUSPENDED)
 
     def _first(self) -> Change:
         """Return the change of a content that this environment never submitted."""
@@ -123,9 +123,9 @@ class _Decision:
         """Return the change of a content whose last job apply has cancelled."""
         if self._wanted <= last.id.attempt:
             # It was lowered since, to less than what failed before.
-            change = self._none(last, f"{last.cancelled}; {MORE_ATTEMPTS}", Stuck.FAILED)
+            change = self._none(last, f"{last.cancelled}; {MORE_ATTEMPTS}", NotDone.FAILED)
         elif not self._may_return(last):
-            change = self._none(last, f"{_TOO_OFTEN}; {RERUN}", Stuck.CANCELLED)
+            change = self._none(last, f"{_TOO_OFTEN}; {RERUN}", NotDone.CANCELLED)
         elif beside := self._beside():
             change = self._blocked(last.id.key, last.id.attempt + 1, _of_stranger(beside), beside)
         else:
@@ -139,11 +139,11 @@ class _Decision:
     def _stopping(self, last: Attempt) -> Change:
         """Return the change of a content whose last job apply is cancelling."""
         if self._wanted < last.id.attempt:  # once stopped, the attempt itself doesn't count
-            change = self._none(last, f"cancelling; {MORE_ATTEMPTS}", Stuck.FAILED)
+            change = self._none(last, f"cancelling; {MORE_ATTEMPTS}", NotDone.FAILED)
         elif self._may_return(last):
             change = self._none(last, _RETURNS_LATER)
         else:
-            change = self._none(last, f"cancelling; {_TOO_OFTEN}; {RERUN}", Stuck.CANCELLED)
+            change = self._none(last, f"cancelling; {_TOO_OFTEN}; {RERUN}", NotDone.CANCELLED)
         return replace(change, stopped=True)
 
     def _after_failure(self, last: Attempt) -> Change:
@@ -154,7 +154,7 @@ class _Decision:
         tried = self._tries(number)
         is_due = self._is_due(last, tried)
         if tried >= TRIES and not is_due:
-            return self._none(last, f"{self._why_failed(last)}; tried {tried} times", Stuck.FAILED)
+            return self._none(last, f"{self._why_failed(last)}; tried {tried} times", NotDone.FAILED)
         # A run of unknown origin may do the same work: a submission beside it could pay twice.
         if beside := self._beside():
             return self._blocked(last.id.key, number + 1, _of_stranger(beside), beside)
@@ -212,7 +212,7 @@ class _Decision:
             wanted = self._job.manifest.reconcile.attempts
             said = f'attempt {attempt.id.attempt} is no longer needed: "attempts" is {wanted}'
             # FAILED: such an attempt exists only because an earlier one failed; a stopped one is not counted.
-            return self._none(attempt, said, Stuck.FAILED)
+            return self._none(attempt, said, NotDone.FAILED)
         if claim is None:
             # Should the job be gone by then, this is another try of what failed a moment ago.
             change = self._again(attempt, "found without a claim: adopted if it is the same job")
@@ -248,7 +248,7 @@ class _Decision:
             return self._again(attempt, _found(attempt))
         # Only after the search for a job: a job that appears is bound even after giving up.
         if claim.given_up:
-            return self._none(attempt, GIVEN_UP, Stuck.GIVEN_UP)
+            return self._none(attempt, GIVEN_UP, NotDone.GIVEN_UP)
         return self._blocked(attempt.id.key, attempt.id.attempt, held(claim), attempt.run)
 
     def _bound(self, attempt: Attempt) -> Change:
@@ -258,7 +258,7 @@ class _Decision:
             return self._blocked(attempt.id.key, attempt.id.attempt, reason, run)
         match state:
             case None:
-                return self._none(attempt, f"deleted outside; {RERUN}", Stuck.DELETED)
+                return self._none(attempt, f"deleted outside; {RERUN}", NotDone.DELETED)
             case State.CANCELLING if attempt.stopping:
                 return self._stopping(attempt)
             case State.QUEUED | State.PREPARING | State.RUNNING | State.CANCELLING:
@@ -272,10 +272,10 @@ class _Decision:
         """Return the change of an ended attempt: it stays ended, even if other content ran since."""
         stuck, remedy = _END[state]
         if stuck is None and attempt.run and attempt.run.is_unreadable:
-            stuck, remedy = Stuck.UNREADABLE, [f"its record can't be read; {RERUN}"]
+            stuck, remedy = NotDone.UNREADABLE, [f"its record can't be read; {RERUN}"]
         if self._overtaken(attempt):
             said = f"already ran as {self._name(attempt)} ({state.lower()}); {RERUN}"
-            return self._none(attempt, said, stuck or Stuck.REVERTED)
+            return self._none(attempt, said, stuck or NotDone.REVERTED)
         gone = [] if attempt.run else [_GONE]
         return self._none(attempt, "; ".join([attempt.cancelled or state.lower(), *gone, *remedy]), stuck)
 
@@ -327,7 +327,7 @@ class _Decision:
     def _blocked(self, key: str, number: int, reason: str, actual: ActualJob | None = None) -> Change:
         return self._about(Action.BLOCKED, str(reason), key, number, actual=actual)
 
-    def _none(self, attempt: Attempt, reason: str, stuck: Stuck | None = None) -> Change:
+    def _none(self, attempt: Attempt, reason: str, stuck: NotDone | None = None) -> Change:
         key, number = attempt.id.key, attempt.id.attempt
         return self._about(Action.NONE, reason, key, number, actual=attempt.run, stuck=stuck)
 
@@ -344,7 +344,7 @@ class _Decision:
         *,
         fields: tuple[FieldChange, ...] = (),
         actual: ActualJob | None = None,
-        stuck: Stuck | None = None,
+        stuck: NotDone | None = None,
     ) -> Change:
         manifest = self._job.manifest
         return Change(
@@ -373,10 +373,10 @@ def _set_up(attempt: Attempt | None) -> tuple[str, str] | None:
     return metadata.get("image", ""), metadata.get("entry", "")
 
 
-_END: dict[State, tuple[Stuck | None, list[str]]] = {
+_END: dict[State, tuple[NotDone | None, list[str]]] = {
     State.SUCCEEDED: (None, []),
-    State.FAILED: (Stuck.FAILED, [MORE_ATTEMPTS]),
-    State.CANCELLED: (Stuck.CANCELLED, [RERUN]),
+    State.FAILED: (NotDone.FAILED, [MORE_ATTEMPTS]),
+    State.CANCELLED: (NotDone.CANCELLED, [RERUN]),
 }
 """By final state: the reason for being out of sync, and the remedies."""
 

@@ -20,7 +20,7 @@ Two branches, for example, each have their own chain of commits.
 """
 
 
-class Content(Struct, frozen=True):
+class WantedContent(Struct, frozen=True):
     """A job as a commit wants it; a suspended job isn't wanted.
 
     Attributes:
@@ -47,7 +47,7 @@ class CommitTree(Struct, frozen=True):
     """
 
     sha: str
-    files: Mapping[str, tuple[Content, ...] | None]
+    files: Mapping[str, tuple[WantedContent, ...] | None]
     problem: str = ""
     has_verdict: bool = False
     joined: CommitTree | None = None
@@ -103,8 +103,8 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
     files = {path: contents or () for path, contents in first.files.items()}
     before = _by_base(files)
     carriers: dict[str, str] = {}
-    brought: dict[str, dict[str, Content]] = {tree.sha: {} for tree in later}
-    wanted: dict[str, dict[str, Content]] = {}
+    brought: dict[str, dict[str, WantedContent]] = {tree.sha: {} for tree in later}
+    wanted: dict[str, dict[str, WantedContent]] = {}
     replaced: dict[tuple[str, str], str] = {}
     for tree in later:
         files = {
@@ -147,8 +147,8 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
 
 def _passed_over(
     tree: CommitTree,
-    brought: Mapping[str, Content],
-    wanted: Mapping[str, Content],
+    brought: Mapping[str, WantedContent],
+    wanted: Mapping[str, WantedContent],
     replaced: Mapping[tuple[str, str], str],
 ) -> PassedOver:
     jobs = {
@@ -163,17 +163,17 @@ def _passed_over(
     return PassedOver(jobs, tree.problem, standing)
 
 
-def _by_base(files: Mapping[str, tuple[Content, ...]]) -> dict[str, Content]:
+def _by_base(files: Mapping[str, tuple[WantedContent, ...]]) -> dict[str, WantedContent]:
     return {content.name.replace("-", "_"): content for contents in files.values() for content in contents}
 
 
-def _is_same(content: Content, other: Content | None) -> bool:
+def _is_same(content: WantedContent, other: WantedContent | None) -> bool:
     return other is not None and not set(content.keys).isdisjoint(other.keys)
 
 
 def tree_of_record(record: CommitRecord) -> CommitTree:
     """Return the jobs of an applied commit that git can't read; how often each may be tried is unknown."""
-    known = (Content(name, job.keys, sys.maxsize) for name, job in record.jobs.items())
+    known = (WantedContent(name, job.keys, sys.maxsize) for name, job in record.jobs.items())
     return CommitTree(record.sha, {"": tuple(known)})
 
 

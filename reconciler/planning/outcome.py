@@ -51,7 +51,7 @@ def failed(change: Change, error: ReconcilerError) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SubmitProgress:
     """Progress of the submissions of one plan.
 
     Attributes:

@@ -11,7 +11,7 @@ from reconciler.model.canonical import canonical_json
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Action, Change, DesiredJob, Occasion, Plan, Stuck, Target
+from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Plan, Target, Trigger
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.planning.decide import decide
 from reconciler.planning.drift import (
@@ -36,7 +36,7 @@ def make_plan(
     whole: bool = True,
     source: str | None = None,
     doubtful: Sequence[ActualJob] = (),
-    occasion: Occasion | None = None,
+    occasion: Trigger | None = None,
 ) -> Plan:
     """Return the plan: the changes that apply makes, and the drift that it reports.
 
@@ -59,7 +59,7 @@ def make_plan(
     findings: list[Finding] = []
     for job in desired:
         of_base = by_base.pop(job.manifest.base_name, [])
-        change = decide(target, job, of_base, doubtful, occasion or Occasion())
+        change = decide(target, job, of_base, doubtful, occasion or Trigger())
         changes.append(change)
         findings += _of_wanted(job, of_base, change)
         findings += ((found, None) for found in foreign_runs(job, foreign))
@@ -131,7 +131,7 @@ def _replaces(change: Change) -> bool:
     """Return True if the desired content runs or ran: only then may it replace a cancelled run."""
     if change.stopped and change.action is Action.NONE:
         return False  # it runs no more, or not yet again
-    return change.action is not Action.BLOCKED and change.stuck not in (Stuck.SUSPENDED, Stuck.GIVEN_UP)
+    return change.action is not Action.BLOCKED and change.stuck not in (NotDone.SUSPENDED, NotDone.GIVEN_UP)
 
 
 def _of_unwanted(by_base: Mapping[str, Iterable[Attempt]], *, any_wanted: bool) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from reconciler.base.sanitize import MAX_DESCRIPTION
 from reconciler.model.cause import GIVEN_UP, held_short, with_name
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.commit_record import CommitRecord, WantedJob
-from reconciler.model.plan import Action, Change, Drift, Plan, Stuck
+from reconciler.model.plan import Action, Change, Drift, NotDone, Plan
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.reporting.github.contexts import Contexts
 from reconciler.reporting.status import (
@@ -313,7 +313,7 @@ def _judge(
         return _unclaimed(name, first, context, problem)
     claim, attempt = claimed[-1]
     match claim.state:
-        case ClaimState.PENDING if change and change.stuck is Stuck.FAILED:
+        case ClaimState.PENDING if change and change.stuck is NotDone.FAILED:
             # The attempt isn't wanted any more, and no pass sends it: a pending status would stay for ever.
             return _problem(name, first, context, "not retried", with_name(change.reason, name))
         case ClaimState.PENDING:

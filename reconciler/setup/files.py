@@ -37,7 +37,7 @@ _BRANCH = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:[./][A-Za-z0-9_-]+)*")
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class ReconcilerAction:
     """Repository (`owner/name` on GitHub) and full commit of the reconciler that the workflows use."""
 
     repository: str = "OWNER/REPO"
@@ -63,7 +63,7 @@ class Setup:
     source: str
     repository: str = NO_REPOSITORY
     branch: str = "main"
-    action: Action = Action()
+    action: ReconcilerAction = ReconcilerAction()
     google: Environment | None = None
 
     @property
@@ -88,7 +88,7 @@ def trainer_of(google: Environment) -> str:
     return str(google.defaults.get("serviceAccount") or "")
 
 
-def action_of(text: str) -> Action:
+def action_of(text: str) -> ReconcilerAction:
     """Return the action for `OWNER/REPO@SHA`; raise UsageError unless it names a full commit."""
     match = _ACTION.fullmatch(text)
     if match is None:
@@ -96,7 +96,7 @@ def action_of(text: str) -> Action:
             "--action is not of the form OWNER/REPO@SHA",
             hint="name a repository on GitHub, and all 40 digits of one of its commits: a tag can be moved",
         )
-    return Action(match[1], match[2])
+    return ReconcilerAction(match[1], match[2])
 
 
 def github_repository(url: str) -> str | None:
@@ -174,12 +174,12 @@ def _with_names(text: str, google: Environment) -> str:
     return re.sub("|".join(names), lambda found: json.dumps(names[found[0]])[1:-1], text)
 
 
-def with_action(text: str, action: Action) -> str:
+def with_action(text: str, action: ReconcilerAction) -> str:
     """Return the text with the action named, and "FILL IN" comments removed, if the action is known."""
     if not action.is_known:
         return text
     kept = (line for line in text.splitlines(keepends=True) if "# FILL IN" not in line)
-    return "".join(kept).replace(Action().repository, action.repository).replace(NO_SHA, action.sha)
+    return "".join(kept).replace(ReconcilerAction().repository, action.repository).replace(NO_SHA, action.sha)
 
 
 def schema(name: str) -> str:
@@ -254,7 +254,7 @@ def _settings_file(setup: Setup) -> File:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class WrittenFile:
     """Change of one file.
 
     Attributes:
@@ -277,7 +277,7 @@ class Change:
         return self.before or b"" if self.data is None else self.data
 
 
-def changes(root: Path, files: Iterable[File], action: Action) -> tuple[Change, ...]:
+def changes(root: Path, files: Iterable[File], action: ReconcilerAction) -> tuple[WrittenFile, ...]:
     """Return the change of each file below `root`, without writing; fill `action` in.
 
     Raises ReconcilerError with every obstacle.
@@ -291,10 +291,10 @@ def changes(root: Path, files: Iterable[File], action: Action) -> tuple[Change, 
     return tuple(_change(root, file, action) for file in files)
 
 
-def write(root: Path, found: Sequence[Change]) -> None:
+def write(root: Path, found: Sequence[WrittenFile]) -> None:
     """Make these changes below `root`; undo all and raise ReconcilerError if one fails."""
     folders: list[Path] = []
-    done: list[Change] = []
+    done: list[WrittenFile] = []
     path = ""
     try:
         for change in found:
@@ -315,7 +315,7 @@ def write(root: Path, found: Sequence[Change]) -> None:
         ) from None
 
 
-def _undo(root: Path, done: Sequence[Change], folders: Sequence[Path]) -> None:
+def _undo(root: Path, done: Sequence[WrittenFile], folders: Sequence[Path]) -> None:
     for change in reversed(done):
         if change.before is None:
             (root / change.path).unlink()
@@ -350,10 +350,10 @@ def _obstacle_at(file: Path, path: str) -> str:
     return "" if file.is_file() or not file.exists() else f"{quote(path)} is not a regular file"
 
 
-def _change(root: Path, file: File, action: Action) -> Change:
+def _change(root: Path, file: File, action: ReconcilerAction) -> WrittenFile:
     target = root / file.path
     if not target.exists():
-        return Change(file.path, "wrote", file.text.encode(), None)
+        return WrittenFile(file.path, "wrote", file.text.encode(), None)
     try:
         before = target.read_bytes()
     except OSError as error:
@@ -364,12 +364,12 @@ def _change(root: Path, file: File, action: Action) -> Change:
     if file.existing is not Existing.KEPT and not target.is_symlink():
         after = _edited(file, text, action).encode("utf-8", "surrogateescape")
         if after != before:
-            return Change(file.path, file.existing.value, after, before)
+            return WrittenFile(file.path, file.existing.value, after, before)
     missing = "" if file.is_held_by(text) else file.missing or file.text
-    return Change(file.path, "kept", None, before, missing)
+    return WrittenFile(file.path, "kept", None, before, missing)
 
 
-def _edited(file: File, text: str, action: Action) -> str:
+def _edited(file: File, text: str, action: ReconcilerAction) -> str:
     if file.existing is Existing.FILLED_IN:
         return with_action(text, action)
     return file.text if RENEWED in text else text

@@ -19,9 +19,9 @@ from reconciler.setup.files import (
     NO_SHA,
     PLAN_WORKFLOW,
     TRAINER,
-    Action,
-    Change,
+    ReconcilerAction,
     Setup,
+    WrittenFile,
     action_of,
     github_repository,
     is_plain_branch,
@@ -65,7 +65,7 @@ def read_setup(flags: Flags, root: Path) -> Setup:
         UsageError: A flag is wrong, or contradicts `reconciler.yaml`.
         InvalidError: `reconciler.yaml` is invalid.
     """
-    action = action_of(flags.action) if flags.action is not None else Action()
+    action = action_of(flags.action) if flags.action is not None else ReconcilerAction()
     config = load_config(root)
     described = _described(flags, config)
     git = Git(root)
@@ -183,7 +183,7 @@ class OtherWorkflow:
     action: str
 
 
-def other_workflows(changes: Iterable[Change], environment: str) -> Iterator[OtherWorkflow]:
+def other_workflows(changes: Iterable[WrittenFile], environment: str) -> Iterator[OtherWorkflow]:
     """Yield the kept workflows of the reconciler that aren't for `environment`."""
     for change in changes:
         if change.path in (APPLY_WORKFLOW, PLAN_WORKFLOW):

@@ -60,7 +60,7 @@ _READS_OF_ONE = 16
 _WITNESSES = 3
 
 
-class Look(Struct, frozen=True):
+class Observation(Struct, frozen=True):
     """Result of a look.
 
     Attributes:
@@ -88,7 +88,7 @@ def look(
     *,
     full: bool = False,
     full_after: timedelta | None = None,
-) -> Look:
+) -> Observation:
     """Read the claims and runs that matter to the desired jobs.
 
     Args:
@@ -111,17 +111,17 @@ def look(
     if summary is not None and not full and not is_old:
         observed = _short(ports, summary, announced, wanted, also)
         if observed is not None:
-            return Look(observed, stored, summary, full=False, announced=announced)
+            return Observation(observed, stored, summary, full=False, announced=announced)
     observed = observe(ports)
     known = {*wanted, *also, *announced_keys(announced)}
     notes = contradictions(summary, observed, known) if summary else []
     if summary is None and is_spoiled(stored, preface):
         notes.append("the summary of ended runs isn't of these claims, or can't be read: apply makes it anew")
-    return Look(observed, stored, summary, full=True, announced=announced, notes=tuple(notes))
+    return Observation(observed, stored, summary, full=True, announced=announced, notes=tuple(notes))
 
 
 def keep_summary(
-    ports: Ports, seen: Look, wanted: Wanted, also: Collection[str] = (), *, whole: bool = True
+    ports: Ports, seen: Observation, wanted: Wanted, also: Collection[str] = (), *, whole: bool = True
 ) -> None:
     """Write the summary after a look; do nothing if another process has written it since, or there is little.
 

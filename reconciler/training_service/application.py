@@ -55,8 +55,8 @@ from reconciler.training_service.state.records import JobRecord, Json, JsonObjec
 from reconciler.training_service.storage import batch
 from reconciler.training_service.storage.api import StorageApi
 from reconciler.training_service.storage.files import is_bucket_name
-from reconciler.training_service.storage.incoming import Uploads
 from reconciler.training_service.storage.public import LayeredObjects, PublicBuckets, set_public
+from reconciler.training_service.storage.upload_sessions import Uploads
 
 MAX_MESSAGE = 10 * 1024 * 1024
 """The size limit of JSON bodies in bytes; it doesn't apply to uploads."""

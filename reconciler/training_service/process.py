@@ -23,7 +23,7 @@ from reconciler.training_service.jobs.machines import gpu_ids, this_machine
 from reconciler.training_service.scheduler.supervisor import Supervisor
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import DatabaseError, Store
-from reconciler.training_service.storage.incoming import Uploads
+from reconciler.training_service.storage.upload_sessions import Uploads
 
 IDLE_SECONDS = 60.0
 

@@ -17,7 +17,7 @@ from waiting import PATIENCE
 
 from reconciler.base.listener import server
 from reconciler.base.listener.message import Admit, Request, Responder, Response
-from reconciler.base.listener.server import Limits, Listener
+from reconciler.base.listener.server import Listener, ListenerLimits
 
 MARK = (("X-Mark", "ours"),)
 
@@ -71,7 +71,7 @@ def test_an_answer_at_once_waits_for_no_request_that_is_being_answered() -> None
 def test_connections_of_one_turn_close_those_before_them_and_not_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Limits, "of_process", lambda: Limits(strangers=3, clients=8))
+    monkeypatch.setattr(ListenerLimits, "of_process", lambda: ListenerLimits(strangers=3, clients=8))
     begun, go_on = threading.Event(), threading.Event()
 
     def admit(head: Request) -> Response | Responder:

@@ -49,7 +49,7 @@ from reconciler.base.http import (
     retry_after,
 )
 from reconciler.base.http import send as sending
-from reconciler.base.http.connections import Connection, time_since_boot, write_request
+from reconciler.base.http.connections import HttpConnection, time_since_boot, write_request
 from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_response
 from reconciler.google.client import ApiError, ClientHttp
 from reconciler.google.credentials import Token
@@ -545,14 +545,14 @@ def test_all_kept_connections_that_the_server_closed_are_let_go_of(
     transport: DirectTransport, serve: Callable[..., RawServer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     meet = threading.Barrier(3)
-    closed: list[Connection] = []
-    close = Connection.close
+    closed: list[HttpConnection] = []
+    close = HttpConnection.close
 
-    def closing(connection: Connection) -> None:
+    def closing(connection: HttpConnection) -> None:
         closed.append(connection)
         close(connection)
 
-    monkeypatch.setattr(Connection, "close", closing)
+    monkeypatch.setattr(HttpConnection, "close", closing)
 
     def met(sock: socket.socket, request: Arrived) -> bool:
         if request.target != "/one":

@@ -37,7 +37,7 @@ from reconciler.operations.plan import plan_of, request_body, wanted_of
 from reconciler.operations.report import record_keys
 from reconciler.operations.watch.loop import FULL_AFTER as HOURLY
 from reconciler.pages.snapshot import snapshot
-from reconciler.pages.template import Content
+from reconciler.pages.template import PageContent
 from reconciler.submission.look import FULL_AFTER, look
 from reconciler.submission.observe import Observed
 from reconciler.submission.protocol import bound
@@ -149,7 +149,7 @@ class _Page:
         self._observed: Observed | None = None
 
     def __call__(self, session: Session, desired: Desired, *, full: bool) -> None:
-        content = Content(logs=True, env_values=True)
+        content = PageContent(logs=True, env_values=True)
         self._observed = snapshot(session, desired, content, {}, None if full else self._observed).observed
         assert self._observed, "claims and runs can be read"
 

@@ -15,7 +15,7 @@ from reconciler.model.job import LogEntry
 from reconciler.model.plan import Drift, DriftKind, Plan
 from reconciler.pages.folder import write_site
 from reconciler.pages.site import Pages, Site, row_key
-from reconciler.pages.template import Content
+from reconciler.pages.template import PageContent
 from tests.sites import TARGET, details_of, hostile_site, large_site, study_of
 
 LOOKS = [("light", 1400), ("dark", 360), ("light", 360), ("dark", 1400)]
@@ -49,7 +49,7 @@ def rich_site() -> Site:
         plan=plan,
         notes=["A note about something."],
         details={**dict(others), key: tuned, row_key(rows[1]): second},
-        content=Content(logs=True, env_values=True),
+        content=PageContent(logs=True, env_values=True),
     )
 
 

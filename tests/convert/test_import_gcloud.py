@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from reconciler.base.errors import InvalidError
-from reconciler.convert.importing.found import Found
-from reconciler.convert.importing.jobs import Importer, Plan, Source
+from reconciler.convert.importing.import_result import Found
+from reconciler.convert.importing.jobs import Importer, ImportPlan, ImportSource
 from reconciler.manifests import schemas
 from reconciler.model.canonical import canonical_spec
 
@@ -53,7 +53,7 @@ BUILT = {"cj-056", "cj-057", "cj-059", "cj-060", "cj-070"}
 NOT_BUILT = {"cj-071"}
 
 
-def imported(case: Json, root: Path) -> Plan:
+def imported(case: Json, root: Path) -> ImportPlan:
     """Import the command line of a case in a repository with its files."""
     (root / "reconciler.yaml").touch()
     for name, text in case.get("files", {}).items():
@@ -61,7 +61,9 @@ def imported(case: Json, root: Path) -> Plan:
         (root / name).write_text(text)
     environ = {"CLOUDSDK_CORE_PROJECT": case["project"], **case.get("env", {})}
     found = Found(1, case["argv"], environ=environ, stdin=case.get("stdin"))
-    return Importer(root, root, root / "jobs", {}).plan([Source("the command line", root, found=[found])])
+    return Importer(root, root, root / "jobs", {}).plan(
+        [ImportSource("the command line", root, found=[found])]
+    )
 
 
 def canonical(kind: tuple[str, str], spec: Json) -> Json:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.convert.importing.manifest import Imported, document, text_of
-from reconciler.convert.importing.marks import SourceError, shown, without_marks
+from reconciler.convert.importing.placeholders import SourceError, shown, without_marks
 from reconciler.convert.importing.shell import ShellState, read_shell
 from reconciler.convert.importing.sources import read_source
 from reconciler.manifests.yaml_load import load_documents

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from reconciler.base.errors import InvalidError
-from reconciler.convert.importing.found import Found
-from reconciler.convert.importing.jobs import Importer, Plan, Source
+from reconciler.convert.importing.import_result import Found
+from reconciler.convert.importing.jobs import Importer, ImportPlan, ImportSource
 from reconciler.packaging.sdist import build_sdist
 from reconciler.packaging.source_tree import read_source_tree
 
@@ -37,7 +37,7 @@ MORE = {
 OF_BUILDS = {"PKG-INFO", "setup.cfg", "setup.py", "MANIFEST.in", "README.md", "pyproject.toml"}
 
 
-def imported(scenario: Json, root: Path, output: str = "manifests/jobs") -> Plan:
+def imported(scenario: Json, root: Path, output: str = "manifests/jobs") -> ImportPlan:
     (root / "reconciler.yaml").touch()
     for name, text in scenario["files"].items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def imported(scenario: Json, root: Path, output: str = "manifests/jobs") -> Plan
     working = root / scenario["cwd"]
     found = Found(1, scenario["argv"])
     importer = Importer(root, working, root / output, {"runtimeVersion": "2.11"})
-    return importer.plan([Source("the command line", working, found=[found])])
+    return importer.plan([ImportSource("the command line", working, found=[found])])
 
 
 def staged(folder: Path, root: Path) -> set[str]:

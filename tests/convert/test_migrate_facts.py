@@ -12,10 +12,10 @@ import pytest
 
 from reconciler.base.diagnostics import WARNING
 from reconciler.convert.importing.manifest import tidy, yaml_text
-from reconciler.convert.migrating.report import Row
+from reconciler.convert.migrating.report import FieldRow
 from reconciler.convert.migrating.rewrite import Converted, convert
 from reconciler.convert.migrating.rules import rules
-from reconciler.manifests.examine import examine
+from reconciler.manifests.diagnose import diagnose
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.training_images import (
@@ -75,7 +75,7 @@ def errors(found: Converted) -> list[str]:
     }
     data = yaml_text(manifest).encode()
     file = ManifestFile("job.yaml", "/tide/job.yaml", len(data))
-    result = examine(file, data, frozenset(), lambda file, path: package_folder(Path(file.place), path))
+    result = diagnose(file, data, frozenset(), lambda file, path: package_folder(Path(file.place), path))
     result.check(Path("/tide"))
     return [problem.message for problem in result.problems if problem.level != WARNING]
 
@@ -468,7 +468,7 @@ def test_field_has_this_verdict_and_place(fact: Json) -> None:
     assert errors(found) == []
 
 
-def _row(found: Converted, source: str, target: str) -> Row:
+def _row(found: Converted, source: str, target: str) -> FieldRow:
     rows = [row for row in found.report.rows if row.source == source or row.source.startswith(f"{source},")]
     # Two rows tell of new variables, and each parameter has rows of its own.
     if source == "(new)":

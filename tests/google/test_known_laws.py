@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from reconciler.manifests.checked_files import DEFAULT_POLICY, CheckedDocument, CheckedFile, digest_of
-from reconciler.manifests.examine import ExaminedFile, examine
+from reconciler.manifests.diagnose import DiagnosedFile, diagnose
 from reconciler.manifests.fast_validate import check_files
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import PackageFolder
@@ -35,13 +35,13 @@ def known_file(data: bytes, filled: frozenset[str] = frozenset()) -> CheckedFile
     return check_files({digest_of(data): data}, filled).get(digest_of(data))
 
 
-def looked_at_closely(data: bytes, filled: frozenset[str]) -> ExaminedFile:
+def looked_at_closely(data: bytes, filled: frozenset[str]) -> DiagnosedFile:
     """A file as the close look sees it; packages aside, which other files decide about."""
 
     def folder_of(file: ManifestFile, written: str) -> PackageFolder:
         return PackageFolder(Path(file.place), written, Path("/repository"))
 
-    found = examine(NO_FILE, data, filled, folder_of)
+    found = diagnose(NO_FILE, data, filled, folder_of)
     for job in found.jobs:
         job.package = None
     found.check(Path("/repository"))

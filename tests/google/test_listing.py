@@ -11,14 +11,14 @@ from msgspec import Meta, Struct
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpResponse, NoAnswerError
 from reconciler.google.client import ApiError
-from reconciler.google.listing import RESTARTS, Pages, listing
+from reconciler.google.listing import RESTARTS, RecordPages, listing
 
 
 class Item(Struct):
     name: Annotated[str, Meta(min_length=1)]
 
 
-PAGES = Pages("items", Item)
+PAGES = RecordPages("items", Item)
 
 
 class Service:

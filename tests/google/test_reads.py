@@ -36,7 +36,7 @@ from reconciler.google.client import (
     address,
     object_of,
 )
-from reconciler.google.listing import Pages
+from reconciler.google.listing import RecordPages
 
 ROOTS = {
     "aiplatform": "https://us-central1-aiplatform.googleapis.com/",
@@ -215,7 +215,7 @@ LIKELY = st.fixed_dictionaries(
         "metadata": ANY | st.dictionaries(st.sampled_from(["claim", "genesis", "x"]), st.text(max_size=5)),
     },
 )
-PAGES: list[Pages[Any]] = [*vertex_ai._PAGES.values(), ai_platform._PAGES, object_store._PAGES]
+PAGES: list[RecordPages[Any]] = [*vertex_ai._PAGES.values(), ai_platform._PAGES, object_store._PAGES]
 
 
 @given(
@@ -225,7 +225,7 @@ PAGES: list[Pages[Any]] = [*vertex_ai._PAGES.values(), ai_platform._PAGES, objec
     data=st.data(),
 )
 def test_a_page_is_read_the_same_whichever_road_it_takes(
-    pages: Pages[Any], items: list[Any], token: Any, data: st.DataObject
+    pages: RecordPages[Any], items: list[Any], token: Any, data: st.DataObject
 ) -> None:
     said = data.draw(
         st.sampled_from([{pages.items: items}, {pages.items: items, "nextPageToken": token}, {}])
@@ -234,16 +234,16 @@ def test_a_page_is_read_the_same_whichever_road_it_takes(
     assert outcome(lambda: quickly(pages, body)) == outcome(lambda: slowly(pages, body))
 
 
-def quickly(pages: Pages[Any], body: bytes) -> tuple[dict[str, Any], str]:
+def quickly(pages: RecordPages[Any], body: bytes) -> tuple[dict[str, Any], str]:
     return pages.read(body)
 
 
-def slowly(pages: Pages[Any], body: bytes) -> tuple[dict[str, Any], str]:
+def slowly(pages: RecordPages[Any], body: bytes) -> tuple[dict[str, Any], str]:
     return pages._read_leniently(object_of(body))
 
 
 def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pages, "_read_leniently", lambda *_: pytest.fail("the slow road"))
+    monkeypatch.setattr(RecordPages, "_read_leniently", lambda *_: pytest.fail("the slow road"))
     job = {
         "name": "n",
         "displayName": "d",

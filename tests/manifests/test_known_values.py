@@ -139,7 +139,7 @@ def test_checked_file_keeps_its_warnings_and_is_not_examined_again(
     value = doubtful(tmp_path)
     checked = CheckedFiles()
     first = check(tmp_path, checked)
-    monkeypatch.setattr("reconciler.manifests.examine.examine", None)
+    monkeypatch.setattr("reconciler.manifests.diagnose.diagnose", None)
     assert check(tmp_path, checked) == first
     # The same content elsewhere has its own path.
     (tmp_path / "jobs" / "a.yaml").unlink()

@@ -26,7 +26,7 @@ from reconciler.model.plan import DesiredJob, DriftKind, Plan
 from reconciler.model.ports import NotSent, Refused, Unknown
 from reconciler.operations.execute import Applier
 from reconciler.planning import attempts as attempts_of
-from reconciler.planning.outcome import Outcome, Standing, Status
+from reconciler.planning.outcome import Outcome, Status, SubmitProgress
 from reconciler.planning.planner import make_plan
 from reconciler.submission import claims_upkeep
 from reconciler.submission.claims_upkeep import record_cancel
@@ -205,7 +205,7 @@ def test_many_unknown_outcomes_are_waited_for_at_once(outside: Outside) -> None:
 
 
 def test_how_far_they_have_come_is_told(outside: Outside) -> None:
-    seen: list[Standing] = []
+    seen: list[SubmitProgress] = []
     outside.jobs.answers = ["", Refused(400, "INVALID_ARGUMENT", "no"), "lost"]
     outside.jobs.hidden.add("projects/acme/locations/here/customJobs/2")
     ports = replace(outside.ports, bounds=replace(BOUNDS, pace=2.0))

@@ -16,7 +16,7 @@ from reconciler.cli import progress
 from reconciler.cli.progress import submitting
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1
-from reconciler.planning.outcome import Standing
+from reconciler.planning.outcome import SubmitProgress
 
 
 class Terminal(io.StringIO):
@@ -39,7 +39,7 @@ def test_a_log_gets_a_line_for_every_fifty() -> None:
     out = io.StringIO()
     with submitting(arguments(), out) as listener:
         for done in range(121):
-            listener(Standing(120, done, failed=done // 60))
+            listener(SubmitProgress(120, done, failed=done // 60))
     assert out.getvalue() == "submitted 50 of 120\nsubmitted 100 of 120, 1 failed\n"
 
 
@@ -47,7 +47,7 @@ def test_a_log_gets_a_line_for_thirty_seconds_in_which_something_was_done() -> N
     lines, clock = list[str](), Clock()
     counted = progress._CountedLines(lines.append, clock)
     for clock.now, done in [(10.0, 0), (29.0, 1), (40.0, 1), (40.0, 2), (69.0, 3), (70.0, 4), (200.0, 4)]:
-        counted(Standing(9, done, left=9.0 - done))
+        counted(SubmitProgress(9, done, left=9.0 - done))
     assert lines == [
         "submitted 1 of 9, at least 0:00:08 left",
         "submitted 4 of 9, at least 0:00:05 left",
@@ -61,7 +61,7 @@ def test_a_log_gets_a_line_for_thirty_seconds_in_which_something_was_done() -> N
 def test_few_are_told_in_the_outcomes_only(settings: Any, stream: io.StringIO) -> None:
     with submitting(arguments(**settings), stream) as listener:
         for done in range(4):
-            listener(Standing(3, done))
+            listener(SubmitProgress(3, done))
     assert stream.getvalue() == ""
 
 
@@ -85,13 +85,13 @@ def test_a_bar_is_for_terminals(
 def test_on_a_terminal_the_bar_begins_with_the_first_submission_and_ends() -> None:
     with submitting(arguments(), Terminal()) as listener:
         assert isinstance(listener, progress._Bar)
-        listener(Standing(0))
+        listener(SubmitProgress(0))
         assert listener._live is None
-        listener(Standing(2))
+        listener(SubmitProgress(2))
         live = listener._live
         assert live is not None
         assert live.is_started
-        listener(Standing(2, 1))
+        listener(SubmitProgress(2, 1))
         assert listener._live is live
     assert not live.is_started
 
@@ -105,7 +105,7 @@ def shown(bar: progress._Bar) -> list[str]:
 def test_the_bar_says_what_is_done_and_what_is_waited_for() -> None:
     clock = Clock()
     bar = progress._Bar(clock)
-    bar._standing = Standing(300, 150, failed=1, open=2, held=30.0, left=180.0)
+    bar._standing = SubmitProgress(300, 150, failed=1, open=2, held=30.0, left=180.0)
     first, second = shown(bar)
     assert first.startswith("━" * 15)
     assert first.endswith("submitted 150 of 300")

@@ -48,8 +48,8 @@ from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import (
     FolderWatcher,
     KeptSettings,
+    LocalFiles,
     WatchedFolder,
-    WorkTree,
     watched_places,
 )
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
@@ -206,7 +206,7 @@ class TestFolderWatcher:
         assert turn.jobs is not None
         (job,) = turn.jobs
         wakes = Wakes()
-        tree = WorkTree(commands.root, os.environ, "prod", files, wakes, told.reporter)
+        tree = LocalFiles(commands.root, os.environ, "prod", files, wakes, told.reporter)
         tree.follow([job])
         assert wakes.wait(0) is False
         (commands.root / "code").mkdir()

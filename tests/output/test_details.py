@@ -18,7 +18,7 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.details import (
     Goal,
     JobDetails,
-    Links,
+    JobLinks,
     MetricsFile,
     Output,
     OutputFile,
@@ -78,7 +78,7 @@ def hostile_details(text: str) -> JobDetails:
         output=Output(f"gs://{text}", "", (OutputFile(text, 10**15),), is_complete=False),
         metrics=(MetricsFile(text, {text: 0.5}),),
         study=Study((Goal(text, is_maximum=True),), trials, 2),
-        links=Links(text, "", text),
+        links=JobLinks(text, "", text),
         manifest=ManifestPlace(text, 3, "changed"),
         log=(LogEntry(text, "ERROR", text, replica=text), LogEntry("", text, text, trial=text)),
         unread={"metrics": text, "claim": text},
@@ -102,7 +102,7 @@ def test_whatever_others_write_is_inert_and_fits_the_width(text: str, width: int
 
 
 def test_a_wrapped_line_begins_with_no_command() -> None:
-    text = details_text(replace(DONE, links=Links("x" * 26 + " ::error::no")), NOW, 40)
+    text = details_text(replace(DONE, links=JobLinks("x" * 26 + " ::error::no")), NOW, 40)
     assert row(text, "See")[:2] == ["x" * 26, "\\x3a:error::no"]
 
 

@@ -16,7 +16,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.model.cause import RERUN, Cause, CauseClass
 from reconciler.model.diff import FileChange, diff
 from reconciler.model.job import State
-from reconciler.model.plan import Action, Change, Drift, DriftKind, Plan, Stuck, Target
+from reconciler.model.plan import Action, Change, Drift, DriftKind, NotDone, Plan, Target
 from reconciler.output.json import validation_json
 from reconciler.output.markdown import plan_markdown
 from reconciler.output.review import earlier_spec
@@ -94,14 +94,14 @@ def test_a_plan_with_nothing_to_do_says_so() -> None:
 
 
 def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
-    rows = [replace(CHANGE, action=Action.NONE, stuck=stuck, reason=f"why {stuck}") for stuck in Stuck]
+    rows = [replace(CHANGE, action=Action.NONE, stuck=stuck, reason=f"why {stuck}") for stuck in NotDone]
     text = plan_text(plan(*rows, replace(CHANGE, action=Action.NONE, reason="succeeded")))
     assert text.splitlines()[-1] == (
         "Nothing to do: 8 jobs (1 failed, 1 cancelled, 1 deleted outside, 1 given up, 1 already ran, "
         "1 unreadable, 1 suspended)."
     )
     shown = [line.strip() for line in text.splitlines() if "why" in line or "succeeded" in line]
-    assert shown == [f"why {stuck}" for stuck in Stuck]
+    assert shown == [f"why {stuck}" for stuck in NotDone]
 
 
 def test_a_job_that_is_submitted_again_after_its_cancel_is_shown_and_not_called_up_to_date() -> None:
@@ -113,7 +113,7 @@ def test_a_job_that_is_submitted_again_after_its_cancel_is_shown_and_not_called_
 
 
 def test_plan_names_the_job_in_the_command_that_runs_it_again() -> None:
-    failed = replace(CHANGE, action=Action.NONE, stuck=Stuck.FAILED, reason=f"failed; {RERUN}")
+    failed = replace(CHANGE, action=Action.NONE, stuck=NotDone.FAILED, reason=f"failed; {RERUN}")
     assert "      failed; run it again with `reconciler rerun census`" in plan_text(plan(failed)).splitlines()
     assert "reconciler rerun census" in plan_markdown(plan(failed))
 
@@ -148,7 +148,7 @@ def test_bounds_of_an_integer_are_shown_as_numbers() -> None:
 
 
 def test_a_suspended_job_is_shown_where_something_of_it_goes_on() -> None:
-    resting = replace(CHANGE, action=Action.NONE, stuck=Stuck.SUSPENDED, reason="suspended")
+    resting = replace(CHANGE, action=Action.NONE, stuck=NotDone.SUSPENDED, reason="suspended")
     running = replace(resting, reason="suspended; its run continues: running")
     text = plan_text(plan(resting, running))
     assert [line.strip() for line in text.splitlines() if line.startswith("      ")] == [running.reason]

@@ -23,7 +23,7 @@ from reconciler.model.details import Goal, Study, Trial, Workers
 from reconciler.model.job import LogEntry, State
 from reconciler.pages.charts import axis_of, figures
 from reconciler.pages.site import MOST_LABELS, Pages
-from reconciler.pages.template import Content, address, safe_link
+from reconciler.pages.template import PageContent, address, safe_link
 from reconciler.planning.outcome import Condition
 from tests.base.test_inert import ACTED_ON, texts
 from tests.sites import details_of, hostile_site, large_site, row_of, site_of, study_of
@@ -176,7 +176,7 @@ def test_variables_show_their_names_alone_unless_values_are_wanted() -> None:
     without = "".join(pages_of(Pages(site)).values())
     assert "swordfish" not in without
     assert "MODE" in without
-    shown = "".join(pages_of(Pages(replace(site, content=Content(env_values=True)))).values())
+    shown = "".join(pages_of(Pages(replace(site, content=PageContent(env_values=True)))).values())
     assert "MODE=swordfish" in shown
 
 
@@ -187,7 +187,7 @@ def test_secrets_are_hidden_even_with_values() -> None:
         "args": ["--password=hunter2hunter2"],
     }
     failed = row_of(2, State.FAILED, cause=None, error="GET https://u:sesame99@host failed")
-    site = site_of([row, failed], content=Content(logs=True, env_values=True))
+    site = site_of([row, failed], content=PageContent(logs=True, env_values=True))
     site = replace(site, details={**site.details, (row.job_name, row.resource): details_of(row, spec=spec)})
     made = "".join(pages_of(Pages(site)).values())
     assert "x7Kp2mQ9vL4nR8sT" not in made
@@ -202,12 +202,12 @@ def test_the_log_is_shown_only_on_request() -> None:
     details = details_of(row, log=(entry,))
     site = replace(site_of([row]), details={(row.job_name, row.resource): details})
     assert "epoch 3" not in "".join(pages_of(Pages(site)).values())
-    shown = pages_of(Pages(replace(site, content=Content(logs=True))))
+    shown = pages_of(Pages(replace(site, content=PageContent(logs=True))))
     assert f"{at[:19]} epoch 3 &lt;done&gt;" in "".join(shown.values())
 
 
 def test_times_are_in_the_chosen_zone_with_utc_in_the_element() -> None:
-    content = Content(zone=timezone(timedelta(hours=2)), zone_name="Somewhere")
+    content = PageContent(zone=timezone(timedelta(hours=2)), zone_name="Somewhere")
     made = pages_of(Pages(site_of([row_of(1)], content=content)))["index.html"]
     assert (
         '<time datetime="2026-01-02T11:50:00Z" title="2026-01-02 13:50:00 Somewhere">2026-01-02 13:50</time>'
@@ -237,7 +237,7 @@ def test_bars_of_any_times_stay_within_the_timeline(
         (row.job_name, row.resource): details_of(row, prepare_time=prepared)
         for row, (_, _, _, prepared) in zip(rows, times, strict=True)
     }
-    content = Content(zone=timezone(timedelta(hours=hours)), zone_name="Z")
+    content = PageContent(zone=timezone(timedelta(hours=hours)), zone_name="Z")
     made = pages_of(Pages(site_of(rows, details=details, content=content)))
     drawn = re.findall(r'<rect class="\w+" x="([^"]+)%" y="\d+" width="([^"]+)%"', "".join(made.values()))
     for x, width in drawn:

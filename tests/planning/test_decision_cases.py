@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.manifest import ML_V1
-from reconciler.model.plan import Action, Stuck
+from reconciler.model.plan import Action, NotDone
 from tests.planning import GOOGLE, bound_to, claim_on, only, plan, run_of, wanted
 
 JOB = wanted()
@@ -19,7 +19,7 @@ SECOND = claim_on(JOB, ClaimState.PENDING, 2)
 
 def test_an_attempt_that_is_not_wanted_any_more_is_not_sent_again() -> None:
     change = only(plan([wanted(attempts=1)], [FAILED], [FIRST, SECOND]))
-    assert (change.action, change.attempt, change.stuck) == (Action.NONE, 2, Stuck.FAILED)
+    assert (change.action, change.attempt, change.stuck) == (Action.NONE, 2, NotDone.FAILED)
     assert change.reason == 'attempt 2 is no longer needed: "attempts" is 1'
     assert only(plan([wanted(attempts=2)], [FAILED], [FIRST, SECOND])).action is Action.RETRY
 

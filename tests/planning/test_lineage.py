@@ -14,8 +14,8 @@ from reconciler.model.job import State
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import (
     CommitTree,
-    Content,
     Lineage,
+    WantedContent,
     bringers,
     known_lineage,
     lineage_of,
@@ -28,10 +28,10 @@ BASE, FIRST, SECOND, HEAD = (letter * 40 for letter in "0abf")
 
 def tree(sha: str, *jobs: str, problem: str = "", invalid: tuple[str, ...] = ()) -> CommitTree:
     """Return a commit whose jobs are written as `name:content` or `name:content:attempts`, a file each."""
-    files: dict[str, tuple[Content, ...] | None] = dict.fromkeys(invalid)
+    files: dict[str, tuple[WantedContent, ...] | None] = dict.fromkeys(invalid)
     for job in jobs:
         name, content, *attempts = job.split(":")
-        files[name] = (Content(name, (f"{name}-{content}",), int(attempts[0]) if attempts else 1),)
+        files[name] = (WantedContent(name, (f"{name}-{content}",), int(attempts[0]) if attempts else 1),)
     return CommitTree(sha, files, problem)
 
 
@@ -70,14 +70,16 @@ def test_fewer_attempts_bring_nothing() -> None:
 
 
 def test_renamed_file_and_changed_dash_bring_nothing() -> None:
-    moved = CommitTree(HEAD, {"elsewhere": (Content("a_b", ("a-b-1",)),)})
-    before = CommitTree(BASE, {"a": (Content("a-b", ("a-b-1",)),)})
+    moved = CommitTree(HEAD, {"elsewhere": (WantedContent("a_b", ("a-b-1",)),)})
+    before = CommitTree(BASE, {"a": (WantedContent("a-b", ("a-b-1",)),)})
     assert lineage_of([before, moved]).own == frozenset()
 
 
 def test_content_with_an_earlier_key_is_the_same() -> None:
-    old = CommitTree(BASE, {"a": (Content("a", ("old",)),)})
-    assert lineage_of([old, CommitTree(HEAD, {"a": (Content("a", ("new", "old")),)})]).own == frozenset()
+    old = CommitTree(BASE, {"a": (WantedContent("a", ("old",)),)})
+    assert (
+        lineage_of([old, CommitTree(HEAD, {"a": (WantedContent("a", ("new", "old")),)})]).own == frozenset()
+    )
 
 
 def test_invalid_manifest_keeps_the_jobs_of_the_commit_before() -> None:
@@ -129,7 +131,7 @@ JOB = wanted()
 
 def test_record_of_the_commit_before_tells_its_contents_where_git_cannot() -> None:
     record = CommitRecord(BASE, NOW, 1, {"census": WantedJob(keys_of(JOB))})
-    here = CommitTree(HEAD, {"": (Content("census", keys_of(JOB), 9), Content("trees", ("t",)))})
+    here = CommitTree(HEAD, {"": (WantedContent("census", keys_of(JOB), 9), WantedContent("trees", ("t",)))})
     assert lineage_of([tree_of_record(record), here]).own == {"trees"}
 
 

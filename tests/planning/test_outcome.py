@@ -12,7 +12,7 @@ from reconciler.model.job import COMMIT, KEY, State
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import job_name
 from reconciler.model.plan import Action, Change, DesiredJob
-from reconciler.planning.outcome import JobStatus, Outcome, Standing, Status, failed
+from reconciler.planning.outcome import JobStatus, Outcome, Status, SubmitProgress, failed
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
 
@@ -300,5 +300,5 @@ def test_failed_change_has_the_error_without_its_full_stop_before_the_hint() -> 
 
 
 def test_progress_begins_with_no_submission_done() -> None:
-    begun = Standing(2)
+    begun = SubmitProgress(2)
     assert (begun.done, begun.failed, begun.open, begun.details) == (0, 0, 0, "")

@@ -15,7 +15,7 @@ from reconciler.model.claim import Claim, ClaimState, rerun_digest
 from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, ErrorInfo, State, labels_digest
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
-from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan, Stuck
+from reconciler.model.plan import Action, DesiredJob, DriftKind, NotDone, Plan
 from reconciler.planning import decide
 from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.comparison import predecessors
@@ -63,7 +63,7 @@ def known(job: DesiredJob, *states: State) -> tuple[list[ActualJob], list[Claim]
 
 
 # What a claim of the first attempt, and the run of it if there is one, lead to.
-CASES: list[tuple[dict[str, Any] | None, State | None, Action, str, Stuck | None]] = [
+CASES: list[tuple[dict[str, Any] | None, State | None, Action, str, NotDone | None]] = [
     (None, None, Action.SUBMIT, "new", None),
     *(
         (None, state, Action.SUBMIT, "found without a claim: adopted if it is the same job", None)
@@ -74,11 +74,11 @@ CASES: list[tuple[dict[str, Any] | None, State | None, Action, str, Stuck | None
     ({}, State.RUNNING, Action.NONE, "running", None),
     ({}, State.CANCELLING, Action.NONE, "cancelling", None),
     ({}, State.SUCCEEDED, Action.NONE, "succeeded", None),
-    ({}, State.CANCELLED, Action.NONE, f"cancelled; {RERUN}", Stuck.CANCELLED),
-    ({}, None, Action.NONE, f"deleted outside; {RERUN}", Stuck.DELETED),
-    ({"gone": True}, None, Action.NONE, f"deleted outside; {RERUN}", Stuck.DELETED),
+    ({}, State.CANCELLED, Action.NONE, f"cancelled; {RERUN}", NotDone.CANCELLED),
+    ({}, None, Action.NONE, f"deleted outside; {RERUN}", NotDone.DELETED),
+    ({"gone": True}, None, Action.NONE, f"deleted outside; {RERUN}", NotDone.DELETED),
     ({"ended": State.SUCCEEDED}, None, Action.NONE, f"succeeded; {GONE}", None),
-    ({"ended": State.CANCELLED}, None, Action.NONE, f"cancelled; {GONE}; {RERUN}", Stuck.CANCELLED),
+    ({"ended": State.CANCELLED}, None, Action.NONE, f"cancelled; {GONE}; {RERUN}", NotDone.CANCELLED),
     ({"state": PENDING}, None, Action.SUBMIT, UNKNOWN.format("again"), None),
     (
         {"state": PENDING, "credential_expiry": NOON},
@@ -117,14 +117,14 @@ CASES: list[tuple[dict[str, Any] | None, State | None, Action, str, Stuck | None
         f"a clash; {RESOLVE}",
         None,
     ),
-    ({"state": HELD, "given_up": True}, None, Action.NONE, f"given up; {RERUN}", Stuck.GIVEN_UP),
+    ({"state": HELD, "given_up": True}, None, Action.NONE, f"given up; {RERUN}", NotDone.GIVEN_UP),
 ]
 
 
 @pytest.mark.fault(23, 25)
 @pytest.mark.parametrize(("fields", "state", "action", "reason", "stuck"), CASES)
 def test_what_is_known_of_the_first_attempt_decides(
-    fields: dict[str, Any] | None, state: State | None, action: Action, reason: str, stuck: Stuck | None
+    fields: dict[str, Any] | None, state: State | None, action: Action, reason: str, stuck: NotDone | None
 ) -> None:
     claims = [] if fields is None else [claim_on(JOB, **fields)]
     runs = [] if state is None else [run_of(JOB, state)]
@@ -210,7 +210,7 @@ def test_a_failure_counts_that_a_bound_claim_remembers(
 
 def test_a_forgotten_failure_without_attempts_left_says_both() -> None:
     change = only(plan([wanted()], [], [claim_on(wanted(), ended=State.FAILED)]))
-    assert (change.reason, change.stuck) == (f"failed; {GONE}; {MORE}", Stuck.FAILED)
+    assert (change.reason, change.stuck) == (f"failed; {GONE}; {MORE}", NotDone.FAILED)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_suspended_job_is_left_alone_whatever_is_known_of_it(
     elif claim_state is HELD:
         goes_on = "; odd"
     said = f"suspended{goes_on}"
-    assert (change.action, change.reason, change.stuck) == (Action.NONE, said, Stuck.SUSPENDED)
+    assert (change.action, change.reason, change.stuck) == (Action.NONE, said, NotDone.SUSPENDED)
     assert (change.attempt, change.key) == (1, label_of(job.identity))
     assert change.actual == (runs[0] if runs else None)
     assert found.drift == ()
@@ -428,14 +428,14 @@ def test_a_job_with_a_run_of_its_own_content_has_no_predecessor_whatever_ran_bef
 @pytest.mark.parametrize(
     ("state", "stuck"),
     [
-        (State.SUCCEEDED, Stuck.REVERTED),
-        (State.FAILED, Stuck.FAILED),
-        (State.CANCELLED, Stuck.CANCELLED),
+        (State.SUCCEEDED, NotDone.REVERTED),
+        (State.FAILED, NotDone.FAILED),
+        (State.CANCELLED, NotDone.CANCELLED),
     ],
 )
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_a_revert_to_content_that_ran_does_not_run_again_and_says_how_to(
-    state: State, stuck: Stuck, forgotten: bool
+    state: State, stuck: NotDone, forgotten: bool
 ) -> None:
     first, second = wanted(content="a"), wanted(content="b")
     old, new = run_of(first, state, number=1), run_of(second, State.SUCCEEDED, number=2)

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import Problem
 from reconciler.model.diff import Comparison, FieldChange
 from reconciler.model.manifest import ML_V1
-from reconciler.model.plan import Action, Change, DesiredJob, Edit, Plan, Stuck
+from reconciler.model.plan import Action, Change, DesiredJob, Edit, NotDone, Plan
 from reconciler.planning.proposal import only_of, propose
 from reconciler.planning.settings_changes import changed_settings, decides
 from tests.planning import GOOGLE, LOCAL, wanted
@@ -129,7 +129,7 @@ def test_nothing_is_cancelled_for_a_job_that_isnt_submitted() -> None:
     assert (found.edit, found.action, found.stuck) == (
         Edit.CHANGED,
         Action.NONE,
-        Stuck.SUSPENDED,
+        NotDone.SUSPENDED,
     )
     assert found.fields
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from reconciler.model.claim import BY_COMMAND, Claim, ClaimState, by_apply
 from reconciler.model.job import ActualJob, ErrorInfo, State
-from reconciler.model.plan import Action, Change, Stuck
+from reconciler.model.plan import Action, Change, NotDone
 from tests.planning import GOOGLE, LIVE, LOCAL, bound_to, claim_on, only, plan, run_of, wanted
 
 JOB = wanted()
@@ -58,14 +58,14 @@ def test_a_run_that_the_service_has_dropped_comes_back_by_its_claim() -> None:
 @pytest.mark.parametrize("reason", [BY_COMMAND, EARLIER, REPAIR, ""])
 def test_what_a_person_or_an_earlier_version_or_a_repair_cancelled_stays_cancelled(reason: str) -> None:
     change = change_of(stopped(reason=reason))
-    assert (change.action, change.stuck, change.stopped) == (Action.NONE, Stuck.CANCELLED, False)
+    assert (change.action, change.stuck, change.stopped) == (Action.NONE, NotDone.CANCELLED, False)
 
 
 def test_a_reason_counts_for_the_run_that_the_claim_names_alone() -> None:
     run, claim = stopped()
     other = replace(run, resource=f"{run.resource}0", cancelled=None)
     change = only(plan([JOB], [other], [replace(claim, resource="projects/1/locations/l/customJobs/9")]))
-    assert (change.action, change.stuck) == (Action.NONE, Stuck.CANCELLED)
+    assert (change.action, change.stuck) == (Action.NONE, NotDone.CANCELLED)
 
 
 @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
@@ -80,7 +80,7 @@ def test_content_comes_back_three_times_without_a_person() -> None:
     change = change_of(*pairs)
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 4, 3)
     change = change_of(*pairs, stopped(4))
-    assert (change.action, change.stuck, change.reason) == (Action.NONE, Stuck.CANCELLED, TOO_OFTEN)
+    assert (change.action, change.stuck, change.reason) == (Action.NONE, NotDone.CANCELLED, TOO_OFTEN)
     # Also where the service has dropped the runs.
     assert change_of(*((None, claim) for _, claim in [*pairs, stopped(4)])).reason == TOO_OFTEN
 
@@ -91,16 +91,16 @@ def test_failures_between_count_as_attempts_and_not_as_returns() -> None:
     change = change_of(failed(1), stopped(2), attempts=2)
     assert (change.action, change.attempt, change.stopped) == (Action.RETRY, 3, True)
     change = change_of(stopped(1), failed(2), attempts=1)
-    assert (change.action, change.stuck) == (Action.NONE, Stuck.FAILED)
+    assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
 
 
 def test_content_does_not_come_back_when_attempts_was_lowered_to_what_failed() -> None:
     change = change_of(failed(1), stopped(2), attempts=1)
-    assert (change.action, change.stuck) == (Action.NONE, Stuck.FAILED)
+    assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
     assert change.reason == f'{REASON}; raise "attempts" or run it again with `reconciler rerun`'
     run = run_of(JOB, State.CANCELLING, 2, number=2)
     change = change_of(failed(1), (run, bound_to(JOB, run, 2, error=REASON)), attempts=1)
-    assert (change.stuck, change.is_awaited) == (Stuck.FAILED, False)
+    assert (change.stuck, change.is_awaited) == (NotDone.FAILED, False)
     assert change.reason == 'cancelling; raise "attempts" or run it again with `reconciler rerun`'
 
 
@@ -118,7 +118,7 @@ def test_failed_set_ups_on_both_sides_of_a_stop_are_counted_apart() -> None:
 
 def test_suspended_content_does_not_come_back() -> None:
     change = change_of(stopped(), suspend=True)
-    assert (change.action, change.stuck) == (Action.NONE, Stuck.SUSPENDED)
+    assert (change.action, change.stuck) == (Action.NONE, NotDone.SUSPENDED)
 
 
 @pytest.mark.parametrize("state", LIVE)
@@ -202,6 +202,6 @@ def test_no_history_leads_to_more_returns_and_attempts_than_permitted(ends: list
         assert returns <= 3
         assert ends.count("failed") < attempts
     elif ends.count("failed") >= attempts:
-        assert change.stuck is Stuck.FAILED
+        assert change.stuck is NotDone.FAILED
     else:
-        assert (ends[-1], change.stuck) == ("stopped", Stuck.CANCELLED)
+        assert (ends[-1], change.stuck) == ("stopped", NotDone.CANCELLED)

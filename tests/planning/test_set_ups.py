@@ -13,14 +13,14 @@ from msgspec.structs import replace
 from reconciler.model.cause import entry_digest
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import ActualJob, ErrorInfo, State
-from reconciler.model.plan import Action, Change, Occasion, Stuck
+from reconciler.model.plan import Action, Change, NotDone, Trigger
 from reconciler.training_service.jobs import images
 from tests.planning import GOOGLE, bound_to, claim_on, only, plan, run_of, wanted
 
 JOB = wanted()
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
 ENTRY = {"python": "3.11", "requirements": ["pandas==2.2.3"]}
-BY_HAND = Occasion(by_hand=True)
+BY_HAND = Trigger(by_hand=True)
 
 
 def unstarted(attempt: int = 1, *, entry: str = "", **fields: Any) -> ActualJob:
@@ -39,7 +39,7 @@ def bound(*runs: ActualJob) -> list[Claim]:
     return [bound_to(JOB, run, attempt) for attempt, run in enumerate(runs, 1)]
 
 
-def change_of(*runs: ActualJob, occasion: Occasion | None = None, **reconcile: Any) -> Change:
+def change_of(*runs: ActualJob, occasion: Trigger | None = None, **reconcile: Any) -> Change:
     return only(plan([wanted(**reconcile)], runs, bound(*runs), occasion=occasion))
 
 
@@ -73,14 +73,14 @@ def test_an_attempt_that_also_failed_under_an_older_version_of_the_hash_is_used_
     known = {"resource": trained.resource, "ended": State.FAILED}
     claims = [*bound(unstarted()), claim_on(job, identity=old, **known)]
     change = only(plan([job], [unstarted(), trained], claims, occasion=BY_HAND))
-    assert (change.action, change.stuck) == (Action.NONE, Stuck.FAILED)
+    assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
 
 
 def test_three_tries_are_the_most_that_follow_each_other() -> None:
     runs = [unstarted(1), unstarted(2)]
     assert (change_of(*runs).action, change_of(*runs).attempt) == (Action.RETRY, 3)
     change = change_of(*runs, unstarted(3))
-    assert (change.action, change.stuck) == (Action.NONE, Stuck.FAILED)
+    assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
     assert change.reason == "set-up failed: no version of a package fits; tried 3 times"
 
 
@@ -92,7 +92,7 @@ def test_a_person_may_try_at_any_time_and_as_often_as_wanted() -> None:
 
 
 def test_a_changed_entry_of_the_image_is_tried_at_once_and_counted_anew() -> None:
-    changed = Occasion(images={IMAGE: ENTRY})
+    changed = Trigger(images={IMAGE: ENTRY})
     runs = [unstarted(n) for n in range(1, 4)]
     change = change_of(*runs, occasion=changed)
     assert (change.action, change.attempt, change.not_before) == (Action.RETRY, 4, None)
@@ -104,46 +104,46 @@ def test_a_changed_entry_of_the_image_is_tried_at_once_and_counted_anew() -> Non
 
 def test_a_change_that_never_reaches_the_service_is_tried_once() -> None:
     runs = [unstarted(n) for n in range(1, 5)]
-    assert change_of(*runs, occasion=Occasion(images={IMAGE: ENTRY})).action is Action.NONE
+    assert change_of(*runs, occasion=Trigger(images={IMAGE: ENTRY})).action is Action.NONE
 
 
 @pytest.mark.parametrize(
     "other", [{"other:1": ENTRY}, {IMAGE.partition(":")[0] + "-gpu": ENTRY}], ids=["another", "a longer name"]
 )
 def test_the_entry_of_another_image_changes_nothing(other: dict[str, Any]) -> None:
-    assert change_of(unstarted(), occasion=Occasion(images=other)).not_before is not None
+    assert change_of(unstarted(), occasion=Trigger(images=other)).not_before is not None
 
 
 @pytest.mark.parametrize("metadata", [{}, {"entry": "0123456789abcdef"}])
 def test_a_failed_set_up_that_names_no_image_waits_for_its_next_try(metadata: dict[str, str]) -> None:
     run = replace(unstarted(), info=ErrorInfo("HOME_NOT_TRUSTED", {"class": "set-up", **metadata}))
-    assert change_of(run, occasion=Occasion(images={IMAGE: ENTRY})).not_before is not None
+    assert change_of(run, occasion=Trigger(images={IMAGE: ENTRY})).not_before is not None
 
 
 def test_attempts_are_counted_beside_tries() -> None:
     change = change_of(unstarted(1), failed(2), attempts=2)
     assert (change.action, change.attempt, change.not_before) == (Action.RETRY, 3, None)
     assert change.reason == "attempt 1 failed, 1 left"
-    assert change_of(unstarted(1), failed(2)).stuck is Stuck.FAILED
+    assert change_of(unstarted(1), failed(2)).stuck is NotDone.FAILED
     change = change_of(failed(1), unstarted(2), failed(3), attempts=2)
-    assert (change.action, change.stuck) == (Action.NONE, Stuck.FAILED)
+    assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
 
 
 def test_on_vertex_ai_every_ended_job_counts_as_an_attempt() -> None:
     run = unstarted()
-    assert only(plan([JOB], [run], bound(run), GOOGLE, occasion=BY_HAND)).stuck is Stuck.FAILED
+    assert only(plan([JOB], [run], bound(run), GOOGLE, occasion=BY_HAND)).stuck is NotDone.FAILED
 
 
 def test_beside_a_second_job_of_the_attempt_it_counts() -> None:
     """The other one may have started its trainer."""
     other = replace(unstarted(), resource="projects/1/locations/l/customJobs/9")
     found = plan([JOB], [unstarted(), other], bound(unstarted()), occasion=BY_HAND)
-    assert next(change for change in found.changes if change.desired).stuck is Stuck.FAILED
+    assert next(change for change in found.changes if change.desired).stuck is NotDone.FAILED
 
 
 def test_of_a_job_that_the_service_has_dropped_nobody_knows_the_cause() -> None:
     gone = bound_to(JOB, unstarted())
-    assert only(plan([JOB], [], [gone], occasion=BY_HAND)).stuck is Stuck.FAILED
+    assert only(plan([JOB], [], [gone], occasion=BY_HAND)).stuck is NotDone.FAILED
 
 
 def test_a_submission_that_is_open_goes_on_though_its_number_exceeds_the_attempts() -> None:

@@ -21,13 +21,13 @@ from reconciler.model.plan import Action, Change, Edit, Plan, Target
 from reconciler.output.document import NOTHING_CHANGES
 from reconciler.output.markdown import Links, Merge, plan_markdown
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError
-from reconciler.reporting.github.comment import COMMENTS, Kept, comment_body, fits, keep_comment
+from reconciler.reporting.github.comment import COMMENTS, CommentResult, comment_body, fits, keep_comment
 from reconciler.reporting.github.settings import GitHubSettings
 
 TOKEN = "ghs_very-secret-token"
 NUMBER = 7
 OURS = comment_body("prod", "the old text")
-Keep = Callable[..., Kept]
+Keep = Callable[..., CommentResult]
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def github() -> Iterator[GitHubServer]:
 def keep(github: GitHubServer, transport: DirectTransport) -> Keep:
     def keep(
         said: str = "the text", environment: str = "prod", token: str = TOKEN, *, create: bool = True
-    ) -> Kept:
+    ) -> CommentResult:
         settings = GitHubSettings(github.repository, github.url, token)
         api = GitHubApi(transport, settings, COMMENTS, sleep=lambda _: None, chance=lambda: 0.0)
         return keep_comment(api, NUMBER, environment, said, create=create)
@@ -79,7 +79,11 @@ def written(github: GitHubServer) -> list[str]:
 
 
 def test_it_is_created_once_and_then_kept_up_to_date(github: GitHubServer, keep: Keep) -> None:
-    assert [keep("one"), keep("two"), keep("two\r\n")] == [Kept.CREATED, Kept.UPDATED, Kept.UNCHANGED]
+    assert [keep("one"), keep("two"), keep("two\r\n")] == [
+        CommentResult.CREATED,
+        CommentResult.UPDATED,
+        CommentResult.UNCHANGED,
+    ]
     assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("prod", "two"))]
     assert written(github) == ["POST 7/comments", "PATCH comments/1"]
 
@@ -97,31 +101,34 @@ def planned(head: str = "c" * 40, *, minute: int = 4, run: str = "42", base: str
 
 def test_a_later_run_with_the_same_plan_is_no_update(github: GitHubServer, keep: Keep) -> None:
     """The comment keeps the time and the run of the first of them; another commit or branch is an update."""
-    assert keep(planned()) is Kept.CREATED
-    assert keep(planned(minute=5, run="43")) is Kept.UNCHANGED
+    assert keep(planned()) is CommentResult.CREATED
+    assert keep(planned(minute=5, run="43")) is CommentResult.UNCHANGED
     assert read_back(github.plain_url, TOKEN)[0][1] == comment_body("prod", planned())
     others = [
         planned("d" * 40),
         planned("d" * 40, base="release"),
         f"{planned('d' * 40, base='release')} more",
     ]
-    assert [keep(other) for other in others] == [Kept.UPDATED] * 3
+    assert [keep(other) for other in others] == [CommentResult.UPDATED] * 3
     assert len(written(github)) == 4
 
 
 def test_without_creation_a_comment_is_updated_alone(github: GitHubServer, keep: Keep) -> None:
     github.comment(NUMBER, OURS, "mallory")
-    assert keep("nothing", create=False) is Kept.UNNEEDED
+    assert keep("nothing", create=False) is CommentResult.UNNEEDED
     assert written(github) == []
-    assert keep("one") is Kept.CREATED
-    assert [keep("nothing", create=False) for _ in range(2)] == [Kept.UPDATED, Kept.UNCHANGED]
-    assert keep("nothing", "staging", create=False) is Kept.UNNEEDED
+    assert keep("one") is CommentResult.CREATED
+    assert [keep("nothing", create=False) for _ in range(2)] == [
+        CommentResult.UPDATED,
+        CommentResult.UNCHANGED,
+    ]
+    assert keep("nothing", "staging", create=False) is CommentResult.UNNEEDED
 
 
 def test_without_creation_another_apps_comment_is_still_replaced(github: GitHubServer, keep: Keep) -> None:
     """That it is the token's own is known only after a comment is written."""
-    assert keep("one", token="app") is Kept.CREATED
-    assert keep("nothing", token="app", create=False) is Kept.CREATED
+    assert keep("one", token="app") is CommentResult.CREATED
+    assert keep("nothing", token="app", create=False) is CommentResult.CREATED
     assert [body for _, body in read_back(github.plain_url, TOKEN)] == [
         "*Replaced by a newer comment.*",
         comment_body("prod", "nothing"),
@@ -130,8 +137,8 @@ def test_without_creation_another_apps_comment_is_still_replaced(github: GitHubS
 
 def test_each_environment_has_its_own(github: GitHubServer, keep: Keep) -> None:
     for environment in ("prod", "prod-2", "local"):
-        assert keep(environment, environment) is Kept.CREATED
-    assert keep("new", "prod") is Kept.UPDATED
+        assert keep(environment, environment) is CommentResult.CREATED
+    assert keep("new", "prod") is CommentResult.UPDATED
     shown = [body.split("\n", 1)[1] for _, body in read_back(github.plain_url, TOKEN)]
     assert shown == ["new", "prod-2", "local"]
 
@@ -150,7 +157,7 @@ def test_anothers_comment_that_begins_alike_is_left_alone_and_hinders_nothing(
 ) -> None:
     github.comment(NUMBER, OURS, stranger)
     github.comment(NUMBER, comment_body("prod", "the text"), stranger)
-    assert keep(token=token) is Kept.CREATED
+    assert keep(token=token) is CommentResult.CREATED
     github.comment(NUMBER, OURS, stranger)
     before = [one for one in read_back(github.plain_url, TOKEN) if one[0] == stranger]
     keep("another text", token=token)
@@ -162,19 +169,25 @@ def test_anothers_comment_that_begins_alike_is_left_alone_and_hinders_nothing(
 def test_a_comment_that_only_holds_the_marker_is_not_it(github: GitHubServer, keep: Keep) -> None:
     quoted = f"> see\n{OURS}"
     github.comment(NUMBER, quoted)
-    assert keep() is Kept.CREATED
+    assert keep() is CommentResult.CREATED
     assert quoted in dict(enumerate(body for _, body in read_back(github.plain_url, TOKEN))).values()
 
 
 def test_a_users_token_finds_the_users_comment(github: GitHubServer, keep: Keep) -> None:
     github.comment(NUMBER, OURS, WORKFLOWS)
-    assert [keep(token="personal"), keep("two", token="personal")] == [Kept.CREATED, Kept.UPDATED]
+    assert [keep(token="personal"), keep("two", token="personal")] == [
+        CommentResult.CREATED,
+        CommentResult.UPDATED,
+    ]
     assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, OURS), ("octocat", comment_body("prod", "two"))]
 
 
 def test_another_apps_token_leaves_one_comment_that_is_current(github: GitHubServer, keep: Keep) -> None:
     github.comment(NUMBER, OURS, "mallory")
-    assert [keep("one", token="app"), keep("two", token="app")] == [Kept.CREATED, Kept.CREATED]
+    assert [keep("one", token="app"), keep("two", token="app")] == [
+        CommentResult.CREATED,
+        CommentResult.CREATED,
+    ]
     assert read_back(github.plain_url, TOKEN) == [
         ("mallory", OURS),
         ("other-app[bot]", "*Replaced by a newer comment.*"),
@@ -186,7 +199,7 @@ def test_it_is_found_on_the_last_page(github: GitHubServer, keep: Keep) -> None:
     for number in range(250):
         github.comment(NUMBER, f"comment {number}", "octocat")
     mine = github.comment(NUMBER, OURS)
-    assert keep() is Kept.UPDATED
+    assert keep() is CommentResult.UPDATED
     assert written(github) == [f"PATCH comments/{mine['id']}"]
     assert sum("page=" in path for _, path, _ in github.requests) == 3
 
@@ -194,7 +207,7 @@ def test_it_is_found_on_the_last_page(github: GitHubServer, keep: Keep) -> None:
 def test_of_two_from_a_race_the_newest_is_kept(github: GitHubServer, keep: Keep) -> None:
     github.comment(NUMBER, OURS)
     github.comment(NUMBER, OURS.replace("\n", "\r\n"))
-    for expected in (Kept.UPDATED, Kept.UNCHANGED):
+    for expected in (CommentResult.UPDATED, CommentResult.UNCHANGED):
         assert keep() is expected
         assert [body for _, body in read_back(github.plain_url, TOKEN)] == [
             "*Replaced by a newer comment.*",
@@ -204,13 +217,13 @@ def test_of_two_from_a_race_the_newest_is_kept(github: GitHubServer, keep: Keep)
 
 def test_only_an_app_is_taken_for_the_workflows(github: GitHubServer, keep: Keep) -> None:
     github.comment(NUMBER, OURS)["user"]["type"] = "User"
-    assert keep() is Kept.CREATED
+    assert keep() is CommentResult.CREATED
 
 
 def test_a_comment_without_author_or_text_is_passed_over(github: GitHubServer, keep: Keep) -> None:
     github.comment(NUMBER, OURS)["user"] = None
     github.comment(NUMBER, "x").pop("body")
-    assert keep() is Kept.CREATED
+    assert keep() is CommentResult.CREATED
 
 
 @pytest.mark.parametrize("char", ["x", "\u00e9", "\U0001f389"])
@@ -219,7 +232,7 @@ def test_github_takes_the_longest_that_fits(github: GitHubServer, keep: Keep, ch
     longest = char * ((MAX_COMMENT - len(comment_body("prod", ""))) // size)
     assert fits(comment_body("prod", longest))
     assert not fits(comment_body("prod", longest + "\U0001f389"))
-    assert keep(longest) is Kept.CREATED
+    assert keep(longest) is CommentResult.CREATED
     if size == 1:
         with pytest.raises(GitHubRefusedError, match=r"refused the comment .* too long"):
             keep(longest + "x")
@@ -441,6 +454,6 @@ def test_an_emulator_of_github_understands_it(emulator: str, transport: DirectTr
     for _ in range(101):
         client(OWNERS).get_issue(number).create_comment("well")
     kept = [keep_comment(api(OWNERS), number, "prod", said) for said in ("one", "two", "two")]
-    assert kept == [Kept.CREATED, Kept.UPDATED, Kept.UNCHANGED]
+    assert kept == [CommentResult.CREATED, CommentResult.UPDATED, CommentResult.UNCHANGED]
     found = [(c.user.login, c.body) for c in client(STRANGERS).get_issue(number).get_comments()]
     assert [one for one in found if one[1] != "well"] == [("stranger", copied), ("acme", copied)]

@@ -38,9 +38,9 @@ from reconciler.setup.files import (
     NO_SHA,
     PLAN_WORKFLOW,
     README,
-    Action,
     Existing,
     File,
+    ReconcilerAction,
     Setup,
     files_of,
     github_repository,
@@ -825,7 +825,7 @@ def test_where_the_disk_is_full_nothing_is_left(empty: Empty, tmp_path: Path, si
 
 def test_a_file_that_comes_to_be_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     files = [File("a/first", "1"), File("b", "2")]
-    changes = texts.changes(tmp_path, files, Action())
+    changes = texts.changes(tmp_path, files, ReconcilerAction())
     (tmp_path / "b").write_text("mine")
     with pytest.raises(ReconcilerError, match='"b" can\'t be written, so nothing was'):
         texts.write(tmp_path, changes)
@@ -836,7 +836,7 @@ def test_a_file_that_comes_to_be_meanwhile_is_not_overwritten(tmp_path: Path) ->
 def test_a_file_that_was_rewritten_is_put_back(tmp_path: Path) -> None:
     (tmp_path / "a").write_text(texts.RENEWED)
     files = [File("a", "y\n", Existing.RENEWED), File("b", "2")]
-    changes = texts.changes(tmp_path, files, Action())
+    changes = texts.changes(tmp_path, files, ReconcilerAction())
     (tmp_path / "b").mkdir()
     with pytest.raises(ReconcilerError, match='"b" can\'t be written'):
         texts.write(tmp_path, changes)
@@ -847,7 +847,7 @@ def test_a_file_that_was_rewritten_is_put_back(tmp_path: Path) -> None:
 def test_rewriting_keeps_a_files_mode(tmp_path: Path) -> None:
     (tmp_path / "a").write_text(texts.RENEWED)
     (tmp_path / "a").chmod(0o600)
-    texts.write(tmp_path, texts.changes(tmp_path, [File("a", "y\n", Existing.RENEWED)], Action()))
+    texts.write(tmp_path, texts.changes(tmp_path, [File("a", "y\n", Existing.RENEWED)], ReconcilerAction()))
     assert (tmp_path / "a").read_text() == "y\n"
     assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
     assert len(list(tmp_path.iterdir())) == 1

@@ -19,7 +19,7 @@ from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan
 from reconciler.model.ports import Versioned
 from reconciler.planning.outcome import Outcome
-from reconciler.submission.look import FULL_AFTER, Look
+from reconciler.submission.look import FULL_AFTER, Observation
 
 from .github import Statuses
 from .model import OURS, PERSON, TIMEOUT, Job, Place, Request, ours, short_slot
@@ -165,7 +165,7 @@ class Checker:
         self._passes[who] = _Pass(before.commit, before.began, looks=True, looks_since=now, genesis=genesis)
         self.listed_claims(found, who, part=True)
 
-    def looked(self, who: str, seen: Look) -> None:
+    def looked(self, who: str, seen: Observation) -> None:
         """A reconciler has looked: a short look has all that its plan is about.
 
         These are the claims of what its commit asks for, those of live jobs that listings show, and those
@@ -998,7 +998,7 @@ class Checkers:
     def remembers(self, found: Mapping[ClaimId, Versioned], genesis: int, who: str) -> None:
         self._of[who].remembers(found, genesis, who)
 
-    def looked(self, who: str, seen: Look) -> None:
+    def looked(self, who: str, seen: Observation) -> None:
         self._of[who].looked(who, seen)
 
     def agree(self, who: str, short: Plan, full: Plan) -> None:

@@ -101,7 +101,7 @@ GUARDS: Mapping[str, Guard] = {
         "elder",
         (
             Patch(
-                "model.claim",
+                "model.claimed_run",
                 "return min(runs, key=lambda run: (run.state in _IN_VAIN, *age(run)))",
                 "return max(runs, key=lambda run: (run.state not in _IN_VAIN, *age(run)))",
             ),
@@ -112,7 +112,7 @@ GUARDS: Mapping[str, Guard] = {
         "elder",
         (
             Patch(
-                "model.claim",
+                "model.claimed_run",
                 "return elder(own) if own else None",
                 "return next((run for run in own if claim and run.resource == claim.resource), "
                 "elder(own) if own else None)",
@@ -130,7 +130,7 @@ GUARDS: Mapping[str, Guard] = {
             Patch(
                 "planning.planner",
                 "return change.action is not Action.BLOCKED and "
-                "change.stuck not in (Stuck.SUSPENDED, Stuck.GIVEN_UP)",
+                "change.stuck not in (NotDone.SUSPENDED, NotDone.GIVEN_UP)",
                 "return True",
             ),
         ),

@@ -27,7 +27,7 @@ from reconciler.operations.execute import Applier
 from reconciler.operations.plan import wanted_of, with_specs
 from reconciler.planning.planner import make_plan
 from reconciler.submission.announcements import AnnouncedClaims
-from reconciler.submission.look import FULL_AFTER, Look, keep_summary, look
+from reconciler.submission.look import FULL_AFTER, Observation, keep_summary, look
 from reconciler.submission.observe import Observed, observe
 from reconciler.submission.summary import Preface, Summary, Wanted, encoded, read_preface
 from tests.memory_ports import BOUNDS, Outside
@@ -204,7 +204,7 @@ class Looks:
             raise KilledError
         keep_summary(ports, seen, wanted_of(jobs), whole=whole)
 
-    def _look(self, ports: Ports, jobs: Sequence[DesiredJob]) -> Look:
+    def _look(self, ports: Ports, jobs: Sequence[DesiredJob]) -> Observation:
         seen = look(ports, wanted_of(jobs), full=self._rng.random() < 0.05, full_after=FULL_AFTER)
         self.seen["full looks" if seen.full else "short looks"] += 1
         return seen

@@ -16,7 +16,7 @@ from reconciler.manifests.settings import Limits
 from reconciler.model.claim import BY_COMMAND
 from reconciler.model.job import State
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Action, DesiredJob, Occasion, Plan, Target
+from reconciler.model.plan import Action, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
 from reconciler.operations.plan import wanted_of, with_specs
@@ -31,7 +31,7 @@ from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
 from reconciler.submission.announcements import AnnouncedClaims
 from reconciler.submission.claims_upkeep import cancel, record_cancel
-from reconciler.submission.look import FULL_AFTER, Look, keep_summary, look
+from reconciler.submission.look import FULL_AFTER, Observation, keep_summary, look
 from reconciler.submission.observe import Observed, observe
 from reconciler.submission.summary import Wanted
 
@@ -218,9 +218,9 @@ class Outside:
         *,
         full: bool,
         is_old: bool,
-    ) -> Look:
+    ) -> Observation:
         if is_old:
-            return Look(observe(ports), None, None, full=True)
+            return Observation(observe(ports), None, None, full=True)
         process.looks = True
         try:
             return look(ports, wanted, also, full=full, full_after=FULL_AFTER)
@@ -252,7 +252,7 @@ class Outside:
         record_cancel(ports, run, BY_COMMAND)
         cancel(ports, run)
 
-    def _adopt(self, process: Process, ports: Ports, seen: Look, commit: Commit) -> None:
+    def _adopt(self, process: Process, ports: Ports, seen: Observation, commit: Commit) -> None:
         """Sometimes run `reconciler import --adopt` for a job that a person made by hand.
 
         Sometimes it is a job that is adopted already, for content that differs in nothing but `rerun`.
@@ -292,7 +292,7 @@ class Outside:
             whole=whole,
             source=OURS,
             doubtful=observed.doubtful,
-            occasion=Occasion(by_hand),
+            occasion=Trigger(by_hand),
         )
         if self.repairs:
             return plan

@@ -20,8 +20,8 @@ from reconciler.model.plan import DesiredJob
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import (
     CommitTree,
-    Content,
     Lineage,
+    WantedContent,
     applied_before,
     known_lineage,
     lineage_of,
@@ -37,7 +37,7 @@ _REVERTED = 0.3
 
 def _tree(commit: Commit) -> CommitTree:
     contents = (
-        Content(job.manifest.name, keys_of(job), job.manifest.reconcile.attempts)
+        WantedContent(job.manifest.name, keys_of(job), job.manifest.reconcile.attempts)
         for job in commit.jobs
         if not job.manifest.reconcile.suspend
     )

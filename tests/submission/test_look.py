@@ -20,7 +20,7 @@ from reconciler.model.ports import Announcement, Ports, Versioned
 from reconciler.operations.execute import Applier
 from reconciler.operations.plan import wanted_of
 from reconciler.planning.planner import make_plan
-from reconciler.submission.look import FULL_AFTER, Look, keep_summary, look
+from reconciler.submission.look import FULL_AFTER, Observation, keep_summary, look
 from reconciler.submission.summary import Kept, Preface, Summary, encoded, read_summary
 from tests.planning import bound_to, claim_on, run_of, wanted
 from tests.simulation.passes import body_of
@@ -36,7 +36,7 @@ def ports_of(outside: Outside) -> Ports:
     return outside.ports
 
 
-def plan_of(outside: Outside, seen: Look, *jobs: DesiredJob) -> Plan:
+def plan_of(outside: Outside, seen: Observation, *jobs: DesiredJob) -> Plan:
     observed = seen.observed
     return make_plan(
         TARGET,
@@ -288,10 +288,10 @@ class World:
         self.outside.claims.of_key = lambda key: self.read.append(key) or of_key(key)  # type: ignore[method-assign, func-returns-value]
         self.outside.jobs.with_key = lambda *by: self.searched.append(by) or with_key(*by)  # type: ignore[method-assign, func-returns-value]
 
-    def look(self, *jobs: DesiredJob, also: Iterable[str] = (), full: bool = False) -> Look:
+    def look(self, *jobs: DesiredJob, also: Iterable[str] = (), full: bool = False) -> Observation:
         return look(self.ports, by_key(*jobs), tuple(also), full=full)
 
-    def short(self, *jobs: DesiredJob, also: Iterable[str] = ()) -> Look:
+    def short(self, *jobs: DesiredJob, also: Iterable[str] = ()) -> Observation:
         seen = self.look(*jobs, also=also)
         assert not seen.full
         return seen
@@ -305,7 +305,7 @@ def key_of(job: DesiredJob) -> str:
     return label_of(job.identity)
 
 
-def resources(seen: Look) -> list[str]:
+def resources(seen: Observation) -> list[str]:
     return sorted(run.resource for run in seen.observed.runs)
 
 

@@ -12,7 +12,7 @@ import runs
 import trainers
 from served import Service, serving
 
-from reconciler.training_service.runner.containers import Engine, find_engine
+from reconciler.training_service.runner.containers import ContainerEngine, find_engine
 from reconciler.training_service.state.run_folder import RunError
 
 
@@ -39,7 +39,7 @@ def trainer(installed: runs.Starter) -> runs.Starter:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Engine:
+def engine() -> ContainerEngine:
     """The container engine of this machine."""
     try:
         return find_engine(os.environ)
@@ -48,7 +48,7 @@ def engine() -> Engine:
 
 
 @pytest.fixture(scope="session")
-def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def image(engine: ContainerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name of an image with a shell and its tools."""
     try:
         container_image.build(engine, tmp_path_factory.mktemp("image"))
@@ -59,7 +59,7 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.fixture(scope="session")
-def python_image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def python_image(engine: ContainerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name of an image with Python and pip; `container_image.WITHOUT_PIP` is there too."""
     container_image.build_python(engine, tmp_path_factory.mktemp("python-image"))
     yield container_image.PYTHON_IMAGE

@@ -22,7 +22,7 @@ from staged_code import BUCKET, PYTHON, a_job, command, contained, stage
 from supervised import Bench, supervised
 
 from reconciler.training_service.jobs.images import in_environment, python_of_image
-from reconciler.training_service.runner.containers import Engine, end_containers
+from reconciler.training_service.runner.containers import ContainerEngine, end_containers
 from reconciler.training_service.state.records import JobRecord, JobState
 from reconciler.training_service.state.run_folder import ContainerTask, PythonTask
 
@@ -98,7 +98,7 @@ def test_an_environment_of_a_python_image_needs_no_index(staged: Starts, enginel
 
 
 def test_staged_code_runs_in_an_engine_that_has_the_image(
-    staged: Starts, engine: Engine, python_image: str
+    staged: Starts, engine: ContainerEngine, python_image: str
 ) -> None:
     run = staged(of(python_image, "--epochs=3")).start()
     assert run.end() == ("SUCCEEDED", 0, ""), run.log()
@@ -114,7 +114,9 @@ def test_an_ordinary_user_of_the_image_reads_the_staged_code(staged: Starts, pyt
     assert ("INFO", f"user {container_image.USER}") in run.log()
 
 
-def test_an_environment_is_taken_where_the_image_is_not_pulled(staged: Starts, engine: Engine) -> None:
+def test_an_environment_is_taken_where_the_image_is_not_pulled(
+    staged: Starts, engine: ContainerEngine
+) -> None:
     image = PYTHON.replace("-slim", "-slim-never-pulled")
     run = staged(of(image)).start()
     assert run.end() == ("SUCCEEDED", 0, ""), run.log()
@@ -122,7 +124,9 @@ def test_an_environment_is_taken_where_the_image_is_not_pulled(staged: Starts, e
     assert [text for _, text in run.log() if text.startswith(begins)]
 
 
-def test_an_environment_is_taken_where_the_image_cannot_be_pulled(staged: Starts, engine: Engine) -> None:
+def test_an_environment_is_taken_where_the_image_cannot_be_pulled(
+    staged: Starts, engine: ContainerEngine
+) -> None:
     image = "127.0.0.1:1/team/base:1"
     images = {image: {"python": trainers.OWN_PYTHON, "requirements": []}}
     job = of(image)
@@ -316,7 +320,7 @@ def test_a_module_s_own_failure_is_user_code(staged: Starts, engineless: str) ->
 
 
 def test_an_image_without_an_environment_is_named_with_the_entry_that_gives_it_one(
-    staged: Starts, engine: Engine
+    staged: Starts, engine: ContainerEngine
 ) -> None:
     run = staged(of("localhost/never-built:1")).start()
     assert run.end()[2] == (
@@ -441,7 +445,9 @@ def test_what_may_run_is_taken_without_an_engine(
     assert created(service, image, words).status == 200
 
 
-def test_staged_code_is_taken_where_an_engine_may_pull_its_image(service: Service, engine: Engine) -> None:
+def test_staged_code_is_taken_where_an_engine_may_pull_its_image(
+    service: Service, engine: ContainerEngine
+) -> None:
     assert created(service, "team/base:1", STAGED).status == 200
 
 

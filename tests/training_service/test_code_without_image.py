@@ -12,7 +12,7 @@ import trainers
 from repository import IMAGE, Repository
 from staged_code import PYTHON
 
-from reconciler.training_service.runner.containers import Engine
+from reconciler.training_service.runner.containers import ContainerEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +57,7 @@ def log(repository: Repository, name: str) -> str:
 
 
 def test_an_executor_image_a_container_and_an_environment_give_the_same_model(
-    iris: Repository, engine: Engine, python_image: str
+    iris: Repository, engine: ContainerEngine, python_image: str
 ) -> None:
     iris.write("jobs/executor.yaml", manifest("executor", IMAGE, is_container=False))
     iris.write("jobs/container.yaml", manifest("container", python_image))

@@ -26,7 +26,7 @@ from test_process import Processes
 from waiting import PATIENCE, patience, until
 
 from reconciler.base.listener import server
-from reconciler.base.listener.server import Limits
+from reconciler.base.listener.server import ListenerLimits
 from reconciler.training_service.address import Address
 from reconciler.training_service.state.records import JobState
 
@@ -154,7 +154,7 @@ def test_request_is_answered_while_thousands_of_silent_connections_are_held(
         assert kept.getresponse().status == 200
         assert kept.sock is first
         kept.close()
-        most = Limits.of_process().strangers
+        most = ListenerLimits.of_process().strangers
         until(lambda: sum(is_closed(each) for each in silent[:-most]) == HELD - most)
         assert psutil.Process(process.pid).num_fds() < FILES / 2
 
@@ -205,7 +205,7 @@ def test_connection_without_whole_head_is_closed_in_time_whatever_it_sends(
 def test_oldest_silent_connection_makes_room_and_clients_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Limits, "of_process", lambda: Limits(strangers=3, clients=8))
+    monkeypatch.setattr(ListenerLimits, "of_process", lambda: ListenerLimits(strangers=3, clients=8))
     with serving(tmp_path / "home") as service, ExitStack() as held:
         client = held.enter_context(connect(service.url))
         assert is_served(client)
@@ -217,7 +217,7 @@ def test_oldest_silent_connection_makes_room_and_clients_stay(
 
 
 def test_stalest_client_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Limits, "of_process", lambda: Limits(strangers=8, clients=3))
+    monkeypatch.setattr(ListenerLimits, "of_process", lambda: ListenerLimits(strangers=8, clients=3))
     # A client has its answer a moment before its thread notes the time: one thread notes them in their order.
     monkeypatch.setattr(server, "THREADS", 1)
     with serving(tmp_path / "home") as service, ExitStack() as held:
@@ -230,17 +230,17 @@ def test_stalest_client_makes_room_for_another(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("files", "limits"),
     [
-        (1024, Limits(128, 256)),
-        (256, Limits(32, 64)),
-        (2**20, Limits(128, 256)),
-        (resource.RLIM_INFINITY, Limits(128, 256)),
+        (1024, ListenerLimits(128, 256)),
+        (256, ListenerLimits(32, 64)),
+        (2**20, ListenerLimits(128, 256)),
+        (resource.RLIM_INFINITY, ListenerLimits(128, 256)),
     ],
 )
 def test_connections_leave_file_descriptors_for_everything_else(
-    monkeypatch: pytest.MonkeyPatch, files: int, limits: Limits
+    monkeypatch: pytest.MonkeyPatch, files: int, limits: ListenerLimits
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
-    assert Limits.of_process() == limits
+    assert ListenerLimits.of_process() == limits
     assert files == resource.RLIM_INFINITY or limits.strangers + 3 * limits.clients < files
 
 

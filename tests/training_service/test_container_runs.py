@@ -15,7 +15,7 @@ from runs import Run, nothing_is_left_of
 from supervised import Bench, supervised
 from waiting import until
 
-from reconciler.training_service.runner.containers import Engine, end_containers
+from reconciler.training_service.runner.containers import ContainerEngine, end_containers
 from reconciler.training_service.state.records import CUSTOM_JOBS, JobRecord, JobState
 from reconciler.training_service.state.run_folder import read_measurements
 
@@ -54,7 +54,7 @@ def custom_job(script: str, *, env: dict[str, str] | None = None, **spec: Any) -
 
 
 @pytest.fixture
-def container(image: str, engine: Engine, trainer: runs.Starter) -> Iterator[Starts]:
+def container(image: str, engine: ContainerEngine, trainer: runs.Starter) -> Iterator[Starts]:
     """Makes the run of a job in a container; nothing of any may be there at the end."""
     made: list[Run] = []
 
@@ -137,7 +137,7 @@ def test_a_failed_container_s_message_ends_in_what_it_said(container: Starts) ->
     )
 
 
-def test_a_container_that_runs_out_of_memory_says_so(container: Starts, engine: Engine) -> None:
+def test_a_container_that_runs_out_of_memory_says_so(container: Starts, engine: ContainerEngine) -> None:
     if "memory" not in engine.abilities.limits:
         pytest.skip("this machine's kernel allows no memory limits")
     run = container("exec tail /dev/zero")
@@ -222,7 +222,7 @@ def test_jobs_of_both_apis_run_in_containers(bench: Bench) -> None:
 
 
 def test_a_container_whose_runner_was_killed_is_ended_and_its_job_starts_anew(
-    bench: Bench, engine: Engine
+    bench: Bench, engine: ContainerEngine
 ) -> None:
     script = f"[ -e /gcs/models/alive ] && exit 0\n{IGNORING}"
     job = bench.submit(job=custom_job(script))

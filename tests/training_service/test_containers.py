@@ -19,7 +19,7 @@ from waiting import PATIENCE, until
 
 from reconciler.training_service.jobs import machines
 from reconciler.training_service.runner.containers import (
-    Engine,
+    ContainerEngine,
     end_containers,
     find_engine,
     has_containers,
@@ -55,7 +55,7 @@ def a_replica(*words: str, image: str = IMAGE, **fields: Any) -> ReplicaSpec:
 
 
 def ran(
-    engine: Engine, folder: RunFolder, replica: ReplicaSpec, buckets: Path, *seen: str
+    engine: ContainerEngine, folder: RunFolder, replica: ReplicaSpec, buckets: Path, *seen: str
 ) -> subprocess.CompletedProcess[str]:
     """The replica's container, run to its end."""
     argv, env = engine.command(replica, folder, buckets, seen)
@@ -108,7 +108,7 @@ def test_a_command_without_its_engine_is_told_of(tmp_path: Path, script: str) ->
 
 
 def test_a_command_without_its_engine_does_not_stand_before_one_that_works(
-    tmp_path: Path, engine: Engine
+    tmp_path: Path, engine: ContainerEngine
 ) -> None:
     docker = a_program(tmp_path / "bin" / "docker", NO_DAEMON)
     podman = shutil.which("podman")
@@ -118,7 +118,7 @@ def test_a_command_without_its_engine_does_not_stand_before_one_that_works(
     assert (found.name, found.client.program) == ("podman", Path(podman))
 
 
-def test_podman_by_the_name_of_docker_is_podman(tmp_path: Path, engine: Engine) -> None:
+def test_podman_by_the_name_of_docker_is_podman(tmp_path: Path, engine: ContainerEngine) -> None:
     podman = shutil.which("podman")
     if podman is None:
         pytest.skip("Podman isn't here")
@@ -161,7 +161,7 @@ def test_a_replica_s_gpus_are_given_to_its_container(
 # The image.
 
 
-def asking(engine: Engine) -> Callable[[list[str]], tuple[int, str]]:
+def asking(engine: ContainerEngine) -> Callable[[list[str]], tuple[int, str]]:
     def run(argv: list[str]) -> tuple[int, str]:
         code, output, errors = engine.client.ask(*argv[1:], within=PATIENCE)
         return code, output + errors
@@ -169,7 +169,7 @@ def asking(engine: Engine) -> Callable[[list[str]], tuple[int, str]]:
     return run
 
 
-def test_an_image_that_is_here_is_taken(engine: Engine, image: str) -> None:
+def test_an_image_that_is_here_is_taken(engine: ContainerEngine, image: str) -> None:
     asked: list[list[str]] = []
 
     def run(argv: list[str]) -> tuple[int, str]:
@@ -180,7 +180,7 @@ def test_an_image_that_is_here_is_taken(engine: Engine, image: str) -> None:
     assert len(asked) == 1
 
 
-def test_an_image_that_was_to_be_built_here(engine: Engine) -> None:
+def test_an_image_that_was_to_be_built_here(engine: ContainerEngine) -> None:
     with pytest.raises(RunError) as caught:
         engine.make_ready(ContainerTask("localhost/never-built:1"), asking(engine))
     assert (caught.value.code, caught.value.message) == (
@@ -189,7 +189,7 @@ def test_an_image_that_was_to_be_built_here(engine: Engine) -> None:
     )
 
 
-def test_an_image_whose_registry_does_not_answer(engine: Engine) -> None:
+def test_an_image_whose_registry_does_not_answer(engine: ContainerEngine) -> None:
     with pytest.raises(RunError) as caught:
         engine.make_ready(ContainerTask("127.0.0.1:9/team/image:1"), asking(engine))
     assert caught.value.code == 5
@@ -202,7 +202,7 @@ def test_an_image_whose_registry_does_not_answer(engine: Engine) -> None:
 
 
 def test_the_image_s_own_command_runs_where_the_job_names_none(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     own = replace(a_replica(), task=ContainerTask(image))
     assert ran(engine, folder, own, tmp_path).stdout == "entry of the image\n"
@@ -213,7 +213,7 @@ def test_the_image_s_own_command_runs_where_the_job_names_none(
 
 
 def test_the_container_has_the_image_s_variables_and_the_replica_s_and_none_of_this_machine(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OF_THIS_MACHINE", "x")
     env = {
@@ -234,7 +234,7 @@ def test_the_container_has_the_image_s_variables_and_the_replica_s_and_none_of_t
 
 
 def test_the_replica_s_own_path_and_home_hold(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     env = {"PATH": "/nowhere:/bin", "HOME": "/tmp", "LANG": "de_DE.UTF-8"}
     assert ran(engine, folder, a_replica("echo $PATH $HOME $LANG", env=env), tmp_path).stdout == (
@@ -243,7 +243,7 @@ def test_the_replica_s_own_path_and_home_hold(
 
 
 def test_values_of_variables_are_not_among_the_arguments(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     env = {"KEY": "s3cr3t", "HOME": "s3cr3t"}
     argv, _ = engine.command(a_replica("true", env=env), folder, tmp_path)
@@ -251,7 +251,7 @@ def test_values_of_variables_are_not_among_the_arguments(
 
 
 def test_what_it_writes_to_a_bucket_s_folder_is_an_object_s_file(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     buckets = tmp_path / "gcs"
     (buckets / "models").mkdir(parents=True)
@@ -265,7 +265,7 @@ def test_what_it_writes_to_a_bucket_s_folder_is_an_object_s_file(
 
 
 def test_it_sees_the_job_s_buckets_alone_and_none_of_the_claims(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     buckets = tmp_path / "gcs"
     for place in ("models/data", "models/locks/deep", "other", "split"):
@@ -279,7 +279,7 @@ def test_it_sees_the_job_s_buckets_alone_and_none_of_the_claims(
 
 
 def test_it_reaches_what_listens_on_loopback(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     with subprocess.Popen(
         [
@@ -299,7 +299,9 @@ def test_it_reaches_what_listens_on_loopback(
 # How it ends.
 
 
-def explained(engine: Engine, folder: RunFolder, replica: ReplicaSpec, buckets: Path) -> tuple[int, int, str]:
+def explained(
+    engine: ContainerEngine, folder: RunFolder, replica: ReplicaSpec, buckets: Path
+) -> tuple[int, int, str]:
     """The exit code, and the code and the text of what the engine says of it."""
     done = ran(engine, folder, replica, buckets)
     told = engine.explain(folder, replica, done.returncode, done.stderr)
@@ -308,14 +310,14 @@ def explained(engine: Engine, folder: RunFolder, replica: ReplicaSpec, buckets: 
 
 @pytest.mark.parametrize("status", [1, 125, 127])
 def test_a_program_s_own_status_needs_no_explanation(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path, status: int
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path, status: int
 ) -> None:
     assert explained(engine, folder, a_replica(f"exit {status}"), tmp_path) == (status, 0, "")
 
 
 @pytest.mark.parametrize("init", [True, False])
 def test_a_command_that_is_not_in_the_image(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path, init: bool
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path, init: bool
 ) -> None:
     options = tuple(option for option in engine.abilities.options if init or option != "--init")
     engine = replace(engine, abilities=replace(engine.abilities, options=options))
@@ -328,7 +330,7 @@ def test_a_command_that_is_not_in_the_image(
 
 
 def test_what_the_engine_itself_fails_at(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     gone = a_replica("true", task=ContainerTask("localhost/never-built:1"))
     status, code, message = explained(engine, folder, gone, tmp_path)
@@ -338,7 +340,7 @@ def test_what_the_engine_itself_fails_at(
 
 
 def test_a_container_that_takes_more_memory_than_it_has(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     if "memory" not in engine.abilities.limits:
         pytest.skip("this machine's kernel allows no memory limits")
@@ -349,7 +351,7 @@ def test_a_container_that_takes_more_memory_than_it_has(
 
 
 def test_a_replica_is_started_anew_while_its_first_container_is_there(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     assert ran(engine, folder, a_replica("exit 3"), tmp_path).returncode == 3
     assert ran(engine, folder, a_replica("exit 4"), tmp_path).returncode == 4
@@ -360,7 +362,7 @@ def test_a_replica_is_started_anew_while_its_first_container_is_there(
 
 
 def test_a_container_outlives_its_killed_command_and_is_removed(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     words = "trap '' TERM; touch /gcs/models/alive; while :; do sleep 1; done"
     (tmp_path / "models").mkdir()
@@ -375,7 +377,7 @@ def test_a_container_outlives_its_killed_command_and_is_removed(
 
 
 def test_containers_are_found_where_the_run_s_folder_is_gone(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     ran(engine, folder, a_replica("true"), tmp_path)
     shutil.rmtree(folder.path)
@@ -385,7 +387,7 @@ def test_containers_are_found_where_the_run_s_folder_is_gone(
 
 
 def test_containers_are_found_where_the_engine_s_command_has_moved(
-    engine: Engine, image: str, folder: RunFolder, tmp_path: Path
+    engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
     ran(engine, folder, a_replica("true"), tmp_path)
     record = folder.path / "engine"

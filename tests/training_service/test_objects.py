@@ -21,8 +21,8 @@ from reconciler.training_service.state import database
 from reconciler.training_service.state.database import utc_now
 from reconciler.training_service.storage import files, index
 from reconciler.training_service.storage.files import Wanted
-from reconciler.training_service.storage.incoming import Uploads
 from reconciler.training_service.storage.objects import ANY, Conditions, Objects
+from reconciler.training_service.storage.upload_sessions import Uploads
 
 
 class Home:
@@ -192,7 +192,7 @@ from reconciler.training_service.state import database
 from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.storage.objects import Conditions, Objects
 from reconciler.training_service.state.database import utc_now
-from reconciler.training_service.storage.incoming import Uploads
+from reconciler.training_service.storage.upload_sessions import Uploads
 
 home, me, rounds = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 objects = Objects(home, database.open_file(home / "state.db"), utc_now)

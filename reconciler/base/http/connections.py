@@ -31,7 +31,7 @@ def time_since_boot() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
-class Connection:
+class HttpConnection:
     """Connection to a server that never reconnects by itself.
 
     Attributes:
@@ -119,7 +119,7 @@ def open_connection(
     tls: ssl.SSLContext | None,
     proxy: Proxy | None = None,
     proxy_tls: ssl.SSLContext | None = None,
-) -> Connection:
+) -> HttpConnection:
     """Open a connection to an address until `end` on the monotonic clock; `tls` is None for plain http.
 
     Args:
@@ -133,10 +133,10 @@ def open_connection(
         _tunnel(address, end, proxy_tls or tls, proxy) if proxy else _socket(address.host, address.port, end)
     )
     if tls is None:
-        return Connection(sock)
+        return HttpConnection(sock)
     try:
         sock.settimeout(_left(end))
-        return Connection(_secured(sock, address.host.rstrip("."), tls))
+        return HttpConnection(_secured(sock, address.host.rstrip("."), tls))
     except BaseException:
         sock.close()
         raise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from reconciler import __version__
-from reconciler.base.http.connections import Connection, open_connection, trusted_authorities, why
+from reconciler.base.http.connections import HttpConnection, open_connection, trusted_authorities, why
 from reconciler.base.http.destination import Destination, TokenRule, destination_of
 from reconciler.base.http.wire import (
     READ_METHODS,
@@ -66,7 +66,7 @@ class DirectTransport:
         self._environ = environ
         self._tls: ssl.SSLContext | None = None
         self._max_body = max_body
-        self._idle: dict[str, list[Connection]] = {}
+        self._idle: dict[str, list[HttpConnection]] = {}
         self._lock = threading.Lock()
 
     def send(self, request: HttpRequest) -> HttpResponse:
@@ -108,7 +108,7 @@ class DirectTransport:
         if self._tokens is None or not self._tokens.permits(address):
             raise NotSentError(f"the request's token may not be sent to {address.origin}")
 
-    def _connection(self, request: HttpRequest, address: Destination) -> Connection:
+    def _connection(self, request: HttpRequest, address: Destination) -> HttpConnection:
         # Only reads reuse connections: a server may close a kept one at any moment, and then it would be
         # unknown if it took the request.
         if request.method in READ_METHODS:
@@ -118,12 +118,12 @@ class DirectTransport:
                 kept.close()
         return self._opened(address, min(request.timeout, CONNECT_TIMEOUT))
 
-    def _kept(self, origin: str) -> Connection | None:
+    def _kept(self, origin: str) -> HttpConnection | None:
         with self._lock:
             kept = self._idle.get(origin)
             return kept.pop() if kept else None
 
-    def _opened(self, address: Destination, timeout: float) -> Connection:
+    def _opened(self, address: Destination, timeout: float) -> HttpConnection:
         end = time.monotonic() + timeout
         proxy = None
         try:
@@ -151,14 +151,14 @@ class DirectTransport:
             return self._tls
 
     def _exchange(
-        self, connection: Connection, request: HttpRequest, written: bytes, end: float, origin: str
+        self, connection: HttpConnection, request: HttpRequest, written: bytes, end: float, origin: str
     ) -> HttpResponse:
         try:
             return connection.exchange(request.method, written, end, self._max_body)
         except Exception as error:
             raise NoAnswerError(f"no complete answer from {origin}: {why(error)}") from None
 
-    def _leave(self, connection: Connection, origin: str, reusable: bool) -> None:
+    def _leave(self, connection: HttpConnection, origin: str, reusable: bool) -> None:
         if reusable:
             with self._lock:
                 kept = self._idle.setdefault(origin, [])

@@ -40,7 +40,7 @@ MAX_HEAD = 64 * 1024
 """The largest head, in bytes: https://cloud.google.com/load-balancing/docs/quotas#https-lb-header-limits."""
 
 PARSER = "reconciler.parser"
-"""The key of the WSGI environment that holds the request's `Parser`."""
+"""The key of the WSGI environment that holds the request's `RequestParser`."""
 
 HEAD_SECONDS = 10.0
 """The time for the first head, from the connection's start. A client sends it at once."""
@@ -59,7 +59,7 @@ logging.getLogger("waitress.queue").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ListenerLimits:
     """The most connections at once.
 
     Attributes:
@@ -72,7 +72,7 @@ class Limits:
     clients: int
 
     @classmethod
-    def of_process(cls) -> Limits:
+    def of_process(cls) -> ListenerLimits:
         """Return limits that leave file descriptors for all else that the process does."""
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if files == resource.RLIM_INFINITY:
@@ -80,7 +80,7 @@ class Limits:
         return cls(strangers=max(8, min(128, files // 8)), clients=max(8, min(256, files // 4)))
 
 
-class Parser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
+class RequestParser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
     """Incremental parser of one request.
 
     Attributes:
@@ -182,16 +182,18 @@ class Channel(HTTPChannel):  # type: ignore[misc]
     draining = False
     _drained = 0
 
-    def __init__(self, *args: Any, admit: Admit, limits: Limits, headers: Headers, **more: Any) -> None:
+    def __init__(
+        self, *args: Any, admit: Admit, limits: ListenerLimits, headers: Headers, **more: Any
+    ) -> None:
         self._admit = admit
         self._limits = limits
         self.headers = headers
         self._deadline = time.monotonic() + HEAD_SECONDS
         super().__init__(*args, **more)
 
-    def parser_class(self, adj: Any) -> Parser:
+    def parser_class(self, adj: Any) -> RequestParser:
         """Return a parser for the next request."""
-        return Parser(self, adj)
+        return RequestParser(self, adj)
 
     def admit(self, head: Request) -> Response | Responder:
         """Judge a head; the first admitted one makes the connection a client's."""
@@ -316,7 +318,7 @@ class Listener:
 
     def __init__(self, bound: socket.socket, admit: Admit, *, max_body: int, headers: Headers = ()) -> None:
         self.port: int = bound.getsockname()[1]
-        self._limits = limits = Limits.of_process()
+        self._limits = limits = ListenerLimits.of_process()
         self._headers = headers
         self._sockets: dict[int, wasyncore.dispatcher] = {}
         self._server: BaseWSGIServer = waitress.create_server(
@@ -418,7 +420,7 @@ class Listener:
         return any(channel.requests or channel.total_outbufs_len for channel in channels)
 
     def _answer(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        parser: Parser = environ[PARSER]
+        parser: RequestParser = environ[PARSER]
         response = parser.respond(parser.request())
         start_response(status_line(response.status), [*_headers(response), *self._headers])
         if response.file is not None:

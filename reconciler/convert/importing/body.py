@@ -19,7 +19,7 @@ from reconciler.convert.importing.flags import (
     TRAINING,
     Flag,
 )
-from reconciler.convert.importing.marks import (
+from reconciler.convert.importing.placeholders import (
     flag_error,
     is_mark,
     is_marked,
@@ -55,7 +55,7 @@ class Code(Struct, frozen=True):
     module: str = ""
 
 
-class Request(Struct):
+class ImportedRequest(Struct):
     """Request that gcloud would send.
 
     Attributes:
@@ -77,13 +77,15 @@ ConfigReader = Callable[[str], Any]
 """Returns the value of a config file; `-` is the standard input."""
 
 
-def request_of(invocation: Invocation, config: ConfigReader, properties: Mapping[str, str]) -> Request:
+def request_of(
+    invocation: Invocation, config: ConfigReader, properties: Mapping[str, str]
+) -> ImportedRequest:
     """Return the request of a call; raise SourceError, with the flag's name, if gcloud would refuse it.
 
     `properties` are gcloud's, as far as they are known: `core/project`, `ai/region`, `compute/region`.
     """
     command = invocation.command
-    request = Request(_config_of(invocation, config), _project(invocation, properties))
+    request = ImportedRequest(_config_of(invocation, config), _project(invocation, properties))
     if command is TRAINING:
         _training(invocation, request)
     elif command.kind == "CustomJob":
@@ -146,7 +148,7 @@ def _project(invocation: Invocation, properties: Mapping[str, str]) -> str:
     return project or ""
 
 
-def _place(invocation: Invocation, request: Request, properties: Mapping[str, str]) -> None:
+def _place(invocation: Invocation, request: ImportedRequest, properties: Mapping[str, str]) -> None:
     """Find the region, and check it as gcloud does."""
     command = invocation.command
     region = invocation.get("--region") or properties.get(command.region_property, "")
@@ -186,7 +188,7 @@ def _kms_key(invocation: Invocation, project: str) -> str:
 # --- gcloud ai-platform jobs submit training ---------------------------------------------------------------
 
 
-def _training(invocation: Invocation, request: Request) -> None:
+def _training(invocation: Invocation, request: ImportedRequest) -> None:
     given = request.body.setdefault("trainingInput", {})
     if given.pop("packageUris", None) is not None:
         request.notes.append("gcloud drops the config file's packageUris")
@@ -231,7 +233,7 @@ def _image_of(training_input: Json) -> Any:
 # --- gcloud ai custom-jobs create --------------------------------------------------------------------------
 
 
-def _custom_job(invocation: Invocation, request: Request) -> None:
+def _custom_job(invocation: Invocation, request: ImportedRequest) -> None:
     if not (invocation.has("--config") or invocation.has(_POOLS) or invocation.unknown):
         raise flag_error(_POOLS, "is missing, and so is --config", "add one of the two")
     spec = request.body.setdefault("jobSpec", {})
@@ -277,7 +279,7 @@ def _add_arguments(invocation: Invocation, pool: Any, packages: list[str]) -> No
         container["command"] = invocation.get("--command")
 
 
-def _pools(invocation: Invocation, request: Request) -> list[Json]:
+def _pools(invocation: Invocation, request: ImportedRequest) -> list[Json]:
     given = invocation.get(_POOLS)
     if not given[0]:
         raise flag_error(_POOLS, "the first pool is empty", "write machine-type=…,container-image-uri=…")
@@ -345,7 +347,7 @@ def _task(pool: Json) -> Json:
     return made
 
 
-def _built(pools: list[Json], invocation: Invocation, request: Request) -> Json | None:
+def _built(pools: list[Json], invocation: Invocation, request: ImportedRequest) -> Json | None:
     """Return the task of a job whose image gcloud would build of local code; None for any other job."""
     first = pools[0]
     if "local-package-path" not in first:
@@ -392,7 +394,7 @@ def _check_image(image: str) -> None:
 # --- gcloud ai hp-tuning-jobs create -----------------------------------------------------------------------
 
 
-def _tuning_job(invocation: Invocation, request: Request) -> None:
+def _tuning_job(invocation: Invocation, request: ImportedRequest) -> None:
     body = request.body
     if not body:
         raise flag_error("--config", "the file is empty", "write studySpec and trialJobSpec into it")

@@ -19,7 +19,7 @@ from reconciler.convert.importing.flags import (
     Command,
     Flag,
 )
-from reconciler.convert.importing.marks import SourceError, flag_error, is_mark, quoted, shown
+from reconciler.convert.importing.placeholders import SourceError, flag_error, is_mark, quoted, shown
 
 _GLOBAL = {flag.name: flag for flag in GLOBAL_FLAGS}
 _TRACKS = {"alpha": ALPHA, "beta": BETA}

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import yaml
 
 from reconciler.base.diagnostics import MAX_FILE_BYTES
-from reconciler.convert.importing.marks import SourceError, quoted, without_marks
+from reconciler.convert.importing.placeholders import SourceError, quoted, without_marks
 
 MAX_VALUES = 1_000_000
 """Most values of a file, those of aliases counted each time; a saved list of 10,000 jobs has half of them."""

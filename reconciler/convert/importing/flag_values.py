@@ -12,7 +12,7 @@ from reconciler.convert.importing.flags import (
     POOL_NUMBERS,
     Flag,
 )
-from reconciler.convert.importing.marks import flag_error, is_mark, is_marked, quoted
+from reconciler.convert.importing.placeholders import flag_error, is_mark, is_marked, quoted
 
 _DELIMITER = "^"
 _INTEGER = re.compile("[+-]?[0-9]{1,18}")

@@ -14,9 +14,9 @@ from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem, quote
 from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError, check_machine
 from reconciler.base.replaced_files import replace_files
 from reconciler.base.safe_files import read_file
-from reconciler.convert.importing.body import Code, Request, request_of
+from reconciler.convert.importing.body import Code, ImportedRequest, request_of
 from reconciler.convert.importing.command_line import parse
-from reconciler.convert.importing.found import Found
+from reconciler.convert.importing.import_result import Found
 from reconciler.convert.importing.live_job import LiveJob, is_answer, live_jobs
 from reconciler.convert.importing.manifest import (
     Imported,
@@ -30,8 +30,8 @@ from reconciler.convert.importing.manifest import (
     text_of,
     tidy,
 )
-from reconciler.convert.importing.marks import SECRET, SourceError, filled, mark, names_in, shown
 from reconciler.convert.importing.named_files import Files
+from reconciler.convert.importing.placeholders import SECRET, SourceError, filled, mark, names_in, shown
 from reconciler.convert.importing.shell import ShellError
 from reconciler.convert.importing.sources import MAX_SOURCE, read_source
 from reconciler.manifests.secrets import without_secrets
@@ -45,7 +45,7 @@ _KINDS = {"trainingInput": (ML_V1, "Job"), "studySpec": (AIPLATFORM_V1, "Hyperpa
 _COMMAND_LINE = "the command line"
 
 
-class Source(Struct):
+class ImportSource(Struct):
     """One source: a file, standard input, a command line, or jobs of a service.
 
     Attributes:
@@ -64,7 +64,7 @@ class Source(Struct):
     live: list[LiveJob] = field(default_factory=list)
 
 
-class Plan(Struct):
+class ImportPlan(Struct):
     """Manifests to write.
 
     Attributes:
@@ -97,7 +97,7 @@ class Plan(Struct):
         """The resource names of the jobs that haven't ended, by the names of their manifests."""
         return {job.name: job.live for job, _ in self.jobs if job.live}
 
-    def with_adopted(self, names: Collection[str]) -> Plan:
+    def with_adopted(self, names: Collection[str]) -> ImportPlan:
         """Return the plan of the written manifests of adopted jobs, which need no `suspend` any more."""
         texts: dict[Path, str] = {}
         for job, place in self.jobs:
@@ -107,7 +107,7 @@ class Plan(Struct):
                 text = text_of(job, place.parent)
                 texts[place] = f"{texts[place]}---\n{text}" if place in texts else text
         unchanged = frozenset(place for place, text in texts.items() if text == self.texts[place])
-        return Plan(texts, self.jobs, self.unfilled, unchanged, self.kept, frozenset(names))
+        return ImportPlan(texts, self.jobs, self.unfilled, unchanged, self.kept, frozenset(names))
 
 
 class Importer:
@@ -145,7 +145,7 @@ class Importer:
     def _folder(self) -> Path:
         return self._output.parent if self._output.suffix in _SUFFIXES else self._output
 
-    def plan(self, sources: Sequence[Source]) -> Plan:
+    def plan(self, sources: Sequence[ImportSource]) -> ImportPlan:
         """Return the manifests of all jobs; raise InvalidError with every mistake."""
         for source in sources:
             for line, read in self._readers(source):
@@ -171,7 +171,7 @@ class Importer:
             places.append((job, place))
         self._raise_problems()
         unchanged = self._unchanged([pair for pair in places if pair[1] not in kept], texts, known)
-        return Plan(texts, places, unfilled, unchanged, frozenset(kept))
+        return ImportPlan(texts, places, unfilled, unchanged, frozenset(kept))
 
     def _raise_problems(self) -> None:
         if self._problems:
@@ -183,7 +183,7 @@ class Importer:
         message = str(without_secrets(str(shown(error.message))))
         self._problems.append(Problem(path, place, 1, "", message, error.hint))
 
-    def _readers(self, source: Source) -> Iterator[tuple[int, Any]]:
+    def _readers(self, source: ImportSource) -> Iterator[tuple[int, Any]]:
         """Yield the line of each job in a source, and the function that reads it."""
         try:
             found = source.found
@@ -200,7 +200,7 @@ class Importer:
         for job in source.live:
             yield 1, lambda job=job: [self._of_live(job, source.name)]
 
-    def _read(self, source: Source, found: Found) -> list[Imported]:
+    def _read(self, source: ImportSource, found: Found) -> list[Imported]:
         place = source.name if source.name == _COMMAND_LINE else f"{source.name}:{found.line}"
         if found.words:
             return [self._of_command(source, found, place)]
@@ -210,7 +210,7 @@ class Importer:
 
     # --- Jobs of each kind of source ---
 
-    def _of_command(self, source: Source, found: Found, place: str) -> Imported:
+    def _of_command(self, source: ImportSource, found: Found, place: str) -> Imported:
         words = [filled(word, self._values) for word in found.words]
         files = Files(self._root, source.folder, self._working, found)
         invocation = parse(words, files.flags)
@@ -281,7 +281,7 @@ class Importer:
             )
         return job
 
-    def _add_code(self, job: Imported, request: Request, code: Code, files: Files) -> None:
+    def _add_code(self, job: Imported, request: ImportedRequest, code: Code, files: Files) -> None:
         """Name the folder of a job's code, or leave a place for it."""
         if code.path:
             job.package = files.package(code, self._folder, job.notes)
@@ -374,7 +374,7 @@ class Importer:
         return frozenset(place for place, text in texts.items() if _holds(place, text))
 
 
-def write(plan: Plan, *, force: bool) -> None:
+def write(plan: ImportPlan, *, force: bool) -> None:
     """Write all manifests or none; raise RefusedError for a file that would be overwritten, and OSError."""
     todo = {place: text for place, text in plan.texts.items() if place not in plan.unchanged}
     for place in todo:
@@ -386,7 +386,7 @@ def write(plan: Plan, *, force: bool) -> None:
     replace_files({place: text.encode("utf-8", "backslashreplace") for place, text in todo.items()})
 
 
-def source_of(path: str, working: Path) -> Source:
+def source_of(path: str, working: Path) -> ImportSource:
     """Return the source of a named file, or of one line of it; raise InvalidError if it is unreadable."""
     name, _, number = path.rpartition(":")
     is_line = number.isdecimal() and len(number) < 9 and not os.path.lexists(working / path)
@@ -399,13 +399,13 @@ def source_of(path: str, working: Path) -> Source:
         reason = "it is a folder: name its files" if place.is_dir() else (error.strerror or str(error))
         problem = Problem(path, 1, 1, "", f"can't be read: {reason}", "name a readable file")
         raise InvalidError("nothing is imported", problems=[problem]) from None
-    return Source(path, place.parent, data, line=line)
+    return ImportSource(path, place.parent, data, line=line)
 
 
-def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> Source:
+def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> ImportSource:
     """Return the source of a command line in words; raise InvalidError if it submits no training job."""
     from reconciler.convert.importing.command_line import find_command
-    from reconciler.convert.importing.marks import without_marks
+    from reconciler.convert.importing.placeholders import without_marks
 
     plain = [without_marks(word) for word in words]
     if find_command(plain) is None:
@@ -414,7 +414,7 @@ def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> S
         problem = Problem(_COMMAND_LINE, 1, 1, "", "no command of gcloud that submits a training job", hint)
         raise InvalidError("nothing is imported", problems=[problem])
     found = Found(1, plain, environ=os.environ, stdin=stdin)
-    return Source(_COMMAND_LINE, working, found=[found])
+    return ImportSource(_COMMAND_LINE, working, found=[found])
 
 
 def _holds(place: Path, text: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 
 from reconciler.convert.importing.manifest import Json
-from reconciler.convert.importing.marks import (
+from reconciler.convert.importing.placeholders import (
     SourceError,
     quoted,
 )

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from reconciler.base.diagnostics import ERROR, Problem
 from reconciler.base.sanitize import one_line
-from reconciler.convert.importing.marks import (
+from reconciler.convert.importing.placeholders import (
     SECRET,
     is_marked,
     mark,
@@ -269,15 +269,15 @@ def yaml_text(value: Json) -> str:
 
 def problems_of(job: Imported, text: str, path: str, place: Path, root: Path) -> list[Problem]:
     """Return the problems that `validate` finds in a job's manifest at a place that is maybe not written."""
-    from reconciler.manifests.examine import examine  # with jsonschema
+    from reconciler.manifests.diagnose import diagnose  # with jsonschema
 
     data = text.encode("utf-8", "backslashreplace")
     file = ManifestFile(path, str(place), len(data))
-    examined = examine(
+    diagnosed = diagnose(
         file, data, frozenset(), lambda file, written: package_folder(Path(file.place), written)
     )
-    examined.check(root)
-    return [problem for problem in examined.problems if problem.level == ERROR]
+    diagnosed.check(root)
+    return [problem for problem in diagnosed.problems if problem.level == ERROR]
 
 
 def is_to_fill_in(job: Imported, problem: Problem) -> bool:

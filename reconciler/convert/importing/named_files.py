@@ -12,8 +12,8 @@ from reconciler.base.errors import check_machine
 from reconciler.base.safe_files import read_file
 from reconciler.convert.importing.body import Code
 from reconciler.convert.importing.config_file import ConfigError, load_all
-from reconciler.convert.importing.found import Found, is_config
-from reconciler.convert.importing.marks import flag_error, is_marked, names_in, quoted
+from reconciler.convert.importing.import_result import Found, is_config
+from reconciler.convert.importing.placeholders import flag_error, is_marked, names_in, quoted
 from reconciler.manifests.files import file_mode, real_path
 
 _RELATIVE = "paths are relative to the source's folder or to the working directory"

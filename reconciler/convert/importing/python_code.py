@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reconciler.convert.importing.command_line import find_command
-from reconciler.convert.importing.found import Found, calls_of, is_config, new_state
-from reconciler.convert.importing.marks import DATE, SourceError, mark
+from reconciler.convert.importing.import_result import Found, calls_of, is_config, new_state
+from reconciler.convert.importing.placeholders import DATE, SourceError, mark
 from reconciler.convert.importing.shell import ShellState, read_shell
 
 _MAGIC = re.compile(r"[ \t]*[!%]")

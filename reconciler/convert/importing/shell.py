@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from reconciler.convert.importing.marks import DATE, SourceError, is_marked, mark
+from reconciler.convert.importing.placeholders import DATE, SourceError, is_marked, mark
 
 Value = str | list[str]
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)

@@ -13,7 +13,7 @@ import yaml
 
 from reconciler.convert.importing.command_line import find_command
 from reconciler.convert.importing.config_file import ConfigError, load_all
-from reconciler.convert.importing.found import (
+from reconciler.convert.importing.import_result import (
     FixedValues,
     Found,
     calls_of,
@@ -24,7 +24,7 @@ from reconciler.convert.importing.found import (
     without_placeholders,
 )
 from reconciler.convert.importing.live_job import is_answer
-from reconciler.convert.importing.marks import SourceError, mark, without_marks
+from reconciler.convert.importing.placeholders import SourceError, mark, without_marks
 from reconciler.convert.importing.python_code import PythonReader
 from reconciler.convert.importing.shell import ShellError, ShellState, Value, read_shell
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from reconciler.base.diagnostics import Keys
 from reconciler.convert.migrating.dependencies import dependencies
 from reconciler.convert.migrating.pools import CONTAINER, PACKAGE, POOLS, TRIAL, Json
-from reconciler.convert.migrating.report import Obstacle, Report, Row, mapping
+from reconciler.convert.migrating.report import FieldRow, MigrationObstacle, Report, mapping
 from reconciler.convert.migrating.rules import rules
 from reconciler.manifests.training_images import (
     has_ended,
@@ -51,7 +51,7 @@ class Containers(Struct, frozen=True):
     image: str
 
 
-def in_containers(spec: Json, image: str, today: date) -> Containers | list[Obstacle] | None:
+def in_containers(spec: Json, image: str, today: date) -> Containers | list[MigrationObstacle] | None:
     """Return a job of Vertex AI with its Python package in containers.
 
     Args:
@@ -94,20 +94,22 @@ def moves_to_container(spec: Json) -> dict[Keys, Keys]:
     return {keys: renamed_for_container(keys) for keys in fields}
 
 
-def _obstacles(above: Keys, pools: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[Obstacle]:
+def _obstacles(above: Keys, pools: Sequence[tuple[int, Mapping[str, Any]]]) -> Iterator[MigrationObstacle]:
     """Yield what the container form can't express."""
     module = ""
     for index, pool in pools:
         package = mapping(pool.get(PACKAGE))
         if CONTAINER in pool:
             message = "this pool runs a container of its own, which would run the package's module too"
-            yield Obstacle((*above, index, CONTAINER), message, "write containers for all pools by hand")
+            yield MigrationObstacle(
+                (*above, index, CONTAINER), message, "write containers for all pools by hand"
+            )
         if package.get("packageUris"):
-            yield Obstacle((*above, index, PACKAGE, "packageUris"), _NOT_STAGED, _STAGE_IT)
+            yield MigrationObstacle((*above, index, PACKAGE, "packageUris"), _NOT_STAGED, _STAGE_IT)
         if package and package["pythonModule"] != (module := module or package["pythonModule"]):
             message = f"the pools run different modules, and containers run one: {module}"
             hint = "let that module choose by CLUSTER_SPEC what a replica does"
-            yield Obstacle((*above, index, PACKAGE, "pythonModule"), message, hint)
+            yield MigrationObstacle((*above, index, PACKAGE, "pythonModule"), message, hint)
 
 
 def _with_container(pool: Json, image: str, today: date) -> Json:
@@ -139,7 +141,7 @@ def report_containers(made: Containers, files: Sequence[SourceFile], folder: str
     about_images = [row for row in report.rows if row.target.endswith("executorImageUri")]
     for row in report.rows:
         if row.target == PACKAGE:
-            rows.append(Row(row.source, f"{CONTAINER}, package", "translated", row.sentence, row.keys))
+            rows.append(FieldRow(row.source, f"{CONTAINER}, package", "translated", row.sentence, row.keys))
         elif row not in about_images and row.target != "the same image":
             rows.append(row)
     source, keys = (
@@ -147,7 +149,7 @@ def report_containers(made: Containers, files: Sequence[SourceFile], folder: str
         if about_images
         else (rule.source, _first_executor_image(made))
     )
-    report.rows = [*rows, Row(source, rule.target, rule.verdict, sentence, keys)]
+    report.rows = [*rows, FieldRow(source, rule.target, rule.verdict, sentence, keys)]
     if found := dependencies(files):
         lock = f"{folder}/requirements.lock"
         name = "dependencies" if found.found else "computed dependencies"

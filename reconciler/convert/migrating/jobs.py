@@ -23,12 +23,12 @@ from reconciler.convert.migrating.containers import (
     renamed_for_container,
     report_containers,
 )
-from reconciler.convert.migrating.report import Report, Row
+from reconciler.convert.migrating.report import FieldRow, Report
 from reconciler.convert.migrating.rewrite import Converted, NewDocument, convert, rewritten
 from reconciler.convert.migrating.rules import rules
 from reconciler.git.index import GitIndex
 from reconciler.manifests import schemas
-from reconciler.manifests.examine import examine
+from reconciler.manifests.diagnose import diagnose
 from reconciler.manifests.files import ManifestFile, read_one, real_path
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.settings import Config, Environment, check_found
@@ -66,7 +66,7 @@ class MigratedJob(Struct):
     path: str
     line: int
     kind: str
-    rows: list[tuple[int, Row]]
+    rows: list[tuple[int, FieldRow]]
     code: list[CodePlace]
     suspended: bool
     job_name: str = ""
@@ -339,13 +339,13 @@ class _FileMigration:
         """Validate the new text: add its problems at the old places, and the jobs' new names."""
         file = ManifestFile(self._path, str(self._place), len(after))
         filled = frozenset(self._environment.defaults)
-        examined = examine(
+        diagnosed = diagnose(
             file, after, filled, lambda file, written: package_folder(Path(file.place), written)
         )
-        examined.check(self._root)
+        diagnosed.check(self._root)
         by_name = dict(zip((job.name for job in jobs), zip(jobs, new, old, strict=True), strict=True))
-        lines = {made.document.line: made.document.value["metadata"]["name"] for made in examined.jobs}
-        for problem in examined.problems:
+        lines = {made.document.line: made.document.value["metadata"]["name"] for made in diagnosed.jobs}
+        for problem in diagnosed.problems:
             if problem.level == WARNING:
                 continue
             name = lines[max((line for line in lines if line <= problem.line), default=min(lines))]
@@ -353,7 +353,7 @@ class _FileMigration:
                 _, document, before = by_name[name]
                 keys = _old_keys(problem.pointer, document.moves)
                 self._add_problem(before, keys, f"{problem.pointer}: {problem.message}", problem.hint)
-        for made in examined.jobs:
+        for made in diagnosed.jobs:
             name = lines[made.document.line]
             if not made.is_valid or name not in by_name:
                 continue

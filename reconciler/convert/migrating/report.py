@@ -11,7 +11,7 @@ from reconciler.base.diagnostics import Keys
 from reconciler.convert.migrating.rules import Verdict, rules
 
 
-class Row(Struct, frozen=True):
+class FieldRow(Struct, frozen=True):
     """Line of the report about one field.
 
     Attributes:
@@ -28,7 +28,7 @@ class Row(Struct, frozen=True):
     keys: Keys = ()
 
 
-class Obstacle(Struct, frozen=True):
+class MigrationObstacle(Struct, frozen=True):
     """Reason why a job can't be migrated before a person has decided.
 
     Attributes:
@@ -49,8 +49,8 @@ class Report(Struct):
         moves: Path in `trainingInput` -> path in the new `spec`, for comments and problems.
     """
 
-    rows: list[Row] = field(default_factory=list)
-    obstacles: list[Obstacle] = field(default_factory=list)
+    rows: list[FieldRow] = field(default_factory=list)
+    obstacles: list[MigrationObstacle] = field(default_factory=list)
     moves: dict[Keys, Keys] = field(default_factory=dict)
 
     def add(self, rule: str, keys: Keys = (), moved: Keys = (), **values: object) -> None:
@@ -61,17 +61,17 @@ class Report(Struct):
         found = rules().fields[rule]
         source, target = found.source.format(**values), found.target.format(**values)
         # A value may contain braces, which are no names.
-        self.rows.append(Row(source, target, found.verdict, found.sentence.format(**values), keys))
+        self.rows.append(FieldRow(source, target, found.verdict, found.sentence.format(**values), keys))
         if moved:
             self.move(keys, moved)
 
     def add_row(self, source: str, target: str, verdict: Verdict, sentence: str, keys: Keys) -> None:
         """Add a row of another table."""
-        self.rows.append(Row(source, target, verdict, sentence, keys))
+        self.rows.append(FieldRow(source, target, verdict, sentence, keys))
 
     def refuse(self, keys: Keys, message: str, hint: str) -> None:
         """Add an obstacle."""
-        self.obstacles.append(Obstacle(keys, message, hint))
+        self.obstacles.append(MigrationObstacle(keys, message, hint))
 
     def move(self, source: Keys, target: Keys) -> None:
         """Record the new place of a field; the first place counts."""

@@ -215,7 +215,7 @@ class KeptSettings:
 
 
 @dataclass(slots=True)
-class WorkTree:
+class LocalFiles:
     """Files of a repository's work tree; `wakes` gets an event for each change.
 
     Attributes:

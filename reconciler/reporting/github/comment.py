@@ -32,7 +32,7 @@ _OCCASION = re.compile(r"(?<=, planned )[-0-9]{10} [0-9]{2}:[0-9]{2} UTC|(?<=/ac
 _REPLACED = "*Replaced by a newer comment.*"
 
 
-class Kept(StrEnum):
+class CommentResult(StrEnum):
     """Result of an update of the comment."""
 
     CREATED = "created"
@@ -51,7 +51,9 @@ def fits(body: str) -> bool:
     return len(body.encode("utf-16-le")) // 2 <= MAX_COMMENT
 
 
-def keep_comment(api: GitHubApi, number: int, environment: str, text: str, *, create: bool = True) -> Kept:
+def keep_comment(
+    api: GitHubApi, number: int, environment: str, text: str, *, create: bool = True
+) -> CommentResult:
     """Create or update the pull request's comment of an environment; without `create`, only update one.
 
     A text that differs only in the time and the run of its plan is no update. Two runs at once may create two
@@ -72,15 +74,15 @@ def keep_comment(api: GitHubApi, number: int, environment: str, text: str, *, cr
         if not is_current:
             api.write("PATCH", _path(newest), {"body": body})
         _retire(api, mine)
-        return Kept.UNCHANGED if is_current else Kept.UPDATED
+        return CommentResult.UNCHANGED if is_current else CommentResult.UPDATED
     # The comment of another App's token is known only after a new one is written.
     if not (create or any(map(_is_by_bot, marked))):
-        return Kept.UNNEEDED
+        return CommentResult.UNNEEDED
     created = api.write("POST", f"issues/{number}/comments", {"body": body})
     # The token of another App writes under a name that only this response contains.
     writer = _writer(created)
     _retire(api, [found for found in marked if writer is not None and _writer(found) == writer])
-    return Kept.CREATED
+    return CommentResult.CREATED
 
 
 def _author(api: GitHubApi) -> int | None:

@@ -65,7 +65,7 @@ class Runs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ContainerEngine:
     """Working container engine."""
 
     client: Client
@@ -223,7 +223,7 @@ class Engine:
         return {}
 
 
-def find_engine(environ: Mapping[str, str]) -> Engine:
+def find_engine(environ: Mapping[str, str]) -> ContainerEngine:
     """Return this machine's engine: Docker if it answers, else Podman.
 
     Raises:
@@ -233,7 +233,7 @@ def find_engine(environ: Mapping[str, str]) -> Engine:
     for client in clients(environ):
         found = abilities(client)
         if isinstance(found, Abilities):
-            return Engine(client, found)
+            return ContainerEngine(client, found)
         complaints.append(f"{client.program} is installed, but reports: {found}")
     raise RunError(
         Code.FAILED_PRECONDITION,

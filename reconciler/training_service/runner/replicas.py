@@ -39,7 +39,7 @@ from reconciler.training_service.processes.programs import (
     killer_of,
 )
 from reconciler.training_service.runner import mounts
-from reconciler.training_service.runner.containers import Engine, find_engine
+from reconciler.training_service.runner.containers import ContainerEngine, find_engine
 from reconciler.training_service.runner.proxy import Proxy, open_proxy
 from reconciler.training_service.state.records import Code, details_of, is_set_up
 from reconciler.training_service.state.run_folder import (
@@ -61,7 +61,9 @@ _PRINTED = 64 * 1024
 _WITHOUT_CONTAINER = ("ENGINE_MISSING", "IMAGE_NOT_PULLED")
 
 
-def placed(spec: RunSpec, folder: RunFolder, programs: Programs, say: Say) -> tuple[RunSpec, Engine | None]:
+def placed(
+    spec: RunSpec, folder: RunFolder, programs: Programs, say: Say
+) -> tuple[RunSpec, ContainerEngine | None]:
     """Return the run with a PythonTask for each container that runs in an environment, and the engine.
 
     Pulls the images that the engine lacks. Returns no engine for a run without containers.
@@ -86,7 +88,7 @@ class _Placement:
         self._programs = programs
         self._say = say
         self._placed: list[tuple[ContainerTask, ContainerTask | PythonTask]] = []
-        self.engine: Engine | None = None
+        self.engine: ContainerEngine | None = None
 
     def place(self, task: ContainerTask | PythonTask) -> ContainerTask | PythonTask:
         """Return the task to run: the container, or its command in an environment."""
@@ -114,7 +116,7 @@ class _Placement:
             return instead
         return task
 
-    def _found_engine(self) -> Engine:
+    def _found_engine(self) -> ContainerEngine:
         engine = find_engine(os.environ)
         for warning in engine.warnings:
             self._say(WARNING, warning)
@@ -151,7 +153,7 @@ class Starter:
         self,
         folder: RunFolder,
         spec: RunSpec,
-        engine: Engine | None,
+        engine: ContainerEngine | None,
         programs: Programs,
         say: Say,
     ) -> None:

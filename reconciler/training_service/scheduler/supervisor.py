@@ -18,7 +18,7 @@ from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner.launcher import Runners
 from reconciler.training_service.scheduler.jobs import Reservations, RunStarter, Work
 from reconciler.training_service.scheduler.recovery import take_over_end, take_over_phase
-from reconciler.training_service.scheduler.trials import TuningJobs
+from reconciler.training_service.scheduler.trials import TuningRunner
 from reconciler.training_service.state.database import DatabaseError, Store
 from reconciler.training_service.state.records import (
     ML_JOBS,
@@ -149,7 +149,7 @@ class Supervisor:
         self._starter = RunStarter(
             store, home.absolute(), self._runners, Reservations(gpus), machine, storage_url
         )
-        self._tuning = TuningJobs(store, self._starter, machine)
+        self._tuning = TuningRunner(store, self._starter, machine)
         self._demands: dict[int, Machine] = {}
         self._failures: dict[tuple[int, str], int] = {}
         self._queue: _Queue | None = None

@@ -65,7 +65,7 @@ class _Progress:
         return [trial for trial in self.trials.values() if not trial.state.ended]
 
 
-class TuningJobs:
+class TuningRunner:
     """Runner of tuning jobs.
 
     Attributes:

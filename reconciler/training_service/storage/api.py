@@ -19,7 +19,6 @@ from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import Found, Wanted
 from reconciler.training_service.storage.globs import Glob
-from reconciler.training_service.storage.incoming import Uploads
 from reconciler.training_service.storage.index import StoredObject
 from reconciler.training_service.storage.objects import (
     ANY,
@@ -40,6 +39,7 @@ from reconciler.training_service.storage.resources import (
     patched,
     policy_resource,
 )
+from reconciler.training_service.storage.upload_sessions import Uploads
 from reconciler.training_service.storage.uploads import StorageUploads, chunks, conditions_of, download
 
 LARGEST_PAGE = 1000

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from reconciler.training_service.state.database import rfc3339
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import TICK_NS
-from reconciler.training_service.storage.incoming import Checksums
+from reconciler.training_service.storage.upload_sessions import Checksums
 
 _UNSETTLED = -1
 

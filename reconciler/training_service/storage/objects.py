@@ -28,8 +28,8 @@ from reconciler.training_service.state.database import Database, rfc3339
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage import files, index
 from reconciler.training_service.storage.files import Found, Wanted
-from reconciler.training_service.storage.incoming import Staged, checksums_of
 from reconciler.training_service.storage.index import StoredObject
+from reconciler.training_service.storage.upload_sessions import Staged, checksums_of
 
 _TRIES = 100
 

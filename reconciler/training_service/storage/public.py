@@ -37,10 +37,10 @@ from reconciler.base.http.retries import BUSY_STATUSES
 from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.state.database import PUBLIC, Database, Store
 from reconciler.training_service.state.records import Json, JsonObject
-from reconciler.training_service.storage.incoming import Staged, Uploads
 from reconciler.training_service.storage.index import StoredObject
 from reconciler.training_service.storage.objects import ANY, Bucket, Conditions, Content, Objects
 from reconciler.training_service.storage.resources import stored_of
+from reconciler.training_service.storage.upload_sessions import Staged, Uploads
 
 _MADE = "public_buckets_made"  # of these, the buckets whose folders didn't exist before
 

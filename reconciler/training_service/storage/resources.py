@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from reconciler.training_service.http.message import ApiError, invalid
 from reconciler.training_service.state.records import Json, JsonObject
-from reconciler.training_service.storage.incoming import Checksums
 from reconciler.training_service.storage.index import StoredObject
 from reconciler.training_service.storage.objects import Bucket, not_met
+from reconciler.training_service.storage.upload_sessions import Checksums
 
 DEFAULT_TYPE = "application/octet-stream"
 

@@ -15,7 +15,6 @@ from reconciler.training_service.http import json_mapping
 from reconciler.training_service.http.call import Call
 from reconciler.training_service.http.message import ApiError, invalid
 from reconciler.training_service.state.records import JsonObject
-from reconciler.training_service.storage.incoming import Session, Staged, Uploads
 from reconciler.training_service.storage.objects import Conditions, Content, Objects
 from reconciler.training_service.storage.resources import (
     DEFAULT_TYPE,
@@ -26,6 +25,7 @@ from reconciler.training_service.storage.resources import (
     object_resource,
     sums_of_header,
 )
+from reconciler.training_service.storage.upload_sessions import Staged, Uploads, UploadSession
 
 _CHUNK = 256 * 1024
 _MAX_HEADER = 64 * 1024
@@ -223,7 +223,7 @@ class StorageUploads:
                 return answer
             return self._receive(call, session)
 
-    def _receive(self, call: Call, session: Session) -> Response | JsonObject:
+    def _receive(self, call: Call, session: UploadSession) -> Response | JsonObject:
         first, total = _content_range(call)
         received = session.received()
         if first is not None:
@@ -234,7 +234,7 @@ class StorageUploads:
             return _incomplete(call, session.received())
         return self._finish(call, session, total)
 
-    def _finish(self, call: Call, session: Session, total: int) -> JsonObject:
+    def _finish(self, call: Call, session: UploadSession, total: int) -> JsonObject:
         if session.received() > total:
             session.give_up()
             raise invalid("The upload is longer than it was said to be.")

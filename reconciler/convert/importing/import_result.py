@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from reconciler.convert.importing.command_line import find_command
-from reconciler.convert.importing.marks import MARK, mark
+from reconciler.convert.importing.placeholders import MARK, mark
 from reconciler.convert.importing.shell import ShellState, Value
 from reconciler.manifests import schemas
 

@@ -38,7 +38,7 @@ _GET_LFS_TEXT = (
 
 
 @dataclass(slots=True)
-class ExaminedJob:
+class DiagnosedJob:
     """Document that is meant as a manifest.
 
     Attributes:
@@ -71,7 +71,7 @@ class ExaminedJob:
 
 
 @dataclass(slots=True)
-class ExaminedFile:
+class DiagnosedFile:
     """File that may contain manifests.
 
     Attributes:
@@ -85,7 +85,7 @@ class ExaminedFile:
     path: str
     size: int = 0
     digest: bytes = b""
-    jobs: list[ExaminedJob] = field(default_factory=list)
+    jobs: list[DiagnosedJob] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     has_secrets: bool = False
 
@@ -107,7 +107,7 @@ class ExaminedFile:
         )
 
     @property
-    def checked(self) -> list[ExaminedJob]:
+    def checked(self) -> list[DiagnosedJob]:
         """Documents of a known kind, which get all further checks."""
         return [] if self.has_secrets else [job for job in self.jobs if not isinstance(job.schema, Finding)]
 
@@ -135,10 +135,10 @@ class ExaminedFile:
             job.is_valid = is_sound and not job.document.is_flawed
 
 
-def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: FolderOf) -> ExaminedFile:
+def diagnose(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: FolderOf) -> DiagnosedFile:
     """Read the documents of a file and find the packages of its jobs, without checking them."""
     if pointer_digest(data):
-        return ExaminedFile(file.path, len(data), digest_of(data), problems=[_is_pointer(file.path)])
+        return DiagnosedFile(file.path, len(data), digest_of(data), problems=[_is_pointer(file.path)])
     documents, problems = load_documents(data, file.path)
     if not documents and not problems:
         hint = "write a job, or remove the file"
@@ -150,14 +150,14 @@ def examine(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: 
     # Secrets replace all other problems, whose messages might quote them.
     found = secrets(data, documents, file.path)
     jobs = [_job(file, document, filled, folder_of) for document in documents]
-    return ExaminedFile(
+    return DiagnosedFile(
         file.path, len(data), digest_of(data), jobs, found or problems, has_secrets=bool(found)
     )
 
 
-def repeated_names(jobs: Iterable[ExaminedJob]) -> Iterator[Problem]:
+def repeated_names(jobs: Iterable[DiagnosedJob]) -> Iterator[Problem]:
     """Mark each job as invalid whose name an earlier job has, and yield its problem."""
-    first: dict[str, ExaminedJob] = {}
+    first: dict[str, DiagnosedJob] = {}
     for job in jobs:
         other = first.setdefault(job.base_name, job) if job.base_name else job
         if other is job:
@@ -197,8 +197,8 @@ def _is_pointer(path: str) -> Problem:
     return Problem(path, 1, 1, "", "this is a Git LFS pointer, and not the file itself", _GET_LFS_TEXT)
 
 
-def _job(file: ManifestFile, document: Document, filled: frozenset[str], folder_of: FolderOf) -> ExaminedJob:
+def _job(file: ManifestFile, document: Document, filled: frozenset[str], folder_of: FolderOf) -> DiagnosedJob:
     schema = schema_of(document.value, filled)
     written = document.text_at(PACKAGE_PATH) if not isinstance(schema, Finding) else ""
     package = folder_of(file, written) if written else None
-    return ExaminedJob(file.path, document, schema, package)
+    return DiagnosedJob(file.path, document, schema, package)

@@ -97,7 +97,7 @@ class Uploads:
         return upload
 
     @contextmanager
-    def session(self, upload: str) -> Iterator[Session]:
+    def session(self, upload: str) -> Iterator[UploadSession]:
         """Open a resumable upload, locked against other requests until the block ends.
 
         Raises:
@@ -112,7 +112,7 @@ class Uploads:
             if not part.exists() or not os.path.samestat(part.stat(), os.fstat(file.fileno())):
                 raise _no_upload()
             about = json.loads(self._about(upload).read_text(encoding="utf-8"))
-            yield Session(self, upload, file, part, about)
+            yield UploadSession(self, upload, file, part, about)
 
     def clean(self) -> None:
         """Remove abandoned uploads: crashed ones after a day, resumable ones after a week."""
@@ -134,7 +134,7 @@ class Uploads:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class UploadSession:
     """A resumable upload.
 
     Attributes:
