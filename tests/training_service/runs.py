@@ -23,13 +23,8 @@ from waiting import PATIENCE, until
 from reconciler.training_service.jobs.launch import Host, launch, ports_wanted
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.processes import process_tree
-from reconciler.training_service.state.run_folder import (
-    PythonTask,
-    RunFolder,
-    RunSpec,
-    run_folder,
-    write_json,
-)
+from reconciler.training_service.state.run_folder import RunFolder, run_folder, write_json
+from reconciler.training_service.state.run_spec import PythonTask, RunSpec
 
 KEPT = {"run.json", "log.jsonl", "exit.json", "phase", "started", "lock", "runner.lock", "cancel"} | {
     "measurements.json"

@@ -22,15 +22,9 @@ from reconciler.training_service.processes import process_tree
 from reconciler.training_service.scheduler.supervisor import Supervisor
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store, rfc3339
-from reconciler.training_service.state.records import (
-    ML_JOBS,
-    TUNING_JOBS,
-    JobRecord,
-    JobState,
-    RunRecord,
-    TrialRecord,
-)
+from reconciler.training_service.state.records import ML_JOBS, TUNING_JOBS, JobRecord, JobState, RunRecord
 from reconciler.training_service.state.run_folder import RUNNING, Phase, RunFolder, run_folder, write_json
+from reconciler.training_service.state.trial_records import TrialRecord
 
 FOR_TWO = Machine(cpus=8, memory=32 * 2**30)
 """Room for two n1-standard-4."""

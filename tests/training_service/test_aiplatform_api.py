@@ -10,7 +10,8 @@ import pytest
 from bodies import VERTEX, custom_job, job_spec, tuning_job
 from served import Service
 
-from reconciler.training_service.state.records import JobState, Measurement, TrialState, number_of
+from reconciler.training_service.state.records import JobState, number_of
+from reconciler.training_service.state.trial_records import Measurement, TrialState
 
 JOBS = f"{VERTEX}/customJobs"
 COLLECTIONS = pytest.mark.parametrize(

@@ -19,15 +19,8 @@ from google.rpc.error_details_pb2 import ErrorInfo
 from served import TOKEN, Service
 
 from reconciler.training_service.http import discovery
-from reconciler.training_service.state.records import (
-    DOMAIN,
-    Code,
-    JobState,
-    Measurement,
-    TrialState,
-    details_of,
-    number_of,
-)
+from reconciler.training_service.state.records import DOMAIN, Code, JobState, details_of, number_of
+from reconciler.training_service.state.trial_records import Measurement, TrialState
 from reconciler.training_service.tuning.study import Algorithm, study_of
 
 REGION = "europe-west4"

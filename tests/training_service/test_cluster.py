@@ -12,7 +12,7 @@ from reconciler.training_service.jobs.images import find_image
 from reconciler.training_service.jobs.launch import replicas_of
 from reconciler.training_service.jobs.machines import has_tpu, machine_of
 from reconciler.training_service.state.records import JobRecord
-from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, Role
+from reconciler.training_service.state.run_spec import ContainerTask, PythonTask, Role
 
 
 def members(job: JobRecord) -> list[tuple[Role, str, str, str]]:

@@ -21,10 +21,10 @@ from served import Answer, Service
 from staged_code import BUCKET, PYTHON, a_job, command, contained, stage
 from supervised import Bench, supervised
 
-from reconciler.training_service.jobs.images import in_environment, python_of_image
+from reconciler.training_service.jobs.python_containers import in_environment, python_of_image
 from reconciler.training_service.runner.containers import ContainerEngine, end_containers
 from reconciler.training_service.state.records import JobRecord, JobState
-from reconciler.training_service.state.run_folder import ContainerTask, PythonTask
+from reconciler.training_service.state.run_spec import ContainerTask, PythonTask
 
 TASK = """
     import os, sys

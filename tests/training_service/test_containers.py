@@ -24,14 +24,8 @@ from reconciler.training_service.runner.containers import (
     find_engine,
     has_containers,
 )
-from reconciler.training_service.state.run_folder import (
-    ContainerTask,
-    ReplicaSpec,
-    Role,
-    RunError,
-    RunFolder,
-    run_folder,
-)
+from reconciler.training_service.state.run_folder import RunError, RunFolder, run_folder
+from reconciler.training_service.state.run_spec import ContainerTask, ReplicaSpec, Role
 
 MIB = 1 << 20
 SECRET = "two\nlines of a secret"

@@ -32,8 +32,9 @@ from reconciler.training_service.address import Address
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
-from reconciler.training_service.state.records import TUNING_JOBS, JobRecord, JobState, TrialState
+from reconciler.training_service.state.records import TUNING_JOBS, JobRecord, JobState
 from reconciler.training_service.state.run_folder import run_folder
+from reconciler.training_service.state.trial_records import TrialState
 
 KILLS = int(os.environ.get("SERVICE_KILLS", "12"))
 SEED = int(os.environ.get("SERVICE_SEED", "1"))

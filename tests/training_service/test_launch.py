@@ -26,8 +26,9 @@ from reconciler.training_service.jobs.launch import (
     priority,
 )
 from reconciler.training_service.jobs.machines import Machine
-from reconciler.training_service.state.records import JobRecord, TrialRecord, number_of
-from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, ReplicaSpec, Role, RunSpec
+from reconciler.training_service.state.records import JobRecord, number_of
+from reconciler.training_service.state.run_spec import ContainerTask, PythonTask, ReplicaSpec, Role, RunSpec
+from reconciler.training_service.state.trial_records import TrialRecord
 
 GIB = 2**30
 SKLEARN = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"

@@ -11,13 +11,8 @@ from bodies import ML, ml_job
 from served import Service
 
 from reconciler.model.cause import marked_info
-from reconciler.training_service.state.records import (
-    JobState,
-    Measurement,
-    TrialState,
-    details_of,
-    number_of,
-)
+from reconciler.training_service.state.records import JobState, details_of, number_of
+from reconciler.training_service.state.trial_records import Measurement, TrialState
 
 
 def create(service: Service, job_id: str = "census_1", **more: Any) -> dict[str, Any]:

@@ -15,8 +15,9 @@ import trainers
 from runs import Run, Starter, lives, nothing_is_left_of
 from waiting import PATIENCE, until
 
-from reconciler.training_service.state.records import Measurement
-from reconciler.training_service.state.run_folder import Role, read_measurements
+from reconciler.training_service.state.run_folder import read_measurements
+from reconciler.training_service.state.run_spec import Role
+from reconciler.training_service.state.trial_records import Measurement
 
 WORKER: dict[str, Any] = {"replicaCount": "1"}
 PRIMARY, FIRST, SECOND = "workerpool0-0", "workerpool1-0", "workerpool2-0"

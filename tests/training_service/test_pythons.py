@@ -19,7 +19,8 @@ from reconciler.training_service.environments.prepare import (
 )
 from reconciler.training_service.environments.venvs import Python
 from reconciler.training_service.jobs.archives import Needs
-from reconciler.training_service.state.run_folder import PythonTask, RunError
+from reconciler.training_service.state.run_folder import RunError
+from reconciler.training_service.state.run_spec import PythonTask
 
 OWN = (3, sys.version_info[1])
 

@@ -23,13 +23,12 @@ from reconciler.training_service.state.records import (
     UNFINISHED,
     JobRecord,
     JobState,
-    Measurement,
     RunRecord,
-    TrialState,
     details_of,
     number_of,
 )
 from reconciler.training_service.state.rows import LABEL
+from reconciler.training_service.state.trial_records import Measurement, TrialState
 from reconciler.training_service.storage import index
 from reconciler.training_service.storage.index import StoredObject
 

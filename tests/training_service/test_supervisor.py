@@ -31,11 +31,11 @@ from reconciler.training_service.state.run_folder import (
     STOPPED,
     SUCCEEDED,
     Ending,
-    RunSpec,
     locked,
     run_folder,
     write_json,
 )
+from reconciler.training_service.state.run_spec import RunSpec
 
 
 @pytest.fixture

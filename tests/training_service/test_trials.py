@@ -20,14 +20,9 @@ from waiting import until
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.scheduler.recovery import recover_states, with_measurements
 from reconciler.training_service.scheduler.supervisor import Supervisor
-from reconciler.training_service.state.records import (
-    JobRecord,
-    JobState,
-    Measurement,
-    TrialRecord,
-    TrialState,
-)
+from reconciler.training_service.state.records import JobRecord, JobState
 from reconciler.training_service.state.run_folder import CANCELLED, Ending, run_folder, write_measurements
+from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
 from reconciler.training_service.tuning.measurements import MOST_MEASUREMENTS
 
 # Notes its start, reports what `merits` in its folder says of its trial, and waits while there is `hold`.

@@ -16,10 +16,10 @@ from reconciler.training_service.state.records import (
     JobRecord,
     JobState,
     JsonObject,
-    TrialRecord,
     error_of,
     is_set_up,
 )
+from reconciler.training_service.state.trial_records import TrialRecord
 from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.resources import training_output
 from reconciler.training_service.tuning.study import is_tuning

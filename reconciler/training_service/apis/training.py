@@ -25,13 +25,13 @@ from reconciler.training_service.state.records import (
     JobRecord,
     JobState,
     JsonObject,
-    TrialRecord,
     UnreadableJob,
     details_of,
     readable_time,
 )
 from reconciler.training_service.state.rows import LABEL, UnreadableError
 from reconciler.training_service.state.run_folder import remove, run_folder
+from reconciler.training_service.state.trial_records import TrialRecord
 from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.study import is_tuning
 

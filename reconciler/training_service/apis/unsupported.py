@@ -6,19 +6,16 @@ import os
 from collections.abc import Iterator, Mapping
 
 from reconciler.training_service.jobs.cluster import PYTHON_FIELD, RUNTIME_FIELD, Pool, pools_of
-from reconciler.training_service.jobs.images import (
-    find_image,
-    find_override,
-    how_to_override,
-    how_to_run_staged,
-    is_staged_code,
-    known_runtimes,
-    python_of_image,
-)
+from reconciler.training_service.jobs.images import find_image, find_override, how_to_override, known_runtimes
 from reconciler.training_service.jobs.launch import MOST_REPLICAS
 from reconciler.training_service.jobs.machines import has_tpu
+from reconciler.training_service.jobs.python_containers import (
+    how_to_run_staged,
+    is_staged_code,
+    python_of_image,
+)
 from reconciler.training_service.state.records import TUNING_JOBS, JobRecord, Json
-from reconciler.training_service.state.run_folder import ContainerTask
+from reconciler.training_service.state.run_spec import ContainerTask
 from reconciler.training_service.tuning import checks
 from reconciler.training_service.tuning.checks import Mistake
 

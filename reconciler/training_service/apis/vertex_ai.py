@@ -16,11 +16,11 @@ from reconciler.training_service.state.records import (
     JobRecord,
     JobState,
     JsonObject,
-    TrialRecord,
     error_of,
     error_status,
     number_of,
 )
+from reconciler.training_service.state.trial_records import TrialRecord
 from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.resources import vertex_trials
 

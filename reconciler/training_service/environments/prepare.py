@@ -31,11 +31,13 @@ from reconciler.training_service.environments.venvs import (
 from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.jobs import archives, environment_variables, images
 from reconciler.training_service.jobs.archives import Needs
-from reconciler.training_service.jobs.images import NEWEST, OLDEST, Image, Minor, Override, python_of_image
+from reconciler.training_service.jobs.images import NEWEST, OLDEST, Image, Minor, Override
+from reconciler.training_service.jobs.python_containers import python_of_image
 from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.records import MOST_OF_VALUE, Code
-from reconciler.training_service.state.run_folder import PythonTask, RunError, RunFolder
+from reconciler.training_service.state.run_folder import RunError, RunFolder
 from reconciler.training_service.state.run_log import INFO, WARNING
+from reconciler.training_service.state.run_spec import PythonTask
 from reconciler.training_service.storage import files
 from reconciler.training_service.storage.gsutil import main
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.jobs.machines import SCALE_TIERS, Machine, machine_of
 from reconciler.training_service.state.records import ML_JOBS, TUNING_JOBS, JobRecord, JsonObject
-from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, Role
+from reconciler.training_service.state.run_spec import ContainerTask, PythonTask, Role
 
 RUNTIME_FIELD = "training_input.runtime_version"
 PYTHON_FIELD = "training_input.python_version"

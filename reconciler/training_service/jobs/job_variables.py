@@ -15,7 +15,7 @@ from typing import Any
 from reconciler.training_service.jobs.cluster import Replica
 from reconciler.training_service.jobs.environment_variables import HOST
 from reconciler.training_service.state.records import JsonObject
-from reconciler.training_service.state.run_folder import Role
+from reconciler.training_service.state.run_spec import Role
 
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 

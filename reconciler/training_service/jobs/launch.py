@@ -21,12 +21,12 @@ from reconciler.training_service.state.records import (
     Code,
     JobRecord,
     JsonObject,
-    TrialRecord,
     details_of,
     google_region,
     number_of,
 )
-from reconciler.training_service.state.run_folder import ContainerTask, PythonTask, ReplicaSpec, RunSpec
+from reconciler.training_service.state.run_spec import ContainerTask, PythonTask, ReplicaSpec, RunSpec
+from reconciler.training_service.state.trial_records import TrialRecord
 from reconciler.training_service.storage.files import bucket_of
 from reconciler.training_service.tuning.study import DEFAULT_TAG, as_argument
 

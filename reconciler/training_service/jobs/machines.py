@@ -19,7 +19,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from reconciler.training_service.state.records import Code, details_of
-from reconciler.training_service.state.run_folder import FAILED, Ending, PythonTask, Role, RunSpec
+from reconciler.training_service.state.run_folder import FAILED, Ending
+from reconciler.training_service.state.run_spec import PythonTask, Role, RunSpec
 
 _GIB = 2**30
 

@@ -30,14 +30,8 @@ from reconciler.training_service.processes.container_engines import (
 from reconciler.training_service.runner.mounts import BUNDLE, View
 from reconciler.training_service.runner.proxy import Proxy
 from reconciler.training_service.state.records import Code
-from reconciler.training_service.state.run_folder import (
-    ContainerTask,
-    ReplicaSpec,
-    RunError,
-    RunFolder,
-    read_json,
-    write_json,
-)
+from reconciler.training_service.state.run_folder import RunError, RunFolder, read_json, write_json
+from reconciler.training_service.state.run_spec import ContainerTask, ReplicaSpec
 
 BUCKETS = "/gcs"
 METRICS = "/tmp/hypertune"  # noqa: S108 the default folder of cloudml-hypertune in every container

@@ -31,13 +31,13 @@ from reconciler.training_service.state.run_folder import (
     Ending,
     RunError,
     RunFolder,
-    RunSpec,
     locked,
     now,
     read_json,
     write_measurements,
 )
 from reconciler.training_service.state.run_log import ERROR, WARNING, RunLog
+from reconciler.training_service.state.run_spec import RunSpec
 
 _STOP_GRACE = 2.0
 
@@ -99,7 +99,9 @@ class _Run:
 
     def _work(self) -> Ending:
         # Imported late, because the imports are slow and the runner must claim the run at once.
-        from reconciler.training_service.runner.replicas import Replicas, Starter, placed
+        from reconciler.training_service.runner.placement import placed
+        from reconciler.training_service.runner.replicas import Replicas
+        from reconciler.training_service.runner.starter import Starter
 
         self._folder.set_phase(PREPARING)
         for warning in self._spec.warnings:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from reconciler.training_service.jobs import archives
 from reconciler.training_service.jobs.images import requirements_of
-from reconciler.training_service.state.run_folder import PythonTask, RunSpec
+from reconciler.training_service.state.run_spec import PythonTask, RunSpec
 
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 """The file of trusted authorities that programs read which come with a curl of their own."""

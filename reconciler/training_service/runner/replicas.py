@@ -3,292 +3,33 @@
 The run ends with its primary replica: the other replicas are ended then, because parameter servers never end
 by themselves. A failed replica also ends the run. A replica that a SIGTERM from outside has ended starts
 again, in fresh folders, as the cloud does after it takes a machine away.
-
-A container runs in an engine that has its image, else in an engine that can pull it, else, if its command is
-Python, in an environment of this machine.
 """
 
 from __future__ import annotations
 
-import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
 
-from reconciler.training_service.environments.pip_settings import as_file
-from reconciler.training_service.environments.prepare import Prepared, Say, hint_of, prepare
-from reconciler.training_service.jobs import environment_variables
-from reconciler.training_service.jobs.images import (
-    how_to_run_staged,
-    in_environment,
-    is_staged_code,
-    why_not_started,
-)
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.processes.programs import (
-    Consumer,
     Program,
     Programs,
     Tail,
     ending_of,
     killer_of,
 )
-from reconciler.training_service.runner import mounts
-from reconciler.training_service.runner.containers import ContainerEngine, find_engine
-from reconciler.training_service.runner.proxy import Proxy, open_proxy
+from reconciler.training_service.runner.starter import Starter
 from reconciler.training_service.state.records import Code, details_of, is_set_up
 from reconciler.training_service.state.run_folder import (
     FAILED,
     SUCCEEDED,
-    ContainerTask,
     Ending,
-    PythonTask,
-    ReplicaSpec,
-    RunError,
-    RunFolder,
-    RunSpec,
-    remove,
 )
 from reconciler.training_service.state.run_log import ERROR, INFO, WARNING, LogFullError, RunLog
-
-_PULL = "RECONCILER_PULL_IMAGES"
-_PRINTED = 64 * 1024
-_WITHOUT_CONTAINER = ("ENGINE_MISSING", "IMAGE_NOT_PULLED")
-
-
-def placed(
-    spec: RunSpec, folder: RunFolder, programs: Programs, say: Say
-) -> tuple[RunSpec, ContainerEngine | None]:
-    """Return the run with a PythonTask for each container that runs in an environment, and the engine.
-
-    Pulls the images that the engine lacks. Returns no engine for a run without containers.
-
-    Args:
-        say: Writes a text to the run's log with a severity.
-
-    Raises:
-        RunError: A container has neither an engine with its image nor an environment.
-        Interrupted: The run is to end.
-    """
-    placement = _Placement(folder, programs, say)
-    replicas = [replace(replica, task=placement.place(replica.task)) for replica in spec.replicas]
-    return replace(spec, replicas=tuple(replicas)), placement.engine
-
-
-class _Placement:
-    """Places tasks; equal tasks once."""
-
-    def __init__(self, folder: RunFolder, programs: Programs, say: Say) -> None:
-        self._folder = folder
-        self._programs = programs
-        self._say = say
-        self._placed: list[tuple[ContainerTask, ContainerTask | PythonTask]] = []
-        self.engine: ContainerEngine | None = None
-
-    def place(self, task: ContainerTask | PythonTask) -> ContainerTask | PythonTask:
-        """Return the task to run: the container, or its command in an environment."""
-        if isinstance(task, PythonTask):
-            return task
-        for known, found in self._placed:
-            if known == task:
-                return found
-        found = self._place(task)
-        self._placed.append((task, found))
-        return found
-
-    def _place(self, task: ContainerTask) -> ContainerTask | PythonTask:
-        try:
-            self.engine = self.engine or self._found_engine()
-            self.engine.make_ready(task, self._run, pull=os.environ.get(_PULL) != "0")
-        except RunError as error:
-            if error.details["reason"] not in _WITHOUT_CONTAINER:
-                raise
-            instead = in_environment(task)
-            if instead is None:
-                raise _with_remedy(error, task) from None
-            why = error.message.removesuffix(".")
-            self._say(INFO, f"{why}. Its command runs in an environment of this machine instead.")
-            return instead
-        return task
-
-    def _found_engine(self) -> ContainerEngine:
-        engine = find_engine(os.environ)
-        for warning in engine.warnings:
-            self._say(WARNING, warning)
-        return engine
-
-    def _run(self, argv: list[str]) -> tuple[int, str]:
-        printed = Tail(_PRINTED)
-        # The engine's command needs the variables that lead it to the engine and to registry logins.
-        code = self._programs.run(
-            argv, env=os.environ, cwd=self._folder.temp(), out=printed.add, err=printed.add
-        )
-        return code, printed.text()
-
-
-def _with_remedy(error: RunError, task: ContainerTask) -> RunError:
-    """Return the error with the entry that gives staged code an environment; others need their container."""
-    if not is_staged_code(task):
-        return error
-    # The engine's own words come last: a cause is cut where it becomes too long.
-    what, _, details = error.message.removesuffix(".").partition(" by ")
-    message = f"{what}; or {how_to_run_staged(task.image)}" + (f" ({details})" if details else "")
-    return RunError(error.code, message, **{**error.details, "image": task.image})
-
-
-class Starter:
-    """Starter of a run's replicas; `prepare` is called once, before the first start.
-
-    Args:
-        spec: The run, as `placed` returns it with the engine.
-        say: Writes a text to the run's log with a severity.
-    """
-
-    def __init__(
-        self,
-        folder: RunFolder,
-        spec: RunSpec,
-        engine: ContainerEngine | None,
-        programs: Programs,
-        say: Say,
-    ) -> None:
-        self._folder = folder
-        self._spec = spec
-        self._programs = programs
-        self._say = say
-        self._buckets = folder.service_home / "gcs"
-        self._prepared: list[tuple[PythonTask, Prepared]] = []
-        self._engine = engine
-        self._view: mounts.View | None = None
-        self._links: Path | None = None
-        self._proxy: Proxy | None = None
-
-    def prepare(self) -> None:
-        """Fetch and install the needs of the replicas' tasks, once for equal tasks.
-
-        Raises:
-            RunError: A package is missing, or no installed Python fits.
-            InstallError: uv failed.
-            Interrupted: The run is to end.
-        """
-        tasks = [replica.task for replica in self._spec.replicas]
-        for number, task in enumerate(tasks):
-            if task in tasks[:number]:
-                continue
-            if isinstance(task, PythonTask):
-                prepared = prepare(self._folder, task, self._programs, self._say)
-                self._prepared.append((task, prepared))
-        self._proxy = open_proxy(self._folder, self._spec.storage, self._programs, self._say)
-        if self._prepared:
-            self._find_mounts()
-
-    def metrics_file(self, replica: ReplicaSpec) -> Path:
-        """Return the file to which the replica's trainer reports its metrics."""
-        return self._folder.temp() / replica.task_name / "hypertune" / "output.metrics"
-
-    def start(self, replica: ReplicaSpec, out: Consumer, err: Consumer) -> Program:
-        """Start a replica's program in a new working folder, home and temporary folder.
-
-        Raises:
-            RunError: The container can't be started.
-            OSError: The program can't be started.
-        """
-        work, home, temp = (
-            folder / replica.task_name
-            for folder in (self._folder.work, self._folder.home, self._folder.temp())
-        )
-        for path in (work, home, temp):
-            remove(path)
-            path.mkdir(parents=True)
-        start = partial(self._programs.start, cwd=work, out=out, err=err, replica=replica.task_name)
-        task = replica.task
-        if isinstance(task, ContainerTask):
-            assert self._engine is not None
-            argv, env = self._engine.command(
-                replica, self._folder, self._buckets, self._spec.buckets, self._proxy
-            )
-            return start(argv, env=env)
-        prepared = self._prepared_for(task)
-        if is_staged_code(task):
-            _write_pip_settings(home)
-        return start(
-            [str(prepared.python), *(("-m", task.module) if task.module else ()), *task.args],
-            env={
-                **environment_variables.for_trainer(os.environ, prepared.programs, home, temp),
-                **(self._proxy.variables(replica.env) if self._proxy else {}),
-                **{name: self._with_links(value) for name, value in replica.env.items()},
-            },
-            keep=prepared.locks,
-            first=self._showing_buckets(work),
-        )
-
-    def explain(self, replica: ReplicaSpec, code: int, errors: str) -> Ending | None:
-        """Return the run's ending if more than the exit code is known of a replica's failure.
-
-        Args:
-            errors: The end of the replica's standard error.
-        """
-        if why := why_not_started(replica.task, code, errors):
-            return RunError(Code.FAILED_PRECONDITION, why, "CODE_NOT_STARTED").ending
-        if not isinstance(replica.task, ContainerTask) or self._engine is None:
-            return None
-        error = self._engine.explain(self._folder, replica, code, errors)
-        return None if error is None else error.ending
-
-    def hint(self, replica: ReplicaSpec, errors: str) -> str:
-        """Return advice about a failure; "" if there is none."""
-        if isinstance(replica.task, ContainerTask):
-            return ""
-        return hint_of(replica.task, self._prepared_for(replica.task), errors)
-
-    def _prepared_for(self, task: PythonTask) -> Prepared:
-        return next(prepared for prepared_task, prepared in self._prepared if prepared_task == task)
-
-    def _find_mounts(self) -> None:
-        self._buckets.mkdir(parents=True, exist_ok=True)
-        view = mounts.View(self._buckets, self._spec.buckets, self._proxy.bundle if self._proxy else None)
-        problem = mounts.mount_problem(view, self._root(), self._folder.path)
-        if not problem:
-            self._view = view
-            return
-        self._links = self._folder.temp() / "gcs"
-        for name in mounts.link(view, self._links):
-            self._say(WARNING, f"The bucket {name} holds claims as well: its files are seen as they are now.")
-        if mounts.mentions_gcs(self._spec, self._folder.packages):
-            self._say(WARNING, mounts.warning(problem))
-        if mounts.mentions_tensorflow_1(self._spec, self._folder.packages):
-            self._say(WARNING, mounts.tensorflow_1_warning(problem))
-
-    def _showing_buckets(self, work: Path) -> Callable[[], None] | None:
-        view, root = self._view, self._root()
-        return None if view is None else lambda: mounts.show(view, root, work)
-
-    def _with_links(self, value: str) -> str:
-        # RECONCILER_GCS_DIR, and the user's variables that refer to it.
-        return value.replace(str(self._buckets), str(self._links)) if self._links else value
-
-    def _root(self) -> Path:
-        """Return an empty folder to mount a trainer's own root folder on."""
-        root = self._folder.temp() / "root"
-        root.mkdir(exist_ok=True)
-        return root
-
-
-def _write_pip_settings(home: Path) -> None:
-    """Give the pip that installs staged code's requirements the settings that installers have here.
-
-    They are in a file, as no variable with the password of an index may reach the trainer's log.
-    """
-    is_mac = sys.platform == "darwin"
-    folder = home / ("Library/Application Support/pip" if is_mac else ".config/pip")
-    folder.mkdir(parents=True)
-    (folder / "pip.conf").write_text(as_file(os.environ), "utf-8")
-
+from reconciler.training_service.state.run_spec import ContainerTask, ReplicaSpec, RunSpec
 
 STARTS = 5
 _COLLECT_SECONDS = 0.2

@@ -34,7 +34,6 @@ from reconciler.training_service.state.records import (
     Code,
     JobRecord,
     RunRecord,
-    TrialRecord,
     details_of,
     reason_of,
 )
@@ -45,7 +44,6 @@ from reconciler.training_service.state.run_folder import (
     STOPPED,
     Ending,
     RunFolder,
-    RunSpec,
     is_locked,
     read_json,
     run_folder,
@@ -53,6 +51,8 @@ from reconciler.training_service.state.run_folder import (
     write_json,
 )
 from reconciler.training_service.state.run_log import WARNING, RunLog
+from reconciler.training_service.state.run_spec import RunSpec
+from reconciler.training_service.state.trial_records import TrialRecord
 from reconciler.training_service.storage import files
 
 _RESTARTS = 5

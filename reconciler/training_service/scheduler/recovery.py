@@ -13,8 +13,6 @@ from reconciler.training_service.state.records import (
     JobRecord,
     JobState,
     RunRecord,
-    TrialRecord,
-    TrialState,
     details_of,
 )
 from reconciler.training_service.state.rows import UnreadableError
@@ -28,6 +26,7 @@ from reconciler.training_service.state.run_folder import (
     read_measurements,
     run_folder,
 )
+from reconciler.training_service.state.trial_records import TrialRecord, TrialState
 from reconciler.training_service.tuning.measurements import MOST_MEASUREMENTS, final_of
 from reconciler.training_service.tuning.resources import ending_of_job
 from reconciler.training_service.tuning.study import Study, StudyError, study_of

@@ -18,15 +18,9 @@ from reconciler.training_service.scheduler.recovery import (
     with_phase,
 )
 from reconciler.training_service.state.database import Store
-from reconciler.training_service.state.records import (
-    ML_JOBS,
-    Code,
-    JobRecord,
-    TrialRecord,
-    TrialState,
-    details_of,
-)
+from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, details_of
 from reconciler.training_service.state.run_folder import FAILED, Ending
+from reconciler.training_service.state.trial_records import TrialRecord, TrialState
 from reconciler.training_service.tuning.resources import ending_of_job
 from reconciler.training_service.tuning.search import suggest, to_stop
 from reconciler.training_service.tuning.study import Study, StudyError, study_of

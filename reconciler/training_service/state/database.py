@@ -25,7 +25,6 @@ from reconciler.training_service.state.records import (
     JobState,
     Json,
     RunRecord,
-    TrialRecord,
     number_of,
 )
 from reconciler.training_service.state.rows import (
@@ -38,6 +37,7 @@ from reconciler.training_service.state.rows import (
     trial_of,
 )
 from reconciler.training_service.state.tables import SCHEMA_VERSION, statements
+from reconciler.training_service.state.trial_records import TrialRecord
 
 
 class DatabaseError(Exception):

@@ -20,9 +20,9 @@ from reconciler.training_service.state.records import (
     Json,
     JsonObject,
     RunRecord,
-    TrialRecord,
     UnreadableJob,
 )
+from reconciler.training_service.state.trial_records import TrialRecord
 
 if TYPE_CHECKING:
     import sqlite3  # commands that read no database import this module too

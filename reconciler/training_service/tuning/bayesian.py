@@ -12,7 +12,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, create_trial
 from optuna.trial import TrialState as OptunaState
 
-from reconciler.training_service.state.records import TrialRecord, TrialState
+from reconciler.training_service.state.trial_records import TrialRecord, TrialState
 from reconciler.training_service.tuning.study import (
     Kind,
     Parameter,

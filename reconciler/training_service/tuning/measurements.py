@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reconciler.training_service.state.records import Measurement, TrialRecord
+from reconciler.training_service.state.trial_records import Measurement, TrialRecord
 from reconciler.training_service.tuning.study import Metric, Study
 
 MOST_MEASUREMENTS = 1000

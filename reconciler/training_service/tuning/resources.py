@@ -9,13 +9,11 @@ from reconciler.training_service.state.records import (
     JobRecord,
     JobState,
     JsonObject,
-    Measurement,
-    TrialRecord,
-    TrialState,
     details_of,
     is_set_up,
 )
 from reconciler.training_service.state.run_folder import CANCELLED, FAILED, SUCCEEDED, Ending
+from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
 from reconciler.training_service.tuning.study import Study, StudyError, as_argument, study_of
 
 # The limit for jobs without their own: if as many trials fail before one succeeds, others would fail too.

@@ -16,7 +16,7 @@ from itertools import accumulate
 from random import Random
 from statistics import StatisticsError, fmean, linear_regression, median
 
-from reconciler.training_service.state.records import TrialRecord, TrialState
+from reconciler.training_service.state.trial_records import TrialRecord, TrialState
 from reconciler.training_service.tuning.measurements import Curve, curve_of
 from reconciler.training_service.tuning.study import (
     Algorithm,

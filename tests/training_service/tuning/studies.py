@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reconciler.training_service.state.records import (
-    ML_JOBS,
-    TUNING_JOBS,
-    JobRecord,
-    Measurement,
-    TrialRecord,
-    TrialState,
-)
+from reconciler.training_service.state.records import ML_JOBS, TUNING_JOBS, JobRecord
+from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
 from reconciler.training_service.tuning.study import Algorithm, Kind, Metric, Parameter, Scale, Study, Value
 
 RATE = Parameter("rate", Kind.DOUBLE, 1e-4, 1.0, scale=Scale.LOG)

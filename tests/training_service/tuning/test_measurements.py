@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studies import study
 
-from reconciler.training_service.state.records import Measurement
+from reconciler.training_service.state.trial_records import Measurement
 from reconciler.training_service.tuning.measurements import ReportedMetrics, final_of
 from reconciler.training_service.tuning.study import Metric
 

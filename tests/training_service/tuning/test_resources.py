@@ -14,7 +14,8 @@ from studies import ml_job, trial, vertex_job
 
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
-from reconciler.training_service.state.records import JobRecord, Measurement, TrialRecord, TrialState
+from reconciler.training_service.state.records import JobRecord
+from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
 from reconciler.training_service.tuning.resources import training_output, vertex_trials
 
 VERTEX = vertex_job(

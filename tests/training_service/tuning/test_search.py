@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from studies import BATCH, OPTIMIZER, RATE, UNITS, study, trial
 
-from reconciler.training_service.state.records import Measurement, TrialRecord, TrialState
+from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
 from reconciler.training_service.tuning.search import suggest
 from reconciler.training_service.tuning.study import (
     Algorithm,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from studies import study, trial
 
-from reconciler.training_service.state.records import Measurement, TrialRecord, TrialState
+from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
 from reconciler.training_service.tuning.search import suggest
 from reconciler.training_service.tuning.study import Algorithm, Kind, Metric, Parameter, Scale, Value
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from studies import study, trial
 
-from reconciler.training_service.state.records import Measurement, TrialState
+from reconciler.training_service.state.trial_records import Measurement, TrialState
 from reconciler.training_service.tuning.search import to_stop
 from reconciler.training_service.tuning.study import Convex, DecayCurve, Median, Metric, StoppingConfig
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from studies import study, trial, vertex_job
 
-from reconciler.training_service.state.records import JobState, TrialRecord, TrialState
+from reconciler.training_service.state.records import JobState
+from reconciler.training_service.state.trial_records import TrialRecord, TrialState
 from reconciler.training_service.tuning.resources import ending_of_job, ending_of_study, has_failed
 
 STATES = {
