@@ -65,8 +65,8 @@ demo-container: $(STAMPS)/app  ## run the suspended container example, by Docker
 	@$(ALONE) $(if $(BASE),BASE=$(BASE)) $(BIN)/python tests/demo_container.py
 
 test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run the tests, but for those of `make model` and `make adversary`
-	@# Many tests wait for the programs that they start: a third process works meanwhile, on two cores too.
-	$(BIN)/pytest -n 3 --ignore=tests/submission/test_protocol_model.py --ignore=tests/test_adversary.py $(PYTEST_FLAGS)
+	@# Many tests wait for the programs that they start: other processes work meanwhile, on two cores too.
+	$(BIN)/pytest -n 4 --ignore=tests/submission/test_protocol_model.py --ignore=tests/test_adversary.py $(PYTEST_FLAGS)
 
 trainers: $(STAMPS)/dev  ## run trainers of all frameworks unmodified: downloads 4 GB once; OPTIONS=--keep renews their table
 	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers $(OPTIONS)

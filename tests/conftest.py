@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from repository import Repository
-from tls import make_authority
+
+from tests.support.repository import Repository
+from tests.support.tls import make_authority
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEELHOUSE = ROOT / ".venv" / "wheelhouse"

@@ -10,12 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from hostile_repository import HostileRepository, is_plumbing
-from raw_server import RawServer, answer
-from repository import Repository, Result
-from tls import server_tls
-from traced import STRACE, Traced, traced
-from waiting import PATIENCE
 
 from reconciler.base.state_dir import OLD_HOME, location_of
 from reconciler.google.session import open_session
@@ -24,6 +18,12 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.naming import label_of
 from reconciler.operations.load_desired import load_desired
 from tests.base.test_home import COMMANDS
+from tests.support.hostile_repository import HostileRepository, is_plumbing
+from tests.support.raw_server import RawServer, answer
+from tests.support.repository import Repository, Result
+from tests.support.tls import server_tls
+from tests.support.traced import STRACE, Traced, traced
+from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.skipif(STRACE is None, reason="`make adversary` installs strace")
 

@@ -20,14 +20,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from connect_proxy import BadProxy, unreliable
-from fault_proxy import Fault, FaultProxy, Request, Rule
-from google_place import HURRIED, LOCATION, PROJECT, google_place
-from held_service import HeldService, job_names
-from repository import Repository, Result
-from waiting import PATIENCE
 
 from reconciler.model.job import KEY
+from tests.support.connect_proxy import BadProxy, unreliable
+from tests.support.fault_proxy import Fault, FaultProxy, Request, Rule
+from tests.support.google_place import HURRIED, LOCATION, PROJECT, google_place
+from tests.support.held_service import HeldService, job_names
+from tests.support.repository import Repository, Result
+from tests.support.waiting import PATIENCE
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "12"))
 SEED = int(os.environ.get("CHAOS_SEED", "1"))

@@ -11,15 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from github_server import WRITE, GitHubServer
-from google_place import HURRIED, google_place
-from held_service import HeldService
-from repository import Repository, Result
 from uv import find_uv_bin
-from waiting import PATIENCE
 
 from reconciler.base.errors import InvalidError
 from reconciler.google import embedded
+from tests.support.github_server import WRITE, GitHubServer
+from tests.support.google_place import HURRIED, google_place
+from tests.support.held_service import HeldService
+from tests.support.repository import Repository, Result
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBER, TOKEN = 7, "ghs_of-the-run"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from fault_proxy import Fault, FaultProxy, Rule
-from raw_server import RawServer, send_then_close
 
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, NoAnswerError
+from tests.support.fault_proxy import Fault, FaultProxy, Rule
+from tests.support.raw_server import RawServer, send_then_close
 
 ARRIVES = {
     Fault.PASS,

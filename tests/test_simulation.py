@@ -15,7 +15,8 @@ from simulation.faults import BEYOND, KINDS
 from simulation.guards import GUARDS, sources_without
 from simulation.run import Result, Simulation
 from simulation.trace import text_of
-from waiting import PATIENCE
+
+from tests.support.waiting import PATIENCE
 
 TESTS = Path(__file__).parent
 # Enough to see every kind of fault; `make simulate` runs thousands.

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from repository import Repository
-from waiting import PATIENCE, until
 
 from reconciler.manifests import schemas
+from tests.support.repository import Repository
+from tests.support.waiting import PATIENCE, until
 
 BAD_MANIFESTS = Path(__file__).parent / "bad_manifests"
 ONLY_READING = (

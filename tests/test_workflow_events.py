@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import yaml
-from expressions import Situation
 
 from reconciler.manifests.settings import Environment
 from reconciler.setup.files import Setup, apply_workflow, plan_workflow
 from reconciler.setup.next_steps import CHECK
+from tests.support.expressions import Situation
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "github.md"

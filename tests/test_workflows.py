@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 import yaml
-from emulated_github import OWNERS, emulated_github
 from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
-from waiting import PATIENCE
 
 from reconciler.reporting.github.contexts import OVERALL
 from reconciler.setup.next_steps import CHECK
+from tests.support.emulated_github import OWNERS, emulated_github
+from tests.support.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT / "reconciler" / "setup" / "templates"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from waiting import PATIENCE
 
 from reconciler.base.concurrency import MOST_THREADS, RunTasks, run_concurrently, run_in_order
+from tests.support.waiting import PATIENCE
 
 
 @pytest.mark.parametrize(

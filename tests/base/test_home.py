@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from repository import Repository
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpRequest
@@ -24,6 +23,7 @@ from reconciler.base.state_dir import HomeError, check_home, home_of, location_o
 from reconciler.cli import arguments
 from reconciler.google.embedded import ROOT, EmbeddedService
 from reconciler.training_service.address import Address, UntrustedAddressError, read_address, write_address
+from tests.support.repository import Repository
 
 COMMANDS = (
     "apply",

@@ -38,7 +38,7 @@ from reconciler.output.text import outcomes_text, plan_text, validation_github, 
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.setup.claims_bucket import Prepared
 from tests.base.test_inert import ACTED_ON, runner_finds_command, texts
-from tests.repository import Repository
+from tests.support.repository import Repository
 
 pytestmark = pytest.mark.fault(45)
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-from waiting import PATIENCE
 
 from reconciler.base.listener import server
 from reconciler.base.listener.message import Admit, Request, Responder, Response
 from reconciler.base.listener.server import Listener, ListenerLimits
+from tests.support.waiting import PATIENCE
 
 MARK = (("X-Mark", "ours"),)
 

@@ -9,15 +9,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from raw_server import ANSWERS, FAULTS, SLOW, Behaviour, RawServer, answer
-from tls import Loopback
-from waiting import PATIENCE, patience
 
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, RetryingReads
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.engines import EngineJobs, engine_class
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.model.ports import Answer, Created, Credential, NotSent, Refused, Taken, Unknown
+from tests.support.raw_server import ANSWERS, FAULTS, SLOW, Behaviour, RawServer, answer
+from tests.support.tls import Loopback
+from tests.support.waiting import PATIENCE, patience
 
 TOKEN = "ya29.one-shot"
 BODY = {"displayName": "census_0123456789", "jobSpec": {"workerPoolSpecs": []}}

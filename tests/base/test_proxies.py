@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connect_proxy import OK, BadProxy, Behaviour, answering, carry, connect_proxy
 from hypothesis import given
 from hypothesis import strategies as st
-from raw_server import RawServer, answer
 from rich.pretty import pretty_repr
-from tls import make_authority, server_tls
-from waiting import PATIENCE
 
 from reconciler.base.http import DirectTransport, HttpRequest, NoAnswerError, NotSentError, unreachable
 from reconciler.base.http.destination import destination_of
 from reconciler.base.http.proxies import ProxyError, proxy_for
+from tests.support.connect_proxy import OK, BadProxy, Behaviour, answering, carry, connect_proxy
+from tests.support.raw_server import RawServer, answer
+from tests.support.tls import make_authority, server_tls
+from tests.support.waiting import PATIENCE
 
 HOST = "google.example.test"
 PROXY = {"HTTPS_PROXY": "http://proxy.example.test:3128"}

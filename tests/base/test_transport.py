@@ -19,23 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from noted_locks import Meeting
-from raw_server import (
-    ANSWERS,
-    SLOW,
-    Arrived,
-    Behaviour,
-    RawServer,
-    answer,
-    drip,
-    raw,
-    reset,
-    send_then_close,
-)
-from raw_server import FAULTS as ALL_FAULTS
 from rich.pretty import pretty_repr
-from tls import Loopback
-from waiting import PATIENCE, patience
 
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
@@ -54,6 +38,22 @@ from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_respon
 from reconciler.google.client import ApiError, ClientHttp
 from reconciler.google.credentials import Token
 from reconciler.model.ports import Credential
+from tests.support.noted_locks import Meeting
+from tests.support.raw_server import (
+    ANSWERS,
+    SLOW,
+    Arrived,
+    Behaviour,
+    RawServer,
+    answer,
+    drip,
+    raw,
+    reset,
+    send_then_close,
+)
+from tests.support.raw_server import FAULTS as ALL_FAULTS
+from tests.support.tls import Loopback
+from tests.support.waiting import PATIENCE, patience
 
 SECRET = "ya29.very-secret-token"
 AUTHORIZED = {"Authorization": f"Bearer {SECRET}"}

@@ -45,7 +45,7 @@ from reconciler.pages.charts import figures
 from reconciler.pages.site import Pages, Site
 from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.observe import Observed, observe
-from tests.sites import study_of
+from tests.support.sites import study_of
 
 from . import limits
 from .place import Cost

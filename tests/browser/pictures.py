@@ -16,7 +16,7 @@ from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.job import State
 from reconciler.pages.folder import write_site
 from reconciler.pages.site import CommitInfo, Pages, Site, row_key
-from tests.sites import NOW, TARGET, at, details_of, name_of, row_of, sha_of, study_of
+from tests.support.sites import NOW, TARGET, at, details_of, name_of, row_of, sha_of, study_of
 
 SIZE = {"width": 1200, "height": 1200}
 NAMES = ("fraud-gbm", "churn", "forecast", "ranking", "census-income", "vision-resnet", "speech", "graph")

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from repository import Repository
-from waiting import PATIENCE
 from watched import Watched
+
+from tests.support.repository import Repository
+from tests.support.waiting import PATIENCE
 
 WAIT = PATIENCE * 1000
 

@@ -16,7 +16,7 @@ from reconciler.model.plan import Drift, DriftKind, Plan
 from reconciler.pages.folder import write_site
 from reconciler.pages.site import Pages, Site, row_key
 from reconciler.pages.template import PageContent
-from tests.sites import TARGET, details_of, hostile_site, large_site, study_of
+from tests.support.sites import TARGET, details_of, hostile_site, large_site, study_of
 
 LOOKS = [("light", 1400), ("dark", 360), ("light", 360), ("dark", 1400)]
 LONG = "a-very-long-name-that-goes-on-and-on-" * 3

@@ -7,12 +7,12 @@ import re
 from pathlib import Path
 
 import pytest
-from in_memory import Commands, Result, commands_in
 from markdown_it import MarkdownIt
-from repository import Repository
 
 from reconciler.model.job import State
 from reconciler.output.document import SUMMARY_LIMIT
+from tests.support.in_memory import Commands, Result, commands_in
+from tests.support.repository import Repository
 
 BLOCKED = """\
 apiVersion: ml.googleapis.com/v1

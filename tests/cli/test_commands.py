@@ -11,10 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from github_server import GitHubServer
-from in_memory import Commands, commands_in
 from msgspec.structs import replace
-from planning import bound_to, claim_on, run_of, wanted
 
 from reconciler.base.errors import NotFoundError, ServiceError, UsageError
 from reconciler.cli.arguments import parse
@@ -22,6 +19,9 @@ from reconciler.cli.progress import progress
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import REQUEST_ID, ActualJob, State
 from reconciler.model.ports import Credential, Unknown
+from tests.support.github_server import GitHubServer
+from tests.support.in_memory import Commands, commands_in
+from tests.support.planning import bound_to, claim_on, run_of, wanted
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository import Repository
+from tests.support.repository import Repository
 
 SHELLS = {
     "bash": ["bash", "--norc", "--noprofile", "-i"],

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
-from repository import Repository
 
 from reconciler.base.errors import ExitCode
+from tests.support.repository import Repository
 
 NEW = "example.test/not-named:1"
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"

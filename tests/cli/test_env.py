@@ -12,9 +12,10 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from documented import snippets
-from repository import Repository, environ
-from unpacked import unpack
+
+from tests.support.documented import snippets
+from tests.support.repository import Repository, environ
+from tests.support.unpacked import unpack
 
 
 def status(url: str, token: str = "") -> int:

@@ -6,7 +6,8 @@ import json
 import re
 
 import pytest
-from repository import Repository, Result
+
+from tests.support.repository import Repository, Result
 
 ON_RUNNER = {"GITHUB_RUN_ID": "42"}
 TRAINER = """

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from repository import IMAGE, Repository
+
+from tests.support.repository import IMAGE, Repository
 
 OLD = ".reconciler"
 USING_A_PACKAGE = """

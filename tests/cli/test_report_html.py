@@ -7,10 +7,10 @@ import stat
 from pathlib import Path
 
 import pytest
-from repository import Repository
 
 from reconciler.google.embedded import address_of
 from reconciler.pages.folder import write_site
+from tests.support.repository import Repository
 
 
 def text_of(folder: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from repository import Repository
+from tests.support.repository import Repository
 
 WHEN = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import urllib3
-from repository import Repository
+
+from tests.support.repository import Repository
 
 
 @pytest.fixture

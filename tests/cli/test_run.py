@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from documented import snippets
-from repository import Repository, environ
-from unpacked import unpack
-from waiting import PATIENCE, until
+
+from tests.support.documented import snippets
+from tests.support.repository import Repository, environ
+from tests.support.unpacked import unpack
+from tests.support.waiting import PATIENCE, until
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 # The SDK packs the script, and sends `sh -c "… python3 -m …"` for an image that isn't Google's.

@@ -15,11 +15,7 @@ from urllib.parse import quote
 import pytest
 import urllib3
 import yaml
-from google_place import google_place
-from held_service import HeldService
 from jsonschema import Draft202012Validator
-from raw_server import Arrived, RawServer, answer, passing_on
-from repository import IMAGE, Repository, Result
 
 from reconciler import cli
 from reconciler.google.claim_store import ObjectClaims
@@ -30,6 +26,10 @@ from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.operations import show
 from reconciler.planning.attempts import Attempt
 from reconciler.training_service.state.records import UNFINISHED, JobState
+from tests.support.google_place import google_place
+from tests.support.held_service import HeldService
+from tests.support.raw_server import Arrived, RawServer, answer, passing_on
+from tests.support.repository import IMAGE, Repository, Result
 
 HOSTILE = "\x1b]0;title\x07\n::error::x\u202e.json"
 # It writes through the storage API as any client does; the names of two files, and a key, are hostile.

@@ -16,14 +16,14 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from memory_ports import Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
 from reconciler.manifests import schemas
 from reconciler.model.job import KEY, REQUEST_ID, ActualJob, State
-from tests.in_memory import Commands, commands_in
-from tests.repository import Repository
+from tests.support.in_memory import Commands, commands_in
+from tests.support.memory_ports import Outside
+from tests.support.repository import Repository
 
 RISK = "labels: {team: risk, stage: dev}"
 

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE, until
 
 from reconciler.base.state_dir import home_of
+from tests.support.waiting import PATIENCE, until
 
 COMMAND = f"{sys.executable} -m reconciler"
 MANIFEST = """\

@@ -17,14 +17,14 @@ from typing import Any
 import psutil
 import pytest
 import urllib3
-from google_place import google_place
-from held_service import HeldService
-from repository import IMAGE, Repository
-from waiting import PATIENCE, until
 
 from reconciler import cli
 from reconciler.google import embedded
 from reconciler.google.embedded import folder_of
+from tests.support.google_place import google_place
+from tests.support.held_service import HeldService
+from tests.support.repository import IMAGE, Repository
+from tests.support.waiting import PATIENCE, until
 
 # The writer and the storage client are those of the tests: installing them for a job takes long.
 TRAINER = """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.repository import Repository, Result
+from tests.support.repository import Repository, Result
 
 
 @pytest.fixture

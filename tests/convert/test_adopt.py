@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_memory import MANIFEST, session_over
-from memory_ports import PARENT, Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
@@ -24,6 +22,8 @@ from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.selection import LabelTerm, Selection
 from reconciler.packaging.sdist import Sdist
+from tests.support.in_memory import MANIFEST, session_over
+from tests.support.memory_ports import PARENT, Outside
 
 GOOGLE = {"engine": "google", "project": "acme-ml", "location": "us-central1", "stagingBucket": "acme-ml"}
 POOL = {

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from repository import Repository
-from waiting import until
 
+from tests.support.repository import Repository
+from tests.support.waiting import until
 from tests.training_service.bodies import VERTEX, custom_job
 
 PLACE = VERTEX.replace("demo", "local").replace("us-central1", "local")

@@ -6,7 +6,8 @@ import json
 import sys
 
 import yaml
-from repository import IMAGE, Repository
+
+from tests.support.repository import IMAGE, Repository
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 TASK = """

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repository import Repository
 
 from reconciler.base.state_dir import prepare_home
+from tests.support.repository import Repository
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-11:latest"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from repository import Repository, Result
+from tests.support.repository import Repository, Result
 
 IMAGE = "example.test/plain:1"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -13,15 +13,15 @@ from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 
-import container_image
 import pytest
 import urllib3
-from repository import Repository, Result
 from stories import GOOD, PYTHON, Place, Story, follow, play
-from waiting import PATIENCE, until
 
 from reconciler.training_service.runner.containers import find_engine
 from reconciler.training_service.state.run_folder import RunError
+from tests.support import container_image
+from tests.support.repository import Repository, Result
+from tests.support.waiting import PATIENCE, until
 
 HELD = """
 import os, threading

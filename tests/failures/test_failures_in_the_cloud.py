@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fault_proxy import Fault, FaultProxy, Request, Rule
-from google_place import HURRIED, google_place
-from held_service import HeldService
-from repository import Repository, Result
 from stories import Place, Story, follow, play
-from waiting import PATIENCE
 
 from reconciler.training_service.state.records import JobState
+from tests.support.fault_proxy import Fault, FaultProxy, Request, Rule
+from tests.support.google_place import HURRIED, google_place
+from tests.support.held_service import HeldService
+from tests.support.repository import Repository, Result
+from tests.support.waiting import PATIENCE
 
 SOON = """
 from datetime import timedelta

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from repository import Repository
 from stories import GOOD, PYTHON, Place, Story, play
+
+from tests.support.repository import Repository
 
 CODE = "see `reconciler logs {}` and correct the code"
 ONCE = """

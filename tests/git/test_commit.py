@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE
 
 from reconciler.base.git_command import GitError
 from reconciler.git.commit import Head, commit_file, commit_of, head_of
 from reconciler.git.history import GitHistory
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture

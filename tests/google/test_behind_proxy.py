@@ -7,14 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from connect_proxy import connect_proxy
-from fault_proxy import FaultProxy
-from github_server import WRITE, GitHubServer
-from google_place import google_place
-from held_service import HeldService
-from namespace import IS_INSIDE, run_inside
-from repository import Repository
-from tls import behind_tls
+
+from tests.support.connect_proxy import connect_proxy
+from tests.support.fault_proxy import FaultProxy
+from tests.support.github_server import WRITE, GitHubServer
+from tests.support.google_place import google_place
+from tests.support.held_service import HeldService
+from tests.support.namespace import IS_INSIDE, run_inside
+from tests.support.repository import Repository
+from tests.support.tls import behind_tls
 
 TOKEN = "ghs_of-a-workflow"
 

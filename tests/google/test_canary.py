@@ -17,15 +17,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from google_place import HURRIED, google_place
-from held_service import HeldService
-from raw_server import Arrived, Behaviour, RawServer, answer, passing_on
-from repository import Repository, Result
-from tls import Loopback, server_tls
-from waiting import PATIENCE
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest
+from tests.support.google_place import HURRIED, google_place
+from tests.support.held_service import HeldService
+from tests.support.raw_server import Arrived, Behaviour, RawServer, answer, passing_on
+from tests.support.repository import Repository, Result
+from tests.support.tls import Loopback, server_tls
+from tests.support.waiting import PATIENCE
 
 GITHUB_TOKEN = "ghs_" + "CanaryOfGitHub0123456789abcdefghijkl"
 ENV_VALUE = "canary-in-an-ordinary-variable"

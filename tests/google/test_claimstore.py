@@ -12,12 +12,9 @@ from typing import Any
 import pytest
 from google.cloud import storage
 from google.oauth2.credentials import Credentials
-from held_service import HeldService
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from opened import LOCATION, PROJECT, connected, opened
-from raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import ObjectClaims
@@ -25,6 +22,9 @@ from reconciler.google.session import Session
 from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json
 from reconciler.model.job import State
+from tests.support.held_service import HeldService
+from tests.support.opened import LOCATION, PROJECT, connected, opened
+from tests.support.raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
 
 BUCKET = "reconciler-staging"
 FOLDER = "reconciler/claims/acme-jobs/"

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from held_service import HeldService
 from msgspec.structs import replace
-from opened import LOCATION, PROJECT, connected, opened
-from raw_server import RawServer, answer
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import ObjectCommits
 from reconciler.google.session import Session
 from reconciler.model.commit_record import CommitRecord, WantedJob
+from tests.support.held_service import HeldService
+from tests.support.opened import LOCATION, PROJECT, connected, opened
+from tests.support.raw_server import RawServer, answer
 
 NOW = datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC)
 RECORD = CommitRecord("a" * 40, NOW, 3, {"größe 📊": WantedJob(("k" * 52, "l" * 52), settled=True)})

@@ -15,10 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from held_service import HeldService
 from msgspec.structs import replace
-from noted_locks import Meeting
-from waiting import PATIENCE
 
 import reconciler
 from reconciler.base.concurrency import call_all
@@ -31,6 +28,9 @@ from reconciler.google.embedded import ROOT, EmbeddedService
 from reconciler.training_service import application
 from reconciler.training_service.address import Address, lock_home, read_address, write_address
 from reconciler.training_service.application import Application
+from tests.support.held_service import HeldService
+from tests.support.noted_locks import Meeting
+from tests.support.waiting import PATIENCE
 
 DAY = timedelta(days=1)
 LISTING = HttpRequest("GET", ROOT + "v1/projects/local/jobs")

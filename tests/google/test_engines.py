@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from repository import Repository
 
 from reconciler.base.errors import ServiceError, UsageError
 from reconciler.google.client import Connection, Endpoint
@@ -15,6 +14,7 @@ from reconciler.manifests.schemas import KINDS
 from reconciler.manifests.settings import load_config
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.ports import EMBEDDED_BOUNDS
+from tests.support.repository import Repository
 
 
 def test_every_kind_has_an_engine() -> None:

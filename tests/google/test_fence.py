@@ -16,14 +16,8 @@ import google.auth.credentials
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from held_service import HeldService
 from hypothesis import example, given
 from hypothesis import strategies as st
-from noted_locks import Meeting
-from opened import connected, opened
-from raw_server import Behaviour, RawServer, answer, reset
-from tls import behind_tls
-from token_server import token_server
 
 from reconciler.base.errors import InvalidError, ServiceError
 from reconciler.google import credentials as credentials_module
@@ -32,6 +26,12 @@ from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, from_document, load_config
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.model.ports import Created, Credential, Refused
+from tests.support.held_service import HeldService
+from tests.support.noted_locks import Meeting
+from tests.support.opened import connected, opened
+from tests.support.raw_server import Behaviour, RawServer, answer, reset
+from tests.support.tls import behind_tls
+from tests.support.token_server import token_server
 
 SUBMITTER = "submitter@acme-ml.iam.gserviceaccount.com"
 MINUTES = timedelta(minutes=1)

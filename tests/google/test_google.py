@@ -12,10 +12,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from raw_server import RawServer, answer
-from repository import Repository
-from tls import behind_tls, server_tls
-from token_server import private_key, token_server
+
+from tests.support.raw_server import RawServer, answer
+from tests.support.repository import Repository
+from tests.support.tls import behind_tls, server_tls
+from tests.support.token_server import private_key, token_server
 
 CONFIG = """
 source: acme-jobs

@@ -13,13 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from held_service import HeldService
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from opened import LOCATION, PROJECT, connected, opened
-from raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
-from waiting import patience
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse
@@ -32,6 +28,10 @@ from reconciler.model.claim import ClaimId
 from reconciler.model.job import KEY, SOURCE, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.ports import Answer, Created, Credential, NotSent, Refused, Taken, Unknown
+from tests.support.held_service import HeldService
+from tests.support.opened import LOCATION, PROJECT, connected, opened
+from tests.support.raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
+from tests.support.waiting import patience
 
 CREDENTIAL = Credential({"Authorization": "Bearer one-shot"}, datetime(2026, 11, 21, tzinfo=UTC))
 PARENT = f"projects/{PROJECT}/locations/{LOCATION}"

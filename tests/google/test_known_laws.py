@@ -23,7 +23,7 @@ from tests.expected_problems import CASES
 from tests.manifests.test_hostile_manifests import PIECES
 from tests.manifests.test_load import BOMBS
 from tests.manifests.test_validate import GOOD
-from tests.yaml_styles import written
+from tests.support.yaml_styles import written
 
 JOBS = Path(__file__).parents[2] / "jobs"
 FILLED = frozenset({"region", "timeout"})

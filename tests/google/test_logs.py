@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from held_service import HeldService
-from repository import Repository, Result
-from waiting import PATIENCE, until
 
 from reconciler import cli
 from reconciler.base.errors import NotFoundError
@@ -22,6 +19,9 @@ from reconciler.google import ai_platform
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.training_service.state.records import UNFINISHED, JobRecord, JobState
 from reconciler.training_service.state.run_folder import run_folder
+from tests.support.held_service import HeldService
+from tests.support.repository import Repository, Result
+from tests.support.waiting import PATIENCE, until
 
 NOW = datetime.now(UTC)
 

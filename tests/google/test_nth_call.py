@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from held_service import HeldService
-from repository import Repository
 
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, NoAnswerError
 from reconciler.cli import run
 from reconciler.google import session
+from tests.support.held_service import HeldService
+from tests.support.repository import Repository
 
 ML_JOB = """
 apiVersion: ml.googleapis.com/v1

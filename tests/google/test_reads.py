@@ -17,12 +17,9 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from googleapiclient import discovery
 from googleapiclient.discovery import Resource
-from held_service import HeldService
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from noted_locks import Meeting
-from waiting import PATIENCE
 
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
@@ -37,6 +34,9 @@ from reconciler.google.client import (
     object_of,
 )
 from reconciler.google.listing import RecordPages
+from tests.support.held_service import HeldService
+from tests.support.noted_locks import Meeting
+from tests.support.waiting import PATIENCE
 
 ROOTS = {
     "aiplatform": "https://us-central1-aiplatform.googleapis.com/",

@@ -8,12 +8,12 @@ import json
 from typing import Any
 
 import pytest
-from opened import connected
-from raw_server import RawServer, answer
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.staging import Staging
 from reconciler.packaging.sdist import Sdist
+from tests.support.opened import connected
+from tests.support.raw_server import RawServer, answer
 
 DATA = b"archive"
 MD5 = hashlib.md5(DATA, usedforsecurity=False).hexdigest()

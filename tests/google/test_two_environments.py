@@ -11,12 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 import urllib3
-from github_server import GitHubServer
-from held_service import HeldService
-from repository import IMAGE, Repository
-from tls import behind_tls
-from token_server import private_key, token_server
-from waiting import PATIENCE, until
+
+from tests.support.github_server import GitHubServer
+from tests.support.held_service import HeldService
+from tests.support.repository import IMAGE, Repository
+from tests.support.tls import behind_tls
+from tests.support.token_server import private_key, token_server
+from tests.support.waiting import PATIENCE, until
 
 ENVIRONMENT = """
   {name}:

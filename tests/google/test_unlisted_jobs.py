@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from memory_ports import BOUNDS, Outside
 from msgspec.structs import replace
 
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import KEY, ActualJob
 from reconciler.submission.observe import observe
 from tests.submission.test_submission import settle
+from tests.support.memory_ports import BOUNDS, Outside
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from reconciler.manifests import yaml_document, yaml_reader
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.manifests.yaml_scalars import MAX_INTEGER, UnclearScalarError, plain_values
-from tests.yaml_styles import written
+from tests.support.yaml_styles import written
 
 MANIFEST = """\
 # the census model

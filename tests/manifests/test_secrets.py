@@ -30,7 +30,7 @@ from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import identity
-from tests.repository import Repository
+from tests.support.repository import Repository
 
 ALNUM = string.ascii_letters + string.digits
 

@@ -14,16 +14,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from google_place import CONFIG, SUBMITTER
-from held_service import HeldService
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
-from raw_server import Arrived, Behaviour, RawServer, answer
-from repository import Repository
-from tls import behind_tls, server_tls
-from token_server import private_key, token_server
-from waiting import PATIENCE
-from watching import watching
 
 from reconciler.base.errors import InvalidError, ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, NotSentError
@@ -33,6 +25,14 @@ from reconciler.google.session import open_session
 from reconciler.manifests.settings import Config, from_document, load_config
 from reconciler.manifests.token_hosts import token_hosts
 from reconciler.reporting.github.settings import github_settings
+from tests.support.google_place import CONFIG, SUBMITTER
+from tests.support.held_service import HeldService
+from tests.support.raw_server import Arrived, Behaviour, RawServer, answer
+from tests.support.repository import Repository
+from tests.support.tls import behind_tls, server_tls
+from tests.support.token_server import private_key, token_server
+from tests.support.waiting import PATIENCE
+from tests.support.watching import watching
 
 TOKEN = "ya29.the-users-own-token"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}

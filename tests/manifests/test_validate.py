@@ -31,7 +31,7 @@ from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.output.text import validation_github, validation_text
 from tests.expected_problems import CASES
 from tests.expected_problems import problems_of as problems_of_case
-from tests.yaml_styles import written
+from tests.support.yaml_styles import written
 
 CUSTOM_JOB: dict[str, Any] = {
     "apiVersion": "aiplatform.googleapis.com/v1",

@@ -12,7 +12,7 @@ from reconciler.model.cause import CauseClass, cause_of, error_info, is_set_up, 
 from reconciler.model.claim import by_apply
 from reconciler.model.job import ErrorInfo, State
 from reconciler.training_service.state import records
-from tests.planning import run_of, wanted
+from tests.support.planning import run_of, wanted
 
 RUN = run_of(wanted("churn-model"), State.FAILED)
 TRACEBACK = (

@@ -19,7 +19,7 @@ from reconciler.manifests.validate import validate
 from reconciler.operations import staged_code
 from reconciler.operations.load_desired import Desired, desired_jobs
 from reconciler.packaging.sdist import Sdist, build_sdist
-from tests.yaml_styles import written
+from tests.support.yaml_styles import written
 
 CONTENT: dict[str, Any] = {
     "apiVersion": "aiplatform.googleapis.com/v1",

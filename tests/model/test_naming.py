@@ -21,7 +21,7 @@ from reconciler.model.naming import HASH_VERSION, VERSIONS, identities, identity
 from reconciler.model.plan import Action
 from reconciler.operations.load_desired import desired_jobs
 from tests.golden.compute import computed
-from tests.planning import bound_to, plan, run_of
+from tests.support.planning import bound_to, plan, run_of
 
 VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "vectors.json").read_text(encoding="utf-8"))
 

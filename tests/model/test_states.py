@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from opened import connected
 
 from reconciler.google.ai_platform import AiPlatformTraining
 from reconciler.google.vertex_ai import VertexAi
 from reconciler.manifests import schemas
 from reconciler.model.job import ActualJob, State
 from reconciler.reporting.status import status_of
+from tests.support.opened import connected
 
 pytestmark = pytest.mark.fault(25)
 

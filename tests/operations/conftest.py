@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commit_story import TOKEN, Story
-from github_server import GitHubServer
-from repository import Repository
-from team import Team, team_of
+
+from tests.support.commit_story import TOKEN, Story
+from tests.support.github_server import GitHubServer
+from tests.support.repository import Repository
+from tests.support.team import Team, team_of
 
 
 @pytest.fixture(params=["google", "local"])

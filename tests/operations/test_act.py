@@ -10,10 +10,11 @@ from html import unescape
 from pathlib import Path
 
 import pytest
-from act import PIN, TOKEN, TOOL, Actions, copy_workflows
-from github_server import GitHubServer
-from repository import Repository
-from waiting import until
+
+from tests.support.act import PIN, TOKEN, TOOL, Actions, copy_workflows
+from tests.support.github_server import GitHubServer
+from tests.support.repository import Repository
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = (ROOT / ".github" / "workflows" / "jobs.yml").read_text()

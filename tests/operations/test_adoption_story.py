@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repository import Repository
-from waiting import until
 
 from reconciler.base.concurrency import run_concurrently
 from reconciler.google.session import open_session
@@ -17,6 +15,8 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import State
 from reconciler.model.manifest import AIPLATFORM_V1
 from tests.convert.test_import_live import PLACE, rows, send
+from tests.support.repository import Repository
+from tests.support.waiting import until
 
 MANY = 600
 FEW = 12

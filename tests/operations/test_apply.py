@@ -10,9 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from memory_ports import BOUNDS, Outside
 from msgspec.structs import replace
-from planning import LOCAL, wanted
 
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import ServiceError
@@ -31,6 +29,8 @@ from reconciler.planning.planner import make_plan
 from reconciler.submission import claims_upkeep
 from reconciler.submission.claims_upkeep import record_cancel
 from reconciler.submission.observe import observe
+from tests.support.memory_ports import BOUNDS, Outside
+from tests.support.planning import LOCAL, wanted
 
 
 def body_of(job: DesiredJob, job_name: str, labels: Any) -> dict[str, Any]:

@@ -16,9 +16,6 @@ from pathlib import Path
 
 import pytest
 import urllib3
-from fault_proxy import Fault, FaultProxy, Request, Rule
-from held_service import HeldService
-from waiting import PATIENCE
 
 from reconciler.base.concurrency import MOST_THREADS
 from reconciler.base.errors import ServiceError
@@ -34,6 +31,9 @@ from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.plan import plan_of
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.submission.observe import observe
+from tests.support.fault_proxy import Fault, FaultProxy, Request, Rule
+from tests.support.held_service import HeldService
+from tests.support.waiting import PATIENCE
 
 MANIFEST = """
 apiVersion: aiplatform.googleapis.com/v1

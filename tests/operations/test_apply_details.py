@@ -8,10 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from in_memory import session_over
-from memory_ports import BOUNDS, Outside
 from msgspec.structs import replace
-from planning import wanted
 
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import NotFoundError, ServiceError
@@ -30,6 +27,9 @@ from reconciler.packaging.sdist import Sdist
 from reconciler.planning.outcome import Outcome
 from reconciler.submission.observe import observe
 from tests.operations.test_apply import applier, apply, body_of, claim_of_job, plan_of, told
+from tests.support.in_memory import session_over
+from tests.support.memory_ports import BOUNDS, Outside
+from tests.support.planning import wanted
 
 HIDDEN = "projects/acme/locations/here/customJobs/1"
 OLD = "0" * 64

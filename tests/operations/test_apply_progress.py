@@ -10,13 +10,13 @@ from typing import Any, cast
 
 import pytest
 from rich.console import Console
-from waiting import PATIENCE
 
 from reconciler.cli import progress
 from reconciler.cli.progress import submitting
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.planning.outcome import SubmitProgress
+from tests.support.waiting import PATIENCE
 
 
 class Terminal(io.StringIO):

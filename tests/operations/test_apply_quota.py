@@ -11,9 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from memory_ports import BOUNDS, Claims, Jobs, Outside
 from msgspec.structs import replace
-from planning import wanted
 from simulation.process import Process
 
 from reconciler.model.claim import ClaimState
@@ -23,6 +21,8 @@ from reconciler.operations.execute import Applier
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.submission.quota import NotBegunError, Quota
 from tests.operations.test_apply import body_of, plan_of
+from tests.support.memory_ports import BOUNDS, Claims, Jobs, Outside
+from tests.support.planning import wanted
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 FULL = Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from in_memory import Commands, commands_in
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
 from reconciler.model.claim import by_apply
 from reconciler.model.job import ActualJob, State
+from tests.support.in_memory import Commands, commands_in
 
 
 @pytest.fixture

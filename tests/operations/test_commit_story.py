@@ -9,9 +9,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from commit_story import Story
-from github_server import secondary_limit
-from repository import IMAGE, switching_git
 
 from reconciler.base.errors import InvalidError
 from reconciler.git.commit import commit_of
@@ -19,6 +16,9 @@ from reconciler.google.session import open_session
 from reconciler.manifests.settings import load_config
 from reconciler.operations.follow_up import FollowUp, load_or_report
 from reconciler.operations.load_desired import Desired, load_desired
+from tests.support.commit_story import Story
+from tests.support.github_server import secondary_limit
+from tests.support.repository import IMAGE, switching_git
 
 JOB, ALL, DRIFT = "reconciler/local/", "reconciler", "reconciler drift"
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from opened import connected
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
@@ -25,7 +24,8 @@ from reconciler.model.plan import DesiredJob
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.plan import request_body
 from reconciler.operations.staged_code import code_problems
-from tests.planning import bound_to, only, plan, run_of
+from tests.support.opened import connected
+from tests.support.planning import bound_to, only, plan, run_of
 
 IMAGE = "docker.io/library/python@sha256:" + "0" * 64
 POOL = f"""\

@@ -6,7 +6,8 @@ import sys
 from typing import Any
 
 import pytest
-from repository import IMAGE, Repository
+
+from tests.support.repository import IMAGE, Repository
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from repository import Repository
+from tests.support.repository import Repository
 
 TRAINER = """
 import os, urllib.error, urllib.request

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repository import Repository, Result
 
 from reconciler.base.errors import InvalidError
 from reconciler.base.git_command import Git
@@ -26,6 +25,7 @@ from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.state import Checkout, LoopCache
 from reconciler.packaging.sdist import build_code, build_sdist
 from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError
+from tests.support.repository import Repository, Result
 
 WEIGHTS = bytes(range(256)) * 8
 BASE = ("plan", "--base", "HEAD~1")

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from repository import Repository, switching_git
 
 from reconciler.base.git_command import Git
 from reconciler.manifests.checked_files import CheckedFiles
@@ -26,6 +25,7 @@ from reconciler.operations.watch.remote import Clone
 from reconciler.operations.watch.state import Checkout, LoopCache
 from reconciler.packaging.source_tree import SourceFile, SourceTree
 from reconciler.planning.outcome import Outcome
+from tests.support.repository import Repository, switching_git
 
 Change = Callable[[Repository], object]
 

@@ -6,8 +6,9 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from commit_story import Story
-from repository import Repository
+
+from tests.support.commit_story import Story
+from tests.support.repository import Repository
 
 ALL = "reconciler"
 FAILING, GOOD = ["--fail"], ["--good"]

@@ -23,7 +23,6 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from repository import MANIFEST, TRAINER, Repository
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, UsageError
 from reconciler.base.git_command import GitError
@@ -34,6 +33,7 @@ from reconciler.model.plan import Action, Edit, Plan
 from reconciler.operations.earlier_code import LineCounter
 from reconciler.operations.pull_request import proposal_of
 from reconciler.packaging.source_tree import SourceFile, SourceTree
+from tests.support.repository import MANIFEST, TRAINER, Repository
 
 NEW, CHANGED, REMOVED, UNCHANGED = Edit
 

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 import urllib3
-from held_service import HeldService
-from in_memory import MANIFEST
 from msgspec.structs import replace
 
 from reconciler.base.errors import ExitCode
@@ -26,6 +24,8 @@ from reconciler.google.session import open_session
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import ClaimState
 from reconciler.training_service.state.records import JobState
+from tests.support.held_service import HeldService
+from tests.support.in_memory import MANIFEST
 
 ML_MANIFEST = """
     apiVersion: ml.googleapis.com/v1

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from repository import Repository
-from waiting import PATIENCE
+
+from tests.support.repository import Repository
+from tests.support.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("reconciler")
 

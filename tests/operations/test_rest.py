@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from team import Team
-from waiting import until
-from watching import Watch, watching
 
 from reconciler.operations.watch.rest import git_at_work
 from reconciler.training_service.state.records import JobState
+from tests.support.team import Team
+from tests.support.waiting import until
+from tests.support.watching import Watch, watching
 
 LONG = ("--resync", "1", "--settle", "120")
 SHORT = ("--resync", "1", "--settle", "1")

@@ -7,11 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from team import RECONCILE, Clone, Team
-from waiting import PATIENCE, until
-from watching import watching
 
 from reconciler.training_service.state.records import JobState
+from tests.support.team import RECONCILE, Clone, Team
+from tests.support.waiting import PATIENCE, until
+from tests.support.watching import watching
 
 WRAPPER = """
 import os, signal, sys

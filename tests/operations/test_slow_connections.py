@@ -15,10 +15,11 @@ from urllib.request import urlopen
 
 import psutil
 import pytest
-from held_service import HeldService
-from repository import Repository
-from waiting import PATIENCE, patience, until
-from watching import watching
+
+from tests.support.held_service import HeldService
+from tests.support.repository import Repository
+from tests.support.waiting import PATIENCE, patience, until
+from tests.support.watching import watching
 
 FILES = 128
 """The attacked command's limit of descriptors."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from memory_ports import Outside
 
 from reconciler.base.errors import ServiceError
 from reconciler.model.applied_tree import AppliedTree, Effect, Relation
 from reconciler.operations.tree import OlderTreeError, TreeCheck
+from tests.support.memory_ports import Outside
 
 FIRST, SECOND, THIRD, BESIDE = ("1" * 40, "2" * 40, "3" * 40, "b" * 40)
 BEFORE = {FIRST: (), SECOND: (FIRST,), THIRD: (SECOND, FIRST), BESIDE: (FIRST,)}

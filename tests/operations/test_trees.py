@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from team import RECONCILE, Clone, Team
-from watching import watching
+
+from tests.support.team import RECONCILE, Clone, Team
+from tests.support.watching import watching
 
 
 @pytest.mark.fault(56)

@@ -14,13 +14,7 @@ from typing import Any
 from urllib.parse import unquote_plus, urlsplit
 
 import pytest
-from fault_proxy import FaultProxy, Request
-from github_server import GitHubServer
-from held_service import HeldService
 from msgspec.structs import replace
-from repository import Repository
-from waiting import PATIENCE, until
-from watching import watching
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
@@ -32,6 +26,12 @@ from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.source import KeptSettings
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
 from reconciler.training_service.state.records import JobState
+from tests.support.fault_proxy import FaultProxy, Request
+from tests.support.github_server import GitHubServer
+from tests.support.held_service import HeldService
+from tests.support.repository import Repository
+from tests.support.waiting import PATIENCE, until
+from tests.support.watching import watching
 
 
 @pytest.fixture

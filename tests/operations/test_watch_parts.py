@@ -22,11 +22,8 @@ import pytest
 import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
-from in_memory import Commands, commands_in
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
-from repository import Repository
-from waiting import until
 from watchdog.events import DirModifiedEvent
 from watchdog.observers import Observer
 
@@ -65,6 +62,9 @@ from reconciler.operations.watch.wakeups import (
 )
 from reconciler.pages.listener import address_of, listening
 from reconciler.submission.observe import Observed
+from tests.support.in_memory import Commands, commands_in
+from tests.support.repository import Repository
+from tests.support.waiting import until
 
 seconds = st.floats(0, 1e6)
 chances = st.floats(0, 1, exclude_max=True)

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from repository import Repository
-from team import Team
 
 from reconciler.git import index as git_index
 from reconciler.git.index import GitIndex
 from reconciler.google import claim_store
 from reconciler.model.naming import VERSIONS
 from reconciler.packaging.source_tree import read_source_tree
+from tests.support.repository import Repository
+from tests.support.team import Team
 
 LEFT = [
     ".task.py.swp",

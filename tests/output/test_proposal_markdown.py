@@ -23,7 +23,7 @@ from reconciler.model.plan import Action, Change, Cost, Drift, DriftKind, Edit, 
 from reconciler.output.document import COMMENT_LIMIT, SUMMARY_LIMIT, code, cut, fence, text
 from reconciler.output.markdown import Links, Merge, changes_nothing, plan_markdown
 from reconciler.output.text import plan_text
-from tests.planning import GOOGLE, wanted
+from tests.support.planning import GOOGLE, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
 BEFORE = {"replicaCount": "1"}

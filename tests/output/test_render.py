@@ -24,7 +24,7 @@ from reconciler.output.status_text import status_text
 from reconciler.output.text import outcomes_text, plan_text, problems_text, validation_github, validation_text
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from tests.base.test_inert import runner_finds_command
-from tests.planning import wanted
+from tests.support.planning import wanted
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 LOCAL = Target("local", "local", "local", "local")

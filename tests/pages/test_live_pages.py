@@ -17,10 +17,6 @@ from typing import TextIO
 from urllib.parse import urlsplit
 
 import pytest
-from in_memory import CONFIG, session_over
-from memory_ports import Outside
-from repository import Repository
-from waiting import PATIENCE, until
 
 from reconciler.base.listener.message import Request, Response
 from reconciler.google.embedded import address_of
@@ -29,6 +25,10 @@ from reconciler.manifests.settings import Config, Environment
 from reconciler.pages import live
 from reconciler.pages.listener import listening
 from reconciler.pages.live import COOKIE_LASTS, LINK_LASTS, Access, LivePages
+from tests.support.in_memory import CONFIG, session_over
+from tests.support.memory_ports import Outside
+from tests.support.repository import Repository
+from tests.support.waiting import PATIENCE, until
 
 
 class Clock:

@@ -26,7 +26,7 @@ from reconciler.pages.site import MOST_LABELS, Pages
 from reconciler.pages.template import PageContent, address, safe_link
 from reconciler.planning.outcome import Condition
 from tests.base.test_inert import ACTED_ON, texts
-from tests.sites import details_of, hostile_site, large_site, row_of, site_of, study_of
+from tests.support.sites import details_of, hostile_site, large_site, row_of, site_of, study_of
 
 ELEMENTS = re.findall(
     r"\w+",

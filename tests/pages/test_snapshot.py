@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_ports import Outside, labels
 from msgspec.structs import replace
 
 from reconciler.model.claim import ClaimId, ClaimState
@@ -18,6 +17,7 @@ from reconciler.pages.snapshot import observe_again
 from reconciler.submission.observe import Observed, observe
 from reconciler.submission.protocol import Order
 from tests.submission.test_submission import ORDER, body, settle
+from tests.support.memory_ports import Outside, labels
 
 
 class World:

@@ -8,7 +8,7 @@ import pytest
 
 from reconciler.model.job import State
 from reconciler.planning.attempts import attempts_by_base
-from tests.planning import bound_to, claim_on, run_of, wanted
+from tests.support.planning import bound_to, claim_on, run_of, wanted
 
 JOB = wanted()
 LIVE = (State.QUEUED, State.PREPARING, State.RUNNING, State.CANCELLING)

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from reconciler.model.job import State
 from reconciler.planning.attempts import attempts_by_base
-from tests.planning import bound_to, run_of, wanted
+from tests.support.planning import bound_to, run_of, wanted
 
 JOB = wanted("a-b")
 

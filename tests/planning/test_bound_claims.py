@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State, labels_digest
 from reconciler.submission.protocol import bound
-from tests.planning import claim_on, run_of, wanted
+from tests.support.planning import claim_on, run_of, wanted
 
 JOB = wanted()
 TIME = datetime(2026, 1, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from reconciler.model.job import COMMIT, State
 from reconciler.model.plan import DesiredJob, DriftKind
 from reconciler.planning.comparison import code_changed
-from tests.planning import bound_to, only, plan, run_of, wanted
+from tests.support.planning import bound_to, only, plan, run_of, wanted
 
 JOB = wanted()
 

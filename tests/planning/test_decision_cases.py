@@ -9,7 +9,7 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, NotDone
-from tests.planning import GOOGLE, bound_to, claim_on, only, plan, run_of, wanted
+from tests.support.planning import GOOGLE, bound_to, claim_on, only, plan, run_of, wanted
 
 JOB = wanted()
 FAILED = run_of(JOB, State.FAILED)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 import urllib3
-from repository import Repository
-from waiting import PATIENCE, until
+
+from tests.support.repository import Repository
+from tests.support.waiting import PATIENCE, until
 
 
 def call(repository: Repository, method: str, path: str, body: Any = None) -> Any:

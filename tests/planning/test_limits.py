@@ -15,8 +15,8 @@ from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.model.plan import Action, Change, Cost, DesiredJob, Plan, Target
 from reconciler.operations.plan import accelerator_hours, cost_of
 from reconciler.planning.limits import check_limit, check_limits
-from tests.planning import bound_to, run_of, wanted
-from tests.planning import plan as planned
+from tests.support.planning import bound_to, run_of, wanted
+from tests.support.planning import plan as planned
 
 A100 = {"machineType": "a2-highgpu-2g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 2}
 POOLS: list[dict[str, Any]] = [

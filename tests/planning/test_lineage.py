@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from planning import bound_to, claim_on, plan, run_of, wanted
 
 from reconciler.model.claim import Claim, ClaimState, by_apply
 from reconciler.model.commit_record import CommitRecord, WantedJob
@@ -22,6 +21,7 @@ from reconciler.planning.lineage import (
     tree_of_record,
 )
 from tests.reporting.test_verdicts import NOW
+from tests.support.planning import bound_to, claim_on, plan, run_of, wanted
 
 BASE, FIRST, SECOND, HEAD = (letter * 40 for letter in "0abf")
 

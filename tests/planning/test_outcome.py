@@ -14,7 +14,7 @@ from reconciler.model.naming import job_name
 from reconciler.model.plan import Action, Change, DesiredJob
 from reconciler.planning.outcome import JobStatus, Outcome, Status, SubmitProgress, failed
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
-from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
+from tests.support.planning import PARENT, bound_to, claim_on, run_of, wanted
 
 JOB = wanted()
 

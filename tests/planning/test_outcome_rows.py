@@ -9,7 +9,7 @@ from reconciler.model.job import State
 from reconciler.model.plan import Action, Change
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.planning.status_rows import job_statuses
-from tests.planning import bound_to, claim_on, run_of, wanted
+from tests.support.planning import bound_to, claim_on, run_of, wanted
 
 JOB = wanted()
 

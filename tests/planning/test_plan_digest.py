@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from reconciler.model.job import State
 from reconciler.model.plan import Plan
-from tests.planning import GOOGLE, bound_to, plan, run_of, wanted
+from tests.support.planning import GOOGLE, bound_to, plan, run_of, wanted
 
 JOB = wanted()
 

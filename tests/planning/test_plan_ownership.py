@@ -9,7 +9,7 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.job import SOURCE, State
 from reconciler.model.plan import Action, DriftKind
 from reconciler.planning.planner import make_plan
-from tests.planning import LOCAL, OURS, bound_to, claim_on, plan, run_of, wanted
+from tests.support.planning import LOCAL, OURS, bound_to, claim_on, plan, run_of, wanted
 
 JOB = wanted()
 OLDER = wanted(content="older", on_change="cancel")

@@ -19,7 +19,7 @@ from reconciler.model.plan import Action, DesiredJob, DriftKind, NotDone, Plan
 from reconciler.planning import decide
 from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.comparison import predecessors
-from tests.planning import (
+from tests.support.planning import (
     GOOGLE,
     LIVE,
     LOCAL,

@@ -20,7 +20,7 @@ from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, Change, DesiredJob, Plan
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.planner import SUBMISSIONS
-from tests.planning import GOOGLE, OURS, PARENT, claim_on, mark_of, plan, run_of, wanted
+from tests.support.planning import GOOGLE, OURS, PARENT, claim_on, mark_of, plan, run_of, wanted
 
 
 def older(job: DesiredJob) -> str:

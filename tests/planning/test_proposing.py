@@ -17,7 +17,7 @@ from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, Change, DesiredJob, Edit, NotDone, Plan
 from reconciler.planning.proposal import only_of, propose
 from reconciler.planning.settings_changes import changed_settings, decides
-from tests.planning import GOOGLE, LOCAL, wanted
+from tests.support.planning import GOOGLE, LOCAL, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
 

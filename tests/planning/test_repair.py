@@ -13,7 +13,7 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.claimed_run import age, elder, kept, made, may_cancel
 from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.manifest import ML_V1
-from tests.planning import PARENT, bound_to, claim_on, run_of, wanted
+from tests.support.planning import PARENT, bound_to, claim_on, run_of, wanted
 
 JOB = wanted()
 IN_VAIN = (State.FAILED, State.CANCELLED)

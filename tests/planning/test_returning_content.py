@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from reconciler.model.claim import BY_COMMAND, Claim, ClaimState, by_apply
 from reconciler.model.job import ActualJob, ErrorInfo, State
 from reconciler.model.plan import Action, Change, NotDone
-from tests.planning import GOOGLE, LIVE, LOCAL, bound_to, claim_on, only, plan, run_of, wanted
+from tests.support.planning import GOOGLE, LIVE, LOCAL, bound_to, claim_on, only, plan, run_of, wanted
 
 JOB = wanted()
 REASON = by_apply("superseded by census_0123456789abcdef (onChange: cancel)")

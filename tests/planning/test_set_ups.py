@@ -15,7 +15,7 @@ from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import ActualJob, ErrorInfo, State
 from reconciler.model.plan import Action, Change, NotDone, Trigger
 from reconciler.training_service.jobs import images
-from tests.planning import GOOGLE, bound_to, claim_on, only, plan, run_of, wanted
+from tests.support.planning import GOOGLE, bound_to, claim_on, only, plan, run_of, wanted
 
 JOB = wanted()
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"

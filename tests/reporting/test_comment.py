@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from emulated_github import OWNERS, STRANGERS, emulated_github
-from github_server import MAX_COMMENT, READ, WORKFLOWS, WRITE, GitHubServer, error, secondary_limit
-from raw_server import RawServer, answer, reset
-from tls import Loopback, server_tls
 
 from reconciler.base.http import DirectTransport
 from reconciler.cli import run
@@ -23,6 +19,18 @@ from reconciler.output.markdown import Links, Merge, plan_markdown
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError
 from reconciler.reporting.github.comment import COMMENTS, CommentResult, comment_body, fits, keep_comment
 from reconciler.reporting.github.settings import GitHubSettings
+from tests.support.emulated_github import OWNERS, STRANGERS, emulated_github
+from tests.support.github_server import (
+    MAX_COMMENT,
+    READ,
+    WORKFLOWS,
+    WRITE,
+    GitHubServer,
+    error,
+    secondary_limit,
+)
+from tests.support.raw_server import RawServer, answer, reset
+from tests.support.tls import Loopback, server_tls
 
 TOKEN = "ghs_very-secret-token"
 NUMBER = 7

@@ -10,7 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from github_server import (
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from reconciler.base.errors import InvalidError
+from reconciler.base.http import DirectTransport, HttpRequest
+from reconciler.base.http.destination import GITHUB, OwnerHosts
+from reconciler.model.job import ActualJob, State
+from reconciler.model.manifest import AIPLATFORM_V1
+from reconciler.reporting.github.settings import GitHubSettings, github_settings, run_url
+from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
+from reconciler.reporting.status import CommitStatus, Freshness, freshness, plain_status, status_of
+from tests.support.github_server import (
     DESCRIPTION,
     READ,
     WRITE,
@@ -21,20 +33,8 @@ from github_server import (
     primary_limit,
     secondary_limit,
 )
-from hypothesis import example, given
-from hypothesis import strategies as st
-from msgspec import structs
-from raw_server import RawServer, answer, reset, send_then_close
-from tls import Loopback, server_tls
-
-from reconciler.base.errors import InvalidError
-from reconciler.base.http import DirectTransport, HttpRequest
-from reconciler.base.http.destination import GITHUB, OwnerHosts
-from reconciler.model.job import ActualJob, State
-from reconciler.model.manifest import AIPLATFORM_V1
-from reconciler.reporting.github.settings import GitHubSettings, github_settings, run_url
-from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
-from reconciler.reporting.status import CommitStatus, Freshness, freshness, plain_status, status_of
+from tests.support.raw_server import RawServer, answer, reset, send_then_close
+from tests.support.tls import Loopback, server_tls
 
 SHA = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
 

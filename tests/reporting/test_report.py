@@ -9,11 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from github_server import GitHubServer, page_of_html, secondary_limit
-from memory_ports import Commits, Time
 from msgspec.structs import replace
-from planning import bound_to, plan, run_of, wanted
-from tls import Loopback
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
@@ -29,6 +25,10 @@ from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import FRESH, Failed, GitHubReporter
 from reconciler.reporting.status_rules import View, due_statuses
 from reconciler.submission.observe import Observed
+from tests.support.github_server import GitHubServer, page_of_html, secondary_limit
+from tests.support.memory_ports import Commits, Time
+from tests.support.planning import bound_to, plan, run_of, wanted
+from tests.support.tls import Loopback
 
 JOB, TREES = wanted(), wanted("trees")
 FIRST, SECOND, THIRD = "1" * 40, "2" * 40, "3" * 40

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from msgspec import structs
-from planning import bound_to, claim_on, plan, run_of, wanted
 
 from reconciler.manifests.settings import from_document
 from reconciler.model.claim import BY_COMMAND, Claim, ClaimState, by_apply
@@ -36,6 +35,7 @@ from reconciler.reporting.status_rules import (
     reopened,
 )
 from reconciler.submission.observe import Observed
+from tests.support.planning import bound_to, claim_on, plan, run_of, wanted
 
 JOB = wanted(attempts=2)
 ASKED = "a" * 40

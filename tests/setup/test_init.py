@@ -17,14 +17,10 @@ from typing import Any
 
 import pytest
 import yaml
-from act import PIN, TOOL, Actions
-from github_server import GitHubServer
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from repository import Repository, Result
 from test_identity_condition import GENUINE, allows
-from waiting import PATIENCE
 
 from reconciler.base.errors import ReconcilerError
 from reconciler.cli import run
@@ -48,6 +44,10 @@ from reconciler.setup.files import (
     source_id,
 )
 from reconciler.setup.next_steps import PROVIDER_VARIABLE, pool_id
+from tests.support.act import PIN, TOOL, Actions
+from tests.support.github_server import GitHubServer
+from tests.support.repository import Repository, Result
+from tests.support.waiting import PATIENCE
 
 SHA = "3d3c42e5aac5ba805825da76410c181273ba90b1"
 ACTION = ("--action", f"acme/reconciler@{SHA}")

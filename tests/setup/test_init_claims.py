@@ -10,10 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from held_service import HeldService
-from opened import LOCATION, PROJECT, connected, opened
-from raw_server import Behaviour, RawServer, answer
-from repository import Repository
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.session import Session
@@ -21,6 +17,10 @@ from reconciler.manifests.settings import from_document
 from reconciler.model.job import KEY, SOURCE
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.setup.claims_bucket import Prepared, prepare_claims
+from tests.support.held_service import HeldService
+from tests.support.opened import LOCATION, PROJECT, connected, opened
+from tests.support.raw_server import Behaviour, RawServer, answer
+from tests.support.repository import Repository
 
 SUBMITTER = "submitter@acme-ml.iam.gserviceaccount.com"
 DATE = "Sat, 21 Nov 2026 13:06:11 GMT"

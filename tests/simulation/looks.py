@@ -30,7 +30,7 @@ from reconciler.submission.announcements import AnnouncedClaims
 from reconciler.submission.look import FULL_AFTER, Observation, keep_summary, look
 from reconciler.submission.observe import Observed, observe
 from reconciler.submission.summary import Preface, Summary, Wanted, encoded, read_preface
-from tests.memory_ports import BOUNDS, Outside
+from tests.support.memory_ports import BOUNDS, Outside
 
 from .passes import body_of
 from .scenario import desired

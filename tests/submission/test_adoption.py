@@ -13,7 +13,7 @@ from reconciler.model.diff import DEFAULTS, FieldChange, is_default, is_filled, 
 from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.submission.adoption import differences
-from tests.planning import run_of, wanted
+from tests.support.planning import run_of, wanted
 
 LABELS = {
     SOURCE: "acme",

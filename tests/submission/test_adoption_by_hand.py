@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from memory_ports import Outside, labels
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
@@ -15,6 +14,7 @@ from reconciler.model.job import ActualJob, State, labels_digest
 from reconciler.submission.adoption import Adopted, Adoption, adopt
 from reconciler.submission.observe import observe
 from tests.submission.test_submission import CLAIM, KEY_1, ORDER, body, settle
+from tests.support.memory_ports import Outside, labels
 
 PACKAGE = "gs://staging/reconciler/packages/0/x.tar.gz"
 

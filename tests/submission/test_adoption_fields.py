@@ -9,7 +9,7 @@ import pytest
 from reconciler.model.diff import FieldChange, is_spelling
 from reconciler.model.job import COMMIT, KEY, State
 from reconciler.submission.adoption import differences
-from tests.planning import run_of, wanted
+from tests.support.planning import run_of, wanted
 
 FIELDS = [
     "displayName",

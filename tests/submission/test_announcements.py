@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from memory_ports import Outside
 
 from reconciler.base.errors import ServiceError
 from reconciler.model.applied_tree import AppliedTree
@@ -14,7 +13,8 @@ from reconciler.model.claim import ClaimId, ClaimState
 from reconciler.model.ports import Announcement, Ports
 from reconciler.submission.look import keep_summary, look
 from reconciler.submission.summary import OUTDATED, read_preface
-from tests.planning import claim_on, wanted
+from tests.support.memory_ports import Outside
+from tests.support.planning import claim_on, wanted
 
 CENSUS = wanted("census")
 CLAIM = claim_on(CENSUS, ClaimState.HELD)

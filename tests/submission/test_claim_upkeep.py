@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from memory_ports import Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
@@ -25,7 +24,8 @@ from reconciler.submission.claims_upkeep import (
     with_reason,
 )
 from reconciler.submission.observe import Observed
-from tests.planning import bound_to, claim_on, run_of, wanted
+from tests.support.memory_ports import Outside
+from tests.support.planning import bound_to, claim_on, run_of, wanted
 
 JOB = wanted("a-b")
 

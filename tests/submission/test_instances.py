@@ -8,11 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from held_service import HeldService
-from memory_ports import Outside
 from msgspec.structs import replace
-from opened import opened
-from planning import GOOGLE, bound_to, claim_on, mark_of, only, run_of, wanted
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import ObjectClaims
@@ -25,6 +21,10 @@ from reconciler.submission.observe import observe
 from reconciler.submission.protocol import Submitter
 from tests.google.test_claimstore import BUCKET, CLAIM
 from tests.submission.test_submission import ORDER, settle
+from tests.support.held_service import HeldService
+from tests.support.memory_ports import Outside
+from tests.support.opened import opened
+from tests.support.planning import GOOGLE, bound_to, claim_on, mark_of, only, run_of, wanted
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from memory_ports import BOUNDS, PLACE, Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
@@ -22,9 +21,10 @@ from reconciler.operations.plan import wanted_of
 from reconciler.planning.planner import make_plan
 from reconciler.submission.look import FULL_AFTER, Observation, keep_summary, look
 from reconciler.submission.summary import Kept, Preface, Summary, encoded, read_summary
-from tests.planning import bound_to, claim_on, run_of, wanted
 from tests.simulation.passes import body_of
 from tests.simulation.scenario import desired
+from tests.support.memory_ports import BOUNDS, PLACE, Outside
+from tests.support.planning import bound_to, claim_on, run_of, wanted
 
 JOB = desired("census", "0", Reconcile())
 OTHER = desired("churn-model", "0", Reconcile())

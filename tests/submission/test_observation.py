@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from memory_ports import BOUNDS, Outside, Time, labels
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
@@ -17,8 +16,9 @@ from reconciler.model.job import ATTEMPT, INSTANCE, KEY, SOURCE, ActualJob, Stat
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.ports import ClaimRead, Versioned
 from reconciler.submission.observe import check_search, doubtful_runs, observe, with_reasons
-from tests.planning import bound_to, run_of, wanted
 from tests.submission.test_submission import KEY_1, ORDER, body, settle
+from tests.support.memory_ports import BOUNDS, Outside, Time, labels
+from tests.support.planning import bound_to, run_of, wanted
 
 
 @pytest.fixture

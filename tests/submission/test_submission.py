@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from memory_ports import BOUNDS, Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
@@ -16,6 +15,7 @@ from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, St
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.ports import Answer, NotSent, Refused, Taken, Unknown
 from reconciler.submission.protocol import MAX_REQUEST_IDS, MAX_UNANSWERED, Order, SubmissionResult, Submitter
+from tests.support.memory_ports import BOUNDS, Outside
 
 KEY_1 = "k" * 52
 ID = ClaimId(KEY_1, 1)

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from memory_ports import BOUNDS, Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
@@ -29,6 +28,7 @@ from tests.submission.test_submission import (
     pending,
     settle,
 )
+from tests.support.memory_ports import BOUNDS, Outside
 
 REFUSED = Refused(403, "PERMISSION_DENIED", "no")
 SECOND = Order(replace(CLAIM, id=ClaimId(KEY_1, 2), job_name="census_0123_2"), body)

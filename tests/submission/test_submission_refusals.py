@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from memory_ports import Outside
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
@@ -14,6 +13,7 @@ from reconciler.model.job import REQUEST_ID, ActualJob, State
 from reconciler.model.ports import Credential, Unknown
 from reconciler.submission.protocol import Order, Submitter
 from tests.submission.test_submission import CLAIM, ID, KEY_1, ORDER, body, settle
+from tests.support.memory_ports import Outside
 
 SECOND, THIRD = (
     Order(replace(CLAIM, id=ClaimId(KEY_1, number), job_name=f"census_0123_{number}"), body)

@@ -31,7 +31,7 @@ from reconciler.submission.summary import (
     summarize,
     with_preface,
 )
-from tests.planning import bound_to, claim_on, run_of, wanted
+from tests.support.planning import bound_to, claim_on, run_of, wanted
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PREFACE = Preface(Place("acme", "acme-ml", "here"), genesis=3)

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 import yaml
-from documented import documented
-from repository import Repository
 
 from reconciler.base.state_dir import prepare_home
 from reconciler.training_service.environments.prepare import pythons
+from tests.support.documented import documented
+from tests.support.repository import Repository
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE.parents[1] / ".venv" / "trainers"

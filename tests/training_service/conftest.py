@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import container_image
 import pytest
 import runs
 import trainers
@@ -14,6 +13,7 @@ from served import Service, serving
 
 from reconciler.training_service.runner.containers import ContainerEngine, find_engine
 from reconciler.training_service.state.run_folder import RunError
+from tests.support import container_image
 
 
 @pytest.fixture

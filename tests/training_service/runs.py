@@ -18,13 +18,13 @@ from typing import Any
 
 import psutil
 import trainers
-from waiting import PATIENCE, until
 
 from reconciler.training_service.jobs.launch import Host, launch, ports_wanted
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.state.run_folder import RunFolder, run_folder, write_json
 from reconciler.training_service.state.run_spec import PythonTask, RunSpec
+from tests.support.waiting import PATIENCE, until
 
 KEPT = {"run.json", "log.jsonl", "exit.json", "phase", "started", "lock", "runner.lock", "cancel"} | {
     "measurements.json"

@@ -12,7 +12,6 @@ from typing import Any
 
 import contract
 import urllib3
-from waiting import PATIENCE
 
 from reconciler.base.listener.message import Admit, Request, Responder, Response
 from reconciler.training_service.application import Admin, Application
@@ -20,6 +19,7 @@ from reconciler.training_service.gate import Gate
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
+from tests.support.waiting import PATIENCE
 
 TOKEN = "the-token"
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 import trainers
-from waiting import until
 
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.processes import process_tree
@@ -25,6 +24,7 @@ from reconciler.training_service.state.database import Store, rfc3339
 from reconciler.training_service.state.records import ML_JOBS, TUNING_JOBS, JobRecord, JobState, RunRecord
 from reconciler.training_service.state.run_folder import RUNNING, Phase, RunFolder, run_folder, write_json
 from reconciler.training_service.state.trial_records import TrialRecord
+from tests.support.waiting import until
 
 FOR_TWO = Machine(cpus=8, memory=32 * 2**30)
 """Room for two n1-standard-4."""

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import bodies
-import container_image
 import pytest
 import runs
 import trainers
-from container_image import containers_of
 from runs import UNABLE, Run, nothing_is_left_of
 from served import Answer, Service
 from staged_code import BUCKET, PYTHON, a_job, command, contained, stage
@@ -25,6 +23,8 @@ from reconciler.training_service.jobs.python_containers import in_environment, p
 from reconciler.training_service.runner.containers import ContainerEngine, end_containers
 from reconciler.training_service.state.records import JobRecord, JobState
 from reconciler.training_service.state.run_spec import ContainerTask, PythonTask
+from tests.support import container_image
+from tests.support.container_image import containers_of
 
 TASK = """
     import os, sys

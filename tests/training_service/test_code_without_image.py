@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import trainers
-from repository import IMAGE, Repository
 from staged_code import PYTHON
 
 from reconciler.training_service.runner.containers import ContainerEngine
+from tests.support.repository import IMAGE, Repository
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -23,12 +23,12 @@ from served import TOKEN, Service, serving
 from test_credentials import mint
 from test_gate import job_with
 from test_process import Processes
-from waiting import PATIENCE, patience, until
 
 from reconciler.base.listener import server
 from reconciler.base.listener.server import ListenerLimits
 from reconciler.training_service.address import Address
 from reconciler.training_service.state.records import JobState
+from tests.support.waiting import PATIENCE, patience, until
 
 FILES = 1024
 """The soft limit of descriptors on most Linux systems, for the attacked service."""

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import runs
 import trainers
-from container_image import IMAGE, containers_of
 from runs import Run, nothing_is_left_of
 from supervised import Bench, supervised
-from waiting import until
 
 from reconciler.training_service.runner.containers import ContainerEngine, end_containers
 from reconciler.training_service.state.records import CUSTOM_JOBS, JobRecord, JobState
 from reconciler.training_service.state.run_folder import read_measurements
+from tests.support.container_image import IMAGE, containers_of
+from tests.support.waiting import until
 
 IGNORING = """\
 trap '' TERM INT

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from container_image import IMAGE, containers_of
-from waiting import PATIENCE, until
 
 from reconciler.training_service.jobs import machines
 from reconciler.training_service.runner.containers import (
@@ -26,6 +24,8 @@ from reconciler.training_service.runner.containers import (
 )
 from reconciler.training_service.state.run_folder import RunError, RunFolder, run_folder
 from reconciler.training_service.state.run_spec import ContainerTask, ReplicaSpec, Role
+from tests.support.container_image import IMAGE, containers_of
+from tests.support.waiting import PATIENCE, until
 
 MIB = 1 << 20
 SECRET = "two\nlines of a secret"

@@ -29,7 +29,6 @@ from googleapiclient.errors import HttpError
 from hypothesis import given
 from hypothesis import strategies as st
 from served import TOKEN, Answer, Service, serving
-from waiting import PATIENCE
 
 from reconciler.base.http import HttpRequest
 from reconciler.google.embedded import ROOT, EmbeddedService, clients_of
@@ -38,6 +37,7 @@ from reconciler.training_service.address import Address
 from reconciler.training_service.http.auth import Tokens
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
+from tests.support.waiting import PATIENCE
 
 ACCOUNT = "trainer@demo.iam.gserviceaccount.com"
 MINT = f"/v1/projects/-/serviceAccounts/{ACCOUNT}:generateAccessToken"

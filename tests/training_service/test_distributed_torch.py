@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
-from repository import Repository
+
+from tests.support.repository import Repository
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = ROOT / ".venv" / "torch"

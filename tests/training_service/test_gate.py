@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from bodies import ML, VERTEX, custom_job, job_spec, ml_job
 from served import TOKEN, Service
-from waiting import PATIENCE
 
 from reconciler.base.listener.message import Request
 from reconciler.training_service.http.auth import Access, job_access
 from reconciler.training_service.state.records import JobRecord, JobState
+from tests.support.waiting import PATIENCE
 
 PATHS = ("/_service/health", ML, f"{VERTEX}/customJobs", "/storage/v1/b?project=p", "/nowhere")
 

@@ -14,9 +14,9 @@ import trainers
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 from served import Service
-from waiting import patience
 
 from reconciler.training_service.storage.gsutil.main import write_launchers
+from tests.support.waiting import patience
 
 TREE = ("dir1/dir2/a/b/c", "dir1/dir2/d.txt", "dir1/e.txt", "f")
 

@@ -22,10 +22,10 @@ from cryptography.x509.verification import Store as Authorities
 from served import Service
 from test_misbehaving import failure_of, of_small_machines
 from test_proxy import to_storage_of
-from waiting import until
 
 from reconciler.training_service.state.database import CLAIMS
 from reconciler.training_service.state.records import JobRecord, JobState
+from tests.support.waiting import until
 
 OWN, SECRET, CLAIM = "own data", "data of the victim", "a claim"
 STORAGE = "storage.googleapis.com"

@@ -25,7 +25,6 @@ import pytest
 import trainers
 import urllib3
 from supervised import tuned
-from waiting import PATIENCE
 
 from reconciler.training_service import address
 from reconciler.training_service.address import Address
@@ -35,6 +34,7 @@ from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import TUNING_JOBS, JobRecord, JobState
 from reconciler.training_service.state.run_folder import run_folder
 from reconciler.training_service.state.trial_records import TrialState
+from tests.support.waiting import PATIENCE
 
 KILLS = int(os.environ.get("SERVICE_KILLS", "12"))
 SEED = int(os.environ.get("SERVICE_SEED", "1"))

@@ -13,12 +13,12 @@ import psutil
 import pytest
 import trainers
 from served import Service
-from waiting import until
 
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.scheduler.supervisor import Supervisor
 from reconciler.training_service.state.records import JobState
+from tests.support.waiting import until
 
 JOBS = 50
 FOR_THREE = Machine(cpus=12, memory=45 * 2**30)

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 import trainers
 from served import Service
-from waiting import PATIENCE
 
 from reconciler.training_service.jobs.environment_variables import for_google_clients
 from reconciler.training_service.state.records import number_of
+from tests.support.waiting import PATIENCE
 
 PROGRAM = """
 import google.auth, google.auth.transport.requests

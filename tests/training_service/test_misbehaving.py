@@ -16,7 +16,8 @@ import psutil
 import pytest
 import trainers
 from runs import Run, Starter, lives, nothing_is_left_of
-from waiting import until
+
+from tests.support.waiting import until
 
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 

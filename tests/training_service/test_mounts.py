@@ -16,10 +16,10 @@ import pytest
 import trainers
 from runs import UNABLE, Run, Starter, lives, nothing_is_left_of
 from served import Service
-from waiting import until
 
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.runner import mounts
+from tests.support.waiting import until
 
 OWN_GCS = Path("/gcs").exists()
 

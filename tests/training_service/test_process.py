@@ -17,7 +17,6 @@ import pytest
 import trainers
 import urllib3
 from bodies import ML, ml_job
-from waiting import PATIENCE, patience, until
 
 from reconciler.training_service import address
 from reconciler.training_service.__main__ import main
@@ -25,6 +24,7 @@ from reconciler.training_service.address import Address, ServiceRunningError
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import JobRecord
+from tests.support.waiting import PATIENCE, patience, until
 
 
 def command(home: Path, *more: str) -> list[str]:

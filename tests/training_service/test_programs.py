@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import trainers
 from runs import Run, Starter, lives, nothing_is_left_of
-from waiting import PATIENCE, until
 
 from reconciler.training_service.state.run_folder import read_measurements
 from reconciler.training_service.state.run_spec import Role
 from reconciler.training_service.state.trial_records import Measurement
+from tests.support.waiting import PATIENCE, until
 
 WORKER: dict[str, Any] = {"replicaCount": "1"}
 PRIMARY, FIRST, SECOND = "workerpool0-0", "workerpool1-0", "workerpool2-0"

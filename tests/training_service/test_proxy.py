@@ -25,12 +25,12 @@ import trainers
 from runs import nothing_is_left_of
 from served import Service
 from test_mounts import UNABLE, works
-from tls import server_tls
 
 from reconciler.training_service.jobs import environment_variables
 from reconciler.training_service.runner import proxy, proxy_server
 from reconciler.training_service.runner.proxy import sign_certificates
 from reconciler.training_service.state.records import JobRecord
+from tests.support.tls import server_tls
 
 API, XML, LOGGING = "www.googleapis.com", "storage.googleapis.com", "logging.googleapis.com"
 PASSWORD, TOKEN = "the-password", "the-run's-token"

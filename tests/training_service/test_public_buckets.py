@@ -20,14 +20,14 @@ import urllib3
 from google.api_core.exceptions import BadRequest, Forbidden, NotFound
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
-from namespace import IS_INSIDE, run_inside
 from served import TOKEN, Service, serving
-from unpacked import unpack
 
 from reconciler.training_service.jobs.environment_variables import for_google_clients
 from reconciler.training_service.runner.proxy import sign_certificates
 from reconciler.training_service.storage import public
 from reconciler.training_service.storage.gsutil.main import write_launchers
+from tests.support.namespace import IS_INSIDE, run_inside
+from tests.support.unpacked import unpack
 
 READERS = """
 import gcsfs, pandas, pyarrow.fs

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import trainers
 from runs import Run, Starter, lives, nothing_is_left_of
-from waiting import PATIENCE, until
 
 from reconciler.training_service.environments import venvs
 from reconciler.training_service.environments.pip_settings import uv_settings
@@ -19,6 +18,7 @@ from reconciler.training_service.processes import process_tree
 from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.run_folder import locked, write_json
 from reconciler.training_service.state.run_log import LINE_LIMIT, LineSplitter
+from tests.support.waiting import PATIENCE, until
 
 
 def test_a_trainer_runs_to_its_end(trainer: Starter) -> None:

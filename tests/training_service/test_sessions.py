@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from runs import Starter, lives
-from waiting import until
 
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.runner.launcher import Runners
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sessions are noted on Linux alone")
 

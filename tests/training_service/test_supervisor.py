@@ -17,7 +17,6 @@ import pytest
 import trainers
 from served import Service
 from supervised import FOR_TWO, PATIENT, SUPERVISING, Bench, supervised, tuned
-from waiting import patience, until
 
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner.launcher import Runners
@@ -36,6 +35,7 @@ from reconciler.training_service.state.run_folder import (
     write_json,
 )
 from reconciler.training_service.state.run_spec import RunSpec
+from tests.support.waiting import patience, until
 
 
 @pytest.fixture

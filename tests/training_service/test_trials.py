@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import trainers
 from supervised import SUPERVISING, Bench, supervised, tuned, tuned_ml
-from waiting import until
 
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.scheduler.recovery import recover_states, with_measurements
@@ -24,6 +23,7 @@ from reconciler.training_service.state.records import JobRecord, JobState
 from reconciler.training_service.state.run_folder import CANCELLED, Ending, run_folder, write_measurements
 from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
 from reconciler.training_service.tuning.measurements import MOST_MEASUREMENTS
+from tests.support.waiting import until
 
 # Notes its start, reports what `merits` in its folder says of its trial, and waits while there is `hold`.
 TUNED = """

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from held_service import HeldService
 from msgspec.structs import replace
-from tls import Loopback
-from waiting import PATIENCE
 
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, Transport
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import from_document
+from tests.support.held_service import HeldService
+from tests.support.tls import Loopback
+from tests.support.waiting import PATIENCE
 
 APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 PROJECT, LOCATION = "acme-ml", "us-central1"

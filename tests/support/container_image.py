@@ -11,9 +11,9 @@ import sysconfig
 from pathlib import Path
 
 import pip
-from waiting import PATIENCE
 
 from reconciler.training_service.runner.containers import ContainerEngine
+from tests.support.waiting import PATIENCE
 
 IMAGE = f"localhost/reconciler-test-{os.getpid()}:1"
 

@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from waiting import PATIENCE, until
+
+from tests.support.waiting import PATIENCE, until
 
 # A mount namespace of its own: nobody else's /etc/hosts knows the names.
 ENTER = 'printf "%s\\n" "$1" > "$2"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'

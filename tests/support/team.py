@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from github_server import GitHubServer
-from google_place import google_place
-from held_service import HeldService
-from repository import Repository, Result
+from tests.support.github_server import GitHubServer
+from tests.support.google_place import google_place
+from tests.support.held_service import HeldService
+from tests.support.repository import Repository, Result
 
 TOKEN = "ghs_a-token-of-the-team"
 RECONCILE = "{onChange: cancel, onDelete: cancel}"

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from github_server import GitHubServer
-from repository import Repository
-from waiting import PATIENCE
+from tests.support.github_server import GitHubServer
+from tests.support.repository import Repository
+from tests.support.waiting import PATIENCE
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 ACT = Path(sys.executable).parent / "act"
 STAND_INS = ROOT / "tests" / "actions"
 TOOL = "acme/reconciler"

@@ -12,10 +12,10 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from held_service import HeldService
-from repository import Repository
-from tls import behind_tls
-from token_server import private_key, token_server
+from tests.support.held_service import HeldService
+from tests.support.repository import Repository
+from tests.support.tls import behind_tls
+from tests.support.token_server import private_key, token_server
 
 PROJECT, LOCATION, ENVIRONMENT = "acme-ml", "us-central1", "prod"
 SUBMITTER = "submitter@acme-ml.iam.gserviceaccount.com"

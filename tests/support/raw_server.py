@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import urllib3
-from waiting import PATIENCE
+
+from tests.support.waiting import PATIENCE
 
 
 @dataclass(frozen=True)

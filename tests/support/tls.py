@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from waiting import PATIENCE
 
 from reconciler.base.http.destination import Destination
+from tests.support.waiting import PATIENCE
 
 FAR = "*.example.test"
 """The names of servers behind a proxy, which this machine doesn't resolve."""

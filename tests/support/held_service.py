@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import urllib3
-from repository import IMAGE
 
 from reconciler import __version__
 from reconciler.base.state_dir import prepare_home
@@ -29,6 +28,7 @@ from reconciler.training_service.http.auth import Tokens
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
+from tests.support.repository import IMAGE
 
 
 class HeldService:

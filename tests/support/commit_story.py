@@ -8,9 +8,10 @@ from typing import Any
 
 import urllib3
 from github import Auth, Github
-from github_server import GitHubServer
-from repository import Repository, Result
-from waiting import until
+
+from tests.support.github_server import GitHubServer
+from tests.support.repository import Repository, Result
+from tests.support.waiting import until
 
 TOKEN = "ghs_a-token-of-the-story"
 

@@ -8,7 +8,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from waiting import PATIENCE
+
+from tests.support.waiting import PATIENCE
 
 
 class Meeting:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-NODE_MODULES = Path(__file__).parent.parent / ".venv" / "node" / "node_modules"
-START = Path(__file__).parent / "node" / "emulate.cjs"
+NODE_MODULES = Path(__file__).parents[2] / ".venv" / "node" / "node_modules"
+START = Path(__file__).parents[1] / "node" / "emulate.cjs"
 
 # Tokens that it knows.
 OWNERS = "owners"

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_ports import Outside
 
 from reconciler.base.http import DirectTransport
 from reconciler.cli import run
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
+from tests.support.memory_ports import Outside
 
 LONGEST = 20_000
 """Looks at a service, after which a wait is taken for one without an end."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from waiting import PATIENCE, until
+from tests.support.waiting import PATIENCE, until
 
 STRACE = shutil.which("strace")
 

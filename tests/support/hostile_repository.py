@@ -11,10 +11,9 @@ import os
 import shutil
 from pathlib import Path
 
-from held_service import HeldService
-from repository import TRAINER, Repository
-
 from reconciler.base.state_dir import OLD_HOME
+from tests.support.held_service import HeldService
+from tests.support.repository import TRAINER, Repository
 
 TRAP = """
 import pathlib

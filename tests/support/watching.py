@@ -12,8 +12,9 @@ from typing import Any
 
 import urllib3
 from prometheus_client.parser import text_string_to_metric_families
-from repository import Repository
-from waiting import PATIENCE
+
+from tests.support.repository import Repository
+from tests.support.waiting import PATIENCE
 
 
 class Watch:

@@ -22,9 +22,10 @@ from zlib import crc32
 from openapi_core import OpenAPI
 from openapi_core.exceptions import OpenAPIError
 from openapi_core.testing import MockRequest, MockResponse
-from tls import behind_tls
 
-DESCRIPTION = Path(__file__).parent / "github" / "description.json"
+from tests.support.tls import behind_tls
+
+DESCRIPTION = Path(__file__).parents[1] / "github" / "description.json"
 DESCRIBED_HOST = "https://api.github.com"
 DOCUMENTATION = "https://docs.github.com/rest/commits/statuses"
 MAX_STATUSES = 1000

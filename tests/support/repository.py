@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from waiting import PATIENCE
-
 from reconciler.base.state_dir import location_of, prepare_home
+from tests.support.waiting import PATIENCE
 
 IMAGE = "example.test/plain:1"
 

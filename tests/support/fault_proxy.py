@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
 
-from waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 class Fault(StrEnum):

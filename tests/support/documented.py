@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
 
 
 def snippets(language: str) -> list[str]:
