@@ -25,6 +25,9 @@ settings.register_profile("quick", parent=settings.get_profile("fixed"), max_exa
 settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile("fixed")
 
+# Threads of one process that wait for each other by spinning take the processors from all others.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # A shell starts a command in the background with interrupts ignored, and its children inherit that: the
 # programs that a test interrupts would go on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
