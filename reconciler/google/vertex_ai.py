@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from reconciler.base.concurrency import call_all
 from reconciler.base.http import HttpResponse
 from reconciler.google.client import (
     DEFAULT_TIMEOUT,
@@ -205,8 +206,6 @@ class VertexAi:
         if not self._connection.endpoint.distant:
             return tuple(job for listing in listings for job in listing())
         # The import is slow, and a service on this machine answers concurrent requests no faster.
-        from reconciler.base.concurrency import call_all
-
         return tuple(job for jobs in call_all(listings) for job in jobs)
 
     def whole_jobs(self, wanted: str) -> list[ActualJob]:
