@@ -238,7 +238,6 @@ def request_body(
 
 def _with_command(job: DesiredJob, code: SourceTree, uri: str, sha256: str) -> JsonObject:
     """Return the spec with the command that runs the job's staged code in its containers."""
-    # `staged_code` is slow to import, and needed for such jobs only.
     manifest = job.manifest
     command = container_command(uri, sha256, manifest.module, lock_file(manifest, code))
     return with_command(manifest.kind, job.spec, command)
