@@ -21,10 +21,10 @@ def main() -> int:
     if not sys.warnoptions:
         # A library's warning would break a log in JSON, and may quote untrusted text.
         warnings.simplefilter("ignore")
-    from reconciler.cli import run
-    from reconciler.cli.streams import open_streams
+    # Imported late, because the lines above also hold for what the imports do.
+    from reconciler.cli import run, streams
 
-    open_streams()
+    streams.open_streams()
     return run(sys.argv[1:])
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from reconciler.base.errors import ReconcilerError, check_machine
 from reconciler.base.sanitize import one_line
+
+if TYPE_CHECKING:
+    import subprocess
 
 TIMEOUT = 60.0
 
@@ -114,6 +116,8 @@ class Git:
 
     def run(self, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
         """Return the output of git; raises GitError."""
+        import subprocess  # slow to import, and most commands start no git
+
         try:
             done = subprocess.run(
                 [*self._git, *arguments],
@@ -139,6 +143,8 @@ class Git:
 
     def start(self, *arguments: str, stderr: BinaryIO) -> subprocess.Popen[bytes]:
         """Start git with pipes for its input and output, and a file for its error output."""
+        import subprocess  # as in `run`
+
         try:
             return subprocess.Popen(
                 [*self._git, *arguments],

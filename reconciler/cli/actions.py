@@ -4,29 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from reconciler.base.diagnostics import Problem
+from reconciler.base.git_command import Git
 from reconciler.cli import print_message, print_note
+from reconciler.git.commit import head_of
 from reconciler.manifests.settings import find_root
-
-if TYPE_CHECKING:
-    from reconciler.output.markdown import Links
-
-
-def path_in_checkout(path: str, root: Path) -> str:
-    """Return a path below `root` from the top of the checkout, as GitHub resolves those of annotations."""
-    top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
-    return (root.relative_to(top) / path).as_posix()
-
-
-def in_checkout(problems: Sequence[Problem], root: Path) -> list[Problem]:
-    """Return problems with such paths."""
-    return [replace(problem, path=path_in_checkout(problem.path, root)) for problem in problems]
+from reconciler.output.document import text
+from reconciler.output.markdown import NO_LINKS, Links
+from reconciler.reporting.github.settings import repository_url, run_url
 
 
 def annotate(lines: Iterable[str], log_format: str) -> None:
@@ -63,18 +50,11 @@ def print_unposted(problems: Iterable[str], denied: Collection[str], log_format:
     for line in problems:
         print_note(line, log_format, is_warning=line in denied)
     if denied and has_summary():
-        from reconciler.output.document import text
-
         add_to_summary("\n\n".join(f":warning: {text(line)}" for line in denied), log_format)
 
 
 def links() -> Links:
     """Return the addresses on GitHub of the work tree's files and of this run; none outside of Actions."""
-    from reconciler.base.git_command import Git
-    from reconciler.git.commit import head_of
-    from reconciler.output.markdown import NO_LINKS, Links
-    from reconciler.reporting.github.settings import repository_url, run_url
-
     address = repository_url(os.environ)
     if not address:
         return NO_LINKS

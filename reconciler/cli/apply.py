@@ -19,7 +19,6 @@ from reconciler.cli import (
     print_lines,
     print_message,
     print_note,
-    print_problems,
 )
 from reconciler.cli.actions import has_summary, print_unposted
 from reconciler.cli.apply_actions import Failure, show_ends, show_invalid, show_plan, show_refused
@@ -27,6 +26,7 @@ from reconciler.cli.context import Context, confirm, context_of, is_by_hand, sel
 from reconciler.cli.flag_types import digest, terminal_columns
 from reconciler.cli.flags import FULL, YES, add_format, add_paths, add_selection
 from reconciler.cli.logs import print_ends
+from reconciler.cli.problems import print_problems
 from reconciler.cli.progress import progress, submitting
 from reconciler.git.commit import commit_of
 from reconciler.google.session import Session

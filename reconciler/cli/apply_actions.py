@@ -5,22 +5,22 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from reconciler.base.checkout import in_checkout, path_in_checkout
 from reconciler.base.errors import InvalidError, RefusedError
-from reconciler.cli.actions import add_to_summary, annotate, has_summary, in_checkout, links, path_in_checkout
+from reconciler.cli.actions import add_to_summary, annotate, has_summary, links
 from reconciler.manifests.settings import find_root
 from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob
 from reconciler.model.plan import Action, Change, Plan
 from reconciler.output.annotations import Annotation, annotation_lines
+from reconciler.output.document import joined, text
+from reconciler.output.ends import End, ends_markdown
+from reconciler.output.markdown import plan_markdown, problems_markdown
 from reconciler.output.text import matters, outcome_counts, outcome_reason, problem_annotations
 from reconciler.planning.outcome import Outcome, Status
-
-if TYPE_CHECKING:
-    from reconciler.output.ends import End
 
 # Together they stay below GitHub's limit for a summary.
 _PLAN_LIMIT = 600_000
@@ -39,8 +39,6 @@ def show_invalid(error: InvalidError, log_format: str) -> None:
         problem_annotations(problems) if problems else annotation_lines(alone, "problem", _REST), log_format
     )
     if has_summary():
-        from reconciler.output.markdown import problems_markdown
-
         add_to_summary(problems_markdown(error.message, problems, _PLAN_LIMIT), log_format)
 
 
@@ -54,9 +52,6 @@ def show_refused(plan: Plan, error: RefusedError, log_format: str) -> None:
 def show_plan(plan: Plan, log_format: str, *, refusal: str = "") -> None:
     """Add a plan to the summary, if the job has one, below the reason why it wasn't carried out."""
     if has_summary():
-        from reconciler.output.document import joined, text
-        from reconciler.output.markdown import plan_markdown  # slow to import
-
         refused = f"**Apply refused this plan:** {text(refusal)}" if refusal else ""
         # The summary is on the page of the run.
         files = dataclasses.replace(links(), run="")
@@ -86,8 +81,6 @@ def show_ends(
     found = [_annotation(root, change, message, title) for change, message, title in failed]
     annotate(annotation_lines(found, "job", _REST), log_format)
     if has_summary():
-        from reconciler.output.ends import ends_markdown
-
         known = {job.resource: job for job in runs}
         ends = [*_ends(plan, outcomes, known, awaited)]
         add_to_summary(ends_markdown(ends, outcome_counts(outcomes), _ENDS_LIMIT, links()), log_format)
@@ -113,8 +106,6 @@ def _ends(
     plan: Plan, outcomes: Iterable[Outcome], runs: Mapping[str, ActualJob], awaited: frozenset[str]
 ) -> Iterator[End]:
     """Yield the jobs that were changed or waited for, and those that are left alone without being in sync."""
-    from reconciler.output.ends import End
-
     shown = set[int]()
     for outcome in outcomes:
         shown.add(id(outcome.change))

@@ -80,6 +80,11 @@ def command_first(argv: Sequence[str]) -> Sequence[str]:
     return [*argv[place : place + 1], *argv[:place], *argv[place + 1 :]]
 
 
+def complete(words: Sequence[str]) -> None:
+    """Print the candidates for the last of the words, which a shell passes, and exit."""
+    _module("completion").complete(parser_of(command_first(words)))
+
+
 def _check_command(name: str) -> None:
     if name.startswith("-"):
         raise UsageError(f"{name} must come after a command", hint="see `reconciler --help`")
@@ -102,7 +107,7 @@ def _refuse_unknown(argument: str, command: str) -> NoReturn:
 
 
 def _hint(word: str, known: Sequence[str], program: str) -> str:
-    from reconciler.base.diagnostics import similar_word  # slow to import
+    from reconciler.base.diagnostics import similar_word  # slow to import, and `--help` needs none
 
     similar = similar_word(word, known)
     return f"did you mean {similar}? See `{program} --help`" if similar else f"see `{program} --help`"
@@ -147,19 +152,8 @@ def _module(command: str) -> Any:
 
 def _run(command: str, arguments: argparse.Namespace) -> int:
     if command not in _WITHOUT_NOTES and not arguments.quiet:
-        _report_old_home(arguments.log_format)
+        from reconciler.cli.old_home import report_old_home  # slow to import, and `--help` needs none
+
+        report_old_home(arguments.log_format)
     code: int = _module(command).run(arguments)
     return code
-
-
-def _report_old_home(log_format: str) -> None:
-    from pathlib import Path
-
-    from reconciler.base.state_dir import OLD_HOME
-    from reconciler.manifests.settings import find_root
-
-    old = find_root(Path.cwd()) / OLD_HOME
-    if os.path.lexists(old):
-        from reconciler.cli.old_home import report_old_home  # slow to import, and seldom needed
-
-        report_old_home(old, log_format)

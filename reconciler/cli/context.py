@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from collections.abc import MutableMapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.errors import InvalidError, NotFoundError, RefusedError, ServiceError, UsageError
-from reconciler.base.sanitize import one_line
 from reconciler.cli import agreed, has_person, print_error, print_message
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, find_root, load_config
 from reconciler.model.job import ActualJob
 from reconciler.model.plan import DesiredJob
 from reconciler.model.selection import Selection
-
-if TYPE_CHECKING:
-    from reconciler.operations.show import FoundJob
+from reconciler.operations.load_desired import load_desired
+from reconciler.operations.show import FoundJob, find_job
+from reconciler.planning.status_rows import missing_reason
 
 
 class Context(Struct, frozen=True):
@@ -70,8 +66,6 @@ def readable_jobs(context: Context, log_format: str) -> tuple[tuple[DesiredJob, 
 
     Report invalid manifests. Without any manifest, they are more likely out of sight than deleted.
     """
-    from reconciler.operations.load_desired import load_desired  # slow to import, and needed by few commands
-
     try:
         jobs = load_desired(context.config, context.environment, []).jobs
         # Without the specs: they are a third of the memory that 10,000 jobs take, and `status` shows none.
@@ -96,9 +90,6 @@ def found_run(name: str, session: Session) -> FoundJob:
         NotFoundError: No job has this name, or the service has no run of it.
         ServiceError: The jobs or the claims can't be read.
     """
-    from reconciler.operations.show import find_job  # slow to import, and needed by few commands
-    from reconciler.planning.status_rows import missing_reason
-
     found = find_job(session, name)
     if "claim" in found.unread:
         # The claims tell our runs from others of the same name.
@@ -116,36 +107,3 @@ def run_of(found: FoundJob) -> ActualJob:
     """Return the run that `found_run` made sure of."""
     assert found.run is not None
     return found.run
-
-
-def events(log_format: str, level: int = 20, stream: TextIO | None = None) -> Any:
-    """Return a structlog logger for `text` or `json`, which prints sanitized values to stderr by default.
-
-    The default level is `logging.INFO`, without the import of `logging`, which a plan doesn't need.
-    """
-    import structlog
-
-    renderer: Any = structlog.processors.JSONRenderer() if log_format == "json" else _as_text
-    return structlog.wrap_logger(
-        structlog.PrintLogger(stream or sys.stderr),
-        processors=[
-            structlog.processors.add_log_level,
-            _sanitize_values,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-    )
-
-
-def _sanitize_values(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    return {key: one_line(value) if isinstance(value, str) else value for key, value in event.items()}
-
-
-def _as_text(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    """Return `TIME EVENT JOB key=value …` on one line; a job and a message have no key."""
-    time, name = event.pop("timestamp"), event.pop("event")
-    event.pop("level")
-    bare = ("job", "message")
-    rest = "".join(f"  {value}" if key in bare else f"  {key}={value}" for key, value in event.items())
-    return f"{time[11:19]}  {name:10}{rest}".rstrip()

@@ -51,7 +51,7 @@ def _matching(pattern: str, expected: str, text: str) -> str:
 
 def terms(text: str) -> Sequence[LabelTerm]:
     """Return the terms of a label selector."""
-    from reconciler.model.selection import label_terms
+    from reconciler.model.selection import label_terms  # imported late: `--help` needs no labels
 
     try:
         return label_terms(text)

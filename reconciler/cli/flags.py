@@ -19,13 +19,13 @@ def complete_with(action: argparse.Action, candidates: Callable[..., Iterable[st
 
 def job_names(**_: object) -> Iterable[str]:
     """Return the names of the repository's manifests, to be offered by the shell."""
-    from reconciler.cli.completion import job_names
+    from reconciler.cli.completion import job_names  # slow to import: for a shell's Tab alone
 
     return job_names()
 
 
 def _environments(**_: object) -> Iterable[str]:
-    from reconciler.cli.completion import environments
+    from reconciler.cli.completion import environments  # as in `job_names`
 
     return environments()
 

@@ -30,8 +30,11 @@ from reconciler.model.selection import Selection
 if TYPE_CHECKING:
     from reconciler.google.session import Session
     from reconciler.submission.adoption import Adopted
+from reconciler.cli.context import context_of
 from reconciler.cli.flag_types import path
 from reconciler.cli.flags import add_labels
+from reconciler.convert.adopt import adopt_jobs, find_live_jobs
+from reconciler.output.text import field_line
 
 EXAMPLES = """reconciler import train.sh Makefile config.yaml
   reconciler import --dry-run -- gcloud ai custom-jobs create --config job.yaml …"""
@@ -110,8 +113,6 @@ def _write(plan: ImportPlan, arguments: argparse.Namespace) -> None:
 
 def _import_live(arguments: argparse.Namespace) -> ExitCode:
     """Import jobs of the environment; with --adopt, bind those that haven't ended."""
-    from reconciler.cli.context import context_of  # slow to import, and needed by no other source
-
     if arguments.adopt and arguments.dry_run:
         raise UsageError("--adopt can't be combined with --dry-run", hint="remove one of the two")
     context = context_of(arguments)
@@ -134,8 +135,6 @@ def _import_live(arguments: argparse.Namespace) -> ExitCode:
 
 
 def _adopt(plan: ImportPlan, session: Session) -> Mapping[str, Adopted]:
-    from reconciler.convert.adopt import adopt_jobs
-
     return adopt_jobs(session, plan.live)
 
 
@@ -168,8 +167,6 @@ def _standard_input() -> bytes:
 
 def _live(arguments: argparse.Namespace, session: Session) -> ImportSource:
     """Return the environment's jobs that this tool hasn't submitted; raise NotFoundError without any."""
-    from reconciler.convert.adopt import find_live_jobs
-
     found = find_live_jobs(
         session,
         arguments.sources,
@@ -233,6 +230,4 @@ def _adoption(resource: str, result: Adopted) -> Iterator[str]:
         return
     yield f"    not adopted: {resource} {result.why}"
     if result.fields:
-        from reconciler.output.text import field_line  # slow to import, and rarely needed
-
         yield from (f"        {field_line(field)}" for field in result.fields)

@@ -10,6 +10,7 @@ from reconciler.base.diagnostics import quote
 from reconciler.base.errors import ExitCode, UsageError
 from reconciler.base.git_command import Git
 from reconciler.base.sanitize import one_line
+from reconciler.cli.context import context_of
 from reconciler.manifests.settings import LOCAL, find_root
 from reconciler.setup import files, next_steps
 from reconciler.setup.claims_bucket import Prepared, prepare_claims
@@ -170,8 +171,6 @@ def _indented(text: str) -> None:
 
 
 def _prepare_claims(arguments: argparse.Namespace) -> ExitCode:
-    from reconciler.cli.context import context_of
-
     context = context_of(arguments)
     with context.session(start=True) as session:
         prepared = prepare_claims(session)

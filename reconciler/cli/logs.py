@@ -17,10 +17,11 @@ from reconciler.base.diagnostics import same_word, similar_word
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError
 from reconciler.base.sanitize import is_on_runner, lines, one_line
 from reconciler.cli import print_message
-from reconciler.cli.context import context_of, events, found_run, run_of
+from reconciler.cli.context import context_of, found_run, run_of
+from reconciler.cli.events import events
 from reconciler.cli.flag_types import trial
 from reconciler.cli.flags import add_name
-from reconciler.google.job_log import JobLog
+from reconciler.google.job_log import JobLog, hiding
 from reconciler.google.session import Session
 from reconciler.model.cause import Cause, cause_of
 from reconciler.model.job import SERVICE, ActualJob, LogEntry, State, Trials
@@ -323,8 +324,6 @@ def print_ends(session: Session, jobs: Iterable[ActualJob], log_format: str) -> 
 
 def _last_lines(session: Session, job: ActualJob) -> list[str]:
     """Return the last lines of a log as `logs` prints them, without secrets: at most 50, and 64 KiB."""
-    from reconciler.pages.snapshot import hiding  # loads the templates of pages
-
     engine = session.engine(job.api_version)
     part = _Part(job, engine.replicas(job.kind, job.spec), engine.trials(job), "", "")
     hide, source = hiding(job.spec), part.source()

@@ -12,9 +12,10 @@ from reconciler.base.diagnostics import counted
 from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.base.replaced_files import replace_files
 from reconciler.base.sanitize import one_line
-from reconciler.cli import print_json, print_message, print_paged, print_problems
+from reconciler.cli import print_json, print_message, print_paged
 from reconciler.cli.context import context_of
 from reconciler.cli.flags import add_format, add_paths
+from reconciler.cli.problems import print_problems
 from reconciler.convert.migrating.jobs import MigratedJob, Migration, Options, migrate
 from reconciler.convert.migrating.report import FieldRow
 from reconciler.convert.migrating.rules import VERDICTS

@@ -10,10 +10,14 @@ from reconciler.base.checkout import repository_in
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.state_dir import OLD_HOME, HomeError, location_of
 from reconciler.cli import print_message
+from reconciler.manifests.settings import find_root
 
 
-def report_old_home(old: Path, log_format: str) -> None:
-    """Print that the folder `old` is ignored, and how to move it if only the user can have made it."""
+def report_old_home(log_format: str) -> None:
+    """Print that such a folder is ignored, if there is one, and how to move it if the user has made it."""
+    old = find_root(Path.cwd()) / OLD_HOME
+    if not os.path.lexists(old):
+        return
     message = f"{old} is ignored: state is kept outside of the repository"
     print_message(message, log_format, "" if _may_be_brought(old.parent) else _how_to_move(old))
 

@@ -37,15 +37,11 @@ _INTERVAL = 0.5
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Serve the pages until an interrupt; print a link, and open it in the browser."""
-    from reconciler.pages.listener import listening
-    from reconciler.pages.live import LivePages
-
-    context = context_of(arguments)
-    live = LivePages(lambda: context.config.root, os.environ, arguments.env)
-    with listening((_LOOPBACK, arguments.port or 0), {}, live.answer) as url:
-        print(live.link(url), flush=True)
+    root = context_of(arguments).config.root
+    with _live_pages(lambda: root, arguments.env, arguments.port or 0) as link:
+        print(link(), flush=True)
         print_message("the link works once, within two minutes; Ctrl-C ends the pages", arguments.log_format)
-        with _browser(live.link(url)) if _has_browser(arguments) else nullcontext():
+        with _browser(link()) if _has_browser(arguments) else nullcontext():
             try:
                 # A wait without a limit would miss a signal that arrives just before it begins.
                 while True:
@@ -103,12 +99,18 @@ def serve_pages(env: str | None, log_format: str) -> None:
 
 
 def _serve_for(is_needed: Callable[[], bool], env: str | None, log_format: str) -> None:
-    # Slow to import: `serve` becomes the service without a wait for it.
-    from reconciler.pages.listener import listening
-    from reconciler.pages.live import LivePages
-
-    live = LivePages(lambda: find_root(Path.cwd()), os.environ, env)
-    with listening((_LOOPBACK, 0), {}, live.answer) as url:
-        print_message(f"pages: {live.link(url)} (once, within two minutes)", log_format)
+    with _live_pages(lambda: find_root(Path.cwd()), env, 0) as link:
+        print_message(f"pages: {link()} (once, within two minutes)", log_format)
         while is_needed():
             time.sleep(_INTERVAL)
+
+
+@contextmanager
+def _live_pages(root: Callable[[], Path], env: str | None, port: int) -> Iterator[Callable[[], str]]:
+    """Serve the pages of an environment; yield a function that returns a new link to them."""
+    # Slow to import: `serve` becomes the service without a wait for it.
+    from reconciler.pages import listener, live
+
+    pages = live.LivePages(root, os.environ, env)
+    with listener.listening((_LOOPBACK, port), {}, pages.answer) as url:
+        yield lambda: pages.link(url)

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, RefusedError, UsageError
-from reconciler.cli import has_colours, json_text, print_lines, print_problems
+from reconciler.cli import has_colours, json_text, print_lines
 from reconciler.cli.actions import links
 from reconciler.cli.context import context_of, is_by_hand, selection_of
-from reconciler.cli.flag_types import terminal_columns
+from reconciler.cli.flag_types import path, terminal_columns
+from reconciler.cli.flags import FULL, add_format, add_paths, add_selection
+from reconciler.cli.problems import print_problems
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
 from reconciler.model.plan import Action, Plan, Target
 from reconciler.operations.load_desired import load_desired
@@ -27,13 +28,14 @@ from reconciler.operations.plan import (
     with_changed_files,
     with_tree,
 )
+from reconciler.operations.pull_request import proposal_of
 from reconciler.operations.tree import tree_check
+from reconciler.output.document import COMMENT_LIMIT, NOTHING_CHANGES, SUMMARY_LIMIT
+from reconciler.output.json import plan_json
+from reconciler.output.markdown import Merge, changes_nothing, plan_documents, plan_markdown
+from reconciler.output.text import plan_text
+from reconciler.reporting.github.event import proposed_merge
 from reconciler.submission.look import look
-
-if TYPE_CHECKING:
-    from reconciler.output.markdown import Merge
-from reconciler.cli.flag_types import path
-from reconciler.cli.flags import FULL, add_format, add_paths, add_selection
 
 EXAMPLES = """reconciler plan --detailed-exitcode
   reconciler plan --base origin/main --format markdown"""
@@ -120,8 +122,6 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
 
 def _plan_against_base(arguments: argparse.Namespace) -> Plan:
     """Return the changes since a commit, without services and credentials."""
-    from reconciler.operations.pull_request import proposal_of
-
     if not arguments.base:
         raise UsageError("--base names no commit", hint="name a branch, a tag, a commit, or HEAD^1")
     root, selection = find_root(Path.cwd()), selection_of(arguments)
@@ -130,9 +130,6 @@ def _plan_against_base(arguments: argparse.Namespace) -> Plan:
 
 def _write(plan: Plan, folder: Path) -> None:
     """Write the plan as Markdown, within the limits of a comment and of a job summary, and in full."""
-    from reconciler.output.document import COMMENT_LIMIT, NOTHING_CHANGES, SUMMARY_LIMIT
-    from reconciler.output.markdown import changes_nothing, plan_documents
-
     limits = {"comment.md": COMMENT_LIMIT, "summary.md": SUMMARY_LIMIT, "plan.md": None}
     documents = plan_documents(plan, limits.values(), links(), _merge())
     try:
@@ -151,26 +148,16 @@ def _text(plan: Plan, warnings: Sequence[Problem], arguments: argparse.Namespace
     if arguments.format == "json":
         return _json(plan, warnings)
     if arguments.format == "markdown":
-        from reconciler.output.document import SUMMARY_LIMIT
-        from reconciler.output.markdown import plan_markdown
-
         return plan_markdown(plan, None if plan.comparison else SUMMARY_LIMIT, links(), _merge())
-    from reconciler.output.text import plan_text
-
     colour, width = has_colours(sys.stdout), terminal_columns()
     return plan_text(plan, verbose=arguments.verbose, colour=colour, width=width)
 
 
 def _merge() -> Merge | None:
     """Return the merge that this run of GitHub Actions plans; None for any other command."""
-    from reconciler.output.markdown import Merge
-    from reconciler.reporting.github.event import proposed_merge
-
     found = proposed_merge(os.environ)
     return Merge(found.head, found.base, found.default, datetime.now(UTC)) if found else None
 
 
 def _json(plan: Plan, problems: Sequence[Problem]) -> str:
-    from reconciler.output.json import plan_json
-
     return json_text(plan_json(plan, problems))

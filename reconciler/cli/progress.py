@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TextIO
 from reconciler.base.errors import ReconcilerError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import has_colours
-from reconciler.cli.context import events, is_by_hand
+from reconciler.cli.context import is_by_hand
+from reconciler.cli.events import events
 from reconciler.google.job_log import JobLog
 from reconciler.google.session import Session
 from reconciler.model.cause import cause_of

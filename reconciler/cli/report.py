@@ -35,6 +35,10 @@ from reconciler.operations.report import (
 )
 from reconciler.output.details import size_text
 from reconciler.output.document import NOTHING_CHANGES
+from reconciler.pages.folder import write_site
+from reconciler.pages.site import Pages
+from reconciler.pages.snapshot import LIMIT, snapshot, with_details
+from reconciler.pages.template import PageContent
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError
 from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
 from reconciler.reporting.github.event import is_from_fork, pull_request
@@ -125,11 +129,6 @@ def _refuse_alone(arguments: argparse.Namespace) -> None:
 
 def _run_html(arguments: argparse.Namespace) -> ExitCode:
     """Write the pages of the environment into a folder; start nothing and post nothing."""
-    from reconciler.pages.folder import write_site
-    from reconciler.pages.site import Pages
-    from reconciler.pages.snapshot import LIMIT, snapshot, with_details
-    from reconciler.pages.template import PageContent
-
     zone, name = _zone(arguments.timezone)
     context = context_of(arguments)
     desired = None

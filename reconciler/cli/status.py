@@ -20,9 +20,10 @@ from reconciler.cli.flags import add_format, add_labels, complete_with, job_name
 from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob, State
-from reconciler.model.plan import DesiredJob
+from reconciler.model.plan import FORMAT_VERSION, DesiredJob
 from reconciler.operations.plan import wanted_of
 from reconciler.output.json import job_json
+from reconciler.output.status_text import status_text
 from reconciler.output.terminal import number_text
 from reconciler.planning.outcome import Condition, JobStatus
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
@@ -60,10 +61,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the newest run of each job of the repository; with `--all` all runs."""
     shown, selected, code = _rows(arguments)
     if arguments.format == "json":
-        print_json_rows("jobs", map(job_json, shown))
+        print_json_rows(FORMAT_VERSION, "jobs", map(job_json, shown))
         return code
-    from reconciler.output.status_text import status_text
-
     text = status_text(
         shown,
         selected,

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
+from reconciler.base.checkout import in_checkout
 from reconciler.base.diagnostics import Problem, capped
 from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli import print_json
-from reconciler.cli.actions import in_checkout
 from reconciler.cli.flags import add_format, add_paths
 from reconciler.git.index import GitIndex
 from reconciler.manifests.settings import check_found, find_root, load_config
@@ -66,7 +66,6 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 def _code_problems(root: Path, manifests: Sequence[Manifest], index: GitIndex) -> list[Problem]:
     if all(manifest.package is None for manifest in manifests):
         return []
-    # Slow to import, and needed only for jobs with a package.
-    from reconciler.operations.staged_code import code_problems
+    from reconciler.operations.staged_code import code_problems  # slow to import; most jobs have no package
 
     return code_problems(root, manifests, index)

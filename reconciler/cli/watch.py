@@ -13,7 +13,7 @@ from pathlib import Path
 
 from reconciler.base.errors import ExitCode, InvalidError, ServiceError, UsageError
 from reconciler.base.state_dir import OLD_HOME, HomeError, home_of, location_of, prepare_home
-from reconciler.cli.context import events
+from reconciler.cli.events import events
 from reconciler.cli.flag_types import seconds, settling
 from reconciler.cli.open import ELSEWHERE
 from reconciler.google.embedded import check_installed

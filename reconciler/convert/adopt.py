@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 from reconciler.base.errors import ReconcilerError, ServiceError
+from reconciler.convert.importing.live_job import LiveJob, live_job
 from reconciler.google.client import ApiError, parts_of, text_of
 from reconciler.google.engines import ENGINES
 from reconciler.google.session import Session
@@ -22,9 +22,6 @@ from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.submission.adoption import Adopted
 from reconciler.submission.observe import Observed, observe
-
-if TYPE_CHECKING:
-    from reconciler.convert.importing.live_job import LiveJob
 
 _REFUSED = 400
 
@@ -55,8 +52,6 @@ def find_live_jobs(
 
 
 def _imported(job: ActualJob) -> LiveJob:
-    from reconciler.convert.importing.live_job import live_job  # here, as `apply` imports no job
-
     live = live_job(job.body)
     # The older service's answers have no resource name.
     live.resource = job.resource

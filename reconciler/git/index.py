@@ -9,15 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from reconciler.base import safe_files
 from reconciler.base.checkout import checkout_of, git_folder, repository_in
-
-if TYPE_CHECKING:
-    from reconciler.base.git_command import Git, GitError
+from reconciler.base.git_command import Git, GitError
 
 _SUBMODULE = 0o160000
 _LEFT_OUT = "S"  # the tag of `git ls-files -t` for skip-worktree
@@ -167,8 +164,6 @@ class GitIndex:
 
     @cached_property
     def _listed(self) -> tuple[bytes, GitError | None]:
-        from reconciler.base.git_command import GitError
-
         try:
             if self._checkout:
                 return self._git.run("ls-files", "--stage", "-t", "-z"), None
@@ -179,8 +174,6 @@ class GitIndex:
 
     @cached_property
     def _git(self) -> Git:
-        from reconciler.base.git_command import Git  # slow to import, and `validate` seldom needs it
-
         return Git(self._root, self._environ)
 
     @cached_property

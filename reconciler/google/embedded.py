@@ -1,6 +1,7 @@
 """Client of the embedded training service: finds, starts and stops it, and reads the state of a stopped one.
 
-Only this module imports the service's package; all other modules use its APIs.
+Only this module imports the service's package; all other modules use its APIs. It imports most of it late: a
+running service needs none of it here, and Google Cloud needs none at all.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from reconciler.base.http import (
     Transport,
 )
 from reconciler.base.http.destination import ThisMachine
+from reconciler.base.listener.message import Request
 from reconciler.base.state_dir import prepare_home
 from reconciler.google.client import API_VERSIONS, Endpoint, api_error
 from reconciler.manifests.settings import Config, Environment
@@ -126,6 +128,7 @@ class Clients(Struct, frozen=True):
 
 def clients_of(url: str, token: str, location: str) -> Clients:
     """Return what other clients need of the service at a URL."""
+    # Imported late: see the top of this module.
     from reconciler.training_service.apis.credentials import TOKEN_PATH, refresh_token_of
     from reconciler.training_service.jobs.environment_variables import for_storage_clients
     from reconciler.training_service.state.records import google_region
@@ -156,6 +159,7 @@ def led_to_service(home: Path, url: str, token: str, folder: Path) -> Iterator[d
     Raises:
         UsageError: The user's own settings name a proxy that no other one can stand before.
     """
+    # Imported late: see the top of this module.
     from reconciler.training_service.jobs.environment_variables import obstacle_to_proxy
     from reconciler.training_service.runner.proxy import serving
 
@@ -183,17 +187,14 @@ def led_to_service(home: Path, url: str, token: str, folder: Path) -> Iterator[d
 
 def folder_of(home: Path, uri: str) -> Path | None:
     """Return the local folder of gs://BUCKET/…; None for an invalid name."""
-    from reconciler.training_service.http.message import ApiError
-    from reconciler.training_service.storage.files import is_bucket_name, parts_of
+    # Imported late: see the top of this module.
+    from reconciler.training_service.storage.files import is_bucket_name, is_object_name
 
     scheme, _, path = uri.partition("://")
     bucket, _, name = path.rstrip("/").partition("/")
-    if scheme != "gs" or not is_bucket_name(bucket):
+    if scheme != "gs" or not is_bucket_name(bucket) or (name and not is_object_name(name)):
         return None
-    try:
-        return home.joinpath("gcs", bucket, *(parts_of(name) if name else ()))
-    except ApiError:
-        return None
+    return home.joinpath("gcs", bucket, *name.split("/"))
 
 
 class EmbeddedService:
@@ -421,6 +422,7 @@ class _Stopped:
     """
 
     def __init__(self, home: Path, state: object) -> None:
+        # Imported late: see the top of this module.
         from reconciler.training_service.application import open_copy
         from reconciler.training_service.state.database import DatabaseError
 
@@ -440,8 +442,6 @@ class _Stopped:
         return time.monotonic() < self._made + _COPY_LASTS and self._state == _state_of(self._home)
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        from reconciler.base.listener.message import Request
-
         translated = Request.of(request.method, request.url, request.headers, request.body or b"")
         answer = self._application.handle(translated)
         if answer.status == _INTERNAL:

@@ -1,22 +1,22 @@
-"""The log of a job, from Cloud Logging."""
+"""The log of a job, from Cloud Logging; texts of a job without secrets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+from reconciler.base.sanitize import redacted, without_credentials
 from reconciler.google.client import Connection, part_of, parts_of, text_of
+from reconciler.manifests.secrets import without_secrets
 from reconciler.model.job import ActualJob, LogEntry
 from reconciler.model.manifest import JsonObject
-
-if TYPE_CHECKING:
-    pass
-
 
 _PAGE_SIZE = 1000
 _LIST_ENTRIES = "logging.entries.list"
 _TRIAL_LABEL = "ml.googleapis.com/trial_id"
+_LEAST_HIDDEN = 4
+"""Characters of an environment variable's value that is hidden in errors: shorter ones are in many words."""
 
 
 class JobLog:
@@ -93,3 +93,21 @@ def _log_entry(entry: JsonObject) -> LogEntry:
         replica=text_of(part_of(part_of(entry, "resource"), "labels"), "task_name"),
         trial=text_of(part_of(entry, "labels"), _TRIAL_LABEL),
     )
+
+
+def hiding(spec: Mapping[str, Any]) -> Callable[[str], str]:
+    """Return a function that hides secrets, and the values of a spec's environment variables, in a text."""
+    hidden = {"env": [{"value": value} for value in _values(spec) if len(value) >= _LEAST_HIDDEN]}
+    return lambda text: str(without_secrets(without_credentials(redacted(text, hidden))))
+
+
+def _values(node: Any) -> Iterator[str]:
+    """Yield the values of the environment variables in a spec."""
+    if isinstance(node, Mapping):
+        variables = node.get("env")
+        for each in variables if isinstance(variables, list) else ():
+            if isinstance(each, Mapping) and isinstance(each.get("value"), str):
+                yield each["value"]
+        node = [*node.values()]
+    for part in node if isinstance(node, list) else ():
+        yield from _values(part)

@@ -9,12 +9,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import assert_never
 
 from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.sanitize import is_on_runner
-from reconciler.google.claim_store import PREFIX, ObjectClaims
+from reconciler.base.state_dir import home_of
+from reconciler.google.claim_store import PREFIX, ObjectClaims, ObjectCommits
 from reconciler.google.client import Connection
+from reconciler.google.credentials import (
+    LOCAL_SUBMITTER,
+    DefaultCredentials,
+    GeneratedTokens,
+    OwnToken,
+    google_endpoint,
+)
+from reconciler.google.embedded import EmbeddedService, folder_of
 from reconciler.google.engines import ENGINES, Engine, EngineJobs, engine_class
 from reconciler.google.object_store import ensure_bucket
 from reconciler.google.staging import Staging
@@ -31,10 +40,6 @@ from reconciler.model.ports import (
     Ports,
 )
 from reconciler.submission.announcements import AnnouncedClaims
-
-if TYPE_CHECKING:
-    from reconciler.google.credentials import DefaultCredentials
-
 
 _LOCAL_PAUSE = 0.2
 _GOOGLE_PAUSE = 15.0
@@ -79,9 +84,6 @@ class Session:
         """Return the folder of this machine that gs://BUCKET/… is at the embedded service; None for none."""
         if not self.is_local:
             return None
-        from reconciler.base.state_dir import home_of
-        from reconciler.google.embedded import folder_of
-
         return folder_of(home_of(self.config.root, environ), uri)
 
     @property
@@ -122,8 +124,6 @@ class Session:
     @cached_property
     def commits(self) -> CommitStore:
         """The commit records of this environment."""
-        from reconciler.google.claim_store import ObjectCommits
-
         environment = self.environment
         return ObjectCommits(
             self.connection,
@@ -145,8 +145,6 @@ class Session:
     @cached_property
     def credentials(self) -> CredentialSource:
         """The source of credentials for creates."""
-        from reconciler.google.credentials import LOCAL_SUBMITTER, GeneratedTokens, OwnToken
-
         submitter = self.environment.submitter
         if self._default_credentials is not None and not submitter:
             return OwnToken(self._default_credentials, self.claims.now)
@@ -198,8 +196,6 @@ def open_session(
             needed and not installed.
     """
     if environment.engine == "google":
-        from reconciler.google.credentials import DefaultCredentials, google_endpoint
-
         credentials = DefaultCredentials()
         endpoint = google_endpoint(config.root, environment, credentials, environ)
         connection = Connection(endpoint)
@@ -207,9 +203,6 @@ def open_session(
         return
     if environment.engine != "local":
         assert_never(environment.engine)
-    from reconciler.base.state_dir import home_of
-    from reconciler.google.embedded import EmbeddedService
-
     home = home_of(config.root, environ)
     with EmbeddedService(home, start=start) as service:
         connection = Connection(service.endpoint(environment, on_runner=is_on_runner(environ)))

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from reconciler.base.concurrency import call_all
 from reconciler.base.http import HttpResponse
 from reconciler.google.client import (
     DEFAULT_TIMEOUT,
@@ -202,11 +203,9 @@ class VertexAi:
         """List the jobs of both kinds with these labels; the other arguments are those of `Engine.jobs`."""
         wanted = filter_of(labels, f"{base}_" if base else "", "display_name", _ENDED_STATES if live else ())
         listings = [partial(self._listed, kind, labels, wanted) for kind in _COLLECTIONS]
+        # A service on this machine answers concurrent requests no faster.
         if not self._connection.endpoint.distant:
             return tuple(job for listing in listings for job in listing())
-        # The import is slow, and a service on this machine answers concurrent requests no faster.
-        from reconciler.base.concurrency import call_all
-
         return tuple(job for jobs in call_all(listings) for job in jobs)
 
     def whole_jobs(self, wanted: str) -> list[ActualJob]:

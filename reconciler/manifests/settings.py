@@ -9,17 +9,17 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from msgspec import Struct, structs
 
 from reconciler.base.diagnostics import ERROR, WARNING, Finding, Problem, quote
 from reconciler.base.errors import InvalidError, UsageError
+from reconciler.manifests import schemas
+from reconciler.manifests.files import SUFFIXES, read_one
+from reconciler.manifests.known_values import region_doubt
+from reconciler.manifests.validate import Validation, check_document
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
-
-if TYPE_CHECKING:
-    from reconciler.manifests.validate import Validation
-
 
 FILE_NAME = "reconciler.yaml"
 LOCAL = "local"
@@ -157,8 +157,6 @@ def _bytes(root: Path) -> bytes | Problem | None:
     if not path.exists():
         return None
     # Imported here, as a repository without the file needs no reader.
-    from reconciler.manifests.files import read_one
-
     return read_one(path, FILE_NAME)
 
 
@@ -171,9 +169,6 @@ def _read(root: Path) -> tuple[JsonObject, list[Problem], tuple[Problem, ...], b
     data = _bytes(root)
     if not isinstance(data, bytes):
         return {}, [data] if data else [], (), b""
-    from reconciler.manifests import schemas
-    from reconciler.manifests.validate import check_document
-
     schema = schemas.document(schemas.SETTINGS)
     value, found = check_document(data, schema, FILE_NAME, settings_findings)
     problems = [problem for problem in found if problem.level != WARNING]
@@ -251,8 +246,6 @@ def check_found(found: Validation, paths: Sequence[Path]) -> None:
 
 def is_manifest(name: str) -> bool:
     """Return True if a file of this name may hold manifests."""
-    from reconciler.manifests.files import SUFFIXES
-
     return name.endswith(SUFFIXES)
 
 
@@ -267,8 +260,6 @@ _Place = tuple[str, ...]
 
 def settings_findings(settings: Any) -> Iterator[Finding]:
     """Yield the mistakes in settings that their schema can't express, and regions that are doubtful."""
-    from reconciler.manifests.known_values import region_doubt  # its tables are needed here alone
-
     yield from shared_environments(settings)
     yield from _single_equals_signs(settings)
     for name, value in _mapping(_mapping(settings).get("environments")).items():

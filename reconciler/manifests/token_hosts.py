@@ -27,6 +27,7 @@ from reconciler.base.http.destination import (
 )
 from reconciler.base.safe_files import read_file
 from reconciler.manifests.settings import FILE_NAME
+from reconciler.manifests.yaml_load import position_in
 
 VARIABLE = "RECONCILER_TOKEN_HOSTS"
 """Names `HOST` or `HOST:PORT`, separated by commas; after `google:` or `github:` for that token alone."""
@@ -59,8 +60,6 @@ class TokenHosts(Struct, frozen=True):
         refused = self.refusal(rule, url)
         if refused is None:
             return
-        from reconciler.manifests.yaml_load import position_in  # only for the error
-
         place = position_in(root / FILE_NAME, keys)
         problem = Problem(FILE_NAME, *place, pointer_of(keys), *refused)
         raise InvalidError(

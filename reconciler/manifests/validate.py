@@ -16,6 +16,7 @@ from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Problem, Rules, capped
+from reconciler.base.workers import WorkerProcesses, process_count
 from reconciler.manifests.checked_files import (
     DEFAULT_POLICY,
     CheckedDocument,
@@ -25,6 +26,7 @@ from reconciler.manifests.checked_files import (
     PlacedImage,
     digest_of,
 )
+from reconciler.manifests.fast_validate import check_files
 from reconciler.manifests.files import Folders, Found, ManifestFile, find_manifests, real_path
 from reconciler.manifests.packages import (
     PackageFolder,
@@ -34,6 +36,9 @@ from reconciler.manifests.packages import (
     is_below_any,
     package_folder,
 )
+from reconciler.manifests.schemas import is_valid
+from reconciler.manifests.secrets import may_hold_secrets
+from reconciler.manifests.yaml_load import clean_documents
 from reconciler.model.manifest import Manifest
 from reconciler.model.tracking import COMMITTED, Index
 
@@ -82,8 +87,6 @@ class _FileReader:
         pieces = [files[start : start + _PIECE] for start in range(0, len(files), _PIECE)]
         count = 1
         if len(files) >= FEWEST:
-            from reconciler.base.workers import process_count
-
             count = process_count()
         shares = self._read_shares(pieces, count) if count > 1 else {}
         for number, piece in enumerate(pieces):
@@ -95,8 +98,6 @@ class _FileReader:
         self, pieces: Sequence[Sequence[ManifestFile]], count: int
     ) -> dict[int, Iterator[CheckedFile | None]]:
         """Return the results of each process by its number; every `count`-th piece is its share."""
-        import reconciler.manifests.fast_validate  # noqa: F401  (imported once, not in each process)
-        from reconciler.base.workers import WorkerProcesses
 
         def work(share: int) -> bytes:
             return msgpack.encode(self._read_all(pieces[share::count]))
@@ -123,8 +124,6 @@ class _FileReader:
         records = {digest: self.checked.find(self.filled, digest) for digest in contents}
         new = {digest: data for digest, data in contents.items() if records[digest] is None}
         if new:
-            from reconciler.manifests.fast_validate import check_files  # PyYAML is slow to import
-
             records |= check_files(new, self.filled)
         return [records.get(digest) for digest in digests]
 
@@ -193,7 +192,7 @@ def check_document(
     """
     if (valid := _valid_document(data, schema)) is not None and not any(rules(valid)):
         return valid, []
-    from reconciler.manifests.diagnose import document_problems  # with PyYAML and jsonschema
+    from reconciler.manifests.diagnose import document_problems  # with PyYAML, for what is wrong
 
     value, problems = document_problems(data, schema, path, rules)
     return value, capped(problems)
@@ -201,10 +200,6 @@ def check_document(
 
 def _valid_document(data: bytes, schema: Mapping[str, Any]) -> Any:
     """Return the value of a file's only document if the fast check accepts it, else None."""
-    from reconciler.manifests.schemas import is_valid
-    from reconciler.manifests.secrets import may_hold_secrets
-    from reconciler.manifests.yaml_load import clean_documents
-
     documents = clean_documents(data) or []
     if len(documents) != 1 or may_hold_secrets(data) or not is_valid(documents[0].value, schema):
         return None
@@ -250,12 +245,26 @@ class _Validator:
             size += found.size
             aliased += found.aliased
             if size > MAX_TOTAL_BYTES or aliased > MAX_TOTAL_ALIASED:
-                loaded[-1] = (file, _with_too_much(file, found, size))
+                loaded[-1] = (file, self._with_too_much(file, found, size))
                 break
         return loaded
 
+    def _with_too_much(
+        self, file: ManifestFile, found: CheckedFile | DiagnosedFile, size: int
+    ) -> DiagnosedFile:
+        """Return a file's result with the problem that it exceeds the limit, and without its documents."""
+        limit = f"{MAX_TOTAL_BYTES // 1024**2} MB"
+        if size <= MAX_TOTAL_BYTES:
+            limit = f"{MAX_TOTAL_ALIASED:,} values behind aliases"
+        message = (
+            f"the manifests contain more than {limit} up to this file; from here on they are not checked"
+        )
+        result = self._diagnosed(file, Problem(file.path, 1, 1, "", message, "name fewer paths"))
+        result.problems[:0] = [] if isinstance(found, CheckedFile) else found.problems
+        return result
+
     def _diagnosed(self, file: ManifestFile, content: bytes | Problem) -> DiagnosedFile:
-        from reconciler.manifests.diagnose import DiagnosedFile, diagnose
+        from reconciler.manifests.diagnose import DiagnosedFile, diagnose  # with PyYAML, for what is wrong
 
         if isinstance(content, Problem):
             return DiagnosedFile(file.path, problems=[content])
@@ -308,7 +317,7 @@ class _Validator:
             if record := found.record:
                 self._reader.checked.add(self._reader.filled, record)
         if diagnosed:
-            from reconciler.manifests.diagnose import repeated_names
+            from reconciler.manifests.diagnose import repeated_names  # as in `_diagnosed`
 
             problems += repeated_names(job for each in diagnosed for job in each.checked)
         manifests: list[Manifest] = []
@@ -336,20 +345,6 @@ def _base_names(found: CheckedFile | DiagnosedFile) -> list[str]:
     if isinstance(found, CheckedFile):
         return [document.name.replace("-", "_") for document in found.documents]
     return [job.base_name for job in found.checked if job.base_name]
-
-
-def _with_too_much(file: ManifestFile, found: CheckedFile | DiagnosedFile, size: int) -> DiagnosedFile:
-    """Return a file's result with the problem that it exceeds the limit, and without its documents."""
-    from reconciler.manifests.diagnose import DiagnosedFile
-
-    limit = f"{MAX_TOTAL_BYTES // 1024**2} MB"
-    if size <= MAX_TOTAL_BYTES:
-        limit = f"{MAX_TOTAL_ALIASED:,} values behind aliases"
-    message = f"the manifests contain more than {limit} up to this file; from here on they are not checked"
-    problems = [] if isinstance(found, CheckedFile) else found.problems
-    return DiagnosedFile(
-        file.path, problems=[*problems, Problem(file.path, 1, 1, "", message, "name fewer paths")]
-    )
 
 
 def manifest_of(

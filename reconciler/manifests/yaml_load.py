@@ -20,6 +20,7 @@ from reconciler.base.diagnostics import (
     too_large,
 )
 from reconciler.manifests.files import read_one
+from reconciler.manifests.plain_reader import read_clean
 from reconciler.manifests.yaml_text import Chunk, Flaw, check_text, split
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ def clean_documents(data: bytes) -> list[CleanDocument] | None:
 
     None if `load_documents` would find a problem or no document; else the same documents.
     """
-    from reconciler.manifests.plain_reader import read_clean  # with YAML's parser, which is slow to import
-
     if len(data) > MAX_FILE_BYTES:
         return None
     text, flaws = check_text(data)
@@ -144,13 +143,12 @@ def _load(chunk: Chunk) -> tuple[list[Document], list[Flaw]]:
     if len(chunk.data) > MAX_DOCUMENT_BYTES:
         message = f"the document is larger than {MAX_DOCUMENT_BYTES // 1024} KB"
         return [], [Flaw(chunk.line, 1, message, "split it into several")]
-    from reconciler.manifests.yaml_document import Document  # with YAML's parser, which is slow to import
-    from reconciler.manifests.yaml_reader import read
+    from reconciler.manifests import yaml_document, yaml_reader  # with YAML's parser, which is slow to import
 
-    content = read(chunk)
+    content = yaml_reader.read(chunk)
     if not content.line:
         return [], content.flaws
-    document = Document(chunk, content)
+    document = yaml_document.Document(chunk, content)
     for keys, line, column in content.repeated:
         first = document.position(keys, of_key=True)
         message = f"the key {quote(str(keys[-1]))} is defined twice, first on line {first.line}"

@@ -11,6 +11,7 @@ from typing import Any
 
 from reconciler.base.diagnostics import WARNING, Finding, Problem, counted
 from reconciler.base.errors import UsageError
+from reconciler.base.git_command import Git, GitError
 from reconciler.base.sanitize import one_line
 from reconciler.manifests.files import Folders, find_manifests
 from reconciler.manifests.schemas import is_valid, schema_of
@@ -86,8 +87,6 @@ def _is_below(path: str, places: Sequence[str]) -> bool:
 
 def refuse_lost_folder(root: Path) -> None:
     """Raise UsageError for a missing folder `jobs` unless git's index has no file of it."""
-    from reconciler.base.git_command import Git, GitError  # slow to import, and seldom needed
-
     try:
         listed = Git(root).run("ls-files", "-t", "-z", "--", JOBS_FOLDER).split(b"\0")[:-1]
     except GitError as error:

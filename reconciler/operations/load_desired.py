@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import WARNING, Problem, counted, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError
 from reconciler.git.index import GitIndex
+from reconciler.google.container_command import shown_command
 from reconciler.google.engines import engine_class
+from reconciler.google.vertex_ai import with_command
 from reconciler.manifests import schemas
 from reconciler.manifests.checked_files import CheckedFiles, Identities
 from reconciler.manifests.files import real_path
@@ -28,9 +30,9 @@ from reconciler.model.selection import EVERYTHING, Selection
 from reconciler.model.stand_ins import GET_LFS_FILE, CodeUse
 from reconciler.model.tracking import COMMITTED, Index
 from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
+from reconciler.operations.staged_code import CodeReader, lock_file, pointers_in
 
 if TYPE_CHECKING:
-    from reconciler.operations.staged_code import CodeReader
     from reconciler.packaging.sdist import Sdist
     from reconciler.packaging.source_tree import SourceTree
 
@@ -115,8 +117,6 @@ def stageable_jobs(
 
 def _code_reader(root: Path, index: Index, use: CodeUse) -> CodeReader:
     # Slow to import, and needed only for jobs with a package.
-    from reconciler.operations.staged_code import CodeReader
-
     return CodeReader(root, index, use)
 
 
@@ -144,10 +144,6 @@ def _job(
         packed = engine.with_defaults(manifest.kind, unpacked(packed), environment.defaults, name)
     if tree and manifest.module:
         # Only Vertex AI's jobs run staged code in containers.
-        from reconciler.google.container_command import shown_command
-        from reconciler.google.vertex_ai import with_command
-        from reconciler.operations.staged_code import lock_file
-
         command = shown_command(manifest.module, lock_file(manifest, tree))
         packed = with_command(manifest.kind, unpacked(packed), command)
     keys = tuple([key for _, key in known])
@@ -227,8 +223,6 @@ def pointers_of(root: Path, desired: Desired, jobs: Iterable[DesiredJob]) -> lis
     trees = {job.manifest.package: desired.code[job.job_name] for job in jobs if job.manifest.package}
     if not any(tree.missing for tree in trees.values()):
         return []
-    from reconciler.operations.staged_code import pointers_in  # slow to import, and seldom needed
-
     folders = {folder.relative_to(real_path(root)).as_posix(): tree for folder, tree in trees.items()}
     return sorted({path for folder, tree in folders.items() for path in pointers_in(folder, tree)})
 

@@ -35,10 +35,10 @@ from reconciler.manifests.files import real_path
 from reconciler.manifests.packages import PackageFolder, PackageOf, is_below_any, package_folder
 from reconciler.manifests.settings import FILE_NAME, JOBS_FOLDER, Config, is_manifest
 from reconciler.model.plan import DesiredJob, Plan
+from reconciler.packaging.source_tree import SourceTree, read_source_tree
 
 if TYPE_CHECKING:
     from reconciler.operations.load_desired import Desired
-    from reconciler.packaging.source_tree import SourceTree
 
 MAX_LINES = 5
 """Maximum number of differing files that are named."""
@@ -294,8 +294,6 @@ class _Comparison:
         return self._folders[key]
 
     def _differing_tree(self, folder: Path, job: DesiredJob, package: Path) -> _Difference | None:
-        from reconciler.packaging.source_tree import read_source_tree  # most jobs bring no code
-
         shown = package.relative_to(self._root).as_posix()
         if not folder.is_relative_to(self._commit.root) or not folder.is_dir():
             return _Difference(self._clause(shown, _NOT_IN))

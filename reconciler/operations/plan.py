@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError
+from reconciler.google.container_command import container_command
 from reconciler.google.engines import engine_class
 from reconciler.google.session import Session
 from reconciler.google.staging import staged_uri
+from reconciler.google.vertex_ai import with_command
 from reconciler.manifests.known_values import accelerator_type_of, machine_doubt
 from reconciler.manifests.settings import Config, Environment, Limits
 from reconciler.model.applied_tree import Effect, TreeFinding
@@ -21,7 +23,10 @@ from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, Cost, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import JobApi
+from reconciler.operations.earlier_code import EarlierCode
 from reconciler.operations.load_desired import Desired
+from reconciler.operations.origin import Origin, origin_of
+from reconciler.operations.staged_code import lock_file
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.comparison import code_changed, predecessors
 from reconciler.planning.limits import limit_refusals
@@ -30,7 +35,6 @@ from reconciler.submission.observe import Observed
 
 if TYPE_CHECKING:
     from reconciler.model.details import Workers
-    from reconciler.operations.origin import Origin
     from reconciler.packaging.source_tree import SourceTree
 
 
@@ -88,8 +92,6 @@ def compared_with_commit(session: Session, desired: Desired, plan: Plan) -> Plan
     submitted = submitted_by(plan)
     if session.is_local or not submitted:
         return plan
-    from reconciler.operations.origin import origin_of  # slow to import
-
     return with_line_ends(
         session, plan, origin_of(session.config, desired, submitted, os.environ, whole=False)
     )
@@ -155,8 +157,6 @@ def with_changed_files(plan: Plan, desired: Desired, root: Path, environ: Mappin
     """
     if not any(code_changed(change) for change in plan.changes):
         return plan
-    from reconciler.operations.earlier_code import EarlierCode  # slow to import, and needed for code only
-
     earlier = EarlierCode(root, environ)
     changes = (
         replace(change, files=earlier.changed_files(change, desired.code)) if code_changed(change) else change
@@ -238,11 +238,6 @@ def request_body(
 
 def _with_command(job: DesiredJob, code: SourceTree, uri: str, sha256: str) -> JsonObject:
     """Return the spec with the command that runs the job's staged code in its containers."""
-    # `staged_code` is slow to import, and needed for such jobs only.
-    from reconciler.google.container_command import container_command
-    from reconciler.google.vertex_ai import with_command
-    from reconciler.operations.staged_code import lock_file
-
     manifest = job.manifest
     command = container_command(uri, sha256, manifest.module, lock_file(manifest, code))
     return with_command(manifest.kind, job.spec, command)

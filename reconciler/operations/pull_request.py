@@ -32,6 +32,7 @@ from reconciler.model.plan import Change, Edit, Plan, Target
 from reconciler.model.selection import EVERYTHING, Selection
 from reconciler.model.stand_ins import CodeUse
 from reconciler.model.tracking import Index
+from reconciler.operations.earlier_code import LineCounter
 from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
 from reconciler.operations.load_desired import (
     Desired,
@@ -149,8 +150,6 @@ def _with_files(plan: Plan, root: Path, before: Desired, after: Desired) -> Plan
     """Return the plan with the changed files of each job whose code changed."""
     if not any(change.code_changed for change in plan.changes):
         return plan
-    from reconciler.operations.earlier_code import LineCounter  # slow to import, and needed for code only
-
     counter = LineCounter()
     old = {job.manifest.base_name: before.code.get(job.job_name) for job in before.jobs}
 

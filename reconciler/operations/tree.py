@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 from reconciler.base.errors import RefusedError, ServiceError
+from reconciler.git.history import GitHistory
 from reconciler.model.applied_tree import (
     MOST_ANCESTORS,
     NOT_COMPARED,
@@ -192,6 +193,4 @@ def tree_check(
 
 
 def _git_history(root: Path, *, is_exported: bool) -> CheckedOut:
-    from reconciler.git.history import GitHistory  # here, as a plan before the first apply starts no program
-
     return GitHistory(root, os.environ, is_exported=is_exported)

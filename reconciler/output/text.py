@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING
 
 from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
 from reconciler.base.sanitize import one_line
+from reconciler.model.cause import with_name
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Edit, NotDone, Plan, Target
 from reconciler.output.annotations import Annotation, annotation_lines
 from reconciler.output.json import summary
+from reconciler.output.review import diff_lines, field_values, spec_lines, yaml_lines
 from reconciler.output.terminal import Paint, painter, width_of
+from reconciler.planning.outcome import Outcome, Status
+from reconciler.planning.settings_changes import decides
 
 # Imported late, because `validate` prints with this module and needs no planning.
 if TYPE_CHECKING:
     from reconciler.model.diff import Comparison, FieldChange, FileChange
-    from reconciler.planning.outcome import Outcome
 
 MAX_FIELDS = 50
 MAX_FILES = 20
@@ -168,8 +171,6 @@ def notes_below(shared: Mapping[Edit, Sequence[str]]) -> list[str]:
 
 def _settings_lines(compared: Comparison) -> Iterator[str]:
     """Yield the lines of at most 50 changed settings, and the notes."""
-    from reconciler.planning.settings_changes import decides
-
     if compared.settings:
         yield "Settings change, in reconciler.yaml:"
         for field in compared.settings[:MAX_FIELDS]:
@@ -234,8 +235,6 @@ def way_out(plan: Plan) -> list[str]:
     """Return the lines of `reconciler.yaml` by which apply would carry out a refused comparison; or none."""
     if plan.comparison is None or not plan.needed_limits:
         return []
-    from reconciler.output.review import yaml_lines
-
     return yaml_lines({"environments": {plan.target.environment: {"limits": dict(plan.needed_limits)}}})
 
 
@@ -270,8 +269,6 @@ def outcomes_text(outcomes: Sequence[Outcome]) -> str:
 
 def outcome_counts(outcomes: Sequence[Outcome]) -> str:
     """Return the numbers of outcomes, and of jobs that ended other than SUCCEEDED, in one line."""
-    from reconciler.planning.outcome import Status
-
     totals = Counter(outcome.status for outcome in outcomes)
     counts = [f"{totals[status]} {status}" for status in Status if totals[status]]
     for state in (State.FAILED, State.CANCELLED):
@@ -283,8 +280,6 @@ def outcome_counts(outcomes: Sequence[Outcome]) -> str:
 
 def outcome_reason(outcome: Outcome) -> str:
     """Return why a change failed, or why its job didn't succeed, in a few words; "" for neither."""
-    from reconciler.model.cause import with_name
-
     # `apply --wait` says the whole cause and the next step in a sentence of its own.
     if outcome.cause:
         return f"{outcome.cause.about}{outcome.cause.brief}"
@@ -302,8 +297,6 @@ def target_text(target: Target) -> str:
 
 def _head_lines(change: Change, paint: Paint, width: int | None) -> Iterator[str]:
     """Yield the first lines of a change: its action, its job and manifest, and the reason."""
-    from reconciler.model.cause import with_name
-
     # "none" would be odd beside a job that a pull request removes.
     is_removed = change.action is Action.NONE and change.edit is Edit.REMOVED
     sign, word = ("-", Edit.REMOVED) if is_removed else (_SIGNS[change.action], change.action)
@@ -332,8 +325,6 @@ def _detail_lines(change: Change, paint: Paint, notes: Sequence[str], *, detaile
         notes: The notes to show.
         detailed: True to include the spec or the differences.
     """
-    from reconciler.output.review import diff_lines, spec_lines
-
     if detailed:
         yield from (paint("+", f"      + {line}") for line in spec_lines(change))
         yield from (paint(line[0], f"      {line}") for line in diff_lines(change))
@@ -361,8 +352,6 @@ def place(change: Change) -> str:
 
 def field_line(field: FieldChange) -> str:
     """Return a line with a changed field and both values."""
-    from reconciler.output.review import field_values
-
     before, after = field_values(field)
     return one_line(f"{field.pointer}: {before} → {after}")
 

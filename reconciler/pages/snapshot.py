@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +18,7 @@ from reconciler.base.errors import (
     ServiceError,
 )
 from reconciler.base.git_command import SHA, Git, GitError
-from reconciler.base.sanitize import redacted, without_credentials
+from reconciler.google.job_log import hiding
 from reconciler.google.session import Session
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.settings import Config
@@ -45,8 +44,6 @@ LOG_ENTRIES = 500
 _MOST_RESULTS = 3  # metrics of a row
 _MOST_READS = 100
 """Runs that are read one by one before everything is listed instead: as many as a page of a listing has."""
-_LEAST_HIDDEN = 4
-"""Characters of an environment variable's value that is hidden in errors: shorter ones are in many words."""
 
 Key = tuple[str, str]
 
@@ -223,24 +220,6 @@ def details_of(session: Session, taken: Snapshot, key: Key, environ: Mapping[str
         log=tuple(replace(entry, text=safe(entry.text)) for entry in details.log),
         unread={part: safe(reason) for part, reason in details.unread.items()},
     )
-
-
-def hiding(spec: Mapping[str, Any]) -> Callable[[str], str]:
-    """Return a function that hides secrets, and the values of a spec's environment variables, in a text."""
-    hidden = {"env": [{"value": value} for value in _values(spec) if len(value) >= _LEAST_HIDDEN]}
-    return lambda text: str(without_secrets(without_credentials(redacted(text, hidden))))
-
-
-def _values(node: Any) -> Iterator[str]:
-    """Yield the values of the environment variables in a spec."""
-    if isinstance(node, Mapping):
-        variables = node.get("env")
-        for each in variables if isinstance(variables, list) else ():
-            if isinstance(each, Mapping) and isinstance(each.get("value"), str):
-                yield each["value"]
-        node = [*node.values()]
-    for part in node if isinstance(node, list) else ():
-        yield from _values(part)
 
 
 def _found(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.claim import Claim, ClaimId, rerun_digest
 from reconciler.model.claimed_run import age
 from reconciler.model.diff import FieldChange, diff, is_filled, is_left_out, is_spelling, shifted
@@ -103,8 +104,6 @@ def _without_secrets(spec: JsonObject, fields: Sequence[FieldChange]) -> Iterato
     """Yield the fields without secrets of the earlier spec: today's manifest is refused if it has any."""
     if not fields:
         return
-    from reconciler.manifests.secrets import value_at, without_secrets  # many patterns to compile
-
     hidden = without_secrets(spec)
     for field in fields:
         yield replace(field, before=value_at(hidden, field.pointer))

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.claimed_run import elder
 from reconciler.model.diff import FieldChange, diff, is_default, is_filled, is_spelling
@@ -276,8 +277,6 @@ def _without_secrets(fields: Sequence[FieldChange], body: JsonObject) -> tuple[F
     """Return the fields without the secrets of the job; a manifest with any is refused."""
     if not fields:
         return ()
-    from reconciler.manifests.secrets import value_at, without_secrets  # many patterns to compile
-
     hidden = without_secrets(body)
     return tuple(FieldChange(field.pointer, value_at(hidden, field.pointer), field.after) for field in fields)
 

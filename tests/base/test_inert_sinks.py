@@ -25,13 +25,13 @@ from reconciler.cli import (
     print_json,
     print_json_rows,
     print_message,
-    print_problems,
     progress,
 )
-from reconciler.cli.context import events
+from reconciler.cli.events import events
+from reconciler.cli.problems import print_problems
 from reconciler.model.diff import FieldChange
 from reconciler.model.job import ActualJob, LogEntry, State
-from reconciler.model.plan import Action, Change, Drift, DriftKind, Plan, Target
+from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, DriftKind, Plan, Target
 from reconciler.output.json import job_json, plan_json, validation_json
 from reconciler.output.status_text import status_text
 from reconciler.output.text import outcomes_text, plan_text, validation_github, validation_text
@@ -82,7 +82,7 @@ SINKS: dict[str, Callable[[str], object]] = {
     "plan as JSON": lambda text: print_json(plan_json(plan(text))),
     "outcomes": lambda text: print(outcomes_text([Outcome(change(text), Status.FAILED, State.FAILED, text)])),
     "status": lambda text: print(status_text([status(text)], [status(text)], NOW, wide=True)),
-    "status as JSON": lambda text: print_json_rows("jobs", [job_json(status(text))]),
+    "status as JSON": lambda text: print_json_rows(FORMAT_VERSION, "jobs", [job_json(status(text))]),
     "problems": lambda text: print(validation_text(1, [problem(text)])),
     "problems as JSON": lambda text: print_json(validation_json(1, [problem(text)])),
     "problems on stderr": lambda text: print_problems([problem(text)], "text"),

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from reconciler.base import workers
 from reconciler.base.errors import InvalidError
-from reconciler.manifests import fast_validate
 from reconciler.manifests.checked_files import CheckedFile, CheckedFiles
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import Validation, validate
@@ -54,7 +53,7 @@ def no_checking(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> dict[bytes, CheckedFile]:
         raise AssertionError("a file is checked again")
 
-    monkeypatch.setattr(fast_validate, "check_files", refuse)
+    monkeypatch.setattr("reconciler.manifests.validate.check_files", refuse)
 
 
 # --- What is kept ---------------------------------------------------------------------------------------
@@ -112,7 +111,6 @@ SHARED = """
 import json, os, signal, sys
 from pathlib import Path
 from msgspec.structs import asdict, replace
-from reconciler.manifests import fast_validate
 from reconciler.manifests import validate as reading
 from reconciler.base import workers
 from reconciler.manifests.validate import validate
@@ -122,7 +120,7 @@ started = []
 workers.count_of_processors = lambda: 3
 reading.FEWEST = 1 if mode != "alone" else 10**9
 reading._PIECE = 4
-main, check_files = os.getpid(), fast_validate.check_files
+main, check_files = os.getpid(), reading.check_files
 
 def or_end(contents, filled):
     if os.getpid() != main:
@@ -134,7 +132,7 @@ def or_end(contents, filled):
             raise MemoryError
     return check_files(contents, filled)
 
-fast_validate.check_files = or_end
+reading.check_files = or_end
 if mode == "no forks":
     def refuse():
         raise OSError(11, "Resource temporarily unavailable")

@@ -31,7 +31,7 @@ from reconciler.base.errors import InvalidError, MachineError, ServiceError, Usa
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.listener.message import Response
 from reconciler.base.state_dir import home_of
-from reconciler.cli.context import events
+from reconciler.cli.events import events
 from reconciler.cli.watch import written_by_services
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State

@@ -13,8 +13,8 @@ import pytest
 from bodies import ML, VERTEX, custom_job, ml_job, tuning_job
 from served import Service
 
+from reconciler.base.listener.message import Request
 from reconciler.training_service.application import open_copy
-from reconciler.training_service.http.message import Request
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import UNFINISHED, JobState

@@ -10,13 +10,13 @@ from select import POLLIN, poll
 from typing import TYPE_CHECKING, Any
 
 from reconciler.base.http.destination import Destination
+from reconciler.base.http.proxies import Proxy, read_tunnel, unreachable
 from reconciler.base.http.wire import HttpResponse, Incoming, UnusableAnswerError, read_response
 
 if TYPE_CHECKING:
     import socket
     import ssl
 
-    from reconciler.base.http.proxies import Proxy
 
 _TOO_LATE = "it took too long"
 _RECORD = 16 * 1024  # bytes that one TLS record holds: RFC 8446, section 5.1
@@ -144,8 +144,6 @@ def open_connection(
 
 def _tunnel(address: Destination, end: float, tls: ssl.SSLContext | None, proxy: Proxy) -> Any:
     """Return a socket that leads to the address through a proxy; raise ProxyError."""
-    from reconciler.base.http.proxies import read_tunnel, unreachable
-
     sock: Any = None
     try:
         sock = _socket(proxy.host, proxy.port, end)

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from reconciler import __version__
 from reconciler.base.http.connections import HttpConnection, open_connection, trusted_authorities, why
 from reconciler.base.http.destination import Destination, TokenRule, destination_of
+from reconciler.base.http.proxies import Proxy, proxy_for
 from reconciler.base.http.wire import (
     READ_METHODS,
     HttpRequest,
@@ -26,8 +27,6 @@ from reconciler.base.http.wire import (
 
 if TYPE_CHECKING:
     import ssl
-
-    from reconciler.base.http.proxies import Proxy
 
 
 _PROXY_VARIABLES = ("https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY")
@@ -137,8 +136,6 @@ class DirectTransport:
     def _proxy(self, address: Destination) -> Proxy | None:
         if address.scheme == "http" or not any(name in self._environ for name in _PROXY_VARIABLES):
             return None
-        from reconciler.base.http.proxies import proxy_for  # most users have no proxy
-
         return proxy_for(address, self._environ)
 
     def _trusted(self, address: Destination) -> ssl.SSLContext | None:

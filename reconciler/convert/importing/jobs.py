@@ -15,7 +15,7 @@ from reconciler.base.errors import InvalidError, ReconcilerError, RefusedError, 
 from reconciler.base.replaced_files import replace_files
 from reconciler.base.safe_files import read_file
 from reconciler.convert.importing.body import Code, ImportedRequest, request_of
-from reconciler.convert.importing.command_line import parse
+from reconciler.convert.importing.command_line import find_command, parse
 from reconciler.convert.importing.import_result import Found
 from reconciler.convert.importing.live_job import LiveJob, is_answer, live_jobs
 from reconciler.convert.importing.manifest import (
@@ -31,7 +31,15 @@ from reconciler.convert.importing.manifest import (
     tidy,
 )
 from reconciler.convert.importing.named_files import Files
-from reconciler.convert.importing.placeholders import SECRET, SourceError, filled, mark, names_in, shown
+from reconciler.convert.importing.placeholders import (
+    SECRET,
+    SourceError,
+    filled,
+    mark,
+    names_in,
+    shown,
+    without_marks,
+)
 from reconciler.convert.importing.shell import ShellError
 from reconciler.convert.importing.sources import MAX_SOURCE, read_source
 from reconciler.manifests.secrets import without_secrets
@@ -404,9 +412,6 @@ def source_of(path: str, working: Path) -> ImportSource:
 
 def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> ImportSource:
     """Return the source of a command line in words; raise InvalidError if it submits no training job."""
-    from reconciler.convert.importing.command_line import find_command
-    from reconciler.convert.importing.placeholders import without_marks
-
     plain = [without_marks(word) for word in words]
     if find_command(plain) is None:
         commands = "ai custom-jobs create, ai hp-tuning-jobs create, ai-platform jobs submit training"

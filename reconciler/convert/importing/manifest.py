@@ -22,6 +22,7 @@ from reconciler.convert.importing.placeholders import (
     without_dates,
 )
 from reconciler.manifests import schemas
+from reconciler.manifests.diagnose import diagnose
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.secrets import value_at, without_secrets
@@ -29,6 +30,7 @@ from reconciler.model.canonical import canonical_spec
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import identity, job_name
 from reconciler.model.tracking import Index
+from reconciler.packaging.source_tree import SourceTreeError, read_source_tree
 
 if TYPE_CHECKING:
     from yaml import Node, SafeDumper
@@ -188,8 +190,6 @@ def full_name(job: Imported, root: Path, index: Index) -> str:
 
     `index` says what git tracks below the root.
     """
-    from reconciler.packaging.source_tree import SourceTreeError, read_source_tree  # few jobs have code
-
     schema = schemas.manifest_schema(job.api_version, job.kind)
     assert schema is not None, "imported kinds have schemas"
     try:
@@ -269,8 +269,6 @@ def yaml_text(value: Json) -> str:
 
 def problems_of(job: Imported, text: str, path: str, place: Path, root: Path) -> list[Problem]:
     """Return the problems that `validate` finds in a job's manifest at a place that is maybe not written."""
-    from reconciler.manifests.diagnose import diagnose  # with jsonschema
-
     data = text.encode("utf-8", "backslashreplace")
     file = ManifestFile(path, str(place), len(data))
     diagnosed = diagnose(

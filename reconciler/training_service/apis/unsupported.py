@@ -71,7 +71,9 @@ def _without_place(pool: Pool, task: ContainerTask, images: Mapping[str, Json]) 
     # Other containers are taken: an engine may be there when they start.
     if not is_staged_code(task) or find_override(task.image, images) or python_of_image(task.image):
         return
-    from reconciler.training_service.processes.container_engines import any_engine  # slow, and rarely needed
+    from reconciler.training_service.processes.container_engines import (
+        any_engine,
+    )  # with psutil; rarely needed
 
     if not any_engine(os.environ):
         message = f"No container engine works on this machine to run the image {task.image}"

@@ -38,6 +38,7 @@ from reconciler.training_service.state.run_folder import (
 )
 from reconciler.training_service.state.run_log import ERROR, WARNING, RunLog
 from reconciler.training_service.state.run_spec import RunSpec
+from reconciler.training_service.tuning.measurements import ReportedMetrics
 
 _STOP_GRACE = 2.0
 
@@ -99,23 +100,21 @@ class _Run:
 
     def _work(self) -> Ending:
         # Imported late, because the imports are slow and the runner must claim the run at once.
-        from reconciler.training_service.runner.placement import placed
-        from reconciler.training_service.runner.replicas import Replicas
-        from reconciler.training_service.runner.starter import Starter
+        from reconciler.training_service.runner import placement, replicas, starter
 
         self._folder.set_phase(PREPARING)
         for warning in self._spec.warnings:
             self._say(WARNING, warning)
         try:
-            self._spec, engine = placed(self._spec, self._folder, self._programs, self._say)
+            self._spec, engine = placement.placed(self._spec, self._folder, self._programs, self._say)
             self._memory = MemoryLimits(self._spec, self._programs.memory)
-            starter = Starter(self._folder, self._spec, engine, self._programs, self._say)
-            starter.prepare()
+            starting = starter.Starter(self._folder, self._spec, engine, self._programs, self._say)
+            starting.prepare()
             self._folder.set_phase(RUNNING)
             self._deadline = time.monotonic() + self._spec.time_limit
-            collect = self._collector(starter.metrics_file(self._spec.primary))
+            collect = self._collector(starting.metrics_file(self._spec.primary))
             try:
-                return Replicas(self._spec, self._programs, self._log, starter, collect).run()
+                return replicas.Replicas(self._spec, self._programs, self._log, starting, collect).run()
             finally:
                 collect()
         except RunError as error:
@@ -125,8 +124,6 @@ class _Run:
         """Return a function that stores the primary's new measurements; it does nothing outside of trials."""
         if not self._spec.metrics:
             return lambda: None
-        from reconciler.training_service.tuning.measurements import ReportedMetrics
-
         reported = ReportedMetrics(metrics, self._spec.metrics, time.time())
 
         def collect() -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reconciler.training_service.http.message import invalid
+from reconciler.training_service.http.message import ApiError, invalid
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags to open a folder without following links."""
@@ -65,6 +65,15 @@ def parts_of(name: str) -> tuple[str, ...]:
     if not all(map(_is_part, named)):
         raise invalid(f"Objects are files here, and {name!r} can't be the name of one.")
     return parts
+
+
+def is_object_name(name: str) -> bool:
+    """Return True if a file can have an object's name."""
+    try:
+        parts_of(name)
+    except ApiError:
+        return False
+    return True
 
 
 @contextmanager

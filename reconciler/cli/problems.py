@@ -1,0 +1,23 @@
+"""Problems of manifests on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from reconciler.base.diagnostics import ERROR, Problem
+from reconciler.cli.events import events
+from reconciler.output.json import problem_json
+from reconciler.output.text import problems_text
+
+
+def print_problems(problems: Sequence[Problem], log_format: str) -> None:
+    """Print the problems and warnings of manifests on stderr, each with its place."""
+    if log_format == "json":
+        for problem in problems:
+            log = events(log_format)
+            record = problem_json(problem)
+            is_error = record.pop("level") == ERROR  # the line has a level of its own
+            (log.error if is_error else log.warning)("invalid" if is_error else "doubtful", **record)
+    elif problems:
+        print(problems_text(problems), file=sys.stderr)
