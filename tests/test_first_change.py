@@ -142,7 +142,5 @@ def test_examples_of_one_test_select_tests(page: str) -> None:
     examples = re.findall(r"\.venv/bin/pytest -n 0 (\S+\.py)(?: -k (\w+))?", text)
     assert examples
     for file, word in examples:
-        assert re.search(rf"^def test_\w*{word}", (ROOT / file).read_text("utf-8"), re.MULTILINE), (
-            file,
-            word,
-        )
+        names = re.findall(r"^def test_(\w+)", (ROOT / file).read_text("utf-8"), re.MULTILINE)
+        assert [name for name in names if word in name], f"{file} has no test with {word} in its name"
