@@ -91,7 +91,7 @@ pictures: $(STAMPS)/dev $(STAMPS)/browser  ## take the README's pictures of the 
 quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
 	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
 
-fast: $(STAMPS)/dev  ## run the tests of all packages that aren't slow: minutes
+fast: $(STAMPS)/dev  ## run the tests of all packages that aren't slow: ten minutes of CPU
 	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(WITHOUT_MODEL) $(PYTEST_FLAGS) tests
 
 explore: $(STAMPS)/dev  ## try random examples in all property tests, again and again; MINUTES=10
