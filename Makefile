@@ -15,6 +15,7 @@ SEED ?=
 OPTIONS ?=
 GUARD ?=
 MODULES ?=
+PACKAGE ?=
 SIZES ?= 100 1000 10000
 REPEATS ?= 3
 
@@ -22,6 +23,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# The model of the protocol and the adversary have targets of their own.
+WITHOUT_MODEL := --ignore=tests/submission/test_protocol_model.py --ignore=tests/test_adversary.py
 # uv installs in seconds; it asks the indexes that pip would ask, by pip's settings.
 SETTINGS := settings=$$($(BIN)/python reconciler/training_service/environments/pip_settings.py) && eval "$$settings"
 INSTALL := $(SETTINGS) && $(BIN)/uv pip install --quiet --python $(BIN)/python $$UV_OPTIONS --constraint constraints.txt
@@ -37,11 +40,17 @@ LOCK_ACTIONS := $(LOCK) --generate-hashes --only-binary :all: --constraint const
 # The demo knows no cloud, no GitHub and no environment but the embedded service, wherever it runs.
 ALONE := env -u GITHUB_ACTIONS -u GITHUB_TOKEN -u RECONCILER_ENV
 
+define SHAPE
+make check: tests/test_architecture.py bounds the sizes and words of the code. The lines above that begin with E name the
+file or the count. Move one idea of a long file to a file of its own, split a long function, say a docstring plainly.
+endef
+export SHAPE
+
 PRINT_HOME := import os; from pathlib import Path; from reconciler.base.state_dir import location_of; \
 	print(location_of(Path.cwd(), os.environ))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test trainers browser pictures quick explore chaos failures kills adversary simulate looks guards model mutate check format bench bench-history wheelhouse constraints clean
+.PHONY: help demo demo-container test trainers browser pictures quick fast explore chaos failures kills adversary simulate looks guards model mutate check format bench bench-history wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -64,9 +73,9 @@ demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training ser
 demo-container: $(STAMPS)/app  ## run the suspended container example, by Docker or Podman; BASE=image
 	@$(ALONE) $(if $(BASE),BASE=$(BASE)) $(BIN)/python tests/demo_container.py
 
-test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run the tests, but for those of `make model` and `make adversary`
+test: $(STAMPS)/dev $(STAMPS)/wheelhouse $(STAMPS)/node $(STAMPS)/torch  ## run the tests, but for those of `make model` and `make adversary`; PACKAGE=planning for one package's
 	@# Many tests wait for the programs that they start: other processes work meanwhile, on two cores too.
-	$(BIN)/pytest -n 4 --ignore=tests/submission/test_protocol_model.py --ignore=tests/test_adversary.py $(PYTEST_FLAGS)
+	$(BIN)/pytest -n 4 $(WITHOUT_MODEL) $(PYTEST_FLAGS) $(if $(PACKAGE),tests/$(PACKAGE))
 
 trainers: $(STAMPS)/dev  ## run trainers of all frameworks unmodified: downloads 4 GB once; OPTIONS=--keep renews their table
 	$(BIN)/pytest -n 0 $(PYTEST_FLAGS) tests/trainers $(OPTIONS)
@@ -81,6 +90,9 @@ pictures: $(STAMPS)/dev $(STAMPS)/browser  ## take the README's pictures of the 
 
 quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
 	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
+
+fast: $(STAMPS)/dev  ## run the tests of all packages that aren't slow: ten minutes of CPU
+	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(WITHOUT_MODEL) $(PYTEST_FLAGS) tests
 
 explore: $(STAMPS)/dev  ## try random examples in all property tests, again and again; MINUTES=10
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); while [ $$(date +%s) -lt $$end ]; do \
@@ -117,11 +129,16 @@ model: $(STAMPS)/dev  ## check the model of the submission protocol, in its larg
 mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice; MODULES="model.claim planning.planner"
 	$(BIN)/python -m tests.mutation $(MODULES)
 
-check: $(STAMPS)/dev  ## lint, formatting, types, import layers
+check: $(STAMPS)/dev  ## lint, formatting, types, import layers, generated schemas, sizes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python schemas/generate.py --check || { \
+		echo "make check: write the files above anew: $(BIN)/python schemas/generate.py" >&2; exit 1; }
+	@# The layers have been checked.
+	$(BIN)/pytest -n 0 -q --tb=short --deselect tests/test_architecture.py::test_imports_point_one_way \
+		tests/test_architecture.py || { echo "$$SHAPE" >&2; exit 1; }
 
 format: $(STAMPS)/dev  ## rewrite what the linter can mend
 	$(BIN)/ruff check --fix .

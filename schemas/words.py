@@ -1,6 +1,6 @@
 r"""The words that rules are written with, and the conventions of the schemas' own keywords.
 
-The validator (`reconciler/validate.py`) reads these beside JSON Schema's keywords:
+The validator (`reconciler/manifests/messages.py`) reads these beside JSON Schema's keywords:
 
 x-message
     In the subschema whose keyword fails: what is wrong, in place of a sentence made from the keyword. Such a

@@ -39,9 +39,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what uses the wheelhouse: it starts the command, the service or an installer."""
+    """Mark as slow what uses the wheelhouse, a cloud or a team: it starts commands or installers."""
     for item in items:
-        if "wheelhouse" in getattr(item, "fixturenames", ()):
+        if {"cloud", "team", "wheelhouse"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker("slow")
 
 

@@ -88,6 +88,18 @@ def test_public_classes_have_one_name_each() -> None:
     assert not {name: paths for (name, _), paths in places.items() if len(paths) > 1}, "rename all but one"
 
 
+def test_modules_are_imported_at_the_top() -> None:
+    late = {
+        f"{path}:{node.lineno}"
+        for path, tree in _modules()
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("reconciler")
+    }
+    assert len(late) <= 25, f"import at the top what isn't slow and seldom needed: {sorted(late)}"
+
+
 def test_functions_stay_short() -> None:
     lengths = {
         f"{path}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from types import ModuleType
 
 from reconciler.cli.flag_types import path, terms
 
@@ -19,15 +20,19 @@ def complete_with(action: argparse.Action, candidates: Callable[..., Iterable[st
 
 def job_names(**_: object) -> Iterable[str]:
     """Return the names of the repository's manifests, to be offered by the shell."""
-    from reconciler.cli.completion import job_names  # slow to import: for a shell's Tab alone
-
-    return job_names()
+    names: Iterable[str] = _completion().job_names()
+    return names
 
 
 def _environments(**_: object) -> Iterable[str]:
-    from reconciler.cli.completion import environments  # as in `job_names`
+    names: Iterable[str] = _completion().environments()
+    return names
 
-    return environments()
+
+def _completion() -> ModuleType:
+    from reconciler.cli import completion  # slow to import: for a shell's Tab alone
+
+    return completion
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
