@@ -216,7 +216,7 @@ def test_nothing_is_left_of_a_listener_that_was_closed() -> None:
 WITHOUT_FILES = """
 import resource, socket, sys
 from reconciler.base.listener.message import Response
-from reconciler.base.listener.server import Limits, Listener
+from reconciler.base.listener.server import Listener
 
 bound = socket.socket()
 bound.bind(("127.0.0.1", 0))
