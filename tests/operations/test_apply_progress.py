@@ -119,9 +119,9 @@ def test_the_bar_says_what_is_done_and_what_is_waited_for() -> None:
 def test_rich_is_only_loaded_for_a_bar() -> None:
     code = (
         "import io, sys; from argparse import Namespace; from reconciler.cli.progress import submitting\n"
-        "from reconciler.planning.outcome import Standing\n"
+        "from reconciler.planning.outcome import SubmitProgress\n"
         "with submitting(Namespace(quiet=False, log_format='text'), io.StringIO()) as listener:\n"
-        "    listener(Standing(200, 100))\n"
+        "    listener(SubmitProgress(200, 100))\n"
         "assert 'rich' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
