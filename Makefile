@@ -158,7 +158,7 @@ constraints: $(STAMPS)/venv  ## lock all dependencies anew; UV_FLAGS=--upgrade t
 	$(SETTINGS) && $(REQUIRES) | $(LOCK_ACTIONS) $$UV_OPTIONS --extra local --output-file .github/actions/requirements-local.txt pyproject.toml -
 
 clean:  ## end the embedded service; remove its state, .venv and all caches
-	@if [ -x $(BIN)/reconciler ]; then $(ALONE) $(BIN)/reconciler serve --stop >/dev/null 2>&1 || true; fi
+	@if [ -x $(BIN)/reconciler ]; then $(ALONE) env -u RECONCILER_HOME $(BIN)/reconciler serve --stop >/dev/null 2>&1 || true; fi
 	@home=$$(env -u RECONCILER_HOME "$(PYTHON)" -c '$(PRINT_HOME)') && rm -rf "$$home" || true
 	rm -rf $(VENV) .reconciler build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

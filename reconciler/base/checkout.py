@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-
-from msgspec.structs import replace
-
-from reconciler.base.diagnostics import Problem
 
 _SETTINGS = "reconciler.yaml"
 
@@ -49,14 +44,3 @@ def git_folder(checkout: Path) -> Path | None:
         if not word and place:
             return checkout / place.rstrip("\n")
     return None
-
-
-def path_in_checkout(path: str, root: Path) -> str:
-    """Return a path below `root` from the top of the checkout, as GitHub resolves those of annotations."""
-    top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
-    return (root.relative_to(top) / path).as_posix()
-
-
-def in_checkout(problems: Iterable[Problem], root: Path) -> list[Problem]:
-    """Return problems with such paths."""
-    return [replace(problem, path=path_in_checkout(problem.path, root)) for problem in problems]

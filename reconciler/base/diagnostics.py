@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 MAX_PROBLEMS_PER_FILE = 100
 MAX_COUNTED_PER_FILE = 1_000
@@ -165,3 +167,14 @@ def similar_word(word: str, known: Iterable[str]) -> str:
 
 def _bare(word: str) -> str:
     return _SEPARATORS.sub("", word).casefold()
+
+
+def path_in_checkout(path: str, root: Path) -> str:
+    """Return a path below `root` from the top of the checkout, as GitHub resolves those of annotations."""
+    top = next((folder for folder in (root, *root.parents) if (folder / ".git").exists()), root)
+    return (root.relative_to(top) / path).as_posix()
+
+
+def in_checkout(problems: Iterable[Problem], root: Path) -> list[Problem]:
+    """Return problems with such paths."""
+    return [replace(problem, path=path_in_checkout(problem.path, root)) for problem in problems]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -172,7 +173,7 @@ def _refuse_exchangeable(home: Path) -> None:
             raise HomeError(
                 f"{home} isn't used: another user can replace it, as {folder} {why}",
                 hint="set RECONCILER_HOME to a folder in a place where only you can write, such as your home "
-                f"directory; or, if {folder} is yours, run: chmod go-w {folder}",
+                f"directory; or, if {folder} is yours, run: chmod go-w {shlex.quote(str(folder))}",
             )
 
 
@@ -214,5 +215,5 @@ def _refuse_others(home: Path, status: os.stat_result) -> None:
         mode = stat.S_IMODE(status.st_mode)
         raise HomeError(
             f"{home} isn't used: other users can write to it (mode {mode:04o})",
-            hint=f"if its content is yours, run: chmod 700 {home}",
+            hint=f"if its content is yours, run: chmod 700 {shlex.quote(str(home))}",
         )

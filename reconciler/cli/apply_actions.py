@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from reconciler.base.checkout import in_checkout, path_in_checkout
+from reconciler.base.diagnostics import in_checkout, path_in_checkout
 from reconciler.base.errors import InvalidError, RefusedError
 from reconciler.cli.actions import add_to_summary, annotate, has_summary, links
 from reconciler.manifests.settings import find_root

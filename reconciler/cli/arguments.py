@@ -55,7 +55,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if argv[:1] == ["version"]:
         argv = ["--version"]
     elif argv[:1] == ["help"]:
-        argv = [*argv[1:2], "--help"]
+        argv = [*command_first(argv[1:])[:1], "--help"]
     if argv[:1] not in ([], ["-h"], ["--help"], ["--version"]):
         _check_command(argv[0])
     # A command line to import or to run is no command line of ours: argparse must not read its flags.
@@ -82,7 +82,9 @@ def command_first(argv: Sequence[str]) -> Sequence[str]:
 
 def complete(words: Sequence[str]) -> None:
     """Print the candidates for the last of the words, which a shell passes, and exit."""
-    _module("completion").complete(parser_of(command_first(words)))
+    parser = parser_of(command_first(words))
+    add_common(parser)  # they may come before the command
+    _module("completion").complete(parser)
 
 
 def _check_command(name: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from reconciler.base.checkout import repository_in
 from reconciler.base.git_command import Git, GitError
+from reconciler.base.sanitize import one_line
 from reconciler.base.state_dir import OLD_HOME, HomeError, location_of
 from reconciler.cli import print_message
 from reconciler.manifests.settings import find_root
@@ -39,16 +40,24 @@ def _tracked(git: Git, root: Path) -> bytes:
 
 
 def _how_to_move(old: Path) -> str:
-    """Return how to keep an earlier version's home; "" for a link, or if the new place is in use."""
+    """Return how to keep an earlier version's home; "" if it is no folder, or the new place is in use."""
     try:
         home = location_of(old.parent, os.environ)
-        if old.is_symlink() or (os.path.lexists(home) and any(home.iterdir())):
+        if (
+            old.is_symlink()
+            or not old.is_dir()
+            or home.is_symlink()
+            or (home.exists() and any(home.iterdir()))
+        ):
             return ""
     except (HomeError, OSError):
         return ""
-    # In front of `mv`, which would put the folder into an existing one.
-    first = ["rmdir", str(home)] if home.exists() else ["mkdir", "-p", str(home.parent)]
-    move = f"{shlex.join(first)} && {shlex.join(['mv', str(old), str(home)])}"
+    # `mv` would put the folder into an existing one, and this command may make the home yet: `rmdir` fails if
+    # the home has anything in it then.
+    steps = (["mkdir", "-p", str(home)], ["rmdir", str(home)], ["mv", str(old), str(home)])
+    move = " && ".join(shlex.join(step) for step in steps)
+    if one_line(move) != move:  # printed, it would name another place
+        return ""
     return (
         "if you made it here with an earlier version, wait until its jobs have ended, as a move ends them, "
         f"run `reconciler serve --stop` with that version, and then: {move}"

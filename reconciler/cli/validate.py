@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from reconciler.base.checkout import in_checkout
-from reconciler.base.diagnostics import Problem, capped
+from reconciler.base.diagnostics import Problem, capped, in_checkout
 from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli import print_json
 from reconciler.cli.flags import add_format, add_paths

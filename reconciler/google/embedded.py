@@ -355,7 +355,7 @@ class EmbeddedService:
             return read_address(self._home)
         except UntrustedAddressError as error:
             file = self._home / ADDRESS
-            hint = f"remove it, or if you made it, run: chmod 600 {file}"
+            hint = f"remove it, or if you made it, run: chmod 600 {shlex.quote(str(file))}"
             raise ServiceError(f"{file} isn't used: {error}", hint=hint) from None
 
     def _spawn(self) -> _Running:

@@ -7,6 +7,7 @@ file in the user's configuration folder count, and the file only if a checkout c
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -182,5 +183,6 @@ def _distrust(file: Path, status: os.stat_result, root: Path) -> str:
         if state.st_uid != os.geteuid():
             return f"{name} belongs to another user"
         if state.st_mode & _OTHERS_WRITE:
-            return f"other users can write to {name}; run: chmod go-w {file if name == 'it' else file.parent}"
+            place = shlex.quote(str(file if name == "it" else file.parent))
+            return f"other users can write to {name}; run: chmod go-w {place}"
     return ""

@@ -105,6 +105,7 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
     carriers: dict[str, str] = {}
     brought: dict[str, dict[str, WantedContent]] = {tree.sha: {} for tree in later}
     wanted: dict[str, dict[str, WantedContent]] = {}
+    bringer: dict[str, dict[str, str]] = {}
     replaced: dict[tuple[str, str], str] = {}
     for tree in later:
         files = {
@@ -131,13 +132,14 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
                 carriers[base] = tree.sha
             if carriers.get(base) == tree.sha or (earlier and content.attempts > earlier.attempts):
                 brought[tree.sha][base] = content
-        wanted[tree.sha] = before = now
+        wanted[tree.sha], bringer[tree.sha] = now, dict(carriers)
+        before = now
     last = later[-1].sha
     return Lineage(
         own=frozenset(brought.pop(last)),
         carriers=carriers,
         passed_over={
-            tree.sha: _passed_over(tree, brought[tree.sha], wanted[tree.sha], replaced)
+            tree.sha: _passed_over(tree, wanted[tree.sha], brought[tree.sha], bringer[tree.sha], replaced)
             for tree in later[:-1]
             if not tree.has_verdict
         },
@@ -147,20 +149,24 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
 
 def _passed_over(
     tree: CommitTree,
-    brought: Mapping[str, WantedContent],
     wanted: Mapping[str, WantedContent],
+    brought: Collection[str],
+    bringer: Mapping[str, str],
     replaced: Mapping[tuple[str, str], str],
 ) -> PassedOver:
     jobs = {
-        content.name: WantedJob(content.keys, replaced_by=replaced.get((tree.sha, base), ""))
-        for base, content in sorted(brought.items())
-    }
-    standing = {
-        content.name: WantedJob(content.keys, brought=False)
+        content.name: WantedJob(
+            content.keys,
+            brought=base in brought,
+            replaced_by=replaced.get((tree.sha if base in brought else bringer.get(base, ""), base), ""),
+        )
         for base, content in sorted(wanted.items())
-        if base not in brought
     }
-    return PassedOver(jobs, tree.problem, standing)
+    return PassedOver(
+        {name: job for name, job in jobs.items() if job.brought},
+        tree.problem,
+        {name: job for name, job in jobs.items() if not job.brought},
+    )
 
 
 def _by_base(files: Mapping[str, tuple[WantedContent, ...]]) -> dict[str, WantedContent]:

@@ -162,7 +162,10 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
         )
         for name, job in sorted(record.jobs.items())
     ]
-    own = {v.name: v for v in verdicts if record.jobs[v.name].brought or v.sha == record.sha}
+    # The commit of a job that wasn't submitted is unknown. Nothing was submitted for a passed-over commit but
+    # what it brought.
+    is_applied = record.number > 0
+    own = {v.name: v for v in verdicts if record.jobs[v.name].brought or (is_applied and v.sha == record.sha)}
     others = [verdict for verdict in verdicts if verdict.name not in own]
     by_commit: dict[str, list[CommitStatus]] = defaultdict(list)
     for verdict in verdicts:
@@ -185,7 +188,7 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
         )
         replaced_by = record.replaced_by if cost else ""
         by_commit[record.sha].append(
-            _overall_status(view.contexts.overall, [*own.values()], others, replaced_by)
+            _overall_status(view.contexts.overall, [*own.values()], others, replaced_by, is_applied)
         )
     return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
 
@@ -394,7 +397,7 @@ def _end(name: str, sha: str, context: str, word: str, text: str, claimed: Claim
 
 
 def _overall_status(
-    context: str, own: Sequence[Verdict], others: Sequence[Verdict], replaced_by: str
+    context: str, own: Sequence[Verdict], others: Sequence[Verdict], replaced_by: str, is_applied: bool
 ) -> CommitStatus:
     """Return the status over the jobs that a commit brought: green only if all of them succeeded.
 
@@ -403,6 +406,7 @@ def _overall_status(
         own: The jobs that it brought.
         others: The jobs that earlier commits brought.
         replaced_by: The older commit that a person applied over it; "" for none.
+        is_applied: False if it was passed over.
     """
     states = {verdict.state for verdict in own}
     state: StatusState = next((s for s in _WORST_FIRST if s in states), "success")
@@ -411,8 +415,10 @@ def _overall_status(
     earlier = ", ".join(f"{number} {word}" for word, number in sorted(failed.items()))
     behind = f" · earlier: {earlier}" if earlier else ""
     text = by + _summary(own, _ROOM - len(by) - len(behind)) + behind
-    # The number counts the steps of all jobs, so that news of an earlier one are news, too.
-    status = update_status(state, context, text, sum(v.step for v in (*own, *others)))
+    # The number counts the steps of all jobs, so that news of an earlier one are news, too. It must not fall:
+    # the record of a passed-over commit lists other jobs of earlier commits when it is made again.
+    counting = (*own, *others) if is_applied else own
+    status = update_status(state, context, text, sum(verdict.step for verdict in counting))
     # The process that posted the present status may have known more than "not submitted yet", so that this
     # goes over no status. The failure of another job is posted all the same: `state` isn't pending then.
     guess = state == "pending" and any(verdict.guess for verdict in own)

@@ -25,6 +25,8 @@ from reconciler.google.embedded import ROOT, EmbeddedService
 from reconciler.training_service.address import Address, UntrustedAddressError, read_address, write_address
 from tests.support.repository import Repository
 
+MAKEFILE = Path(__file__).resolve().parents[2] / "Makefile"
+
 COMMANDS = (
     "apply",
     "cancel census",
@@ -450,3 +452,15 @@ def test_every_folder_on_the_way_to_named_home_counts(made: Path, tmp_path: Path
 def test_named_home_that_is_no_folder_is_refused(made: Path, tmp_path: Path, named: str, reason: str) -> None:
     (tmp_path / "file").touch()
     assert_refused(made, reason, RECONCILER_HOME=str(tmp_path / named))
+
+
+def test_make_clean_finds_the_home_with_a_python_without_packages(tmp_path: Path) -> None:
+    program = (
+        MAKEFILE.read_text("utf-8").partition("PRINT_HOME := ")[2].partition("\n\n")[0].replace("\\\n", "")
+    )
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    command = [sys.executable, "-S", "-c", program]
+    done = subprocess.run(
+        command, cwd=MAKEFILE.parent, env=environ, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()) == location_of(MAKEFILE.parent, environ)

@@ -444,7 +444,12 @@ def test_unknown_command_or_flag_is_refused_with_the_most_similar_one(
 
 
 @pytest.mark.parametrize(
-    ("line", "first"), [("version", "reconciler "), ("help plan", "usage: reconciler plan ")]
+    ("line", "first"),
+    [
+        ("version", "reconciler "),
+        ("help plan", "usage: reconciler plan "),
+        ("--env prod -v help plan", "usage: reconciler plan "),
+    ],
 )
 def test_version_and_help_are_commands_too(line: str, first: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):

@@ -98,6 +98,9 @@ def test_commands_flags_and_names_of_valid_jobs_are_completed(shell: Shell, repo
     shell.type("\x15")
     shell.type("reconciler show cens\t")
     shell.shows("reconciler show census-income ")
+    shell.type("\x15")
+    shell.type("reconciler --env local show cens\t")
+    shell.shows("reconciler --env local show census-income ")
     assert not (repository.root / "made").exists()
     assert not repository.home.exists(), "no service is started"
 

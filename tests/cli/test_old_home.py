@@ -49,7 +49,8 @@ def test_note_names_command_that_moves_home_which_only_user_can_have_made(place:
     first, hint = notes(place, "status")
     assert first == f"reconciler: {place.root / OLD} is ignored: state is kept outside of the repository"
     assert "run `reconciler serve --stop` with that version" in hint
-    assert moves(place) == f"mkdir -p {place.home.parent} && mv {place.root / OLD} {place.home}"
+    home = place.home
+    assert moves(place) == f"mkdir -p {home} && rmdir {home} && mv {place.root / OLD} {home}"
     subprocess.run(moves(place), shell=True, check=True)
     assert (place.home / "state.db").exists()
     assert notes(place, "status") == []
@@ -62,6 +63,24 @@ def test_command_of_note_works_when_new_place_is_an_empty_folder_with_spaces(
     named.mkdir()
     subprocess.run(moves(place, RECONCILER_HOME=str(named)), shell=True, check=True)
     assert [path.name for path in named.iterdir()] == ["state.db"]
+
+
+def test_command_of_note_moves_nothing_when_the_home_was_made_meanwhile(place: Repository) -> None:
+    shutil.rmtree(place.home, ignore_errors=True)
+    move = moves(place)
+    in_use(place)
+    assert subprocess.run(move, shell=True, stderr=subprocess.DEVNULL).returncode != 0
+    assert (place.root / OLD / "state.db").exists()
+
+
+def odd_name(place: Repository) -> None:
+    """A name that a terminal doesn't show as it is."""
+    place.root = place.root.rename(place.root.parent / "re\tpository")
+
+
+def no_folder(place: Repository) -> None:
+    shutil.rmtree(place.root / OLD)
+    (place.root / OLD).touch()
 
 
 def in_use(place: Repository) -> None:
@@ -97,6 +116,8 @@ def submodule(place: Repository) -> None:
 NO_MOVES: dict[str, Callable[[Repository], None]] = {
     "the new place is in use": in_use,
     "a link": linked,
+    "a file": no_folder,
+    "an odd name": odd_name,
     "git tracks it": track,
     "git tracks it in other letters": lambda place: track(place, ".Reconciler/x"),
     "the repository around tracks it": track_from_above,
@@ -118,10 +139,10 @@ def test_note_is_one_line_without_a_move_when(
 
 def test_note_is_inert_and_of_the_format_of_the_log(place: Repository, tmp_path: Path) -> None:
     evil = tmp_path / "\x1b[2J##[error]\u202e"
-    place.root = place.root.rename(evil)
-    first, hint = place.run("serve", "--stop").err.splitlines()
-    assert not any(char in first + hint for char in ("\x1b", "\u202e"))
-    assert "##[" not in first + hint
+    root, place.root = place.root, place.root.rename(evil)
+    (line,) = place.run("serve", "--stop").err.splitlines()
+    assert not any(text in line for text in ("\x1b", "\u202e", "##["))
+    place.root = place.root.rename(root)
     record = json.loads(place.run("serve", "--stop", "--log-format", "json").err)
     assert record["message"].endswith("is ignored: state is kept outside of the repository")
     assert " && mv " in record["hint"]

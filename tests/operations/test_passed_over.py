@@ -119,6 +119,21 @@ def test_revert_shows_the_run_of_the_content_and_the_reverted_commit_was_replace
 
 
 @pytest.mark.fault(29)
+def test_commit_between_a_content_and_its_replacement_brings_no_job(story: Story, applied: str) -> None:
+    story.repository.job("fraud", args=FAILING)
+    first = story.push("a mistake")
+    story.repository.write("README.md", "words")
+    words = story.push("words")
+    story.repository.job("fraud", args=GOOD)
+    last = story.push("its correction")
+    apply(story)
+    assert state(story, first) == ("success", f"replaced by {last[:7]} before it ran")
+    assert state(story, words) == ("success", "no job of its own")
+    assert state(story, words, "reconciler/local/fraud") == ("", "")
+    assert state(story, last) == ("success", "1 of 1 succeeded")
+
+
+@pytest.mark.fault(29)
 def test_end_of_suspension_and_more_attempts_count_for_the_commit_that_made_them(
     story: Story, applied: str
 ) -> None:
