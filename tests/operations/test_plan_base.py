@@ -1082,6 +1082,7 @@ def test_a_link_that_is_put_in_a_folders_place_meanwhile(
     outside = tmp_path / "outside"
     outside.mkdir()
     repo.job("other")
+    repo.write(".gitignore", "*.log\n")
     commit(repo)
     with revisions.revision(repo.root, "HEAD", os.environ) as found:
         assert found.lay_out(("jobs", "census.yaml"), str.isprintable)
