@@ -454,6 +454,19 @@ def test_named_home_that_is_no_folder_is_refused(made: Path, tmp_path: Path, nam
     assert_refused(made, reason, RECONCILER_HOME=str(tmp_path / named))
 
 
+def test_state_home_in_repository_is_refused_unless_the_repository_is_the_home_directory(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "repository"
+    (root / ".git").mkdir(parents=True)
+    (root / ".git" / "HEAD").touch()
+    environ = {"XDG_STATE_HOME": str(root / "state"), "HOME": str(tmp_path / "home")}
+    with pytest.raises(HomeError, match="lies in the repository"):
+        location_of(root, environ)
+    home = location_of(root, {**environ, "HOME": str(root)})
+    assert home.parent == root / "state" / "reconciler"
+
+
 def test_make_clean_finds_the_home_with_a_python_without_packages(tmp_path: Path) -> None:
     program = (
         MAKEFILE.read_text("utf-8").partition("PRINT_HOME := ")[2].partition("\n\n")[0].replace("\\\n", "")
