@@ -27,6 +27,10 @@ class _NoEncoder:
         raise TypeError("left to Python's json")
 
 
+def _replace(struct: Any, **changes: Any) -> Any:
+    return type(struct)(**{**vars(struct), **changes})
+
+
 def _stand_in() -> ModuleType:
     module: Any = ModuleType("msgspec")
     module.Struct = _Struct
@@ -38,7 +42,9 @@ def _stand_in() -> ModuleType:
 
 
 if find_spec("msgspec") is None:
-    sys.modules["msgspec"] = _stand_in()
+    structs: Any = ModuleType("msgspec.structs")
+    structs.replace = _replace
+    sys.modules |= {"msgspec": _stand_in(), "msgspec.structs": structs}
 
 # Only here, since all of it imports msgspec.
 from reconciler.manifests import schemas  # noqa: E402
