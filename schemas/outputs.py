@@ -298,6 +298,13 @@ _SHOW: Schema = {
             "state": _one_of(["pending", "rejected", "held"], "The state of its claim."),
         },
     ),
+    "otherRun": {
+        **_object(
+            "The newest run of other content; null for none, and where a job name was given.",
+            {"jobName": _text("Its name."), "state": _one_of(_STATES, "Its state.")},
+        ),
+        "type": ["object", "null"],
+    },
     "spec": _value("object", "The effective spec, with `***` for secrets; empty if it is unknown."),
     "workers": _list(
         "The worker pools or roles.",

@@ -8,7 +8,7 @@ import sys
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError, ServiceError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import print_error, print_lines
-from reconciler.cli.context import Context, confirm, context_of, newest_run, readable_jobs, selection_of
+from reconciler.cli.context import Context, confirm, context_of, readable_jobs, run_of, selection_of
 from reconciler.cli.flags import YES, add_labels, complete_with, job_names
 from reconciler.cli.progress import progress
 from reconciler.google.session import Session
@@ -16,6 +16,7 @@ from reconciler.model.claim import BY_COMMAND
 from reconciler.model.job import ActualJob, State
 from reconciler.model.selection import Selection
 from reconciler.operations.wait import awaited, wait
+from reconciler.planning.state import target_state
 from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.claims_upkeep import cancel, record_cancel
 from reconciler.submission.observe import observe
@@ -27,7 +28,7 @@ EXAMPLES = """reconciler cancel census-income
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     names = parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="base names (the newest run of each) or job names"
+        "names", nargs="*", metavar="NAME", help="base names (the live run of each) or job names"
     )
     complete_with(names, job_names)
     add_labels(parser)
@@ -45,8 +46,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if selection.terms:
             jobs = _selected(context, session, selection, arguments.log_format)
         else:
-            found = [newest_run(name, session) for name in selection.names]
-            jobs = {job.resource: job for job in found}
+            runs = [run_of(session, name, live=True)[1] for name in selection.names]
+            jobs = {run.resource: run for run in runs}
         for job in (job for job in jobs.values() if job.state.ended):
             print(f"{one_line(job.job_name)} had already ended: {job.state}")
         running = [job for job in jobs.values() if not job.state.ended]
@@ -107,7 +108,7 @@ def _selected(
     runs = {run.resource: run for run in observed.runs}
     found = [
         row
-        for row in job_statuses(desired, observed.runs, observed.claims)
+        for row in job_statuses(target_state(desired, observed.runs, observed.claims))
         if selection.has_name(row.base_name, row.job_name) and selection.has_labels(row.labels)
     ]
     if not found:

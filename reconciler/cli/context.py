@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.errors import InvalidError, NotFoundError, RefusedError, ServiceError, UsageError
+from reconciler.base.sanitize import one_line
 from reconciler.cli import agreed, has_person, print_error, print_message
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, find_root, load_config
@@ -18,7 +19,7 @@ from reconciler.model.job import ActualJob
 from reconciler.model.plan import DesiredJob
 from reconciler.model.selection import Selection
 from reconciler.operations.load_desired import load_desired
-from reconciler.operations.show import FoundJob, find_job
+from reconciler.operations.named_job import NamedJob, find_job
 from reconciler.planning.status_rows import missing_reason
 
 
@@ -78,32 +79,33 @@ def readable_jobs(context: Context, log_format: str) -> tuple[tuple[DesiredJob, 
         return (), False
 
 
-def newest_run(name: str, session: Session) -> ActualJob:
-    """Return the run of a job name, or the newest run of a base name, with its spec; raise NotFoundError."""
-    return run_of(found_run(name, session))
+def run_of(session: Session, name: str, *, live: bool = False) -> tuple[NamedJob, ActualJob]:
+    """Return the job of a name, and its run with its spec.
 
-
-def found_run(name: str, session: Session) -> FoundJob:
-    """Return the job of a name with its run.
+    Args:
+        session: The environment.
+        name: A job name, or a base name.
+        live: True to take the live run of a base name, whatever its content, if there is one.
 
     Raises:
         NotFoundError: No job has this name, or the service has no run of it.
         ServiceError: The jobs or the claims can't be read.
+        UsageError: `live`, and several live runs have this base name.
     """
-    found = find_job(session, name)
-    if "claim" in found.unread:
+    job = find_job(session, name)
+    if "claim" in job.unread:
         # The claims tell our runs from others of the same name.
-        raise ServiceError(found.unread["claim"])
-    if found.run is None:
+        raise ServiceError(job.unread["claim"])
+    running = job.live_runs if live else []
+    if len(running) > 1:
+        names = " or ".join(one_line(run.job_name) for run in running)
+        raise UsageError(f'"{name}" has {len(running)} live runs', hint=f"name one of them: {names}")
+    if running:
+        return job, session.read(running[0])
+    if job.run is None:
         # An attempt's claim is the last word on a job that was refused, is held or was deleted.
-        last = found.attempt.claim if found.attempt else None
+        last = job.attempt.claim if job.attempt else None
         reason = (missing_reason(last) or "it was deleted from the service") if last else ""
         not_yet = "it wasn't submitted yet: see `reconciler plan`"
         raise NotFoundError(f'the service has no run of "{name}"', hint=reason or not_yet)
-    return found
-
-
-def run_of(found: FoundJob) -> ActualJob:
-    """Return the run that `found_run` made sure of."""
-    assert found.run is not None
-    return found.run
+    return job, job.run

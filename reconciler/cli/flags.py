@@ -66,7 +66,9 @@ def add_format(parser: argparse.ArgumentParser, *choices: str) -> None:
 
 def add_name(parser: argparse.ArgumentParser) -> None:
     """Add the name of a run: a base name or a job name."""
-    name = parser.add_argument("name", metavar="NAME", help="a base name (its newest run) or a job name")
+    name = parser.add_argument(
+        "name", metavar="NAME", help="a base name (the run of its manifest's content) or a job name"
+    )
     complete_with(name, job_names)
 
 

@@ -17,7 +17,7 @@ from reconciler.base.diagnostics import same_word, similar_word
 from reconciler.base.errors import ExitCode, NotFoundError, ReconcilerError
 from reconciler.base.sanitize import is_on_runner, lines, one_line
 from reconciler.cli import print_message
-from reconciler.cli.context import context_of, found_run, run_of
+from reconciler.cli.context import context_of, run_of
 from reconciler.cli.events import events
 from reconciler.cli.flag_types import trial
 from reconciler.cli.flags import add_name
@@ -145,8 +145,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Print a job's log, oldest line first."""
     context = context_of(arguments)
     with context.session(start=False) as session:
-        found = found_run(arguments.name, session)
-        job = run_of(found)
+        found, job = run_of(session, arguments.name, live=arguments.follow)
         part = _part(arguments, session, job)
         printed = _print(_entries(arguments, session, part), part.source())
         if arguments.follow:

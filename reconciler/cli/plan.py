@@ -23,6 +23,7 @@ from reconciler.operations.load_desired import load_desired
 from reconciler.operations.plan import (
     compared_with_commit,
     plan_of,
+    state_of,
     target_of,
     wanted_of,
     with_changed_files,
@@ -114,7 +115,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
     with context.session(start=False) as session:
         seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full)
         print_lines(seen.notes, arguments.log_format)
-        plan = plan_of(session, desired, seen.observed, by_hand=is_by_hand())
+        plan = plan_of(session, desired, state_of(session, desired, seen.observed), by_hand=is_by_hand())
         plan = compared_with_commit(session, desired, plan)
         plan = with_tree(plan, tree_check(session, desired).compare())
     return with_changed_files(plan, desired, context.config.root, os.environ), desired.warnings

@@ -12,7 +12,8 @@ from reconciler.base.errors import ExitCode
 from reconciler.cli import has_colours, print_json
 from reconciler.cli.context import context_of
 from reconciler.cli.flags import add_format, add_name
-from reconciler.operations.show import find_job, job_details
+from reconciler.operations.named_job import find_job
+from reconciler.operations.show import job_details
 from reconciler.output.details import details_text, resource_yaml
 from reconciler.output.json import details_json
 

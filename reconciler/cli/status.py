@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -22,10 +23,11 @@ from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import FORMAT_VERSION, DesiredJob
 from reconciler.operations.plan import wanted_of
+from reconciler.operations.results import short_result
 from reconciler.output.json import job_json
 from reconciler.output.status_text import status_text
-from reconciler.output.terminal import number_text
 from reconciler.planning.outcome import Condition, JobStatus
+from reconciler.planning.state import target_state
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from reconciler.submission.look import Observation, look
 
@@ -58,7 +60,7 @@ _MOST_RESULTS = 30
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
-    """Print the newest run of each job of the repository; with `--all` all runs."""
+    """Print the run of each job of the repository; with `--all` all runs."""
     shown, selected, code = _rows(arguments)
     if arguments.format == "json":
         print_json_rows(FORMAT_VERSION, "jobs", map(job_json, shown))
@@ -84,7 +86,7 @@ def _rows(arguments: argparse.Namespace) -> tuple[list[JobStatus], list[JobStatu
     full = arguments.all or not whole or bool(selection_of(arguments).names)
     with context.session(start=False) as session:
         runs, claims, code = _observed(session, desired, arguments.log_format, full=full)
-        rows = _selected(job_statuses(desired, runs, claims), arguments, whole=whole)
+        rows = _selected(job_statuses(target_state(desired, runs, claims)), arguments, whole=whole)
         selected = [row for row in rows if row.condition in conditions]
         shown = selected[: arguments.limit]
         return shown if arguments.format == "json" else _with_results(shown, runs, session), selected, code
@@ -136,7 +138,10 @@ def _selected(rows: Sequence[JobStatus], arguments: argparse.Namespace, *, whole
 
 
 def _named(name: str, rows: Iterable[JobStatus], every: bool) -> Iterator[JobStatus]:
-    """Yield the run of a job name; or of a base name, the newest run and all that goes on; or `every` run."""
+    """Yield the run of a job name; or of a base name, the desired content's, the newest and all live runs.
+
+    With `every`, yield all runs of the base name.
+    """
     base = name.replace("-", "_")
     by_job = [row for row in rows if row.job_name == name]
     found = by_job or [row for row in rows if row.base_name.replace("-", "_") == base]
@@ -148,7 +153,7 @@ def _named(name: str, rows: Iterable[JobStatus], every: bool) -> Iterator[JobSta
 
 def _with_results(rows: Sequence[JobStatus], runs: Iterable[ActualJob], session: Session) -> list[JobStatus]:
     """Return the rows with the results of the first runs that succeeded."""
-    # Each result is one request: a longer table leaves the others to `show`.
+    # Each result takes a few requests: a longer table leaves the others to `show`.
     wanted = islice((row.resource for row in rows if row.state is State.SUCCEEDED), _MOST_RESULTS)
     by_resource = {run.resource: run for run in runs} if rows else {}
     read = [partial(_result, session, by_resource[name]) for name in wanted if name in by_resource]
@@ -158,15 +163,8 @@ def _with_results(rows: Sequence[JobStatus], runs: Iterable[ActualJob], session:
 
 
 def _result(session: Session, run: ActualJob) -> tuple[str, str]:
-    """Return a run's resource name, and the best metric of a tuning job, else the output directory."""
+    """Return a run's resource name, and its result in a few words; "" if it can't be read."""
     try:
-        job = session.read(run)
+        return run.resource, short_result(session, session.read(run), os.environ)
     except ReconcilerError:
         return run.resource, ""
-    engine = session.engine(job.api_version)
-    study = engine.study(job)
-    if study is None or study.best is None:
-        return run.resource, engine.output_directory(job.kind, job.spec)
-    (goal,) = study.goals
-    metric = goal.metric.rpartition("/")[2]
-    return run.resource, f"{metric} {number_text(study.best.metrics[goal.metric])}"

@@ -11,7 +11,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from reconciler.base.errors import ExitCode, NotFoundError
-from reconciler.cli.context import context_of, newest_run
+from reconciler.cli.context import context_of, run_of
 from reconciler.cli.flag_types import port
 from reconciler.cli.flags import add_name
 from reconciler.google.session import Session
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Run TensorBoard in the foreground, reachable only from this machine, until it is interrupted."""
     context = context_of(arguments)
     with context.session(start=False) as session:
-        job = newest_run(arguments.name, session)
+        _, job = run_of(session, arguments.name)
         folder = _folder(session, job)
     program = _program()
     port = [] if arguments.port is None else ["--port", str(arguments.port)]

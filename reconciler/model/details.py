@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from reconciler.model.cause import Cause
 from reconciler.model.claim import Claim
-from reconciler.model.job import LogEntry, State
+from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.model.manifest import ManifestPlace
 
 Value = float | str
@@ -158,6 +158,7 @@ class JobDetails(Struct, frozen=True):
         create_time, prepare_time, start_time, end_time: RFC 3339 in UTC, "" until known.
         commit, author, subject: The commit that asked for the job; "" if unknown.
         claim, unsettled: Its record if it has one, and those of other attempts at the job without a run.
+        other_run: The newest run of other content, if a person asked for the base name; None for none.
         spec: The effective spec without secrets; empty if unknown.
         labels: The labels on the run, else those of the manifest.
         log: The last entries, oldest first.
@@ -188,6 +189,7 @@ class JobDetails(Struct, frozen=True):
     manifest: ManifestPlace = ManifestPlace()
     claim: Claim | None = None
     unsettled: tuple[Claim, ...] = ()
+    other_run: ActualJob | None = None
     spec: Mapping[str, object] = {}
     workers: tuple[Workers, ...] = ()
     service_account: str = ""

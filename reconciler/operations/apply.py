@@ -22,6 +22,7 @@ from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
 from reconciler.operations.plan import (
     accelerator_hours,
     plan_of,
+    state_of,
     submitted_by,
     wanted_of,
     with_line_ends,
@@ -110,7 +111,7 @@ def apply(
     """
 
     def planned(observed: Observed) -> Plan:
-        plan = plan_of(session, desired, observed, by_hand=by_hand)
+        plan = plan_of(session, desired, state_of(session, desired, observed), by_hand=by_hand)
         return plan if origin is None else with_line_ends(session, plan, origin)
 
     plan = planned(observed)

@@ -18,8 +18,6 @@ from reconciler.google.vertex_ai import with_command
 from reconciler.manifests.known_values import accelerator_type_of, machine_doubt
 from reconciler.manifests.settings import Config, Environment, Limits
 from reconciler.model.applied_tree import Effect, TreeFinding
-from reconciler.model.claim import Claim, ClaimId
-from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, Cost, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import JobApi
@@ -30,7 +28,8 @@ from reconciler.operations.staged_code import lock_file
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.comparison import code_changed, predecessors
 from reconciler.planning.limits import limit_refusals
-from reconciler.planning.planner import SUBMISSIONS, by_owner, make_plan, with_blocked
+from reconciler.planning.planner import SUBMISSIONS, make_plan, with_blocked
+from reconciler.planning.state import TargetState, target_state
 from reconciler.submission.observe import Observed
 
 if TYPE_CHECKING:
@@ -49,14 +48,14 @@ def wanted_of(desired: Iterable[DesiredJob]) -> dict[str, DesiredJob]:
     return {key: job for job in desired for key in keys_of(job)}
 
 
-def plan_of(session: Session, desired: Desired, observed: Observed, *, by_hand: bool = False) -> Plan:
-    """Return the plan; read the specs of the runs that changed jobs are compared with.
+def state_of(session: Session, desired: Desired, observed: Observed) -> TargetState:
+    """Return what exists under each base name; read the specs that changed jobs are compared with."""
+    return comparable_state(session.ports.jobs, desired.jobs, observed, session.config.source)
 
-    `by_hand` is True if a person started the command.
-    """
-    environment, source = session.environment, session.config.source
-    own, foreign = by_owner(observed.runs, observed.claims, source)
-    own = with_specs(session.ports.jobs, desired.jobs, own, observed.claims)
+
+def plan_of(session: Session, desired: Desired, state: TargetState, *, by_hand: bool = False) -> Plan:
+    """Return the plan for a state from `state_of`; `by_hand` is True if a person started the command."""
+    environment = session.environment
     # Only whole code has an archive, which the request names.
     unbuilt = {name for name, tree in desired.code.items() if tree.missing}
 
@@ -67,13 +66,9 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, by_hand: 
 
     plan = make_plan(
         target_of(session.config, environment),
-        desired.jobs,
-        [*own, *foreign],
-        observed.claims,
+        state,
         body,
         whole=desired.whole,
-        source=source,
-        doubtful=observed.doubtful,
         occasion=Trigger(by_hand, session.config.images),
     )
     acts = (change.desired for change in plan.changes if change.action is not Action.NONE)
@@ -128,26 +123,30 @@ def with_refusals(plan: Plan, limits: Limits) -> Plan:
     )
 
 
-def with_specs(
-    jobs: JobApi, desired: Sequence[DesiredJob], runs: Sequence[ActualJob], claims: Mapping[ClaimId, Claim]
-) -> list[ActualJob]:
-    """Return the existing runs, with the specs of those that the plan compares."""
+def comparable_state(
+    jobs: JobApi, desired: Sequence[DesiredJob], observed: Observed, source: str | None
+) -> TargetState:
+    """Return what exists under each base name, with the specs of the runs that the plan compares.
+
+    `source` is as in `target_state`.
+    """
     # Listings lack specs. A run that was deleted since the listing changes the predecessors, so they are
     # computed again until all of them have been read.
     specs: dict[str, JsonObject] = {}
     deleted: set[str] = set()
     while True:
-        existing = [run for run in runs if run.resource not in deleted]
-        unread = [run for run in predecessors(desired, existing, claims) if run.resource not in specs]
+        existing = [run for run in observed.runs if run.resource not in deleted]
+        state = target_state(desired, existing, observed.claims, source=source, doubtful=observed.doubtful)
+        unread = [run for run in predecessors(state) if run.resource not in specs]
         if not unread:
-            return [
-                replace(run, spec=specs[run.resource]) if run.resource in specs else run for run in existing
-            ]
+            return state.with_specs(specs)
         for run in unread:
             try:
                 specs[run.resource] = jobs.read(run.api_version, run.kind, run.resource).spec
             except NotFoundError:
                 deleted.add(run.resource)
+        if deleted.isdisjoint(run.resource for run in unread):
+            return state.with_specs(specs)
 
 
 def with_changed_files(plan: Plan, desired: Desired, root: Path, environ: Mapping[str, str]) -> Plan:

@@ -18,7 +18,7 @@ from reconciler.model.plan import Plan
 from reconciler.model.ports import CommitStore, VersionedRecord
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
-from reconciler.operations.plan import plan_of
+from reconciler.operations.plan import plan_of, state_of
 from reconciler.planning.lineage import MOST_APPLIED, Lineage, applied_last, newest_of, newest_whole
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.reporting.commit_record import may_fail, record_for
@@ -357,11 +357,12 @@ def post_statuses(
     settings = _settings(session.config)
     if settings is None:
         return []
+    state = state_of(session, desired, observed)
     view = View(
         contexts=contexts_of(session.config, session.environment.name),
         commit=commit,
-        observed=observed,
-        plan=plan_of(session, desired, observed),
+        state=state,
+        plan=plan_of(session, desired, state),
         problems=problems or {},
         each=settings.each,
     )

@@ -154,6 +154,8 @@ def _record(details: JobDetails, now: datetime) -> Iterator[Row]:
         yield "Next step", details.cause.remedy, False
     attempt = f", attempt {details.attempt}" if details.attempt > 1 else ""
     yield "Job", f"{details.job_name} ({details.kind}{attempt} in {details.environment})", False
+    if other := details.other_run:
+        yield "Other run", f"{other.job_name}: {other.state}, with other content", False
     yield from _manifest(details)
     if details.commit:
         who = f" ({details.author})" if details.author else ""

@@ -101,6 +101,7 @@ def details_json(details: JobDetails) -> Json:
         "manifest": _known(place, "path", "line", "relation") if place.path else None,
         "claim": {"state": claim.state if claim else "none", "requests": requests},
         "unsettled": [_values(each, "job_name", "state") for each in details.unsettled],
+        "otherRun": _values(details.other_run, "job_name", "state") if details.other_run else None,
         "spec": details.spec,
         "workers": [_workers_json(each) for each in details.workers],
         **_known(details, "service_account", "network", "timeout"),

@@ -14,9 +14,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 
+from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError, UsageError
 from reconciler.base.http.connections import time_since_boot
 from reconciler.base.listener.message import TEXT, Request, Responder, Response
@@ -29,7 +31,7 @@ from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.show import prepare_time
 from reconciler.pages.listener import NOT_ALLOWED, NOT_FOUND, READING
 from reconciler.pages.site import Pages, row_key
-from reconciler.pages.snapshot import Key, Snapshot, details_of, snapshot
+from reconciler.pages.snapshot import Snapshot, completed, details_of, snapshot
 from reconciler.pages.template import PageContent, script_text
 from reconciler.planning.outcome import JobStatus
 from reconciler.submission.observe import Observed
@@ -114,7 +116,7 @@ class LivePages:
         self._lock = threading.Lock()
         self._observed: tuple[tuple[Config, Environment], float, Observed] | None = None
         self._manifests = CheckedFiles()
-        self._begun: dict[str, str] = {}
+        self._ended: dict[str, JobDetails] = {}
         self._shown: tuple[float, Pages] | None = None
 
     def link(self, url: str) -> str:
@@ -183,16 +185,7 @@ class LivePages:
             taken = snapshot(session, desired, PageContent(logs=True, env_values=True), self._environ, before)
         self._observed = (target, listed, taken.observed) if taken.observed else None
 
-        def details(key: Key) -> JobDetails | None:
-            with opened() as session:
-                return details_of(session, taken, key, self._environ)
-
-        def prepared(rows: Sequence[JobStatus]) -> list[str]:
-            with opened() as session:
-                return [self._prepare_time(session, taken, row) for row in rows]
-
-        linked = [row for row in taken.site.rows if row_key(row) in taken.found]
-        pages = Pages(taken.site, details, linked, prepared)
+        pages = Pages(taken.site, LiveJobs(opened, taken, self._environ, self._ended))
         ended = time.monotonic()
         self._shown = ended + max(_FRESH, _SHARE * (ended - began)), pages
         return pages
@@ -204,18 +197,66 @@ class LivePages:
         except (InvalidError, UsageError):
             return None
 
-    def _prepare_time(self, session: Session, taken: Snapshot, row: JobStatus) -> str:
-        """Return the beginning of a run's set-up; "" if unknown."""
-        job = taken.found.get(row_key(row))
-        if job is None or job.run is None:
+
+class LiveJobs:
+    """Details that are read when a page shows them; those of ended runs once.
+
+    Args:
+        opened: Opens the environment.
+        taken: The snapshot.
+        environ: The environment variables.
+        ended: The details of ended runs that were read before, by resource name; more are added.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[], AbstractContextManager[Session]],
+        taken: Snapshot,
+        environ: Mapping[str, str],
+        ended: dict[str, JobDetails],
+    ) -> None:
+        self._opened = opened
+        self._taken = taken
+        self._environ = environ
+        self._ended = ended
+
+    def has_page(self, row: JobStatus) -> bool:
+        """Return True for a row whose details can be read."""
+        return row_key(row) in self._taken.jobs
+
+    def details(self, row: JobStatus) -> JobDetails | None:
+        """Return the details of a row, read now; None if the job was deleted since."""
+        with self._opened() as session:
+            return details_of(session, self._taken, row_key(row), self._environ)
+
+    def completed(self, rows: Sequence[JobStatus]) -> list[JobStatus]:
+        """Return the rows with their causes and results; read those of ended runs once."""
+        unread = [row for row in rows if row.state and row.state.ended and row.resource not in self._ended]
+        if unread:
+            with self._opened() as session:
+                run_all = run_concurrently if session.connection.endpoint.distant else run_in_order
+                read = [partial(self._brief, session, row) for row in unread]
+                self._ended |= {name: details for name, details in run_all(read) if details}
+        return [completed(row, self._ended.get(row.resource)) for row in rows]
+
+    def prepare_times(self, rows: Sequence[JobStatus]) -> list[str]:
+        """Return the beginning of the set-up of each row; "" for an unknown one."""
+        with self._opened() as session:
+            return [self._prepare_time(session, row) for row in rows]
+
+    def _prepare_time(self, session: Session, row: JobStatus) -> str:
+        if details := self._ended.get(row.resource):
+            return details.prepare_time
+        job = self._taken.jobs.get(row_key(row))
+        try:
+            return prepare_time(session, job.run) if job and job.run else ""
+        except ServiceError:
             return ""
-        known = self._begun.get(job.run.resource)
-        if known is None:
-            try:
-                known = prepare_time(session, job.run)
-            except ServiceError:
-                return ""
-            # It stays as it is from the start of the trainer on.
-            if row.start_time:
-                self._begun[job.run.resource] = known
-        return known
+
+    def _brief(self, session: Session, row: JobStatus) -> tuple[str, JobDetails | None]:
+        """Return a run's resource name, and its details without the log; None if they can't be read now."""
+        try:
+            details = details_of(session, self._taken, row_key(row), self._environ, entries=0)
+        except ReconcilerError:
+            details = None
+        return row.resource, details

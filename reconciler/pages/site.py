@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -151,29 +151,56 @@ class _List(Struct, frozen=True):
         return max(1, -(-len(self.items) // PAGE))
 
 
+class JobReader(Protocol):
+    """What a site's pages show of its jobs beside the rows."""
+
+    def has_page(self, row: JobStatus) -> bool:
+        """Return True for a row whose details can be read."""
+
+    def details(self, row: JobStatus) -> JobDetails | None:
+        """Return the details of a row with a page; None if the job was deleted since."""
+
+    def completed(self, rows: Sequence[JobStatus]) -> Sequence[JobStatus]:
+        """Return the rows with their causes and results."""
+
+    def prepare_times(self, rows: Sequence[JobStatus]) -> Sequence[str]:
+        """Return the beginning of the set-up of each row (RFC 3339); "" for an unknown one."""
+
+
+class _ReadJobs:
+    """The details in the values of a site, whose rows are complete."""
+
+    def __init__(self, details: Mapping[tuple[str, str], JobDetails]) -> None:
+        self._details = details
+
+    def has_page(self, row: JobStatus) -> bool:
+        return row_key(row) in self._details
+
+    def details(self, row: JobStatus) -> JobDetails | None:
+        return self._details.get(row_key(row))
+
+    def completed(self, rows: Sequence[JobStatus]) -> Sequence[JobStatus]:
+        return rows
+
+    def prepare_times(self, rows: Sequence[JobStatus]) -> Sequence[str]:
+        return [details.prepare_time if (details := self.details(row)) else "" for row in rows]
+
+
 class Pages:
     """Pages of a site.
 
     Args:
         site: Its values.
-        read: Returns the details of a job with a page; by default those in the site's values.
-        linked: The rows with a page; by default those with details in the site's values.
-        prepared: Returns the beginning of the set-up of each of some rows; by default that of the details.
+        jobs: Reads the details of jobs; None for those in the site's values.
     """
 
-    def __init__(
-        self,
-        site: Site,
-        read: Callable[[tuple[str, str]], JobDetails | None] | None = None,
-        linked: Iterable[JobStatus] | None = None,
-        prepared: Callable[[Sequence[JobStatus]], Sequence[str]] | None = None,
-    ) -> None:
+    def __init__(self, site: Site, jobs: JobReader | None = None) -> None:
         self._site = site
-        self._prepared = prepared or self._recorded
-        self._read = read or site.details.get
+        self._reader = jobs or _ReadJobs(site.details)
         self._clock = PageClock(site.made, site.content.zone, site.content.zone_name)
-        rows = [row for row in site.rows if row_key(row) in site.details] if linked is None else [*linked]
-        self._jobs = {path: row for row, path in _addresses(rows)}
+        self._jobs = {
+            path: row for row, path in _addresses([row for row in site.rows if self._reader.has_page(row)])
+        }
         self._paths = {row_key(row): path for path, row in self._jobs.items()}
         self._shown = by_attention(row for row in site.rows if is_shown(row, whole=site.whole))
         self._runs = newest_first(site.rows)
@@ -273,6 +300,10 @@ class Pages:
         }
         return rendered(template, path.count("/"), {**common, **values}, script)
 
+    def _rows(self, rows: Sequence[JobStatus], *, by_run: bool = False, detailed: bool = False) -> list[View]:
+        completed = self._reader.completed(rows)
+        return [self._row(row, by_run=by_run, detailed=detailed) for row in completed]
+
     def _row(self, row: JobStatus, *, by_run: bool = False, detailed: bool = False) -> View:
         """Return the cells of a row.
 
@@ -295,9 +326,7 @@ class Pages:
         }
 
     def _overview(self, rows: Sequence[JobStatus], number: int) -> View:
-        values: View = {
-            "rows": [self._row(row) for row in rows],
-        }
+        values: View = {"rows": self._rows(rows)}
         return values if number > 1 else {**values, **self._summary()}
 
     def _summary(self) -> View:
@@ -314,7 +343,7 @@ class Pages:
                 for each in Condition
                 if counts[each]
             ],
-            "attention": [self._row(row, detailed=True) for row in shown],
+            "attention": self._rows(shown, detailed=True),
             "attention_note": _first(len(shown), len(urgent), "the numbers above lead to all"),
             "drift": [
                 {
@@ -334,7 +363,7 @@ class Pages:
 
         def values(rows: Sequence[JobStatus], number: int) -> View:
             return {
-                "rows": [self._row(row, by_run=noun == "runs") for row in rows],
+                "rows": self._rows(rows, by_run=noun == "runs"),
                 "caption": f"The {noun} of this page" if number > 1 else f"The {noun}",
                 "commit": self._info(sha) if sha else None,
                 "commit_url": safe_link(f"{self._site.repository}/commit/{sha}"),
@@ -374,7 +403,7 @@ class Pages:
         return {"labels": [*by_name.items()], "omitted": omitted if left else ""}
 
     def _timeline(self, rows: Sequence[JobStatus], number: int) -> View:
-        times = zip(rows, self._prepared(rows), strict=True)
+        times = zip(self._reader.completed(rows), self._reader.prepare_times(rows), strict=True)
         spans = [(row, span) for row, time in times if (span := span_of(row, time, self._site.made))]
         if not spans:
             return {"lanes": []}
@@ -393,13 +422,9 @@ class Pages:
             "caption": Markup(f"{counted(len(lanes), 'run')}, the newest first, from {shown}."),  # noqa: S704 - ours
         }
 
-    def _recorded(self, rows: Sequence[JobStatus]) -> list[str]:
-        found = (self._site.details.get(row_key(row)) for row in rows)
-        return [details.prepare_time if details else "" for details in found]
-
     def _job_page(self, path: str, script: str) -> str | None:
-        row = self._jobs[path]
-        details = self._read(row_key(row))
+        (row,) = self._reader.completed([self._jobs[path]])
+        details = self._reader.details(row)
         if details is None:
             return None
         # The details are newer than the row.
@@ -415,7 +440,7 @@ class Pages:
             **job_values(details, self._site.content, self._clock, commit),
             "row": self._row(row),
             "bar": bar(span, span.created, span.end, span_words(span)) if span else "",
-            "attempts": [self._row(each, by_run=True) for each in of_base[:PAGE]] if len(of_base) > 1 else [],
+            "attempts": self._rows(of_base[:PAGE], by_run=True) if len(of_base) > 1 else [],
             "attempts_note": _first(min(PAGE, len(of_base)), len(of_base), "the newest first"),
         }
         return self._rendered("job.html", path, row.base_name or row.job_name, values, script)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -22,18 +22,19 @@ from reconciler.google.job_log import hiding
 from reconciler.google.session import Session
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.settings import Config
-from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.claim import ClaimState
 from reconciler.model.details import JobDetails
-from reconciler.model.job import ActualJob
-from reconciler.model.plan import DesiredJob
+from reconciler.model.job import ActualJob, State
 from reconciler.model.ports import Ports
 from reconciler.operations.load_desired import Desired
-from reconciler.operations.plan import plan_of, target_of
-from reconciler.operations.show import FoundJob, place_of, run_details
-from reconciler.output.terminal import number_text
+from reconciler.operations.named_job import NamedJob, read_run
+from reconciler.operations.plan import plan_of, state_of, target_of
+from reconciler.operations.results import Results, result_text
+from reconciler.operations.show import run_details
 from reconciler.pages.site import CommitInfo, Site, row_key
 from reconciler.pages.template import PageContent
-from reconciler.planning.attempts import Attempt, attempts_by_base
+from reconciler.planning.outcome import JobStatus
+from reconciler.planning.state import NameState, TargetState, target_state
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from reconciler.reporting.github.settings import REPOSITORY, repository_url, run_url
 from reconciler.submission.observe import Observed, doubtful_runs, observe, split_by_instance, with_reasons
@@ -41,7 +42,6 @@ from reconciler.submission.observe import Observed, doubtful_runs, observe, spli
 LIMIT = 1000
 """Runs with a page of their own, the newest."""
 LOG_ENTRIES = 500
-_MOST_RESULTS = 3  # metrics of a row
 _MOST_READS = 100
 """Runs that are read one by one before everything is listed instead: as many as a page of a listing has."""
 
@@ -49,14 +49,15 @@ Key = tuple[str, str]
 
 
 class Snapshot(Struct, frozen=True):
-    """Site without the details of its jobs, and the jobs as they were found, by `row_key`.
+    """Site without the details of its jobs.
 
     Attributes:
+        jobs: The jobs of its rows, by `row_key`.
         observed: All claims and runs; None if they can't be read.
     """
 
     site: Site
-    found: Mapping[Key, FoundJob]
+    jobs: Mapping[Key, NamedJob]
     observed: Observed | None
 
 
@@ -75,18 +76,19 @@ def snapshot(
     """
     jobs = desired.jobs if desired else ()
     notes = [] if desired else ["Manifests are invalid (see `reconciler validate`): only runs are known."]
-    runs: tuple[ActualJob, ...] = ()
-    claims: Mapping[ClaimId, Claim] = {}
+    state: TargetState | None = None
     plan = observed = None
     try:
         observed = observe(session.ports) if before is None else observe_again(session.ports, before)
-        runs, claims = observed.runs, observed.claims
-        plan = plan_of(session, desired, observed) if desired else None
+        state = target_state(jobs, observed.runs, observed.claims)
+        if desired:
+            state = state_of(session, desired, observed)
+            plan = plan_of(session, desired, state)
     except ServiceError as error:
         # Unusable claims must not hide the states of the runs.
         notes.append(f"There is no plan: {error.message}")
-        runs = runs or session.runs()
-    rows = job_statuses(jobs, runs, claims)
+        state = state or target_state(jobs, session.runs(), {})
+    rows = job_statuses(state)
     repository = _repository(session.config, environ)
     site = Site(
         # The folder of a checkout in Actions has a name that says nothing.
@@ -102,7 +104,7 @@ def snapshot(
         commits=_commits(session.config.root, environ, {row.commit for row in rows}),
         content=content,
     )
-    return Snapshot(site, _found(jobs, runs, claims), observed)
+    return Snapshot(site, _jobs(state), observed)
 
 
 def observe_again(ports: Ports, before: Observed) -> Observed:
@@ -165,24 +167,18 @@ def with_details(session: Session, taken: Snapshot, environ: Mapping[str, str], 
         elif one:
             failures.append(one)
     notes = [f"{len(failures)} jobs could not be read, the first because: {failures[0]}"] if failures else []
-    # The rows quote the same errors as the details.
-    rows = [
-        replace(row, cause=found.cause, error=found.error, result=_result(found))
-        if (found := details.get(row_key(row)))
-        else row
-        for row in site.rows
-    ]
+    rows = [completed(row, details.get(row_key(row))) for row in site.rows]
     return replace(site, rows=rows, details=details, notes=[*site.notes, *notes])
 
 
-def _result(details: JobDetails) -> str:
-    """Return the result of a job in a few words: the best trial, else the first metrics that it wrote."""
-    study = details.study
-    if study is not None and study.best is not None:
-        metric = study.goals[0].metric
-        return f"{metric} {number_text(study.best.metrics[metric])} in trial {study.best.id}"
-    found = [pair for file in details.metrics for pair in file.values.items()]
-    return ", ".join(f"{name} {number_text(value)}" for name, value in found[:_MOST_RESULTS])
+def completed(row: JobStatus, details: JobDetails | None) -> JobStatus:
+    """Return a row with the cause, the error and the result that the details have; None for unknown ones."""
+    if details is None:
+        return row
+    is_result = row.state is State.SUCCEEDED
+    results = Results(details.output, details.metrics)
+    result = result_text(details.study, results) if is_result else ""
+    return replace(row, cause=details.cause, error=details.error, result=result)
 
 
 def _details(
@@ -190,27 +186,31 @@ def _details(
 ) -> tuple[Key, JobDetails | str]:
     """Return the details of a job, or the reason why they can't be read; "" for a deleted run."""
     try:
-        return key, details_of(session, taken, key, environ) or ""
+        return key, details_of(session, taken, key, environ, entries=_entries(taken)) or ""
     except ReconcilerError as error:
         return key, error.message
 
 
-def details_of(session: Session, taken: Snapshot, key: Key, environ: Mapping[str, str]) -> JobDetails | None:
-    """Return the details of a job; None if it was deleted since.
+def _entries(taken: Snapshot) -> int:
+    return LOG_ENTRIES if taken.site.content.logs else 0
+
+
+def details_of(
+    session: Session, taken: Snapshot, key: Key, environ: Mapping[str, str], *, entries: int = LOG_ENTRIES
+) -> JobDetails | None:
+    """Return the details of a job with at most `entries` of its log; None if it was deleted since.
 
     Raises:
         ServiceError: The job can't be read.
     """
-    job = taken.found.get(key)
+    job = taken.jobs.get(key)
     if job is None:
         return None
-    if job.run is not None:
-        try:
-            job = replace(job, run=session.read(job.run))
-        except NotFoundError:
+    if job.run is not None and job.attempt is not None:
+        job = replace(job, run=read_run(session, job.attempt, job.run))
+        if job.run is None:
             return None
-    content = taken.site.content
-    details = run_details(session, job, environ, entries=LOG_ENTRIES if content.logs else 0)
+    details = run_details(session, job, environ, entries=entries)
     safe = hiding(job.run.spec if job.run else job.desired.spec if job.desired else {})
     cause = details.cause
     return replace(
@@ -222,33 +222,21 @@ def details_of(session: Session, taken: Snapshot, key: Key, environ: Mapping[str
     )
 
 
-def _found(
-    desired: Sequence[DesiredJob], runs: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
-) -> dict[Key, FoundJob]:
+def _jobs(state: TargetState) -> dict[Key, NamedJob]:
     """Return all jobs by the keys of their rows."""
-    by_name = {job.manifest.base_name: job for job in desired}
-    found = {(job.job_name, ""): FoundJob(desired=job, place=place_of(job, None, "")) for job in desired}
-    for base, attempts in attempts_by_base(desired, runs, claims).items():
-        job = by_name.get(base)
-        for attempt in attempts:
-            found |= _of_attempt(attempt, attempts, job)
-    return found
+    return {key: job for name in state.names.values() for key, job in _of_name(name)}
 
 
-def _of_attempt(
-    attempt: Attempt, attempts: Sequence[Attempt], job: DesiredJob | None
-) -> Iterator[tuple[Key, FoundJob]]:
-    place = place_of(job, attempt, attempt.claim.path if attempt.claim else "")
-    unsettled = tuple(
-        other.claim
-        for other in attempts
-        if other is not attempt and other.claim and other.claim.state is not ClaimState.BOUND
-    )
-    for run in filter(None, (attempt.run, *attempt.others, *attempt.strangers)):
-        yield (run.job_name, run.resource), FoundJob(attempt, run, job, place, unsettled)
-    if attempt.run is None and attempt.claim:
-        key = attempt.claim.job_name, attempt.claim.resource
-        yield key, FoundJob(attempt, None, job, place, unsettled)
+def _of_name(name: NameState) -> Iterator[tuple[Key, NamedJob]]:
+    if name.desired:
+        yield (name.desired.job_name, ""), NamedJob(name)
+    for attempt in name.attempts:
+        path = attempt.claim.path if attempt.claim else ""
+        for run in filter(None, (attempt.run, *attempt.others, *attempt.strangers)):
+            yield (run.job_name, run.resource), NamedJob(name, attempt, run, path=path)
+        if attempt.run is None and attempt.claim:
+            key = attempt.claim.job_name, attempt.claim.resource
+            yield key, NamedJob(name, attempt, path=path)
 
 
 def _commits(root: Path, environ: Mapping[str, str], shas: Iterable[str]) -> dict[str, CommitInfo]:

@@ -1,22 +1,16 @@
-"""Attempts at each content: the claim, and the service's runs."""
+"""An attempt at a content: its claim, and the service's runs of it."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from reconciler.model.cause import is_set_up
 from reconciler.model.claim import Claim, ClaimId, ClaimState, is_by_apply
-from reconciler.model.claimed_run import age, kept, made
-from reconciler.model.job import KEY, ActualJob, State, attempt_of
+from reconciler.model.job import ActualJob, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
-
-_PROGRESS = {state: place for place, state in enumerate(sorted(State, key=lambda state: state.ended))}
-"""The states in the order in which a job can take them: it ends once, cancelled or not."""
 
 _JOB_NAME = re.compile(r"(?P<base>.+)_[0-9a-f]{16}(?:_[0-9]+)?")
 
@@ -103,61 +97,3 @@ def base_of(name: str) -> str:
 def keys_of(job: DesiredJob) -> tuple[str, ...]:
     """Return the keys of a job's claims and runs: its own, then those of older versions of the hash."""
     return job.keys or tuple(label_of(identity) for identity in (job.identity, *job.earlier))
-
-
-def attempts_by_base(
-    desired: Iterable[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
-) -> dict[str, list[Attempt]]:
-    """Return every attempt with a claim or a run, by base name with '-' as '_', in a fixed order.
-
-    Leave out runs of another kind than their content's: a tuning job's trials are custom jobs, and may have
-    its labels.
-    """
-    kinds = {id.key: (claim.api_version, claim.kind) for id, claim in claims.items()}
-    bases = {id.key: claim.base_name.replace("-", "_") for id, claim in claims.items()}
-    for job in desired:
-        for key in keys_of(job):
-            kinds[key] = job.manifest.api_version, job.manifest.kind
-            bases[key] = job.manifest.base_name
-    by_base = defaultdict(list)
-    for attempt in _attempts(actual, claims, kinds):
-        base = bases.get(attempt.id.key) or base_of(attempt.name)
-        by_base[base].append(attempt)
-    return dict(by_base)
-
-
-def _attempts(
-    actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim], kinds: Mapping[str, tuple[str, str]]
-) -> list[Attempt]:
-    bound = {claim.resource: id for id, claim in claims.items() if claim.resource}
-    runs = defaultdict(list)
-    for run in _once(actual):
-        # The claim's name for a run counts more than labels, which can be edited outside.
-        id = bound.get(run.resource) or _id_of(run)
-        if kinds.get(id.key) in (None, (run.api_version, run.kind)):
-            runs[id].append(run)
-    return [_attempt(id, claims.get(id), runs[id]) for id in sorted({*runs, *claims})]
-
-
-def _once(runs: Iterable[ActualJob]) -> Iterable[ActualJob]:
-    # Overlapping pages may list a job twice: the later state counts.
-    once: dict[str, ActualJob] = {}
-    for run in runs:
-        other = once.setdefault(run.resource, run)
-        if _PROGRESS[run.state] >= _PROGRESS[other.state]:
-            once[run.resource] = run
-    return once.values()
-
-
-def _id_of(run: ActualJob) -> ClaimId:
-    # A run without the label of a content is a content of its own.
-    return ClaimId(run.labels.get(KEY) or run.resource, attempt_of(run))
-
-
-def _attempt(id: ClaimId, claim: Claim | None, runs: Sequence[ActualJob]) -> Attempt:
-    runs = sorted(runs, key=age) if len(runs) > 1 else runs
-    run = kept(claim, runs)
-    # Without a claim, no request is recorded that could tell a stranger from an own run.
-    strangers = tuple(other for other in runs if claim and not made(claim, other))
-    others = tuple(other for other in runs if other is not run and other not in strangers)
-    return Attempt(id, claim, run, others, strangers)

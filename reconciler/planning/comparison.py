@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.manifests.secrets import value_at, without_secrets
-from reconciler.model.claim import Claim, ClaimId, rerun_digest
-from reconciler.model.claimed_run import age
+from reconciler.model.claim import Claim, rerun_digest
 from reconciler.model.diff import FieldChange, diff, is_filled, is_left_out, is_spelling, shifted
 from reconciler.model.job import CODE, COMMIT, KEY, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Change, DesiredJob
-from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.planning.state import NameState, TargetState
 
 CODE_POINTER = "/package"
 _ATTEMPT = re.compile(r"(?<=_[0-9a-f]{16})_[0-9]+\Z")
@@ -38,16 +37,11 @@ class Difference(Struct, frozen=True):
     commit: str = ""
 
 
-def compared(job: DesiredJob, before: Sequence[Attempt]) -> Difference:
-    """Return the differences from the previous run.
-
-    Args:
-        job: The desired job.
-        before: The attempts at other contents of its base name.
-    """
-    last = _newest(before)
+def compared(job: DesiredJob, name: NameState) -> Difference:
+    """Return the differences of a desired job from the previous run under its base name."""
+    last = name.predecessor
     if last is None or last.run is None:
-        return Difference("changed" if before else "new", is_new=True)
+        return Difference("changed" if name.others else "new", is_new=True)
     fields = _fields(last.run, job)
     of_spec = [field for field in fields if field.pointer != CODE_POINTER]
     count = len(of_spec) - shifted(last.run.spec, job.spec, of_spec)
@@ -62,28 +56,11 @@ def code_changed(change: Change) -> bool:
     return change.code_changed or any(field.pointer == CODE_POINTER for field in change.fields)
 
 
-def predecessors(
-    desired: Sequence[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
-) -> list[ActualJob]:
+def predecessors(state: TargetState) -> list[ActualJob]:
     """Return the runs that a plan compares with: the newest of each base name with new content."""
-    # Content with a claim was submitted before: its change needs no comparison.
-    claimed = {id.key for id in claims}
-    new = [job for job in desired if claimed.isdisjoint(keys_of(job))]
-    if not new:
-        return []
-    by_base = attempts_by_base(desired, actual, claims)
-    found = []
-    for job in new:
-        of_base = by_base.get(job.manifest.base_name, [])
-        last = None if any(attempt.id.key in keys_of(job) for attempt in of_base) else _newest(of_base)
-        if last and last.run:
-            found.append(last.run)
-    return found
-
-
-def _newest(attempts: Iterable[Attempt]) -> Attempt | None:
-    ran = [(age(attempt.run), attempt) for attempt in attempts if attempt.run]
-    return max(ran, key=lambda pair: pair[0])[1] if ran else None
+    # Content with a claim or a run was submitted before: its change needs no comparison.
+    last = (name.predecessor for _, name in state.of_desired if not name.wanted)
+    return [attempt.run for attempt in last if attempt and attempt.run]
 
 
 def _fields(before: ActualJob, job: DesiredJob) -> tuple[FieldChange, ...]:

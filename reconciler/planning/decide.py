@@ -28,6 +28,7 @@ from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Target, T
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
+from reconciler.planning.state import NameState
 
 TRIES = 3
 """Tries of one set-up that follow each other without a person."""
@@ -44,7 +45,7 @@ _TOO_OFTEN = "stopped and wanted again three times: another apply wants other co
 def decide(
     target: Target,
     job: DesiredJob,
-    of_base: Sequence[Attempt],
+    name: NameState,
     doubtful: Sequence[ActualJob] = (),
     occasion: Trigger = _AUTOMATIC,
 ) -> Change:
@@ -53,11 +54,11 @@ def decide(
     Args:
         target: The job's target.
         job: The desired job.
-        of_base: All attempts of its base name, at its own and at other contents.
+        name: What exists under its base name.
         doubtful: Live runs of any content that may be the environment's own, from `Observed.doubtful`.
         occasion: What decides about another try of a failed set-up.
     """
-    return _Decision(target, job, of_base, doubtful, occasion).change()
+    return _Decision(target, job, name, doubtful, occasion).change()
 
 
 class _Decision:
@@ -67,7 +68,7 @@ class _Decision:
         self,
         target: Target,
         job: DesiredJob,
-        of_base: Sequence[Attempt],
+        name: NameState,
         doubtful: Sequence[ActualJob],
         occasion: Trigger,
     ) -> None:
@@ -77,11 +78,10 @@ class _Decision:
         self._target = target
         self._job = job
         self._identities = dict(zip(keys, (job.identity, *job.earlier), strict=True))
-        # The newest version of the hash comes last: of equal attempts, the last one counts.
-        mine = (attempt for attempt in of_base if attempt.id.key in keys)
-        self._told = sorted(mine, key=lambda attempt: -keys.index(attempt.id.key))
-        self._mine = [attempt for attempt in self._told if _is_credible(attempt, self._told)]
-        self._rest = [attempt for attempt in of_base if attempt.id.key not in keys]
+        self._state = name
+        self._attempts = name.wanted
+        self._mine = [attempt for attempt in self._attempts if _is_credible(attempt, self._attempts)]
+        self._rest = name.others
         # On Google's services every failed job counts as an attempt.
         unstarted = [one for one in self._mine if target.engine == "local" and one.set_up_failed]
         stopped = [one for one in self._mine if one.stopped]
@@ -115,9 +115,9 @@ class _Decision:
         key = label_of(self._job.identity)
         if beside := self._beside():
             return self._blocked(key, 1, _of_stranger(beside), beside)
-        found = compared(self._job, self._rest)
-        change = self._submission(key, 1, found.reason, fields=found.fields)
-        return replace(change, is_new=found.is_new, earlier_commit=found.commit)
+        difference = compared(self._job, self._state)
+        change = self._submission(key, 1, difference.reason, fields=difference.fields)
+        return replace(change, is_new=difference.is_new, earlier_commit=difference.commit)
 
     def _after_stop(self, last: Attempt) -> Change:
         """Return the change of a content whose last job apply has cancelled."""
@@ -202,7 +202,7 @@ class _Decision:
     def _beside(self) -> ActualJob | None:
         """Return a run without a recorded request that may do the same work as a submission."""
         # The run of a credible attempt has failed by now, and doesn't count.
-        runs = (run for attempt in self._told for run in (*attempt.strangers, attempt.run))
+        runs = (run for attempt in self._attempts for run in (*attempt.strangers, attempt.run))
         return next((run for run in runs if run and _counts(run)), None)
 
     def _open(self, attempt: Attempt) -> Change:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
 from reconciler.model.canonical import canonical_json
-from reconciler.model.claim import Claim, ClaimId
-from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Plan, Target, Trigger
-from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.planning.attempts import keys_of
 from reconciler.planning.decide import decide
 from reconciler.planning.drift import (
     Finding,
@@ -22,60 +20,46 @@ from reconciler.planning.drift import (
     orphaned_runs,
     superseded_runs,
 )
+from reconciler.planning.state import NameState, TargetState
 
 BodyOf = Callable[[DesiredJob], JsonObject]
 
 
 def make_plan(
     target: Target,
-    desired: Sequence[DesiredJob],
-    actual: Iterable[ActualJob],
-    claims: Mapping[ClaimId, Claim],
+    state: TargetState,
     body_of: BodyOf,
     *,
     whole: bool = True,
-    source: str | None = None,
-    doubtful: Sequence[ActualJob] = (),
     occasion: Trigger | None = None,
 ) -> Plan:
     """Return the plan: the changes that apply makes, and the drift that it reports.
 
     Args:
         target: The plan's target.
-        desired: The desired jobs, with unique base names.
-        actual: The runs that were listed as this repository's, in any order.
-        claims: Every claim of this repository in the target.
+        state: The desired jobs, the claims and the runs. Runs of other repositories are reported, and the
+            content of doubtful runs is not submitted while they run.
         body_of: The request body of a desired job, for the digest; the same for every attempt.
-        whole: True if `desired` has all jobs of the repository; only then a run can be orphaned.
-        source: The repository's id: runs with another id are reported, but otherwise left out; None if all
-            runs are its own.
-        doubtful: Live runs that may be the environment's own, from `Observed.doubtful`: their content is not
-            submitted while they run.
+        whole: True if the state has all jobs of the repository; only then a run can be orphaned.
         occasion: What decides about another try of a failed set-up; None if no person started the command.
     """
-    own, foreign = by_owner(actual, claims, source)
-    by_base = attempts_by_base(desired, own, claims)
     changes: list[Change] = []
     findings: list[Finding] = []
-    for job in desired:
-        of_base = by_base.pop(job.manifest.base_name, [])
-        change = decide(target, job, of_base, doubtful, occasion or Trigger())
+    for job, name in state.of_desired:
+        change = decide(target, job, name, state.doubtful, occasion or Trigger())
         changes.append(change)
-        findings += _of_wanted(job, of_base, change)
-        findings += ((found, None) for found in foreign_runs(job, foreign))
+        findings += _of_wanted(job, name, change)
+        findings += ((finding, None) for finding in foreign_runs(job, state.foreign))
     # With only some paths selected, a base name without a manifest may be on another path.
     if whole:
-        findings += _of_unwanted(by_base, any_wanted=bool(desired))
-    # A claim's run may have another source label by now: then it belongs to another repository. An adopted
-    # run has none.
-    changes += (
-        cancel
-        for _, cancel in findings
-        if cancel and cancel.actual and source in (None, cancel.actual.labels.get(SOURCE, source))
-    )
+        any_wanted = bool(changes)
+        unwanted = (name for name in state.names.values() if name.desired is None)
+        findings += (finding for name in unwanted for finding in _of_unwanted(name, any_wanted=any_wanted))
+    # A claim's run may have another source label by now: then it belongs to another repository.
+    changes += (cancel for _, cancel in findings if cancel and cancel.actual and state.owns(cancel.actual))
     ordered = tuple(sorted(changes, key=_order))
-    told = tuple(sorted(found for found, _ in findings))
-    return Plan(target, ordered, told, _digest(target, ordered, body_of), whole)
+    drift = tuple(sorted(finding for finding, _ in findings))
+    return Plan(target, ordered, drift, _digest(target, ordered, body_of), whole)
 
 
 def with_blocked(plan: Plan, reasons: Mapping[str, str]) -> Plan:
@@ -101,23 +85,9 @@ def with_blocked(plan: Plan, reasons: Mapping[str, str]) -> Plan:
     return replace(plan, changes=tuple(changes))
 
 
-def by_owner(
-    runs: Iterable[ActualJob], claims: Mapping[ClaimId, Claim], source: str | None
-) -> tuple[list[ActualJob], list[ActualJob]]:
-    """Split runs into the repository's own and those of others; the arguments are those of `make_plan`."""
-    bound = {claim.resource for claim in claims.values()}
-    own: list[ActualJob] = []
-    foreign: list[ActualJob] = []
-    for run in runs:
-        # A claim's job stays the repository's own without its label: labels can be edited outside.
-        is_own = source is None or run.labels.get(SOURCE) == source or run.resource in bound
-        (own if is_own else foreign).append(run)
-    return own, foreign
-
-
-def _of_wanted(job: DesiredJob, of_base: Iterable[Attempt], change: Change) -> Iterator[Finding]:
+def _of_wanted(job: DesiredJob, name: NameState, change: Change) -> Iterator[Finding]:
     keys = keys_of(job)
-    for attempt in of_base:
+    for attempt in name.attempts:
         yield from duplicate_runs(attempt, job.manifest.name, any_wanted=True)
         if attempt.id.key in keys:
             yield from ((found, None) for found in drift_of_desired(job, attempt))
@@ -134,12 +104,11 @@ def _replaces(change: Change) -> bool:
     return change.action is not Action.BLOCKED and change.stuck not in (NotDone.SUSPENDED, NotDone.GIVEN_UP)
 
 
-def _of_unwanted(by_base: Mapping[str, Iterable[Attempt]], *, any_wanted: bool) -> Iterator[Finding]:
-    for base, attempts in by_base.items():
-        for attempt in attempts:
-            name = attempt.claim.base_name if attempt.claim else base
-            yield from duplicate_runs(attempt, name, any_wanted=any_wanted)
-            yield from orphaned_runs(attempt, base, any_wanted=any_wanted)
+def _of_unwanted(name: NameState, *, any_wanted: bool) -> Iterator[Finding]:
+    for attempt in name.attempts:
+        base_name = attempt.claim.base_name if attempt.claim else name.base_name
+        yield from duplicate_runs(attempt, base_name, any_wanted=any_wanted)
+        yield from orphaned_runs(attempt, name.base_name, any_wanted=any_wanted)
 
 
 def _order(change: Change) -> tuple[str, str, str, str]:

@@ -12,6 +12,7 @@ from reconciler.model.naming import NAME_AT_APPLY
 from reconciler.model.plan import Action, Change, DesiredJob, Edit, Plan, Target
 from reconciler.planning.comparison import is_only_named, why_changed
 from reconciler.planning.decide import decide
+from reconciler.planning.state import NameState
 
 HoursOf = Callable[[DesiredJob], float]
 """The most accelerator-hours that one run of a job can use."""
@@ -101,7 +102,7 @@ def _removed(job: DesiredJob, *, whole: bool, is_empty: bool) -> Change:
 
 def _decided(target: Target, job: DesiredJob) -> Change:
     # Without attempts, because a pull request asks no service. The name may be known at apply only.
-    return replace(decide(target, job, []), job_name=job.job_name)
+    return replace(decide(target, job, NameState(job.manifest.base_name, job)), job_name=job.job_name)
 
 
 def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:

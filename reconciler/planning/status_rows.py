@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from reconciler.model.cause import GIVEN_UP, cause_of, held, with_name
-from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.claimed_run import made
 from reconciler.model.job import COMMIT, ActualJob, attempt_of
 from reconciler.model.manifest import Manifest
-from reconciler.model.plan import DesiredJob
-from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.planning.attempts import Attempt
 from reconciler.planning.outcome import Condition, JobStatus
+from reconciler.planning.state import NameState, TargetState
 
 _ATTENTION = {condition: place for place, condition in enumerate(Condition)}
 
 
-def job_statuses(
-    desired: Sequence[DesiredJob], actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim]
-) -> list[JobStatus]:
+def job_statuses(state: TargetState) -> list[JobStatus]:
     """Return all runs, all attempts without a run, and all desired jobs without an attempt.
 
     Sort by base name; then deleted runs, runs by age, and attempts of unknown outcome.
     """
-    rows: list[JobStatus] = []
-    by_base = attempts_by_base(desired, actual, claims)
-    for job in desired:
-        rows += _of_desired(job, by_base.pop(job.manifest.base_name, []))
-    for base, attempts in by_base.items():
-        of_base = [row for attempt in attempts for row in _rows(attempt, base)]
-        newest = max(of_base, key=_order)
-        rows += (replace(row, current=True) if row is newest else row for row in of_base)
-    rows.sort(key=_order)
-    return rows
+    return sorted((row for name in state.names.values() for row in _of_name(name)), key=_order)
 
 
 def is_shown(row: JobStatus, *, whole: bool) -> bool:
@@ -57,16 +46,19 @@ def newest_first(rows: Iterable[JobStatus]) -> list[JobStatus]:
     return sorted(by_name, key=lambda row: row.create_time, reverse=True)
 
 
-def _of_desired(job: DesiredJob, attempts: Sequence[Attempt]) -> Iterator[JobStatus]:
-    """Yield the rows of a desired job's base name."""
-    manifest, keys = job.manifest, keys_of(job)
-    own = sorted((one for one in attempts if one.id.key in keys), key=lambda attempt: attempt.id.attempt)
-    if not own:
-        yield JobStatus(
-            job.job_name, manifest.name, manifest.kind, None, "none", current=True, manifest=manifest
-        )
-    for attempt in attempts:
-        yield from _rows(attempt, manifest.name, manifest, current=attempt in own[-1:])
+def _of_name(name: NameState) -> Iterator[JobStatus]:
+    """Yield the rows of a base name, of which one is current."""
+    if name.desired is None:
+        rows = [row for attempt in name.attempts for row in _rows(attempt, name.base_name)]
+        newest = max(rows, key=_order)
+        yield from (replace(row, current=True) if row is newest else row for row in rows)
+        return
+    manifest, last = name.desired.manifest, name.last_wanted
+    if last is None:
+        job_name = name.desired.job_name
+        yield JobStatus(job_name, manifest.name, manifest.kind, None, "none", current=True, manifest=manifest)
+    for attempt in name.attempts:
+        yield from _rows(attempt, manifest.name, manifest, current=attempt is last)
 
 
 def _rows(

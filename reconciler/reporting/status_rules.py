@@ -18,7 +18,8 @@ from reconciler.model.cause import GIVEN_UP, held_short, with_name
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.plan import Action, Change, Drift, NotDone, Plan
-from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
+from reconciler.planning.attempts import Attempt, keys_of
+from reconciler.planning.state import TargetState
 from reconciler.reporting.github.contexts import Contexts
 from reconciler.reporting.status import (
     STATES,
@@ -31,7 +32,6 @@ from reconciler.reporting.status import (
     update_status,
 )
 from reconciler.reporting.turns import Claimed, turn_of, turns_of
-from reconciler.submission.observe import Observed
 
 MANY = 20
 """Largest number of jobs of a commit with a status per job, unless the settings choose otherwise."""
@@ -52,7 +52,7 @@ class View:
     Attributes:
         contexts: The contexts of the statuses.
         commit: The commit whose jobs are exactly the desired jobs, "" for none.
-        observed: The claims and the runs; a run counts for a job only if a claim is bound to it.
+        state: The claims and the runs; a run counts for a job only if a claim is bound to it.
         plan: The present plan for the desired jobs.
         problems: The reason why this apply didn't submit a job, by base name.
         each: True for a status per job, False for the overall status only, None to decide by their number.
@@ -60,20 +60,15 @@ class View:
 
     contexts: Contexts
     commit: str
-    observed: Observed
+    state: TargetState
     plan: Plan
     problems: Mapping[str, str] = field(default_factory=dict)
     each: bool | None = None
 
-    @cached_property
-    def attempts(self) -> dict[str, list[Attempt]]:
+    @property
+    def attempts(self) -> Mapping[str, Sequence[Attempt]]:
         """All attempts that have a claim or a run, by key."""
-        found = defaultdict(list)
-        desired = [change.desired for change in self.changes.values() if change.desired]
-        for attempts in attempts_by_base(desired, self.observed.runs, self.observed.claims).values():
-            for attempt in attempts:
-                found[attempt.id.key].append(attempt)
-        return found
+        return self.state.by_key
 
     @cached_property
     def changes(self) -> dict[str, Change]:

@@ -21,10 +21,7 @@ from reconciler import cli
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.google.engines import EngineJobs
 from reconciler.manifests import schemas
-from reconciler.model.claim import Claim, ClaimId, ClaimState
-from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.operations import show
-from reconciler.planning.attempts import Attempt
 from reconciler.training_service.state.records import UNFINISHED, JobState
 from tests.support.google_place import google_place
 from tests.support.held_service import HeldService
@@ -449,10 +446,3 @@ def store(service: HeldService, bucket: str, name: str, data: bytes) -> None:
     urllib3.request("POST", f"{service.url}/storage/v1/b?project=p", json={"name": bucket}, headers=headers)
     url = f"{service.url}/upload/storage/v1/b/{bucket}/o?uploadType=media&name={quote(name, safe='')}"
     assert urllib3.request("POST", url, body=data, headers=headers).status == 200
-
-
-def test_base_name_of_an_adopted_job_is_its_manifest_s_and_not_its_own() -> None:
-    id = ClaimId("0" * 64, 1)
-    claim = Claim(id, ClaimState.BOUND, "Nightly run 7", "nightly", AIPLATFORM_V1, "CustomJob", resource="r")
-    found = show.FoundJob(attempt=Attempt(id, claim, None))
-    assert found.base_name == "nightly"

@@ -26,6 +26,7 @@ from reconciler.operations.execute import Applier
 from reconciler.planning import attempts as attempts_of
 from reconciler.planning.outcome import Outcome, Status, SubmitProgress
 from reconciler.planning.planner import make_plan
+from reconciler.planning.state import target_state
 from reconciler.submission import claims_upkeep
 from reconciler.submission.claims_upkeep import record_cancel
 from reconciler.submission.observe import observe
@@ -48,9 +49,8 @@ def applier(outside: Outside, **settings: Any) -> Applier:
 
 def plan_of(outside: Outside, jobs: Iterable[DesiredJob]) -> Plan:
     seen = observe(outside.ports)
-    return make_plan(
-        LOCAL, list(jobs), seen.runs, seen.claims, lambda job: body_of(job, "", {}), source="acme"
-    )
+    state = target_state(list(jobs), seen.runs, seen.claims, source="acme")
+    return make_plan(LOCAL, state, lambda job: body_of(job, "", {}))
 
 
 def apply(outside: Outside, *jobs: DesiredJob, **settings: Any) -> list[Outcome]:

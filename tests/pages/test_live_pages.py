@@ -7,8 +7,9 @@ import re
 import socket
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from email.message import Message
+from functools import partial
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from subprocess import Popen
@@ -20,14 +21,18 @@ import pytest
 
 from reconciler.base.listener.message import Request, Response
 from reconciler.google.embedded import address_of
-from reconciler.google.session import Session
-from reconciler.manifests.settings import Config, Environment
+from reconciler.google.session import Session, open_session
+from reconciler.manifests.settings import Config, Environment, load_config
+from reconciler.operations.load_desired import load_desired
 from reconciler.pages import live
 from reconciler.pages.listener import listening
-from reconciler.pages.live import COOKIE_LASTS, LINK_LASTS, Access, LivePages
+from reconciler.pages.live import COOKIE_LASTS, LINK_LASTS, Access, LiveJobs, LivePages
+from reconciler.pages.site import Pages
+from reconciler.pages.snapshot import LIMIT, snapshot, with_details
+from reconciler.pages.template import PageContent
 from tests.support.in_memory import CONFIG, session_over
 from tests.support.memory_ports import Outside
-from tests.support.repository import Repository
+from tests.support.repository import IMAGE, Repository
 from tests.support.waiting import PATIENCE, until
 
 
@@ -393,3 +398,56 @@ def test_pages_list_ended_runs_once_an_hour(tmp_path: Path, monkeypatch: pytest.
         assert callable(made)
         assert made(page).status == 200
     assert listings == [0.0, 3610.0]
+
+
+TRAINER_WITH_METRICS = """
+import os, sys, urllib.parse, urllib.request
+
+if "--fail" in sys.argv:
+    raise ValueError(os.environ["MODE"])
+bucket, _, path = os.environ["AIP_MODEL_DIR"].removeprefix("gs://").partition("/")
+query = urllib.parse.urlencode({"uploadType": "media", "name": path + "metrics.json"})
+url = f"{os.environ['STORAGE_EMULATOR_HOST']}/upload/storage/v1/b/{bucket}/o?{query}"
+urllib.request.urlopen(urllib.request.Request(url, data=b'{"accuracy": 0.75}', method="POST")).read()
+"""
+WITH_OUTPUT = """
+apiVersion: aiplatform.googleapis.com/v1
+kind: CustomJob
+metadata: {{name: {name}}}
+package: {{path: ../trainer}}
+spec:
+  workerPoolSpecs:
+    - machineSpec: {{machineType: n1-standard-4}}
+      replicaCount: 1
+      pythonPackageSpec:
+        executorImageUri: {image}
+        pythonModule: task
+        args: {args}
+        env: [{{name: MODE, value: only-in-the-spec}}]
+  baseOutputDirectory: {{outputUriPrefix: gs://models/{name}/}}
+"""
+
+
+def test_open_and_report_show_same_pages_of_one_snapshot(repository: Repository) -> None:
+    repository.write("trainer/task.py", TRAINER_WITH_METRICS)
+    for name, args in {"good": "[]", "bad": "[--fail]"}.items():
+        repository.write(f"jobs/{name}.yaml", WITH_OUTPUT.format(name=name, image=IMAGE, args=args))
+    repository.has_jobs = True
+    assert repository.run("apply", "--wait").code == 1
+    repository.job("waiting", reconcile="{suspend: true}")
+
+    config = load_config(repository.root)
+    environment = config.environment(None)
+    with open_session(config, environment, os.environ, start=False) as session:
+        content = PageContent(logs=True, env_values=True)
+        taken = snapshot(session, load_desired(config, environment, []), content, os.environ)
+        written = Pages(with_details(session, taken, os.environ, LIMIT))
+        opened = partial(nullcontext, session)
+        served = Pages(taken.site, LiveJobs(opened, taken, os.environ, {}))
+        assert [*served.paths()] == [*written.paths()]
+        for path in written.paths():
+            assert served.page(path) == written.page(path), path
+        overview = served.page("index.html")
+    assert overview is not None
+    assert "accuracy 0.75" in overview
+    assert "only-in-the-spec" not in overview

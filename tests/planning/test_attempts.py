@@ -7,8 +7,7 @@ import itertools
 import pytest
 
 from reconciler.model.job import State
-from reconciler.planning.attempts import attempts_by_base
-from tests.support.planning import bound_to, claim_on, run_of, wanted
+from tests.support.planning import bound_to, claim_on, run_of, state_of, wanted
 
 JOB = wanted()
 LIVE = (State.QUEUED, State.PREPARING, State.RUNNING, State.CANCELLING)
@@ -18,7 +17,7 @@ def seen(*states: State) -> State:
     """What counts of a job that overlapping pages show in these states."""
     runs = [run_of(JOB, state) for state in states]
     claim = bound_to(JOB, runs[0])
-    ((attempt,),) = attempts_by_base([JOB], runs, {claim.id: claim}).values()
+    (attempt,) = state_of([JOB], runs, [claim]).names["census"].attempts
     assert attempt.run is not None
     return attempt.run.state
 
@@ -39,5 +38,5 @@ def test_the_runs_of_an_attempt_come_oldest_first() -> None:
     runs = [run_of(JOB, State.RUNNING, number=number, mark=f"other{number}") for number in (3, 1, 2)]
     claim = claim_on(JOB)
     for count in (2, 3):
-        ((attempt,),) = attempts_by_base([JOB], runs[:count], {claim.id: claim}).values()
+        (attempt,) = state_of([JOB], runs[:count], [claim]).names["census"].attempts
         assert attempt.strangers == tuple(sorted(runs[:count], key=lambda run: run.create_time))

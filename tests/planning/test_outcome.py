@@ -14,13 +14,13 @@ from reconciler.model.naming import job_name
 from reconciler.model.plan import Action, Change, DesiredJob
 from reconciler.planning.outcome import JobStatus, Outcome, Status, SubmitProgress, failed
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
-from tests.support.planning import PARENT, bound_to, claim_on, run_of, wanted
+from tests.support.planning import PARENT, bound_to, claim_on, run_of, state_of, wanted
 
 JOB = wanted()
 
 
 def statuses(desired: list[DesiredJob], runs: list, claims: list) -> list[JobStatus]:  # type: ignore[type-arg]
-    return job_statuses(desired, runs, {claim.id: claim for claim in claims})
+    return job_statuses(state_of(desired, runs, claims))
 
 
 def test_a_wanted_job_of_which_nothing_is_known_is_told() -> None:

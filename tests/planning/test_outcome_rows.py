@@ -9,7 +9,7 @@ from reconciler.model.job import State
 from reconciler.model.plan import Action, Change
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.planning.status_rows import job_statuses
-from tests.support.planning import bound_to, claim_on, run_of, wanted
+from tests.support.planning import bound_to, claim_on, run_of, state_of, wanted
 
 JOB = wanted()
 
@@ -38,28 +38,28 @@ def test_what_is_not_said_is_nothing() -> None:
 
 
 def test_a_run_without_an_error_tells_none() -> None:
-    (row,) = job_statuses([JOB], [run_of(JOB, State.RUNNING)], {})
+    (row,) = job_statuses(state_of([JOB], [run_of(JOB, State.RUNNING)]))
     assert row.error == ""
 
 
 def test_a_claim_tells_the_error_of_its_run_where_the_service_does_not() -> None:
     run = run_of(JOB, State.RUNNING)
     claim = claim_on(JOB, ClaimState.HELD, error="once refused")
-    (row,) = job_statuses([JOB], [run], {claim.id: claim})
+    (row,) = job_statuses(state_of([JOB], [run], [claim]))
     assert row.error == "once refused"
 
 
 def test_the_reason_of_a_cancel_shows_only_once_the_run_is_cancelled() -> None:
     run = run_of(JOB, State.RUNNING)
     claim = bound_to(JOB, run, error="cancelled by `reconciler cancel`")
-    (live,) = job_statuses([JOB], [run], {claim.id: claim})
-    (gone,) = job_statuses([JOB], [], {claim.id: replace(claim, ended=State.CANCELLED)})
+    (live,) = job_statuses(state_of([JOB], [run], [claim]))
+    (gone,) = job_statuses(state_of([JOB], [], [replace(claim, ended=State.CANCELLED)]))
     assert (live.error, gone.error) == ("", "cancelled by `reconciler cancel`")
 
 
 def test_an_unwanted_attempt_without_a_run_has_the_name_that_its_claim_gives_it() -> None:
     claim = claim_on(wanted("a-b"), ClaimState.PENDING)
-    (row,) = job_statuses([], [], {claim.id: claim})
+    (row,) = job_statuses(state_of([], [], [claim]))
     assert row.base_name == "a-b"
 
 
@@ -69,14 +69,14 @@ def test_a_job_is_at_its_newest_attempt_and_a_second_run_of_that_is_not_the_job(
         first = run_of(JOB, State.FAILED)
         second, beside = (run_of(JOB, State.RUNNING, 2, number=number, identity=older) for number in (2, 3))
         claims = [bound_to(JOB, first), bound_to(JOB, second, attempt=2, identity=older)]
-        rows = job_statuses([job], [first, second, beside], {claim.id: claim for claim in claims})
+        rows = job_statuses(state_of([job], [first, second, beside], claims))
         assert [row.resource for row in rows if row.current] == [second.resource]
 
 
 def test_a_stranger_beside_a_job_that_is_gone_comes_after_it() -> None:
     claim = claim_on(JOB, resource="jobs/9", ended=State.SUCCEEDED)
     stranger = run_of(JOB, State.RUNNING, mark="unknown")
-    rows = job_statuses([JOB], [stranger], {claim.id: claim})
+    rows = job_statuses(state_of([JOB], [stranger], [claim]))
     assert [(row.claim, row.resource) for row in rows] == [("bound", "jobs/9"), ("none", stranger.resource)]
 
 
@@ -90,7 +90,7 @@ def test_runs_of_one_moment_are_by_name_then_by_resource() -> None:
         replace(run_of(first, State.RUNNING, number=2, mark="other"), create_time=moment),
         replace(run_of(second, State.RUNNING, 2, number=4), create_time="2025-01-01T00:00:00Z"),
     ]
-    rows = job_statuses([], runs, {})
+    rows = job_statuses(state_of([], runs))
     assert [row.resource.rpartition("/")[2] for row in rows] == ["4", "2", "3", "1"]
 
 
@@ -98,5 +98,5 @@ def test_a_stranger_of_the_same_moment_has_its_place_by_its_resource() -> None:
     own = run_of(JOB, State.RUNNING, number=2)
     stranger = run_of(JOB, State.RUNNING, number=1, mark="unknown", create_time=own.create_time)
     claim = bound_to(JOB, own)
-    rows = job_statuses([JOB], [own, stranger], {claim.id: claim})
+    rows = job_statuses(state_of([JOB], [own, stranger], [claim]))
     assert [row.resource for row in rows] == [stranger.resource, own.resource]

@@ -31,6 +31,7 @@ from tests.support.planning import (
     only,
     plan,
     run_of,
+    state_of,
     wanted,
 )
 
@@ -408,20 +409,20 @@ def test_predecessors_are_the_newest_runs_of_changed_jobs_only() -> None:
     newer = run_of(wanted("changed", "a"), State.SUCCEEDED, number=2)
     other = run_of(wanted("claimed", "a"), State.SUCCEEDED, number=3)
     runs = [run_of(same, State.SUCCEEDED, number=4), newer, older, other]
-    claims = {claim.id: claim for claim in [claim_on(claimed, PENDING)]}
-    assert predecessors([same, claimed, changed_job, wanted("new")], runs, claims) == [newer]
+    small = state_of([same, claimed, changed_job, wanted("new")], runs, [claim_on(claimed, PENDING)])
+    assert predecessors(small) == [newer]
 
 
 def test_jobs_that_were_all_submitted_before_have_no_predecessors() -> None:
     job = wanted(content="b")
     runs = [run_of(wanted(content="a"), State.SUCCEEDED)]
-    assert predecessors([job], runs, {claim.id: claim for claim in [claim_on(job, PENDING)]}) == []
+    assert predecessors(state_of([job], runs, [claim_on(job, PENDING)])) == []
 
 
 def test_a_job_with_a_run_of_its_own_content_has_no_predecessor_whatever_ran_before() -> None:
     job = wanted(content="b")
     runs = [run_of(wanted(content="a"), State.SUCCEEDED), run_of(job, State.SUCCEEDED, number=2)]
-    assert predecessors([job], runs, {}) == []
+    assert predecessors(state_of([job], runs)) == []
 
 
 @pytest.mark.fault(22)

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
 from reconciler.model.commit_record import WantedJob
-from reconciler.model.job import ActualJob, State
+from reconciler.model.job import State
 from reconciler.model.plan import DesiredJob, Plan
-from reconciler.model.ports import Versioned
 from reconciler.operations.report import LINGERING, PATIENCE, SLOWEST, open_record, report
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import Lineage, PassedOver
@@ -24,10 +23,9 @@ from reconciler.reporting.github.contexts import Contexts
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import FRESH, Failed, GitHubReporter
 from reconciler.reporting.status_rules import View, due_statuses
-from reconciler.submission.observe import Observed
 from tests.support.github_server import GitHubServer, page_of_html, secondary_limit
 from tests.support.memory_ports import Commits, Time
-from tests.support.planning import bound_to, plan, run_of, wanted
+from tests.support.planning import bound_to, plan, run_of, state_of, wanted
 from tests.support.tls import Loopback
 
 JOB, TREES = wanted(), wanted("trees")
@@ -52,9 +50,8 @@ def view(commit: str, *states: tuple[DesiredJob, State], asked: str = "") -> Vie
     """What there is at a commit where jobs stand so."""
     runs = [run_of(job, state, number=n) for n, (job, state) in enumerate(states, 1)]
     claims = [bound_to(job, run, commit=asked or commit) for (job, _), run in zip(states, runs, strict=True)]
-    known = {claim.id: Versioned(claim, 1) for claim in claims}
-    found = plan([job for job, _ in states], runs, claims)
-    return View(Contexts("prod"), commit, Observed(known, tuple(runs)), found)
+    jobs = [job for job, _ in states]
+    return View(Contexts("prod"), commit, state_of(jobs, runs, claims), plan(jobs, runs, claims))
 
 
 def applied(store: Commits, commit: str, *desired: DesiredJob, skipped: tuple[str, ...] = ()) -> None:
@@ -289,9 +286,10 @@ def test_a_second_job_turns_the_commit_red_also_when_all_was_told(
     applied(store, FIRST, JOB)
     good = view(FIRST, (JOB, State.SUCCEEDED))
     close(store, github, good)
-    (run,) = good.observed.runs
-    second: ActualJob = replace(run, resource=f"{run.resource}9", state=State.CANCELLED)
-    twice = dataclasses.replace(good, observed=replace(good.observed, runs=(run, second)))
+    run = run_of(JOB, State.SUCCEEDED)
+    second = replace(run, resource=f"{run.resource}9", state=State.CANCELLED)
+    claim = bound_to(JOB, run, commit=FIRST)
+    twice = dataclasses.replace(good, state=state_of([JOB], [run, second], [claim]))
     tell(store, github, twice)
     for context in ("reconciler", "reconciler/prod/census"):
         assert github.states(FIRST, context) == ["success", "error"]
@@ -318,9 +316,9 @@ def test_a_further_attempt_turns_the_overall_status_of_older_commits(
     for state in (State.RUNNING, State.SUCCEEDED) if seen_between else (State.SUCCEEDED,):
         retried = run_of(JOB, state, 2, number=4)
         everything = [*claims, bound_to(JOB, retried, 2, commit=THIRD)]
-        known = {claim.id: Versioned(claim, 1) for claim in everything}
-        found = plan(more, [*runs, retried], everything)
-        tell(store, github, View(Contexts("prod"), THIRD, Observed(known, (*runs, retried)), found))
+        present = state_of(more, [*runs, retried], everything)
+        planned = plan(more, [*runs, retried], everything)
+        tell(store, github, View(Contexts("prod"), THIRD, present, planned))
     for sha in (FIRST, SECOND, THIRD):
         assert github.states(sha, "reconciler")[-1] == "success"
     assert github.states(FIRST, "reconciler/prod/census")[-1] == "success"

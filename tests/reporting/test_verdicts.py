@@ -20,7 +20,6 @@ from reconciler.model.commit_record import record_of as record_of_json
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Reconcile
 from reconciler.model.plan import DesiredJob, Drift, DriftKind
-from reconciler.model.ports import Versioned
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import newest_of
 from reconciler.reporting.commit_record import record_for
@@ -34,8 +33,7 @@ from reconciler.reporting.status_rules import (
     duplicate_statuses,
     reopened,
 )
-from reconciler.submission.observe import Observed
-from tests.support.planning import bound_to, claim_on, plan, run_of, wanted
+from tests.support.planning import bound_to, claim_on, plan, run_of, state_of, wanted
 
 JOB = wanted(attempts=2)
 ASKED = "a" * 40
@@ -58,9 +56,8 @@ def view_of(
     whole: bool = True,
     each: bool | None = None,
 ) -> View:
-    listed, known = tuple(runs), {claim.id: Versioned(claim, 1) for claim in claims}
-    found = plan(desired, listed, [version.claim for version in known.values()], whole=whole)
-    return View(CONTEXTS, commit, Observed(known, listed), found, problems or {}, each)
+    world = [*desired], [*runs], [*claims]
+    return View(CONTEXTS, commit, state_of(*world), plan(*world, whole=whole), problems or {}, each)
 
 
 def record_of(*jobs: DesiredJob, sha: str = OTHER, number: int = 1, **fields: Any) -> CommitRecord:

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import ReconcilerError, ServiceError
 from reconciler.model.claim import Claim, ClaimId
-from reconciler.model.job import ActualJob, State
+from reconciler.model.job import State
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import job_name
 from reconciler.model.plan import Action, DesiredJob, Plan, Target
 from reconciler.model.ports import Place, Ports, Refused, Unknown, Versioned
 from reconciler.operations.execute import Applier
-from reconciler.operations.plan import wanted_of, with_specs
+from reconciler.operations.plan import comparable_state, wanted_of
 from reconciler.planning.planner import make_plan
 from reconciler.submission.announcements import AnnouncedClaims
 from reconciler.submission.look import FULL_AFTER, Observation, keep_summary, look
@@ -355,16 +355,8 @@ def _as_named_before(job: DesiredJob) -> DesiredJob:
 
 
 def _plan(ports: Ports, jobs: Sequence[DesiredJob], observed: Observed, *, whole: bool) -> Plan:
-    runs: list[ActualJob] = with_specs(ports.jobs, jobs, observed.runs, observed.claims)
-    return make_plan(
-        _TARGET,
-        jobs,
-        runs,
-        observed.claims,
-        lambda job: body_of(job, job.job_name, {}),
-        whole=whole,
-        source=ports.source,
-    )
+    state = comparable_state(ports.jobs, jobs, observed, ports.source)
+    return make_plan(_TARGET, state, lambda job: body_of(job, job.job_name, {}), whole=whole)
 
 
 def _actions(plan: Plan, exempt: set[str]) -> set[tuple[str, str, bool]]:

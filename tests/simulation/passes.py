@@ -19,13 +19,14 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
-from reconciler.operations.plan import wanted_of, with_specs
+from reconciler.operations.plan import comparable_state, wanted_of
 from reconciler.operations.report import open_record, report
 from reconciler.operations.tree import TreeCheck
 from reconciler.planning.limits import check_limits
 from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan
+from reconciler.planning.state import TargetState
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
 from reconciler.reporting.status_rules import View
@@ -118,7 +119,7 @@ class Outside:
             observed = seen.observed
             self._command(process, ports, observed)
             self._adopt(process, ports, seen, commit)
-            plan = self._plan_of(commit, ports, observed, by_hand=by_hand, whole=whole)
+            plan = self._plan_of(self._state(commit, ports, observed), by_hand=by_hand, whole=whole)
             if by_hand:
                 self.world.checker.by_hand(plan, process.name)
             check = TreeCheck(ports.claims, lambda: commit, self.place.engine, process.name, whole=whole)
@@ -232,7 +233,7 @@ class Outside:
         commit = self.repository.head
         ports = still_ports(self.world, self.claims, self.place, self.bounds, self.least_history)
         looks = [look(ports, wanted_of(commit.jobs), full=full).observed for full in (False, True)]
-        short, full = (self._plan_of(commit, ports, observed) for observed in looks)
+        short, full = (self._plan_of(self._state(commit, ports, observed)) for observed in looks)
         return short, full
 
     def _record_keys(self, process: Process) -> frozenset[str]:
@@ -280,18 +281,15 @@ class Outside:
         said = f"as {adopted.claim.job_name}" if adopted.claim else f"not: {adopted.why}"
         self.world.trace(process.name, f"adopted {said}")
 
-    def _plan_of(
-        self, commit: Commit, ports: Ports, observed: Observed, *, by_hand: bool = False, whole: bool = True
-    ) -> Plan:
+    def _state(self, commit: Commit, ports: Ports, observed: Observed) -> TargetState:
+        return comparable_state(ports.jobs, commit.jobs, observed, OURS)
+
+    def _plan_of(self, state: TargetState, *, by_hand: bool = False, whole: bool = True) -> Plan:
         plan = make_plan(
             Target(self.place.environment, self.place.engine, "acme-ml", "us-central1"),
-            commit.jobs,
-            with_specs(ports.jobs, commit.jobs, observed.runs, observed.claims),
-            observed.claims,
+            state,
             lambda job: body_of(job, job.job_name, {}),
             whole=whole,
-            source=OURS,
-            doubtful=observed.doubtful,
             occasion=Trigger(by_hand),
         )
         if self.repairs:
@@ -316,8 +314,8 @@ class Outside:
             for o in outcomes
             if o.change.desired and o.error and o.status is not Status.APPLIED
         }
-        plan = self._plan_of(commit, self._ports(process), observed, whole=whole)
-        view = View(self.place.contexts, sha, observed, plan, problems)
+        state = self._state(commit, self._ports(process), observed)
+        view = View(self.place.contexts, sha, state, self._plan_of(state, whole=whole), problems)
         settings = GitHubSettings(REPOSITORY, API, "token")
         transport = GitHubPort(process, self.world, self.statuses)
         reporter = GitHubReporter(

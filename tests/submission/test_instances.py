@@ -24,7 +24,7 @@ from tests.submission.test_submission import ORDER, settle
 from tests.support.held_service import HeldService
 from tests.support.memory_ports import Outside
 from tests.support.opened import opened
-from tests.support.planning import GOOGLE, bound_to, claim_on, mark_of, only, run_of, wanted
+from tests.support.planning import GOOGLE, bound_to, claim_on, mark_of, only, run_of, state_of, wanted
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -157,7 +157,7 @@ def test_run_that_a_claim_names_stays_own_when_its_instance_label_is_changed(out
 
 
 def plan_beside(*doubtful: ActualJob) -> Plan:
-    return make_plan(GOOGLE, [wanted()], [], {}, lambda job: {}, doubtful=doubtful)
+    return make_plan(GOOGLE, state_of([wanted()], doubtful=doubtful), lambda job: {})
 
 
 def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
@@ -182,7 +182,7 @@ def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
     job, doubtful = wanted(attempts=2), run("")
     failed = run_of(job, State.FAILED, number=2)
     claim = bound_to(job, failed)
-    change = only(make_plan(GOOGLE, [job], [failed], {claim.id: claim}, lambda job: {}, doubtful=[doubtful]))
+    change = only(make_plan(GOOGLE, state_of([job], [failed], [claim], doubtful=[doubtful]), lambda job: {}))
     assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 2, doubtful)
     assert "wait until it has ended, or cancel it, and apply again" in change.reason
 
@@ -193,7 +193,7 @@ def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
 def test_attempt_that_made_no_job_is_blocked_beside_a_doubtful_run(state: ClaimState, action: Action) -> None:
     job = wanted()
     claim = claim_on(job, state)
-    plan = make_plan(GOOGLE, [job], [], {claim.id: claim}, lambda job: {}, doubtful=[run("")])
+    plan = make_plan(GOOGLE, state_of([job], [], [claim], doubtful=[run("")]), lambda job: {})
     assert only(plan).action is action
 
 

@@ -19,6 +19,7 @@ from reconciler.model.ports import Announcement, Ports, Versioned
 from reconciler.operations.execute import Applier
 from reconciler.operations.plan import wanted_of
 from reconciler.planning.planner import make_plan
+from reconciler.planning.state import target_state
 from reconciler.submission.look import FULL_AFTER, Observation, keep_summary, look
 from reconciler.submission.summary import Kept, Preface, Summary, encoded, read_summary
 from tests.simulation.passes import body_of
@@ -38,14 +39,8 @@ def ports_of(outside: Outside) -> Ports:
 
 def plan_of(outside: Outside, seen: Observation, *jobs: DesiredJob) -> Plan:
     observed = seen.observed
-    return make_plan(
-        TARGET,
-        jobs,
-        observed.runs,
-        observed.claims,
-        lambda job: body_of(job, job.job_name, {}),
-        source=outside.ports.source,
-    )
+    state = target_state(jobs, observed.runs, observed.claims, source=outside.ports.source)
+    return make_plan(TARGET, state, lambda job: body_of(job, job.job_name, {}))
 
 
 def applied(outside: Outside, *jobs: DesiredJob, full: bool = False) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from reconciler.model.manifest import AIPLATFORM_V1, JsonObject, Manifest, Recon
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Change, DesiredJob, Plan, Target, Trigger
 from reconciler.planning.planner import make_plan
+from reconciler.planning.state import TargetState, target_state
 
 LOCAL = Target("local", "local", "local", "local")
 GOOGLE = Target("prod", "google", "acme-ml", "us-central1")
@@ -119,10 +120,22 @@ def plan(
     occasion: Trigger | None = None,
 ) -> Plan:
     """The plan of a small world."""
-    known = {claim.id: claim for claim in claims}
     return make_plan(
-        target, list(desired), list(actual), known, _body, whole=whole, source=source, occasion=occasion
+        target, state_of(desired, actual, claims, source=source), _body, whole=whole, occasion=occasion
     )
+
+
+def state_of(
+    desired: Iterable[DesiredJob] = (),
+    actual: Iterable[ActualJob] = (),
+    claims: Iterable[Claim] = (),
+    *,
+    source: str | None = None,
+    doubtful: Sequence[ActualJob] = (),
+) -> TargetState:
+    """The state of a small world."""
+    by_id = {claim.id: claim for claim in claims}
+    return target_state(desired, actual, by_id, source=source, doubtful=doubtful)
 
 
 def _body(job: DesiredJob) -> JsonObject:

@@ -20,7 +20,7 @@ from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.follow_up import FollowUp, follow_up, load_or_report
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import exported
-from reconciler.operations.plan import plan_of, wanted_of
+from reconciler.operations.plan import plan_of, state_of, wanted_of
 from reconciler.operations.report import post_statuses, record_keys, unposted_sentences
 from reconciler.operations.watch.health import Health
 from reconciler.operations.watch.report import PassReporter
@@ -203,7 +203,7 @@ def _clean_commit(checkout: Checkout) -> str | None:
 
 def _held(session: Session, desired: Desired, previous: Pass | None, inputs: PassInputs, reason: str) -> Pass:
     """Return the result of a pass that only posts statuses, as `report` does; `reason` is why."""
-    plan = plan_of(session, desired, inputs.observed)
+    plan = plan_of(session, desired, state_of(session, desired, inputs.observed))
     waits = any(change.action is Action.CANCEL or change.action in SUBMISSIONS for change in plan.changes)
     # What the tree lacks at this moment wasn't removed, and it is no commit's.
     after = _post(session, replaced(desired, whole=False), inputs.observed, "")
