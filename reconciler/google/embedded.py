@@ -36,7 +36,8 @@ from reconciler.base.http import (
 from reconciler.base.http.destination import ThisMachine
 from reconciler.base.listener.message import Request
 from reconciler.base.state_dir import prepare_home
-from reconciler.google.client import API_VERSIONS, Endpoint, api_error
+from reconciler.google.client import API_VERSIONS, Endpoint
+from reconciler.google.responses import api_error
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.manifest import JsonObject
 from reconciler.training_service.address import (

@@ -14,8 +14,9 @@ from typing import assert_never
 from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.sanitize import is_on_runner
 from reconciler.base.state_dir import home_of
-from reconciler.google.claim_store import PREFIX, ObjectClaims, ObjectCommits
+from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import Connection
+from reconciler.google.commit_store import ObjectCommits
 from reconciler.google.credentials import (
     LOCAL_SUBMITTER,
     DefaultCredentials,
