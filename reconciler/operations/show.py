@@ -24,9 +24,9 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import same_word, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError, ServiceError, UsageError
 from reconciler.base.git_command import SHA, Git
-from reconciler.google.client import numbers_of
 from reconciler.google.job_log import JobLog
 from reconciler.google.object_store import ObjectStore, StoredObject
+from reconciler.google.responses import numbers_of
 from reconciler.google.session import Session
 from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.cause import cause_of

@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from reconciler.base.listener.message import Request, Response
-from reconciler.google.embedded import address_of
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
 from reconciler.pages import live
 from reconciler.pages.listener import listening
 from reconciler.pages.live import COOKIE_LASTS, LINK_LASTS, Access, LivePages
+from reconciler.training_service.client import locate
 from tests.support.in_memory import CONFIG, session_over
 from tests.support.memory_ports import Outside
 from tests.support.repository import Repository
@@ -251,17 +251,17 @@ def test_a_cookie_changes_nothing_and_opens_nothing_else(repository: Repository)
     repository.hold.touch()
     repository.job()
     assert repository.run("apply").code == 0
-    address = address_of(repository.home)
+    address = locate(repository.home)
     assert address
     with opened(repository) as browser:
         browser.enter()
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
             assert browser.get("/index.html", method).status == 405
-        service = Browser(address[0])
+        service = Browser(address.url)
         for path in ("/v1/projects/local/locations/local/customJobs", "/storage/v1/b", "/_service/images"):
             assert service.ask(path, Cookie=browser.cookie).status in (401, 403)
         # The service's own token is in no page.
-        assert address[1] not in browser.text("/index.html")
+        assert address.token not in browser.text("/index.html")
     repository.hold.unlink()
 
 
