@@ -14,7 +14,7 @@ import pytest
 from uv import find_uv_bin
 
 from reconciler.base.errors import InvalidError
-from reconciler.google import embedded
+from reconciler.training_service import client
 from tests.support.github_server import WRITE, GitHubServer
 from tests.support.google_place import HURRIED, google_place
 from tests.support.held_service import HeldService
@@ -202,11 +202,11 @@ def test_the_line_is_for_the_program_and_the_source_of_the_installation(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(sys, "executable", "/the python")
-    monkeypatch.setattr(embedded, "_EXTRA", (*embedded._EXTRA, "a_missing_package"))
+    monkeypatch.setattr(client, "_EXTRA", (*client._EXTRA, "a_missing_package"))
     with pytest.raises(InvalidError) as raised:
-        embedded.check_installed()
+        client.check_installed()
     assert raised.value.hint == f"install it: {line}"
 
 
 def test_nothing_is_asked_for_where_the_extra_is_installed() -> None:
-    embedded.check_installed()
+    client.check_installed()

@@ -1,4 +1,8 @@
-"""Command line: the only package that prints and chooses exit codes."""
+"""Command line: the only package, besides the training service, that prints and chooses exit codes.
+
+For people in a terminal and for workflows. Each command has a file of its name, with its flags and its `run`,
+which calls an operation and prints the result. Begin at `run` below, then at `arguments.COMMANDS`.
+"""
 
 from __future__ import annotations
 

@@ -14,11 +14,7 @@ from reconciler.base.errors import ExitCode, ServiceError, UsageError
 from reconciler.base.safe_files import opened_folder, replace_file
 from reconciler.base.state_dir import home_of
 from reconciler.cli.context import Context, context_of
-from reconciler.google.embedded import (
-    NEVER,
-    address_of,
-    clients_of,
-)
+from reconciler.training_service.client import client_settings, locate
 
 EXAMPLES = 'eval "$(reconciler env)"'
 
@@ -112,21 +108,21 @@ def clients(context: Context) -> tuple[Client, dict[str, dict[str, str]], Path]:
         raise UsageError(text, hint="choose an environment that has `engine: local` with --env")
     home = home_of(context.config.root, os.environ)
     with context.session(start=True):
-        address = address_of(home)
+        address = locate(home)
     if address is None:
         raise ServiceError("the embedded service has just stopped", hint="try again")
-    client = Client(*address, environment.project, environment.location)
+    client = Client(address.url, address.token, environment.project, environment.location)
     return client, _variables(client, home), home
 
 
 def _variables(client: Client, home: Path) -> dict[str, dict[str, str]]:
     """Write the files with credentials that clients read; return the variables of each group of clients."""
     url, project = client.url, client.project
-    needs = clients_of(url, client.token, client.location)
+    settings = client_settings(url, client.token, client.location)
     with opened_folder(home) as folder:
-        replace_file(_CREDENTIALS, json.dumps(needs.credentials).encode(), folder)
+        replace_file(_CREDENTIALS, json.dumps(settings.credentials).encode(), folder)
         replace_file(_TOKEN, client.token.encode(), folder)
-    token = {"access_token": client.token, "token_type": "Bearer", "expiry": NEVER}
+    token = {"access_token": client.token, "token_type": "Bearer", "expiry": settings.credentials["expiry"]}
     override = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
     return {
         "The embedded training service": {"RECONCILER_URL": url, "RECONCILER_TOKEN": client.token},
@@ -134,7 +130,7 @@ def _variables(client: Client, home: Path) -> dict[str, dict[str, str]]:
             "GOOGLE_APPLICATION_CREDENTIALS": str(home / _CREDENTIALS),
             "GOOGLE_CLOUD_PROJECT": project,
             "GOOGLE_CLOUD_DISABLE_GRPC": "true",
-            **needs.variables,
+            **settings.variables,
         },
         "gcloud": {
             "CLOUDSDK_CORE_PROJECT": project,
@@ -173,6 +169,6 @@ def _json(client: Client, groups: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def _python(client: Client, groups: Mapping[str, Mapping[str, str]]) -> str:
-    region = clients_of(client.url, client.token, client.location).region
+    region = client_settings(client.url, client.token, client.location).region
     settings = {name: repr(value) for name, value in {**client._asdict(), "region": region}.items()}
     return _PYTHON.format(**settings, variables=json.dumps(flat(groups), indent=4)).rstrip()

@@ -12,7 +12,7 @@ from pathlib import Path
 from reconciler.base.errors import UsageError
 from reconciler.cli.context import context_of
 from reconciler.cli.env import clients, flat
-from reconciler.google.embedded import led_to_service
+from reconciler.training_service.client import redirect_program
 
 EXAMPLES = "reconciler run -- python submit.py"
 
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     client, groups, home = clients(context_of(arguments))
     with (
         tempfile.TemporaryDirectory(prefix="reconciler-") as folder,
-        led_to_service(home, client.url, client.token, Path(folder)) as variables,
+        redirect_program(home, client.url, client.token, Path(folder)) as variables,
     ):
         return _run(arguments.words, {**os.environ, **flat(groups), **variables})
 

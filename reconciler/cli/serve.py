@@ -10,12 +10,8 @@ from reconciler.base.errors import ExitCode
 from reconciler.base.state_dir import home_of, prepare_home
 from reconciler.cli.flag_types import port
 from reconciler.cli.open import serve_pages
-from reconciler.google.embedded import (
-    EmbeddedService,
-    check_installed,
-    service_command,
-)
 from reconciler.manifests.settings import find_root
+from reconciler.training_service.client import EmbeddedService, check_installed, service_command
 
 EXAMPLES = "reconciler serve"
 

@@ -16,7 +16,6 @@ from reconciler.base.state_dir import OLD_HOME, HomeError, home_of, location_of,
 from reconciler.cli.events import events
 from reconciler.cli.flag_types import seconds, settling
 from reconciler.cli.open import ELSEWHERE
-from reconciler.google.embedded import check_installed
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.operations.watch.health import Health
 from reconciler.operations.watch.loop import Loop
@@ -29,6 +28,7 @@ from reconciler.operations.watch.wakeups import LONGEST_BACKOFF, Wakes
 from reconciler.pages.listener import address_of, listening
 from reconciler.pages.live import LivePages
 from reconciler.reporting.github.settings import DEFAULT_API_URL
+from reconciler.training_service.client import check_installed
 
 EXAMPLES = "reconciler watch --listen 127.0.0.1:9464"
 

@@ -7,8 +7,8 @@ from functools import partial
 
 from reconciler.base.errors import ReconcilerError, ServiceError
 from reconciler.convert.importing.live_job import LiveJob, live_job
-from reconciler.google.client import ApiError, parts_of, text_of
 from reconciler.google.engines import ENGINES
+from reconciler.google.responses import ApiError, parts_of, text_of
 from reconciler.google.session import Session
 from reconciler.google.staging import staged_uri
 from reconciler.model.claim import ClaimId, ClaimState

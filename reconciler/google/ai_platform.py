@@ -13,16 +13,14 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from reconciler.base.http import HttpResponse
-from reconciler.google.client import (
+from reconciler.google.client import Connection, execute, filter_of, object_of, with_headers
+from reconciler.google.listing import RecordPages, ResourcePages, listing
+from reconciler.google.responses import (
     DEFAULT_TIMEOUT,
-    Connection,
     about,
     count_of,
-    execute,
-    filter_of,
     hours,
     numbers_of,
-    object_of,
     part_of,
     parts_of,
     text_of,
@@ -30,9 +28,7 @@ from reconciler.google.client import (
     typed_record,
     unknown,
     values_of,
-    with_headers,
 )
-from reconciler.google.listing import RecordPages, ResourcePages, listing
 from reconciler.google.staging import without_staged
 from reconciler.manifests import schemas
 from reconciler.manifests.known_values import accelerators_of

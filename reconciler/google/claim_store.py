@@ -1,4 +1,4 @@
-"""Claims and commit records in Cloud Storage, each an object that is written only by its generation.
+"""Claims in Cloud Storage, each an object that is written only by its generation.
 
     reconciler/claims/SOURCE/genesis                               marks a prepared store
     reconciler/claims/SOURCE/PROJECT/LOCATION/KEY/ATTEMPT          one claim
@@ -8,10 +8,6 @@ environment with the same project and location:
 
     reconciler/claims/SOURCE/_instances/INSTANCE/_genesis/PROJECT/LOCATION
     reconciler/claims/SOURCE/_instances/INSTANCE/PROJECT/LOCATION/KEY/ATTEMPT
-
-Commit records are next to the claims, under the same permissions:
-
-    reconciler/claims/SOURCE/_commits/PROJECT/LOCATION/ENVIRONMENT/SHA
 
 The summary of ended runs is beside them:
 
@@ -23,7 +19,8 @@ So is the record of the tree that was applied last, of which `reconciler.model.a
     reconciler/claims/SOURCE/_applied/PROJECT/LOCATION
     reconciler/claims/SOURCE/_instances/INSTANCE/_applied/PROJECT/LOCATION
 
-Project ids contain no "_", so that no other claim's name begins like these.
+Project ids contain no "_", so that no claim's name begins like these, nor like the commit records of
+`commit_store.py`, which are in the same folder.
 
 A claim is read from the entry `claim` (or `genesis`) of the object's custom metadata, so that a listing
 contains all claims. The object's content is the same JSON, for people and for copies without metadata.
@@ -41,11 +38,11 @@ import msgspec
 
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
-from reconciler.google.client import ApiError, Connection, NotFoundAtServiceError
+from reconciler.google.client import Connection
 from reconciler.google.object_store import ObjectStore, StoredObject, answered_at
+from reconciler.google.responses import ApiError, NotFoundAtServiceError
 from reconciler.model.applied_tree import AppliedTree, tree_json, tree_of
 from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
-from reconciler.model.commit_record import CommitRecord, record_json, record_of
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import (
     ClaimRead,
@@ -53,7 +50,6 @@ from reconciler.model.ports import (
     StoredSummary,
     StoredTree,
     Versioned,
-    VersionedRecord,
 )
 
 PREFIX = "reconciler/claims/"
@@ -384,89 +380,3 @@ def _read_leniently(text: str) -> Any:
         return json.loads(text)
     except RecursionError:
         return None
-
-
-class ObjectCommits:
-    """Implementation of the port `CommitStore` by a bucket, for a repository in an environment.
-
-    Args:
-        bucket: Without `gs://`.
-        source: The repository's id.
-    """
-
-    def __init__(
-        self,
-        connection: Connection,
-        bucket: str,
-        source: str,
-        project: str,
-        location: str,
-        environment: str,
-    ) -> None:
-        # 404: without a bucket there are no records to replace, and statuses are posted without records too.
-        self._store = ObjectStore(connection, bucket, "name,generation", not_done=(404, 412))
-        self._bucket = bucket
-        self._known: dict[str, VersionedRecord] = {}
-        self._prefix = f"{PREFIX}{source}/_commits/{project}/{location}/{environment}/"
-
-    def all(self) -> Mapping[str, VersionedRecord]:
-        """Return the records by commit; raise ServiceError for an unreadable record."""
-        with self._explained():
-            try:
-                found = [self._read(item) for item in self._store.list_objects(self._prefix)]
-            except NotFoundAtServiceError:
-                return {}
-        return {versioned.record.sha: versioned for versioned in found if versioned}
-
-    def write(self, record: CommitRecord, generation: int) -> bool:
-        """Replace the record of this generation, 0 for none; return False if the store has another one."""
-        content = json.dumps(record_json(record)).encode()
-        with self._explained():
-            return self._store.write(self._prefix + record.sha, content, generation) is not None
-
-    def remove(self, sha: str, generation: int) -> None:
-        """Remove the record of this generation; do nothing if the store has another generation."""
-        with self._explained():
-            self._store.delete(self._prefix + sha, generation)
-
-    def now(self) -> datetime:
-        """Return the store's time in whole seconds."""
-        with self._explained():
-            return answered_at(self._store.find(self._prefix)[1])
-
-    def _read(self, item: StoredObject) -> VersionedRecord | None:
-        name, generation = item.name, item.generation
-        known = self._known.get(name)
-        if known and str(known.generation) == generation:
-            return known
-        try:
-            content = self._store.read(item)
-        except NotFoundAtServiceError:
-            # Changed since it was listed: the process that changed it posts the statuses.
-            return None
-        try:
-            record = record_of(json.loads(content))
-            if self._prefix + record.sha != name:
-                raise ValueError(f"it is the record of {record.sha}")
-            self._known[name] = VersionedRecord(record, int(generation))
-            return self._known[name]
-        except (ValueError, RecursionError) as error:
-            raise ServiceError(
-                f"gs://{self._bucket}/{name} can't be read: {error}",
-                hint="update the reconciler if a newer version wrote it, else delete it: only statuses of "
-                "that commit are lost",
-            ) from None
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Add the bucket and a remedy to every failure."""
-        try:
-            yield
-        except NotFoundAtServiceError:
-            raise
-        except ApiError as error:
-            raise ServiceError(
-                f"the statuses still to be posted can't be read or written in gs://{self._bucket}: "
-                f"{error.message}",
-                hint=error.hint or "the next pass posts what is missing",
-            ) from None

@@ -28,14 +28,8 @@ from reconciler.base.http import (
 )
 from reconciler.base.http.destination import Destination
 from reconciler.base.sanitize import one_line, without_credentials
-from reconciler.google.client import (
-    API_VERSIONS,
-    ApiError,
-    Connection,
-    Endpoint,
-    execute,
-    text_of,
-)
+from reconciler.google.client import API_VERSIONS, Connection, Endpoint, execute
+from reconciler.google.responses import ApiError, text_of
 from reconciler.manifests.settings import Environment
 from reconciler.manifests.token_hosts import token_hosts
 from reconciler.model.claim import time_of

@@ -13,7 +13,8 @@ from typing import Protocol
 from reconciler.base.errors import ServiceError, UsageError
 from reconciler.base.http import NotSentError
 from reconciler.base.sanitize import redacted
-from reconciler.google.client import ApiError, Connection, unknown
+from reconciler.google.client import Connection
+from reconciler.google.responses import ApiError, unknown
 from reconciler.model.details import Study, Workers
 from reconciler.model.job import SOURCE, ActualJob, Trials
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from reconciler.base.sanitize import redacted, without_credentials
-from reconciler.google.client import Connection, part_of, parts_of, text_of
+from reconciler.google.client import Connection
+from reconciler.google.responses import part_of, parts_of, text_of
 from reconciler.manifests.secrets import without_secrets
 from reconciler.model.job import ActualJob, LogEntry
 from reconciler.model.manifest import JsonObject

@@ -11,17 +11,9 @@ from msgspec import Meta, Struct
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpResponse
-from reconciler.google.client import (
-    ApiError,
-    Connection,
-    NotFoundAtServiceError,
-    delete,
-    execute,
-    object_of,
-    text_of,
-    typed_record,
-)
+from reconciler.google.client import Connection, delete, execute, object_of
 from reconciler.google.listing import RecordPages, listing
+from reconciler.google.responses import ApiError, NotFoundAtServiceError, text_of, typed_record
 from reconciler.model.claim import checked
 from reconciler.model.manifest import JsonObject
 

@@ -1,7 +1,11 @@
-"""Session of an environment: its engines, jobs, claims and staging bucket."""
+"""Session of an environment: its engines, jobs, claims and staging bucket.
+
+The services are Google's, or the embedded training service, which a session can start.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
@@ -12,10 +16,12 @@ from pathlib import Path
 from typing import assert_never
 
 from reconciler.base.concurrency import run_concurrently, run_in_order
+from reconciler.base.http import HttpRequest
 from reconciler.base.sanitize import is_on_runner
 from reconciler.base.state_dir import home_of
-from reconciler.google.claim_store import PREFIX, ObjectClaims, ObjectCommits
-from reconciler.google.client import Connection
+from reconciler.google.claim_store import PREFIX, ObjectClaims
+from reconciler.google.client import API_VERSIONS, Connection, Endpoint
+from reconciler.google.commit_store import ObjectCommits
 from reconciler.google.credentials import (
     LOCAL_SUBMITTER,
     DefaultCredentials,
@@ -23,9 +29,9 @@ from reconciler.google.credentials import (
     OwnToken,
     google_endpoint,
 )
-from reconciler.google.embedded import EmbeddedService, folder_of
 from reconciler.google.engines import ENGINES, Engine, EngineJobs, engine_class
 from reconciler.google.object_store import ensure_bucket
+from reconciler.google.responses import api_error
 from reconciler.google.staging import Staging
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.job import ActualJob, is_of_other_instance
@@ -40,6 +46,7 @@ from reconciler.model.ports import (
     Ports,
 )
 from reconciler.submission.announcements import AnnouncedClaims
+from reconciler.training_service.client import ROOT, EmbeddedService, folder_of
 
 _LOCAL_PAUSE = 0.2
 _GOOGLE_PAUSE = 15.0
@@ -205,11 +212,41 @@ def open_session(
         assert_never(environment.engine)
     home = home_of(config.root, environ)
     with EmbeddedService(home, start=start) as service:
-        connection = Connection(service.endpoint(environment, on_runner=is_on_runner(environ)))
+        connection = Connection(embedded_endpoint(service, environment, on_runner=is_on_runner(environ)))
         session = Session(config, environment, connection)
         if start:
-            local = (each for each in config.environments.values() if each.engine == "local")
-            service.configure(config, {f"{each.claims_bucket}/{PREFIX}" for each in local})
+            _configure(service, config)
             for bucket in {environment.staging_bucket, environment.claims_bucket}:
                 ensure_bucket(connection, bucket)
         yield session
+
+
+def embedded_endpoint(
+    service: EmbeddedService, environment: Environment, *, on_runner: bool = False
+) -> Endpoint:
+    """Return the endpoint of the embedded service's APIs."""
+    return Endpoint(
+        transport=service,
+        authorize=dict,
+        project=environment.project,
+        location=environment.location,
+        roots=dict.fromkeys(API_VERSIONS, ROOT),
+        on_runner=on_runner,
+    )
+
+
+def _configure(service: EmbeddedService, config: Config) -> None:
+    """Replace the service's settings by the repository's: its images, its buckets, and the hidden claims."""
+    headers = {"Content-Type": "application/json"}
+    local = (each for each in config.environments.values() if each.engine == "local")
+    reserved = sorted({f"{each.claims_bucket}/{PREFIX}" for each in local})
+    buckets = {"reachable": list(config.buckets), "public": list(config.public_buckets)}
+    for setting, value in (
+        ("images", config.images),
+        ("claims", {"reserved": reserved}),
+        ("buckets", buckets),
+    ):
+        body = json.dumps(value).encode()
+        response = service.send(HttpRequest("PUT", f"{ROOT}_service/{setting}", headers, body))
+        if response.status >= 300:
+            raise api_error(response.status, response.body)

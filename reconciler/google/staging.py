@@ -10,13 +10,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from reconciler.base.errors import ServiceError
-from reconciler.google.client import (
-    ApiError,
-    Connection,
-    NotFoundAtServiceError,
-    execute,
-    object_of,
-)
+from reconciler.google.client import Connection, execute, object_of
+from reconciler.google.responses import ApiError, NotFoundAtServiceError
 from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from reconciler.base.errors import ServiceError
-from reconciler.google.client import numbers_of
 from reconciler.google.object_store import ObjectStore, StoredObject
+from reconciler.google.responses import numbers_of
 from reconciler.google.session import Session
 from reconciler.model.claim import time_of
 from reconciler.model.details import MetricsFile, Output, OutputFile, Study

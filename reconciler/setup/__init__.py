@@ -1,1 +1,5 @@
-"""The set-up of a repository: its files, and the next steps in Google Cloud and GitHub."""
+"""Set-up of a repository, for `reconciler init`: its files, the claims bucket, and the next steps.
+
+Begin at `questions.read_setup`, which collects the parameters; `files` writes the files, and `next_steps` has
+the commands for what remains in Google Cloud and GitHub.
+"""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import PREFIX
-from reconciler.google.client import ApiError, NotFoundAtServiceError, execute, part_of, text_of
+from reconciler.google.client import execute
+from reconciler.google.responses import ApiError, NotFoundAtServiceError, part_of, text_of
 from reconciler.model.manifest import JsonObject
 from reconciler.setup.next_steps import Step, grants
 

@@ -21,8 +21,8 @@ from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpRequest
 from reconciler.base.state_dir import HomeError, check_home, home_of, location_of, prepare_home
 from reconciler.cli import arguments
-from reconciler.google.embedded import ROOT, EmbeddedService
 from reconciler.training_service.address import Address, UntrustedAddressError, read_address, write_address
+from reconciler.training_service.client import ROOT, EmbeddedService
 from tests.support.repository import Repository
 
 MAKEFILE = Path(__file__).resolve().parents[2] / "Makefile"

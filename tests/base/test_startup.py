@@ -57,7 +57,7 @@ READING = {"dataclasses", "jsonschema_rs", "msgspec", "yaml"}
 # What reads every distribution that is installed.
 DISTRIBUTIONS = {"importlib.metadata"}
 # What asks a service.
-ASKING = {"reconciler.google.session", "reconciler.google.embedded", "reconciler.base.http.send"}
+ASKING = {"reconciler.google.session", "reconciler.training_service.client", "reconciler.base.http.send"}
 # What decides and tells of a plan.
 PLANNING = {"reconciler.planning.planner", "reconciler.submission.observe"}
 # What stages a package, where a manifest has one.
@@ -135,9 +135,9 @@ def test_a_running_service_is_asked_with_what_is_at_hand(command: str, served: P
     assert modules >= ASKING
     assert modules & (HEAVY | DISTRIBUTIONS | TELLING_MORE - QUICK) == set()
     assert "concurrent.futures" not in modules or command == "plan", "needed for a distant service"
-    # Of the service's own package, how it is found, and no more.
+    # Of the service's own package, its door and how it is found, and no more.
     of_service = {name for name in modules if name.startswith("reconciler.training_service.")}
-    assert of_service == {"reconciler.training_service.address"}
+    assert of_service == {"reconciler.training_service.address", "reconciler.training_service.client"}
 
 
 @pytest.mark.parametrize("command", ["plan", "status"])

@@ -35,8 +35,9 @@ from reconciler.base.http import (
 from reconciler.base.http import send as sending
 from reconciler.base.http.connections import HttpConnection, time_since_boot, write_request
 from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_response
-from reconciler.google.client import ApiError, ClientHttp
+from reconciler.google.client import ClientHttp
 from reconciler.google.credentials import Token
+from reconciler.google.responses import ApiError
 from reconciler.model.ports import Credential
 from tests.support.noted_locks import Meeting
 from tests.support.raw_server import (

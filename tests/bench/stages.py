@@ -25,8 +25,7 @@ from msgspec.structs import replace
 from reconciler.base.http import HttpRequest, HttpResponse, Transport
 from reconciler.cli import json_text
 from reconciler.google.client import Connection
-from reconciler.google.embedded import EmbeddedService
-from reconciler.google.session import Session
+from reconciler.google.session import Session, embedded_endpoint
 from reconciler.manifests import plain_reader
 from reconciler.manifests.files import Folders, ManifestFile, find_manifests
 from reconciler.manifests.rules import domain_findings
@@ -45,6 +44,7 @@ from reconciler.pages.charts import figures
 from reconciler.pages.site import Pages, Site
 from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.observe import Observed, observe
+from reconciler.training_service.client import EmbeddedService
 from tests.support.sites import study_of
 
 from . import limits
@@ -102,14 +102,16 @@ def _name(data: Data) -> None:
 def _list(data: Data) -> None:
     with EmbeddedService(data.home, start=False) as service:
         transport = _Noting(service)
-        endpoint = replace(service.endpoint(data.environment), transport=transport)
+        endpoint = replace(embedded_endpoint(service, data.environment), transport=transport)
         data.observed = observe(Session(data.config, data.environment, Connection(endpoint)).ports)
     data.answers = transport.answers
 
 
 def _plan(data: Data) -> None:
     with EmbeddedService(data.home, start=False) as service:
-        session = Session(data.config, data.environment, Connection(service.endpoint(data.environment)))
+        session = Session(
+            data.config, data.environment, Connection(embedded_endpoint(service, data.environment))
+        )
         data.plan = plan_of(session, data.desired, data.observed)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.google.embedded import address_of
 from reconciler.pages.folder import write_site
+from reconciler.training_service.client import locate
 from tests.support.repository import Repository
 
 
@@ -42,7 +42,7 @@ def test_a_report_shows_jobs_commits_and_failures(repository: Repository) -> Non
     assert str(repository.starts) not in shown
     assert "STARTS" in shown
     # Nothing was started.
-    assert address_of(repository.home) is None
+    assert locate(repository.home) is None
     told = repository.run("report", "--html", str(folder), "--logs", "--env-values")
     assert told.code == 0, told.err
     shown = text_of(folder)

@@ -19,8 +19,8 @@ import pytest
 import urllib3
 
 from reconciler import cli
-from reconciler.google import embedded
-from reconciler.google.embedded import folder_of
+from reconciler.training_service import client
+from reconciler.training_service.client import folder_of
 from tests.support.google_place import google_place
 from tests.support.held_service import HeldService
 from tests.support.repository import IMAGE, Repository
@@ -222,7 +222,7 @@ def test_a_job_without_a_folder_and_a_machine_without_tensorboard_are_told(
         assert cli.run(["apply"]) == 0
         monkeypatch.setenv("PATH", str(repository.root))
         monkeypatch.setattr(sys, "path", ["", str(repository.root)])
-        monkeypatch.setattr(embedded, "_EXTRA", ())  # it can't be found on that path either
+        monkeypatch.setattr(client, "_EXTRA", ())  # it can't be found on that path either
         assert cli.run(["tensorboard", "census"]) == 1
         assert "pip install tensorboard" in capsys.readouterr().err
 

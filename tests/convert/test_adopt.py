@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from reconciler.base.errors import ServiceError
 from reconciler.convert.adopt import adopt_jobs, find_live_jobs
 from reconciler.convert.importing.placeholders import SourceError
-from reconciler.google.client import ApiError
+from reconciler.google.responses import ApiError
 from reconciler.google.session import Session
 from reconciler.manifests.settings import from_document
 from reconciler.model.claim import ClaimState

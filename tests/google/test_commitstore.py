@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
-from reconciler.google.claim_store import ObjectCommits
+from reconciler.google.commit_store import ObjectCommits
 from reconciler.google.session import Session
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from tests.support.held_service import HeldService

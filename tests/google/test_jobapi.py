@@ -21,8 +21,9 @@ from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse
 from reconciler.base.sanitize import redacted
 from reconciler.google.claim_store import ObjectClaims
-from reconciler.google.client import ApiError, Connection, Endpoint, execute
+from reconciler.google.client import Connection, Endpoint, execute
 from reconciler.google.engines import EngineJobs, engine_class
+from reconciler.google.responses import ApiError
 from reconciler.google.session import Session
 from reconciler.model.claim import ClaimId
 from reconciler.model.job import KEY, SOURCE, State

@@ -10,8 +10,8 @@ from msgspec import Meta, Struct
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpResponse, NoAnswerError
-from reconciler.google.client import ApiError
 from reconciler.google.listing import RESTARTS, RecordPages, listing
+from reconciler.google.responses import ApiError
 
 
 class Item(Struct):

@@ -25,15 +25,9 @@ from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError
 from reconciler.google import ai_platform, client, object_store, vertex_ai
-from reconciler.google.client import (
-    ApiError,
-    Connection,
-    Endpoint,
-    NotFoundAtServiceError,
-    address,
-    object_of,
-)
+from reconciler.google.client import Connection, Endpoint, address, object_of
 from reconciler.google.listing import RecordPages
+from reconciler.google.responses import ApiError, NotFoundAtServiceError, typed_record
 from tests.support.held_service import HeldService
 from tests.support.noted_locks import Meeting
 from tests.support.waiting import PATIENCE
@@ -255,8 +249,8 @@ def test_pages_that_are_as_they_should_be_take_the_quick_road(monkeypatch: pytes
     }
     answer = {"customJobs": [job], "nextPageToken": "x", "unreachable": []}
     found, token = quickly(vertex_ai._PAGES["CustomJob"], json.dumps(answer).encode())
-    assert (found["n"], token) == (client.typed_record(vertex_ai._Job, job), "x")
-    assert quickly(ai_platform._PAGES, b'{"jobs": [{"jobId": "j"}]}')[0]["j"] == client.typed_record(
+    assert (found["n"], token) == (typed_record(vertex_ai._Job, job), "x")
+    assert quickly(ai_platform._PAGES, b'{"jobs": [{"jobId": "j"}]}')[0]["j"] == typed_record(
         ai_platform._Job, {"jobId": "j"}
     )
     assert quickly(object_store._PAGES, b"{}") == ({}, "")

@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from reconciler.base.listener.message import Request, Response
-from reconciler.google.embedded import address_of
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.operations.load_desired import load_desired
@@ -30,6 +29,7 @@ from reconciler.pages.live import COOKIE_LASTS, LINK_LASTS, Access, LiveJobs, Li
 from reconciler.pages.site import Pages
 from reconciler.pages.snapshot import LIMIT, snapshot, with_details
 from reconciler.pages.template import PageContent
+from reconciler.training_service.client import locate
 from tests.support.in_memory import CONFIG, session_over
 from tests.support.memory_ports import Outside
 from tests.support.repository import IMAGE, Repository
@@ -256,17 +256,17 @@ def test_a_cookie_changes_nothing_and_opens_nothing_else(repository: Repository)
     repository.hold.touch()
     repository.job()
     assert repository.run("apply").code == 0
-    address = address_of(repository.home)
+    address = locate(repository.home)
     assert address
     with opened(repository) as browser:
         browser.enter()
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
             assert browser.get("/index.html", method).status == 405
-        service = Browser(address[0])
+        service = Browser(address.url)
         for path in ("/v1/projects/local/locations/local/customJobs", "/storage/v1/b", "/_service/images"):
             assert service.ask(path, Cookie=browser.cookie).status in (401, 403)
         # The service's own token is in no page.
-        assert address[1] not in browser.text("/index.html")
+        assert address.token not in browser.text("/index.html")
     repository.hold.unlink()
 
 

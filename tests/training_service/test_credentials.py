@@ -31,9 +31,9 @@ from hypothesis import strategies as st
 from served import TOKEN, Answer, Service, serving
 
 from reconciler.base.http import HttpRequest
-from reconciler.google.embedded import ROOT, EmbeddedService, clients_of
 from reconciler.training_service import address
 from reconciler.training_service.address import Address
+from reconciler.training_service.client import ROOT, EmbeddedService, client_settings
 from reconciler.training_service.http.auth import Tokens
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
@@ -369,9 +369,9 @@ FORM = "application/x-www-form-urlencoded"
 
 
 def test_the_token_address_gives_the_token_for_the_refresh_token_alone(service: Service) -> None:
-    found = clients_of(service.url, TOKEN, "local").credentials
-    path = str(found["token_uri"]).removeprefix(service.url)
-    answer = refresh(service, path, refresh_token=str(found["refresh_token"]))
+    found = client_settings(service.url, TOKEN, "local").credentials
+    path = found["token_uri"].removeprefix(service.url)
+    answer = refresh(service, path, refresh_token=found["refresh_token"])
     assert (answer.status, answer.json["access_token"], answer.json["expires_in"]) == (200, TOKEN, 3600)
     for wrong in (TOKEN, "", "none"):
         answer = refresh(service, path, refresh_token=wrong)
@@ -382,7 +382,7 @@ def test_the_token_address_gives_the_token_for_the_refresh_token_alone(service: 
 
 
 def test_the_token_address_is_nobody_else_s_and_no_job_s(service: Service) -> None:
-    found = clients_of(service.url, TOKEN, "local").credentials
+    found = client_settings(service.url, TOKEN, "local").credentials
     job = service.store.add_job(trainers.custom_job())
     for path in ("/token", "/jobs/guessed/token", f"/jobs/{job.gcs_secret}/token"):
-        assert refresh(service, path, refresh_token=str(found["refresh_token"])).status in (401, 404)
+        assert refresh(service, path, refresh_token=found["refresh_token"]).status in (401, 404)

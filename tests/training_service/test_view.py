@@ -19,10 +19,10 @@ from served import Service, serving
 
 from reconciler.base.http import HttpRequest
 from reconciler.base.listener.message import Request
-from reconciler.google.embedded import ROOT, EmbeddedService
 from reconciler.training_service import address
 from reconciler.training_service.address import ServiceRunningError
 from reconciler.training_service.application import Application, open_copy
+from reconciler.training_service.client import ROOT, EmbeddedService
 from reconciler.training_service.state.database import DatabaseError
 from reconciler.training_service.state.records import JobState
 from reconciler.training_service.state.run_folder import FAILED, Ending, run_folder

@@ -1,7 +1,8 @@
 """HTTP client that sends each request at most once; its errors report whether the request may have arrived.
 
 `google-api-python-client` sends through httplib2, which repeats a POST after a lost response and so could
-create a job twice. The Google client therefore only builds and parses, and this package sends.
+create a job twice. The Google client therefore only builds and parses, and this package sends, for it as for
+GitHub and the training service. Begin at `DirectTransport`.
 """
 
 from reconciler.base.http.retries import RetryingReads, retry_after

@@ -1,7 +1,11 @@
-"""Client of the embedded training service: finds, starts and stops it, and reads the state of a stopped one.
+"""Door of the training service: everything that the rest of the reconciler uses of it.
 
-Only this module imports the service's package; all other modules use its APIs. It imports most of it late: a
-running service needs none of it here, and Google Cloud needs none at all.
+Begin at `EmbeddedService`, which sends requests to the service of a home: it starts and stops the service, or
+reads the state of a stopped one. `locate` finds a service, `service_command` runs one in the foreground, and
+`check_installed` checks that this installation has what it needs. Other programs reach a service by
+`client_settings` and `redirect_program`; `folder_of` finds a bucket's files.
+
+Most of the service is imported late: to reach a running one takes none of it.
 """
 
 from __future__ import annotations
@@ -13,11 +17,11 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,11 +40,9 @@ from reconciler.base.http import (
 from reconciler.base.http.destination import ThisMachine
 from reconciler.base.listener.message import Request
 from reconciler.base.state_dir import prepare_home
-from reconciler.google.client import API_VERSIONS, Endpoint, api_error
-from reconciler.manifests.settings import Config, Environment
-from reconciler.model.manifest import JsonObject
 from reconciler.training_service.address import (
     ADDRESS,
+    LOG,
     Address,
     ServiceRunningError,
     UntrustedAddressError,
@@ -49,13 +51,11 @@ from reconciler.training_service.address import (
 )
 
 ROOT = "http://embedded.invalid/"
-"""Placeholder root of every API's URLs, replaced by the service's present address for each request."""
+"""Root of the URLs in requests to `EmbeddedService`, which replaces it by the service's present address."""
 
 _DISTRIBUTION = "mljob-reconciler"
 _EXTRA = ("cryptography", "google_crc32c", "optuna", "psutil", "uv")
-NEVER = "2099-12-31T00:00:00Z"
-"""The expiry of the service's token for clients that insist on one: it has no end but the service's own."""
-
+_NEVER = "2099-12-31T00:00:00Z"  # the expiry of a token that ends with its service
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0
 _PAUSE = 0.02
@@ -79,8 +79,8 @@ def _install_command() -> str:
     """Return the command that adds the service to this installation, by the program that made it."""
     from importlib.metadata import Distribution, distributions
 
-    found = next(iter(distributions(name=_DISTRIBUTION)), None)
-    recorded = found.read_text("direct_url.json") if isinstance(found, Distribution) else None
+    installed = next(iter(distributions(name=_DISTRIBUTION)), None)
+    recorded = installed.read_text("direct_url.json") if isinstance(installed, Distribution) else None
     package = _package(json.loads(recorded) if recorded else {})
     prefix, python = Path(sys.prefix), shlex.quote(sys.executable)
     if (prefix / "uv-receipt.toml").exists():
@@ -91,7 +91,7 @@ def _install_command() -> str:
     return f"{installer} {package}"
 
 
-def _package(origin: JsonObject) -> str:
+def _package(origin: Mapping[str, Any]) -> str:
     """Return the requirement with the extra; `origin` is what the installer recorded: PEP 610."""
     url = origin.get("url")
     if not url:
@@ -104,97 +104,18 @@ def _package(origin: JsonObject) -> str:
     return shlex.quote(f"{_DISTRIBUTION}[local] @ {scheme}{url}{revision}")
 
 
-def address_of(home: Path) -> tuple[str, str] | None:
-    """Return the URL and the token of a home's service; None if none runs."""
-    address = read_address(home)
-    return None if address is None else (address.url, address.token)
-
-
-class Clients(Struct, frozen=True):
-    """What other clients of the service need beside its URL and its token.
-
-    Attributes:
-        storage: The URL of its storage, which contains the token: clients of an emulator send none.
-        variables: The environment variables of clients of Cloud Storage.
-        credentials: The content of a file of application default credentials.
-        region: A region of Google's for clients that take no other location.
-    """
-
-    storage: str
-    variables: Mapping[str, str]
-    credentials: JsonObject
-    region: str
-
-
-def clients_of(url: str, token: str, location: str) -> Clients:
-    """Return what other clients need of the service at a URL."""
-    # Imported late: see the top of this module.
-    from reconciler.training_service.apis.credentials import TOKEN_PATH, refresh_token_of
-    from reconciler.training_service.jobs.environment_variables import for_storage_clients
-    from reconciler.training_service.state.records import google_region
-
-    storage = f"{url}/jobs/{token}"
-    credentials = {
-        "type": "authorized_user",
-        "token": token,
-        "expiry": NEVER,
-        # google-auth sends these nowhere, as the token doesn't expire. Google's C++ client sends them first.
-        "token_uri": f"{storage}{TOKEN_PATH}",
-        "client_id": "reconciler",
-        "client_secret": "none",
-        "refresh_token": refresh_token_of(token),
-    }
-    return Clients(storage, for_storage_clients(storage), credentials, google_region(location))
-
-
-@contextmanager
-def led_to_service(home: Path, url: str, token: str, folder: Path) -> Iterator[dict[str, str]]:
-    """Keep a running service from ending for idleness, and lead a program's requests to Google there.
-
-    Args:
-        folder: A private folder for files that the program reads.
-
-    Yields the environment variables for the program.
+def locate(home: Path) -> Address | None:
+    """Return the address of a home's service; None if none runs. A killed service leaves its address behind.
 
     Raises:
-        UsageError: The user's own settings name a proxy that no other one can stand before.
+        ServiceError: The address may be another person's; send no request there.
     """
-    # Imported late: see the top of this module.
-    from reconciler.training_service.jobs.environment_variables import obstacle_to_proxy
-    from reconciler.training_service.runner.proxy import serving
-
-    if obstacle := obstacle_to_proxy(os.environ):
-        raise UsageError(
-            f"{obstacle}, and the program needs one before it", hint="name an http proxy instead"
-        )
-    done = threading.Event()
-    service = _Running(DirectTransport(ThisMachine()), Address(0, url, token, ""))
-
-    def ask() -> None:
-        while not done.wait(_ASKED_EVERY):
-            with suppress(NotSentError, NoAnswerError):  # it was stopped, or ends just now
-                service.send(HttpRequest("GET", f"{ROOT}_service/health"))
-
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
     try:
-        with serving(home, url, token, folder) as variables:
-            yield variables
-    finally:
-        done.set()
-        asking.join()
-
-
-def folder_of(home: Path, uri: str) -> Path | None:
-    """Return the local folder of gs://BUCKET/…; None for an invalid name."""
-    # Imported late: see the top of this module.
-    from reconciler.training_service.storage.files import is_bucket_name, is_object_name
-
-    scheme, _, path = uri.partition("://")
-    bucket, _, name = path.rstrip("/").partition("/")
-    if scheme != "gs" or not is_bucket_name(bucket) or (name and not is_object_name(name)):
-        return None
-    return home.joinpath("gcs", bucket, *name.split("/"))
+        return read_address(home)
+    except UntrustedAddressError as error:
+        file = home / ADDRESS
+        hint = f"remove it, or if you made it, run: chmod 600 {shlex.quote(str(file))}"
+        raise ServiceError(f"{file} isn't used: {error}", hint=hint) from None
 
 
 class EmbeddedService:
@@ -226,17 +147,6 @@ class EmbeddedService:
         self._reached = None
         self._http.close()
 
-    def endpoint(self, environment: Environment, *, on_runner: bool = False) -> Endpoint:
-        """Return the endpoint of the service's APIs."""
-        return Endpoint(
-            transport=self,
-            authorize=dict,
-            project=environment.project,
-            location=environment.location,
-            roots=dict.fromkeys(API_VERSIONS, ROOT),
-            on_runner=on_runner,
-        )
-
     def send(self, request: HttpRequest) -> HttpResponse:
         """Send a request to the service's present address.
 
@@ -254,25 +164,6 @@ class EmbeddedService:
                 raise
         return self._reach(lost=reached).send(request)
 
-    def configure(self, config: Config, reserved: Collection[str]) -> None:
-        """Replace the service's settings.
-
-        Args:
-            config: The settings of the repository, of which the images and the buckets are the service's.
-            reserved: Each `bucket` or `bucket/beginning of names` that is hidden from all jobs.
-        """
-        headers = {"Content-Type": "application/json"}
-        buckets = {"reachable": list(config.buckets), "public": list(config.public_buckets)}
-        for setting, value in (
-            ("images", config.images),
-            ("claims", {"reserved": sorted(reserved)}),
-            ("buckets", buckets),
-        ):
-            body = json.dumps(value).encode()
-            response = self.send(HttpRequest("PUT", f"{ROOT}_service/{setting}", headers, body))
-            if response.status >= 300:
-                raise api_error(response.status, response.body)
-
     def stop(self) -> bool:
         """Stop the service, but not its jobs, which the next service takes over; return True if it ran."""
         with self._reaching:
@@ -286,7 +177,9 @@ class EmbeddedService:
         with suppress(NotSentError, NoAnswerError):
             response = running.send(HttpRequest("POST", ROOT + "_service/stop", body=b""))
             if response.status >= 300 and response.status != 503:
-                raise api_error(response.status, response.body)
+                raise ServiceError(
+                    f"the embedded service doesn't stop: it answers {response.status}", hint=self._see_log()
+                )
         deadline = time.monotonic() + _STOPS_WITHIN
         while not self._has_ended():
             if time.monotonic() > deadline:
@@ -296,7 +189,7 @@ class EmbeddedService:
     def _has_ended(self) -> bool:
         """Return True if no service may write to the home any more."""
         # A service whose address file is gone may still write until it releases its lock.
-        if self._address() is not None:
+        if locate(self._home) is not None:
             return False
         try:
             with unserved(self._home):
@@ -339,7 +232,7 @@ class EmbeddedService:
 
     def _find(self) -> _Running | None:
         """Return the running service; None if no service responds."""
-        address = self._address()
+        address = locate(self._home)
         if address is None:
             return None
         # A killed service leaves its address file behind: only a response proves that it runs.
@@ -350,20 +243,12 @@ class EmbeddedService:
             return None
         return running if alive else None
 
-    def _address(self) -> Address | None:
-        try:
-            return read_address(self._home)
-        except UntrustedAddressError as error:
-            file = self._home / ADDRESS
-            hint = f"remove it, or if you made it, run: chmod 600 {shlex.quote(str(file))}"
-            raise ServiceError(f"{file} isn't used: {error}", hint=hint) from None
-
     def _spawn(self) -> _Running:
         """Start the service in a new session; of several that start at once, all but one end."""
         import subprocess
 
         prepare_home(self._home)
-        with (self._home / "service.log").open("ab") as log:
+        with (self._home / LOG).open("ab") as log:
             process = subprocess.Popen(
                 service_command(self._home, stay=False),
                 stdin=subprocess.DEVNULL,
@@ -382,7 +267,7 @@ class EmbeddedService:
         return running
 
     def _see_log(self) -> str:
-        return f"see {self._home / 'service.log'}"
+        return f"see {self._home / LOG}"
 
 
 def _without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
@@ -422,7 +307,6 @@ class _Stopped:
     """
 
     def __init__(self, home: Path, state: object) -> None:
-        # Imported late: see the top of this module.
         from reconciler.training_service.application import open_copy
         from reconciler.training_service.state.database import DatabaseError
 
@@ -445,7 +329,7 @@ class _Stopped:
         translated = Request.of(request.method, request.url, request.headers, request.body or b"")
         answer = self._application.handle(translated)
         if answer.status == _INTERNAL:
-            hint = f"start it with `reconciler serve`, and see {self._home / 'service.log'} after another try"
+            hint = f"start it with `reconciler serve`, and see {self._home / LOG} after another try"
             raise ServiceError(f"the embedded service's state in {self._home} can't be read", hint=hint)
         headers = {name.lower(): value for name, value in answer.headers}
         return HttpResponse(answer.status, headers, answer.read())
@@ -466,3 +350,88 @@ def service_command(home: Path, *, stay: bool, port: int | None = None) -> list[
     if port is not None:
         command += ["--port", str(port)]
     return [*command, "--stay"] if stay else command
+
+
+class ClientSettings(Struct, frozen=True):
+    """Settings of other clients of the service, beside its URL and its token.
+
+    Attributes:
+        storage: The URL of its storage, which contains the token: clients of an emulator send none.
+        variables: The environment variables of clients of Cloud Storage.
+        credentials: The content of a file of application default credentials. Its "expiry" is for clients
+            that insist on one: the token ends with the service.
+        region: A region of Google's for clients that take no other location.
+    """
+
+    storage: str
+    variables: Mapping[str, str]
+    credentials: Mapping[str, str]
+    region: str
+
+
+def client_settings(url: str, token: str, location: str) -> ClientSettings:
+    """Return the settings of other clients of the service at a URL."""
+    from reconciler.training_service.apis.credentials import TOKEN_PATH, refresh_token_of
+    from reconciler.training_service.jobs.environment_variables import for_storage_clients
+    from reconciler.training_service.state.records import google_region
+
+    storage = f"{url}/jobs/{token}"
+    credentials = {
+        "type": "authorized_user",
+        "token": token,
+        "expiry": _NEVER,
+        # google-auth sends these nowhere, as the token doesn't expire. Google's C++ client sends them first.
+        "token_uri": f"{storage}{TOKEN_PATH}",
+        "client_id": "reconciler",
+        "client_secret": "none",
+        "refresh_token": refresh_token_of(token),
+    }
+    return ClientSettings(storage, for_storage_clients(storage), credentials, google_region(location))
+
+
+@contextmanager
+def redirect_program(home: Path, url: str, token: str, folder: Path) -> Iterator[dict[str, str]]:
+    """Redirect a program's requests to Google to a running service, and keep it from ending for idleness.
+
+    Args:
+        folder: A private folder for files that the program reads.
+
+    Yields the environment variables for the program.
+
+    Raises:
+        UsageError: The user's own settings name a proxy that no other one can stand before.
+    """
+    from reconciler.training_service.jobs.environment_variables import obstacle_to_proxy
+    from reconciler.training_service.runner.proxy import serving
+
+    if obstacle := obstacle_to_proxy(os.environ):
+        raise UsageError(
+            f"{obstacle}, and the program needs one before it", hint="name an http proxy instead"
+        )
+    done = threading.Event()
+    service = _Running(DirectTransport(ThisMachine()), Address(0, url, token, ""))
+
+    def ask() -> None:
+        while not done.wait(_ASKED_EVERY):
+            with suppress(NotSentError, NoAnswerError):  # it was stopped, or ends just now
+                service.send(HttpRequest("GET", f"{ROOT}_service/health"))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    try:
+        with serving(home, url, token, folder) as variables:
+            yield variables
+    finally:
+        done.set()
+        asking.join()
+
+
+def folder_of(home: Path, uri: str) -> Path | None:
+    """Return the local folder of gs://BUCKET/…; None for an invalid name."""
+    from reconciler.training_service.storage.files import is_bucket_name, is_object_name
+
+    scheme, _, path = uri.partition("://")
+    bucket, _, name = path.rstrip("/").partition("/")
+    if scheme != "gs" or not is_bucket_name(bucket) or (name and not is_object_name(name)):
+        return None
+    return home.joinpath("gcs", bucket, *name.split("/"))

@@ -23,11 +23,10 @@ from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, NotSentError
 from reconciler.base.listener.message import Request, Response
 from reconciler.base.state_dir import prepare_home
-from reconciler.google import embedded
-from reconciler.google.embedded import ROOT, EmbeddedService
-from reconciler.training_service import application
+from reconciler.training_service import application, client
 from reconciler.training_service.address import Address, lock_home, read_address, write_address
 from reconciler.training_service.application import Application
+from reconciler.training_service.client import ROOT, EmbeddedService
 from tests.support.held_service import HeldService
 from tests.support.noted_locks import Meeting
 from tests.support.waiting import PATIENCE
@@ -55,7 +54,7 @@ def test_a_service_that_is_just_starting_or_ending_is_waited_for(
         if len(waited) == 3:
             lock.release()
 
-    monkeypatch.setattr("reconciler.google.embedded.time.sleep", sleep)
+    monkeypatch.setattr("reconciler.training_service.client.time.sleep", sleep)
     with EmbeddedService(tmp_path, start=False) as service:
         assert service.send(LISTING).status == 200
     assert len(waited) == 3
@@ -111,7 +110,7 @@ class Copies:
         self._open = application.open_copy
         monkeypatch.setattr(application, "open_copy", self._opened)
         told = SimpleNamespace(monotonic=lambda: self.now, sleep=lambda _: pytest.fail("waits"))
-        monkeypatch.setattr(embedded, "time", told)
+        monkeypatch.setattr(client, "time", told)
 
     def _opened(self, home: Path) -> AbstractContextManager[Application]:
         self.made += 1
@@ -208,7 +207,7 @@ def test_two_threads_start_one_service(
         return SimpleNamespace(poll=lambda: 1)
 
     monkeypatch.setattr("subprocess.Popen", start)
-    meeting.notes_locks_of(embedded, monkeypatch)
+    meeting.notes_locks_of(client, monkeypatch)
     with EmbeddedService(tmp_path / "home", start=True) as service:
         found = meeting.hold(lambda: service.send(LISTING).status, lambda: service.send(LISTING).status)
     assert found == [200, 200]
@@ -247,6 +246,20 @@ def test_a_service_that_another_thread_has_found_is_not_looked_for_again(
         started = stack.enter_context(HeldService(tmp_path).running())
         assert call_all([lambda: ask("early"), lambda: ask("late")]) == [200, 200]
     assert asked.count(f"{started.url}/_service/health") == 1
+
+
+def test_stop_reports_service_that_refuses_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(_: DirectTransport, request: HttpRequest) -> HttpResponse:
+        return HttpResponse(401 if request.url.endswith("/stop") else 200, {}, b"{}")
+
+    monkeypatch.setattr(DirectTransport, "send", answer)
+    write_address(tmp_path, Address(os.getpid(), "http://127.0.0.1:1", "token", "1"))
+    with (
+        EmbeddedService(tmp_path, start=False) as service,
+        pytest.raises(ServiceError, match="doesn't stop: it answers 401") as raised,
+    ):
+        service.stop()
+    assert raised.value.hint == f"see {tmp_path / 'service.log'}"
 
 
 OLDER = """
