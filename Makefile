@@ -126,7 +126,7 @@ adversary: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run every command in an advers
 model: $(STAMPS)/dev  ## check the model of the submission protocol, in its large worlds too: minutes; MODEL=small without these
 	MODEL=$(MODEL) $(BIN)/pytest -n 2 $(PYTEST_FLAGS) tests/submission/test_protocol_model.py
 
-mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice; MODULES="model.claim planning.planner"
+mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice, but for what is explained; MODULES="model.claim planning.planner"
 	$(BIN)/python -m tests.mutation $(MODULES)
 
 check: $(STAMPS)/dev  ## lint, formatting, types, import layers, generated schemas, sizes
