@@ -93,6 +93,7 @@ def test_replaced_function_reaches_every_module_that_imports_it() -> None:
 def test_guard_reports_function_that_does_not_exist(
     function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(guards, "SEEDS", 1)
     monkeypatch.setattr(guards, "GUARDS", {"x": Guard("I1", {function: lambda *_: None})})
     assert print_first_seed("x") == 1
     module, _, name = function.partition(":")
