@@ -115,7 +115,7 @@ simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or S
 looks: $(STAMPS)/dev  ## compare the plans of short and full looks after each of 100 steps, from SEEDS=2000 seeds
 	$(BIN)/python -m tests.simulation.looks $(SEEDS)
 
-guards: $(STAMPS)/dev  ## leave out each guard in turn: the simulation, or the comparison of looks, must notice within 400 seeds; GUARD=suspend
+guards: $(STAMPS)/dev  ## replace the functions of each guard in turn: the simulation, or the comparison of looks, must notice within 400 seeds; GUARD=suspend
 	$(BIN)/python -m tests.simulation.guards $(GUARD)
 
 adversary: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run every command in an adversary's repository, under strace
@@ -126,7 +126,7 @@ adversary: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run every command in an advers
 model: $(STAMPS)/dev  ## check the model of the submission protocol, in its large worlds too: minutes; MODEL=small without these
 	MODEL=$(MODEL) $(BIN)/pytest -n 2 $(PYTEST_FLAGS) tests/submission/test_protocol_model.py
 
-mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice; MODULES="model.claim planning.planner"
+mutate: $(STAMPS)/dev  ## change the modules that decide, here and there: tests must notice, but for what is explained; MODULES="model.claim planning.planner"
 	$(BIN)/python -m tests.mutation $(MODULES)
 
 check: $(STAMPS)/dev  ## lint, formatting, types, import layers, generated schemas, sizes

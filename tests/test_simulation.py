@@ -11,11 +11,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from simulation import guards
 from simulation.faults import BEYOND, KINDS
-from simulation.guards import GUARDS, sources_without
+from simulation.guards import GUARDS, Guard, left_out, print_first_seed
 from simulation.run import Result, Simulation
 from simulation.trace import text_of
 
+from reconciler.model import claimed_run
+from reconciler.model.job import State
+from reconciler.submission import adoption, protocol
+from tests.support.planning import run_of, wanted
 from tests.support.waiting import PATIENCE
 
 TESTS = Path(__file__).parent
@@ -66,19 +71,48 @@ def test_beyond_the_bounds_a_second_job_is_cancelled_within_one_pass() -> None:
 
 
 @pytest.mark.parametrize("name", GUARDS)
-def test_the_lines_of_each_guard_are_in_the_product(name: str) -> None:
-    # `make guards` needs minutes, and would else be the first to notice.
-    assert set(sources_without(name)) == {patch.module for patch in GUARDS[name].patches}
+def test_functions_of_each_guard_are_replaced_for_the_time_of_a_run(name: str) -> None:
+    # `make guards` needs minutes, and would else be the first to notice that a function is missing.
+    with left_out(name) as calls:
+        assert set(calls) == set(GUARDS[name].instead)
 
 
-def test_guard_whose_line_changed_is_reported() -> None:
-    code = (
-        "from simulation import guards; "
-        "guards.GUARDS['x'] = guards.Guard('I1', (guards.Patch('model.claim', 'no such line', ''),)); "
-        "guards.leave_out('x')"
-    )
-    ended = _python("-c", code)
-    assert "guard x: reconciler.model.claim has to contain once: no such line" in ended.stderr
+def test_replaced_function_reaches_every_module_that_imports_it() -> None:
+    run, modules = run_of(wanted(), State.RUNNING), [vars(claimed_run), vars(adoption), vars(protocol)]
+    original = claimed_run.elder
+    with left_out("older-stays") as calls:
+        assert [module["elder"]([run]) for module in modules] == [run] * 3
+        assert calls == {"model.claimed_run:elder": 3}
+    assert all(module["elder"] is original for module in modules)
+
+
+@pytest.mark.parametrize(
+    "function",
+    ["model.missing:elder", "model.claim:missing", "model.claim:Claim.missing", "model.claim:MAX_ERROR"],
+)
+def test_guard_reports_function_that_does_not_exist(
+    function: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(guards, "SEEDS", 1)
+    monkeypatch.setattr(guards, "GUARDS", {"x": Guard("I1", {function: lambda *_: None})})
+    assert print_first_seed("x") == 1
+    module, _, name = function.partition(":")
+    assert f"reconciler.{module} has no function {name}\n" in capsys.readouterr().out
+
+
+def test_guard_reports_function_that_nothing_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called, uncalled = "submission.protocol:Submitter._send", "submission.protocol:Submitter.resubmit"
+    monkeypatch.setattr(guards, "SEEDS", 1)
+    for functions, said in (
+        ([called], "no violation within 1 seeds"),
+        ([called, uncalled], f"nothing called {uncalled}"),
+    ):
+        as_before = dict.fromkeys(functions, lambda function, *arguments: function(*arguments))
+        monkeypatch.setattr(guards, "GUARDS", {"x": Guard("never", as_before)})
+        assert print_first_seed("x") == 1
+        assert capsys.readouterr().out.endswith(f" {said}\n")
 
 
 def test_a_seed_is_the_same_run_every_time_on_every_interpreter() -> None:

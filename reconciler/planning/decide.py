@@ -82,13 +82,16 @@ class _Decision:
         self._attempts = name.wanted
         self._mine = [attempt for attempt in self._attempts if _is_credible(attempt, self._attempts)]
         self._rest = name.others
-        # On Google's services every failed job counts as an attempt.
-        unstarted = [one for one in self._mine if target.engine == "local" and one.set_up_failed]
+        unstarted = [one for one in self._mine if self._is_unstarted(one)]
         stopped = [one for one in self._mine if one.stopped]
         spent = {one.id.attempt for one in self._mine if one not in unstarted and one not in stopped}
         self._unstarted = {one.id.attempt: one for one in unstarted if one.id.attempt not in spent}
         self._stopped = {one.id.attempt for one in stopped} - spent
         self._free = len(self._unstarted.keys() | self._stopped)
+
+    def _is_unstarted(self, attempt: Attempt) -> bool:
+        """Return True if a failed set-up used up no attempt: on Google's services every failed job counts."""
+        return self._target.engine == "local" and attempt.set_up_failed
 
     def change(self) -> Change:
         open_ = [attempt for attempt in self._mine if not attempt.may_be_followed]

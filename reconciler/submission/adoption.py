@@ -134,14 +134,17 @@ class JobSearch:
             except NotFoundError:
                 return []
         # The search is by key alone: other repositories and instances may have jobs of the same content.
-        return [
-            job
-            for job in self._jobs.with_key(claim.api_version, claim.kind, claim.id.key)
-            if job.labels.get(SOURCE) == self._source
+        jobs = self._jobs.with_key(claim.api_version, claim.kind, claim.id.key)
+        return [job for job in jobs if self._has_labels_of(claim, job)]
+
+    def _has_labels_of(self, claim: Claim, job: ActualJob) -> bool:
+        """Return True if a job has the labels of the attempt in this repository and instance."""
+        return (
+            job.labels.get(SOURCE) == self._source
             and job.labels.get(INSTANCE, "") == self._instance
             and job.labels.get(KEY) == claim.id.key
             and attempt_of(job) == claim.id.attempt
-        ]
+        )
 
 
 def differences(body: JsonObject, job: ActualJob) -> tuple[FieldChange, ...]:

@@ -380,8 +380,7 @@ class Submitter:
                 # Counts as refused: the service would have refused this create like those before it.
                 said = "the service stopped accepting submissions just before this one was sent"
                 return Refused(USED_UP, "RESOURCE_EXHAUSTED", said, left)
-            # The process may have been suspended: a late create could arrive after the expiry.
-            if self._clock.monotonic() > until:
+            if self._is_too_late(until):
                 break
             # Always the credential that the claim names: a newer one would outlive the recorded expiry.
             answer = self._jobs.create(order.claim.api_version, order.claim.kind, body, credential)
@@ -390,6 +389,10 @@ class Submitter:
             if not isinstance(answer, NotSent):
                 break
         return answer
+
+    def _is_too_late(self, until: float) -> bool:
+        """Return True if a create could arrive after the expiry: the process may have been suspended."""
+        return self._clock.monotonic() > until
 
     # Step 8: write the result to the claim.
 

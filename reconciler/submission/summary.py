@@ -150,11 +150,16 @@ def _preface_and_rest(stored: StoredSummary) -> tuple[Preface, bytes]:
     if not member.eof:
         raise ValueError("its preface is too large, or is cut off")
     preface = msgspec.json.decode(line, type=Preface)
-    if (preface.format, preface.place, preface.genesis) != (_FORMAT, stored.place, stored.genesis):
+    if not _is_of(preface, stored):
         raise ValueError("it is of another version, other claims, or a restored store")
     for announcement in preface.announced:
         checked(announcement.at)
     return preface, member.unused_data
+
+
+def _is_of(preface: Preface, stored: StoredSummary) -> bool:
+    """Return True if this version wrote a preface for these claims, and the store wasn't restored since."""
+    return (preface.format, preface.place, preface.genesis) == (_FORMAT, stored.place, stored.genesis)
 
 
 def _line(lines: gzip.GzipFile, limit: int) -> bytes:
@@ -290,9 +295,13 @@ def _is_settled(claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob])
     """Return True if nothing but a person's deletion can change an attempt's claim and runs."""
     if claim.state is not ClaimState.BOUND or len(runs) > 1:
         return False
-    ended = all(run.state.ended and made(claim, run) for run in runs)
     # A bound claim without an end needs an update, unless its run is live.
-    return ended and refreshed(claim, job, runs) == claim
+    return _have_ended(claim, runs) and refreshed(claim, job, runs) == claim
+
+
+def _have_ended(claim: Claim, runs: Iterable[ActualJob]) -> bool:
+    """Return True if a claim's requests made all of its runs, and each has ended."""
+    return all(run.state.ended and made(claim, run) for run in runs)
 
 
 def _predecessors(settled: Iterable[Kept], wanted: Wanted) -> Iterator[str]:

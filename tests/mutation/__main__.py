@@ -31,7 +31,7 @@ class Result:
 
 
 def main() -> int:
-    """Run; 1 if a mutant survived unexplained, or an explanation is of none."""
+    """Run; 1 if a mutant survived unexplained."""
     arguments = _arguments()
     os.chdir(ROOT)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -40,7 +40,7 @@ def main() -> int:
         result = _mutated(module, arguments.processes)
         explained = Explained(module, result.survivors)
         _print(result, explained)
-        failed = failed or result.tests_fail or bool(explained.without or explained.stale)
+        failed = failed or result.tests_fail or bool(explained.without)
         total += result.mutants
         killed += result.mutants - len(result.survivors)
         accounted += len(result.survivors) - len(explained.without)
@@ -126,8 +126,8 @@ def _print(result: Result, explained: Explained) -> None:
     )
     for mutant in explained.without:
         print(f"  survived, line {mutant.number}, {mutant.function}: {mutant.line}\n    {mutant.change}")
-    for entry in explained.stale:
-        print(f"  explained, but no such mutant survived: {entry}")
+    for entry in explained.unneeded:
+        print(f"  explanation no longer needed: {entry}")
 
 
 if __name__ == "__main__":

@@ -17,20 +17,17 @@ class Explained:
 
     Attributes:
         without: The survivors that nothing explains.
-        stale: The explanations of what didn't survive, or is there no longer.
+        unneeded: The explanations of what didn't survive, or is there no longer.
     """
 
     def __init__(self, module: str, survivors: Sequence[Mutant]) -> None:
         entries = _read().get(module, [])
         said = {
-            (entry["function"], entry["line"], change)
-            for entry in entries
-            for change in entry["changes"]
-            if entry["reason"]
+            (entry["function"], change) for entry in entries for change in entry["changes"] if entry["reason"]
         }
-        there = {(mutant.function, mutant.line, mutant.change): mutant for mutant in survivors}
+        there = {(mutant.function, mutant.change): mutant for mutant in survivors}
         self.without = [mutant for key, mutant in there.items() if key not in said]
-        self.stale = [": ".join(key) for key in sorted(said - there.keys())]
+        self.unneeded = [": ".join(key) for key in sorted(said - there.keys())]
 
 
 def modules() -> frozenset[str]:

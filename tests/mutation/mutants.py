@@ -38,6 +38,12 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 _OTHER_FUNCTION = {"min": "max", "max": "min", "any": "all", "all": "any", "sorted": "list"}
 _LEFT_OUT_METHODS = frozenset({"lower", "upper", "strip", "lstrip", "rstrip", "replace", "removeprefix"})
 
+_AROUND_CONSTANTS = (
+    *(ast.Assign, ast.AnnAssign, ast.Return, ast.keyword, ast.arguments, ast.Lambda, ast.Call, ast.Tuple),
+    *(ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Subscript),
+)
+"""Nodes without which nobody could tell which constant is meant."""
+
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
@@ -46,7 +52,8 @@ class Mutant:
     Attributes:
         function: The qualified name of the function, or of the class, that holds it; `(module)` outside both.
         line: The source line where it begins, without its indentation.
-        change: `what was there -> what comes in its place`, with ` #2` and so on where a line has several.
+        change: `what was there -> what comes in its place`; equal ones of a function end with ` #2`, ` #3`.
+            A constant is shown with the expression around it.
         number: The line's number.
         level: Whether it takes effect when the module is imported, and not when a function is called.
         apply: Changes the tree that the mutants were made of, for good.
@@ -63,12 +70,12 @@ class Mutant:
 def mutants_of(source: str, tree: ast.Module) -> list[Mutant]:
     """All mutants of a module, in the order of its lines; `tree` is its parsed source."""
     lines = source.splitlines()
-    seen: Counter[tuple[str, str, str]] = Counter()
+    seen: Counter[tuple[str, str]] = Counter()
     made = []
     for edit in _edits(tree, (), inside=False):
         line = lines[edit.number - 1].strip()
         change = f"{edit.was} -> {edit.becomes}"
-        key = (edit.function, line, change)
+        key = (edit.function, change)
         seen[key] += 1
         said = change if seen[key] == 1 else f"{change} #{seen[key]}"
         made.append(Mutant(edit.function, line, said, edit.number, not edit.inside, edit.apply))
@@ -95,7 +102,12 @@ def _edits(node: ast.AST, names: tuple[str, ...], *, inside: bool) -> Iterator[_
             if not isinstance(child, ast.AST) or _is_left_alone(node, name, child, within):
                 continue
             for was, becomes, new in _replacements(node, name, child):
-                apply = _replacing(node, name, index, new)
+                apply, undo = (_replacing(node, name, index, one) for one in (new, child))
+                if isinstance(child, ast.Constant) and isinstance(node, _AROUND_CONSTANTS):
+                    was = _text(node)
+                    apply()
+                    becomes = _text(node)
+                    undo()
                 yield _Edit(_line_of(child), was, becomes, apply, ".".join(names) or MODULE_LEVEL, within)
             below = names
             if isinstance(child, ast.FunctionDef | ast.ClassDef) and not within:

@@ -10,14 +10,11 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from os import cpu_count
-from typing import TYPE_CHECKING
 
 from .faults import BEYOND, KINDS
-from .guards import GUARDS, leave_out
+from .guards import GUARDS, left_out
+from .run import Result, Simulation
 from .trace import text_of
-
-if TYPE_CHECKING:
-    from .run import Result
 
 _CHUNK = 50
 _SHOWN = 120
@@ -26,8 +23,6 @@ _SHOWN = 120
 def main() -> int:
     """Run; 1 if anything was found."""
     arguments = _arguments()
-    if arguments.without:
-        leave_out(arguments.without)
     begun = time.monotonic()
     one = arguments.seed is not None
     seeds = (
@@ -80,15 +75,14 @@ def _parts(work: partial[list[Result]], seeds: range) -> Iterator[Iterable[Resul
 
 
 def _chunk(seeds: range, *, beyond: bool, without: str, most: int) -> list[Result]:
-    from .run import Simulation  # after a guard was left out
-
     results: list[Result] = []
     failed = 0
-    for seed in seeds:
-        results.append(_kept(Simulation(seed, beyond=beyond, without=without).run(), len(seeds)))
-        failed += bool(results[-1].violations)
-        if failed == most:
-            break
+    with left_out(without):
+        for seed in seeds:
+            results.append(_kept(Simulation(seed, beyond=beyond, without=without).run(), len(seeds)))
+            failed += bool(results[-1].violations)
+            if failed == most:
+                break
     return results
 
 

@@ -1,41 +1,47 @@
 """The guards of the protocol and of the planner, and the first seed that finds a violation without each.
 
 Some guards are the simulated world's, such as a service that checks a credential's expiry; `run` leaves those
-out. The others are lines of the product: `leave_out` imports the product with those lines replaced.
+out. The others are functions of the product: `left_out` puts others in their place for a while.
 
-`python -m tests.simulation.guards [NAME …]` prints the first seed for each; 1 if a guard has none within 400.
+`python -m tests.simulation.guards [NAME …]` prints the first seed for each; 1 if a guard has none within 400,
+or if nothing called one of its functions.
 """
 
 from __future__ import annotations
 
-import ast
-import subprocess
 import sys
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cache, reduce, wraps
+from importlib import import_module
+from inspect import signature
+from types import FunctionType, ModuleType
+from typing import Any
 
-from tests.mutation.loading import replace_module
+from msgspec.structs import replace
 
-PRODUCT = Path(__file__).resolve().parents[2] / "reconciler"
+from reconciler.model.applied_tree import Effect
+from reconciler.model.claimed_run import age
+from reconciler.model.job import INSTANCE, State
+from reconciler.model.plan import DesiredJob
+from reconciler.model.ports import Ports
+from reconciler.planning.decide import TRIES
+
+from .looks import Looks
+from .run import Simulation
+
 SEEDS = 400
 """Seeds within which the lack of a guard must show."""
 
+Function = Callable[..., Any]
 
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """A replacement in one module of the product.
 
-    Attributes:
-        module: Its name within `reconciler`.
-        old: Text that the module contains exactly once.
-        new: Text to replace it with.
-    """
-
-    module: str
-    old: str
-    new: str
+class GuardError(Exception):
+    """A function that a guard replaces doesn't exist, or nothing called it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +50,94 @@ class Guard:
 
     Attributes:
         breaks: How the violation begins that its absence causes.
-        patches: What leaves it out of the product; none where the guard is the world's.
+        instead: By function of the product (`module:qualified name` within `reconciler`), what is called in
+            its place, with the function itself and its arguments; empty where the guard is the world's.
         beyond: Whether it matters only where the services break their bounds.
         looks: Whether the differential test of looks has to notice, instead of the simulation.
     """
 
     breaks: str
-    patches: tuple[Patch, ...] = ()
+    instead: Mapping[str, Function] = field(default_factory=dict)
     beyond: bool = False
     looks: bool = False
 
 
-_SUBMITTER, _DECISION, _APPLY = "submission.protocol", "planning.decide", "operations.execute"
+def _never(*_: object, **__: object) -> bool:
+    return False
 
-_NO_LIMIT = Patch(_SUBMITTER, "number > order.attempts:", "number > order.attempts + 9:")
+
+def _nothing(*_: object, **__: object) -> None:
+    """Neither check nor do anything."""
+
+
+_signature = cache(signature)
+
+
+def _with(**changes: Callable[[Any], object]) -> Function:
+    """Return a call of the function itself with changed arguments, by their names."""
+
+    def call(function: Function, *arguments: object, **options: object) -> object:
+        bound = _signature(function).bind(*arguments, **options)
+        bound.apply_defaults()
+        for name, change in changes.items():
+            bound.arguments[name] = change(bound.arguments[name])
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+def _set(**fields: object) -> Callable[[Any], object]:
+    """Return a change of some fields of an argument."""
+    return lambda argument: replace(argument, **fields)
+
+
+def _unsuspended(job: DesiredJob) -> DesiredJob:
+    manifest = job.manifest
+    return replace(job, manifest=replace(manifest, reconcile=replace(manifest.reconcile, suspend=False)))
+
+
+def _named_by_claim(kept: Function, claim: Any, runs: Any) -> object:
+    runs = list(runs)
+    named = (run for run in runs if claim and run.resource == claim.resource)
+    return next(named, None) or kept(claim, runs)
+
+
+def _in_time(ports: Ports) -> Ports:
+    """Return the ports of services whose listings may lack a job for ever."""
+    return replace(ports, bounds=replace(ports.bounds, visible=timedelta.max))
+
+
+class _NamedJobs:
+    """Jobs whose names their submitters chose, so that no ended one has to be in a listing."""
+
+    def __init__(self, jobs: Any) -> None:
+        self._jobs = jobs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jobs, name)
+
+    def named(self, *_: str) -> str:
+        """Return a name for every job."""
+        return "chosen"
+
+
+def _all_named(ports: Ports) -> Ports:
+    return replace(ports, jobs=_NamedJobs(ports.jobs))
+
+
+def _with_another_credential(
+    create: Function, submitter: Any, order: object, body: object, _: object, started: float
+) -> object:
+    return create(submitter, order, body, submitter._ports.credentials.mint(), started)
+
+
+def _settles_when_visible(settles_at: Function, self: Any, claim: object) -> object:
+    moment = settles_at(self, claim)
+    return moment and moment - self._bounds.executes
+
+
+_STILL_ANNOUNCED = "submission.announcements:AnnouncedClaims.still_announced"
+_NO_LIMIT = {"submission.protocol:Submitter._send": _with(order=_set(attempts=None))}
 
 GUARDS: Mapping[str, Guard] = {
     # Of the world: `run.Simulation` leaves these out.
@@ -68,355 +148,238 @@ GUARDS: Mapping[str, Guard] = {
     "genesis": Guard("I"),
     "audit": Guard("I1", beyond=True),
     # Of the product.
-    "suspend": Guard(
-        "suspend",
-        (Patch(_DECISION, "if self._job.manifest.reconcile.suspend:", "if False:"),),
-    ),
-    "attempts-limit": Guard("attempts", (Patch(_DECISION, "if left <= 0:", "if left <= -9:"), _NO_LIMIT)),
-    "found-attempts-limit": Guard(
+    "suspend": Guard("suspend", {"planning.decide:decide": _with(job=_unsuspended)}),
+    "attempts-limit": Guard(
         "attempts",
-        (_NO_LIMIT,),
+        {"planning.decide:_Decision._wanted": lambda wanted, decision: wanted(decision) + 9, **_NO_LIMIT},
     ),
-    "set-up-tries": Guard("set-up", (Patch(_DECISION, "if tried >= TRIES and not is_due:", "if False:"),)),
-    "set-up-pause": Guard(
+    "found-attempts-limit": Guard("attempts", _NO_LIMIT),
+    "set-up-tries": Guard(
         "set-up",
-        (Patch(_SUBMITTER, "if order.not_before is not None and now < order.not_before:", "if False:"),),
+        {"planning.decide:_Decision._tries": lambda tries, *arguments: min(tries(*arguments), TRIES - 1)},
+    ),
+    "set-up-pause": Guard(
+        "set-up", {"submission.protocol:Submitter._begin": _with(order=_set(not_before=None))}
     ),
     "set-up-in-the-cloud": Guard(
         "attempts",
-        (Patch(_DECISION, 'if target.engine == "local" and one.set_up_failed]', "if one.set_up_failed]"),),
+        {"planning.decide:_Decision._is_unstarted": lambda _, decision, attempt: attempt.set_up_failed},
     ),
     "retry-after-failure": Guard(
         "attempts",
-        (
-            Patch(
-                "planning.attempts",
-                "return self.bound and self.state is State.FAILED",
-                "return self.bound and self.state is not None and self.state.ended",
-            ),
-            Patch(_SUBMITTER, "if id.attempt == 1:", "if True:"),
-        ),
+        {
+            "planning.attempts:Attempt.failed": lambda _, one: one.bound and one.state and one.state.ended,
+            "submission.protocol:Submitter._check_predecessor": _nothing,
+        },
     ),
     "older-stays": Guard(
         "elder",
-        (
-            Patch(
-                "model.claimed_run",
-                "return min(runs, key=lambda run: (run.state in _IN_VAIN, *age(run)))",
-                "return max(runs, key=lambda run: (run.state not in _IN_VAIN, *age(run)))",
-            ),
-        ),
+        {
+            "model.claimed_run:elder": lambda _, runs: max(
+                runs, key=lambda run: (run.state not in (State.FAILED, State.CANCELLED), *age(run))
+            )
+        },
         beyond=True,
     ),
-    "claim-does-not-choose": Guard(
-        "elder",
-        (
-            Patch(
-                "model.claimed_run",
-                "return elder(own) if own else None",
-                "return next((run for run in own if claim and run.resource == claim.resource), "
-                "elder(own) if own else None)",
-            ),
-        ),
-        beyond=True,
-    ),
+    "claim-does-not-choose": Guard("elder", {"model.claimed_run:kept": _named_by_claim}, beyond=True),
     "successor-first": Guard(
         "successor",
-        (Patch(_APPLY, "for c in replaced if c.base_name not in missing | waiting", "for c in replaced"),),
+        {
+            "operations.execute:_collecting": lambda _, outcomes, missing: outcomes,
+            "operations.submissions:Submissions.waiting": lambda *_: set(),
+        },
     ),
     "successor-wanted": Guard(
         "successor",
-        (
-            Patch(
-                "planning.planner",
-                "return change.action is not Action.BLOCKED and "
-                "change.stuck not in (NotDone.SUSPENDED, NotDone.GIVEN_UP)",
-                "return True",
-            ),
-        ),
+        {"planning.planner:_replaces": lambda replaces, change: replaces(change) or not change.stopped},
     ),
-    "blind-listing": Guard(
-        "blind",
-        (Patch("submission.observe", "if labelled and is_old(ports, claim.id, job):", "if False:"),),
-        beyond=True,
-    ),
-    "empty-listing": Guard(
-        "blind",
-        (
-            Patch(
-                "submission.observe",
-                "if not own and all(claim.is_adopted for claim in missing):",
-                "if False:",
-            ),
-        ),
-        beyond=True,
-    ),
+    "blind-listing": Guard("blind", {"submission.observe:unlisted": _with(ports=_in_time)}, beyond=True),
+    "empty-listing": Guard("blind", {"submission.observe:observe": _with(ports=_all_named)}, beyond=True),
     "blind-search": Guard(
-        "blind",
-        (Patch(_SUBMITTER, "check_search(self._ports, order.witnesses)", "pass"),),
-        beyond=True,
+        "blind", {"submission.protocol:Submitter._recover": _with(order=_set(witnesses=()))}, beyond=True
     ),
     "instance-search": Guard(
         "I2",
-        (Patch("submission.adoption", 'and job.labels.get(INSTANCE, "") == self._instance', ""),),
+        {
+            "submission.adoption:JobSearch._has_labels_of": lambda has_labels_of, search, claim, job: (
+                has_labels_of(search, claim, replace(job, labels={**job.labels, INSTANCE: search._instance}))
+            )
+        },
     ),
     "instance-listing": Guard(
-        "instance",
-        (
-            Patch(
-                "submission.observe",
-                "if is_of_other_instance(run, ports.source, ports.instance)]",
-                "if False]",
-            ),
-        ),
+        "instance", {"submission.observe:split_by_instance": lambda _, ports, claims, runs: (runs, [])}
     ),
-    "before-instance": Guard("instance", (Patch(_DECISION, "if fresh and self._doubtful:", "if False:"),)),
-    "older-verdicts": Guard(
-        "I3",
-        (
-            Patch(
-                "operations.report",
-                "red = [record for record in closed if newest and may_turn(view, record, newest)]",
-                "red: list[CommitRecord] = []",
-            ),
-        ),
-    ),
-    "cancel-record": Guard(
-        "I8",
-        (
-            Patch(
-                "submission.claims_upkeep",
-                "if ports.claims.write(replace(claim, error=reason), found.generation):",
-                "if True:",
-            ),
-        ),
-    ),
-    "return-of-its-own": Guard(
-        "attempts",
-        (Patch("model.claim", 'return (reason or "").startswith(_BY_APPLY)', "return True"),),
-    ),
-    "returns-end": Guard(
-        "returns",
-        (
-            Patch(
-                _DECISION,
-                "return len(self._stopped - {last.id.attempt}) < MOST_RETURNS",
-                "return len(self._stopped - {last.id.attempt}) < MOST_RETURNS + 9",
-            ),
-        ),
-    ),
-    "tree-compared": Guard(
-        "tree",
-        (
-            Patch(
-                "model.applied_tree",
-                "if relation in _IN_ORDER or allow_older:",
-                "if True:",
-            ),
-        ),
-    ),
-    "tree-read-again": Guard(
-        "tree",
-        (Patch(_APPLY, "if not change.repair and (reason := self.withheld()):", 'if reason := "":'),),
-    ),
-    "adopt-unclaimed": Guard(
-        "adopt",
-        (Patch("submission.adoption", "if settled := _settled(adoption, observed):", "if settled := None:"),),
-    ),
-    "adopt-equal": Guard(
-        "adopt",
-        (Patch("submission.adoption", "if fields := _fields(adoption, job):", "if fields := ():"),),
-    ),
+    "before-instance": Guard("instance", {"submission.observe:doubtful_runs": lambda *_: ()}),
+    "older-verdicts": Guard("I3", {"reporting.status_rules:may_turn": _never}),
+    "cancel-record": Guard("I8", {"submission.claims_upkeep:record_cancel": _nothing}),
+    "return-of-its-own": Guard("attempts", {"model.claim:is_by_apply": lambda *_: True}),
+    "returns-end": Guard("returns", {"planning.decide:_Decision._may_return": lambda *_: True}),
+    "tree-compared": Guard("tree", {"model.applied_tree:effect_of": lambda *_, **__: Effect.APPLY}),
+    "tree-read-again": Guard("tree", {"operations.tree:TreeCheck.withheld": lambda *_: ""}),
+    "adopt-unclaimed": Guard("adopt", {"submission.adoption:_settled": _nothing}),
+    "adopt-equal": Guard("adopt", {"submission.adoption:_fields": lambda *_: ()}),
     "adopt-live": Guard(
         "adopt",
-        (Patch("submission.adoption", "if job.state.ended:", "if False:"),),
+        {
+            "submission.adoption:_current": lambda _, ports, adoption: ports.jobs.read(
+                adoption.claim.api_version, adoption.claim.kind, adoption.resource
+            )
+        },
     ),
-    "look-open": Guard(
-        "look",
-        (Patch("submission.look", "*summary.open, *announced_keys", "*announced_keys"),),
-    ),
-    "look-live": Guard(
-        "look",
-        (Patch("submission.look", "moving = {*open_, *live}", "moving = {*open_}"),),
-        looks=True,
-    ),
-    "look-goes-on": Guard(
-        "look",
-        (Patch("submission.look", "and not may_go_on(job, kept[key])", ""),),
-        looks=True,
-    ),
+    "look-open": Guard("look", {"submission.look:_short": _with(summary=_set(open=()))}),
+    "look-live": Guard("look", {"submission.look:_to_read": _with(live=lambda _: ())}, looks=True),
+    "look-goes-on": Guard("look", {"submission.summary:may_go_on": _never}, looks=True),
     "look-restored": Guard(
         "look",
-        (
-            Patch(
-                "submission.summary",
-                "(_FORMAT, stored.place, stored.genesis)",
-                "(_FORMAT, stored.place, preface.genesis)",
-            ),
-        ),
+        {
+            "submission.summary:_is_of": lambda is_of, preface, stored: is_of(
+                replace(preface, genesis=stored.genesis), stored
+            )
+        },
     ),
-    "look-settled": Guard(
-        "",
-        (
-            Patch(
-                "submission.summary",
-                "ended = all(run.state.ended and made(claim, run) for run in runs)",
-                "ended = True",
-            ),
-        ),
-    ),
-    "look-former": Guard(
-        "look",
-        (Patch("submission.look", "if not set(summary.former)", "if not set[str]()"),),
-        looks=True,
-    ),
-    "look-daily": Guard(
-        "look",
-        (Patch("submission.look", "stored.now - summary.taken > full_after", "False"),),
-    ),
+    "look-settled": Guard("look", {"submission.summary:_have_ended": lambda *_: True}),
+    "look-former": Guard("look", {"submission.look:_short": _with(summary=_set(former=()))}, looks=True),
+    "look-daily": Guard("look", {"submission.look:look": _with(full_after=lambda _: None)}),
     "look-place": Guard(
         "look",
-        (
-            Patch(
-                "submission.summary",
-                "(_FORMAT, stored.place, stored.genesis)",
-                "(_FORMAT, preface.place, stored.genesis)",
-            ),
-        ),
+        {
+            "submission.summary:_is_of": lambda is_of, preface, stored: is_of(
+                replace(preface, place=stored.place), stored
+            )
+        },
         looks=True,
     ),
-    "look-part": Guard(
-        "look",
-        (Patch("submission.summary", "moving |= set(before.open) - needed", "pass"),),
-        looks=True,
-    ),
-    "announce": Guard(
-        "look",
-        (Patch("submission.announcements", "if not new or (", "if True or ("),),
-        looks=True,
-    ),
-    "announced-read": Guard(
-        "look",
-        (Patch("submission.look", "{*summary.open, *announced_keys(announced)}", "summary.open"),),
-        looks=True,
-    ),
+    "look-part": Guard("look", {"submission.summary:summarize": _with(before=_set(open=()))}, looks=True),
+    "announce": Guard("look", {"submission.announcements:AnnouncedClaims.announce": _nothing}, looks=True),
+    "announced-read": Guard("look", {"submission.look:_short": _with(announced=lambda _: ())}, looks=True),
     "announced-stays": Guard(
         "look",
-        (Patch("submission.announcements", "if missing:", "if missing and one.by == self._by:"),),
+        {
+            _STILL_ANNOUNCED: lambda still, claims, announced, *rest: still(
+                claims, [one for one in announced if one.by == claims._by], *rest
+            )
+        },
         looks=True,
     ),
     "announced-uncertain": Guard(
         "look",
-        (Patch("submission.announcements", "missing &= self._uncertain", "missing = set()"),),
+        {
+            _STILL_ANNOUNCED: lambda still, claims, announced, *rest: still(
+                claims, [one for one in announced if one.by != claims._by], *rest
+            )
+        },
         looks=True,
     ),
-    "look-empty": Guard(
-        "blind",
-        (
-            Patch(
-                "submission.look",
-                "if not found and all(claim.is_adopted for claim in missing):",
-                "if False:",
-            ),
-        ),
-        beyond=True,
-    ),
-    "paused-before-sending": Guard(
-        "paused", (Patch(_SUBMITTER, "if self._clock.monotonic() > until:", "if False:"),)
-    ),
+    "look-empty": Guard("blind", {"submission.look:_short": _with(ports=_all_named)}, beyond=True),
+    "paused-before-sending": Guard("paused", {"submission.protocol:Submitter._is_too_late": _never}),
     "paused-while-sending": Guard(
-        "paused", (Patch("base.http.connections", "left = end - clock()", "left = seconds"),)
+        "paused", {"base.http.connections:write_request": _with(clock=lambda _: lambda: 0.0)}
     ),
     "one-credential": Guard(
         "paused",
-        (
-            Patch(
-                _SUBMITTER,
-                "answer = self._jobs.create(order.claim.api_version, order.claim.kind, body, credential)",
-                "answer = self._jobs.create(\n"
-                "                order.claim.api_version,\n"
-                "                order.claim.kind,\n"
-                "                body,\n"
-                "                self._ports.credentials.mint(),\n"
-                "            )",
-            ),
-        ),
+        {"submission.protocol:Submitter._create": _with_another_credential},
     ),
     "execution-counts-from-the-head": Guard(
-        "I1",
-        (
-            Patch(
-                _SUBMITTER,
-                "expiry + self._bounds.executes + self._bounds.visible",
-                "expiry + self._bounds.visible",
-            ),
-        ),
+        "I1", {"submission.protocol:Submitter._settles_at": _settles_when_visible}
     ),
 }
 """By the name that `--without` takes."""
 
 
-def leave_out(name: str) -> None:
-    """Import the product without a guard; to be called before any of it is imported."""
-    for module, source in sources_without(name).items():
-        replace_module(f"reconciler.{module}", _path(module), ast.parse(source))
+@contextmanager
+def left_out(name: str) -> Iterator[Counter[str]]:
+    """Run the block without a guard ("" for none), and count the calls of the functions in its place.
+
+    Raises:
+        GuardError: A function that the guard replaces doesn't exist.
+    """
+    instead = GUARDS[name].instead if name else {}
+    calls = Counter(dict.fromkeys(instead, 0))
+    with ExitStack() as stack:
+        for function, new in instead.items():
+            stack.enter_context(_replaced(function, new, calls))
+        yield calls
 
 
-def sources_without(name: str) -> dict[str, str]:
-    """Return the changed sources by module; raise LookupError if a guard's lines aren't there."""
-    changed: dict[str, str] = {}
-    for patch in GUARDS[name].patches:
-        source = changed.get(patch.module) or _source(patch.module)
-        if source.count(patch.old) != 1:
-            raise LookupError(f"guard {name}: reconciler.{patch.module} has to contain once: {patch.old}")
-        changed[patch.module] = source.replace(patch.old, patch.new)
-    return changed
+@contextmanager
+def _replaced(function: str, instead: Function, calls: Counter[str]) -> Iterator[None]:
+    owner, name = _defined(function)
+    old = vars(owner)[name]
+    called: Any = old.fget if isinstance(old, property) else old
+
+    @wraps(called)
+    def counted(*arguments: object, **options: object) -> object:
+        calls[function] += 1
+        return instead(called, *arguments, **options)
+
+    new = property(counted) if isinstance(old, property) else counted
+    _put(owner, name, old, new)
+    try:
+        yield
+    finally:
+        _put(owner, name, new, old)
 
 
-def _path(module: str) -> Path:
-    return PRODUCT.joinpath(*module.split(".")).with_suffix(".py")
+def _defined(function: str) -> tuple[Any, str]:
+    """Return the module or class that defines a function or property, and its name there."""
+    module, _, qualified = function.partition(":")
+    *classes, name = qualified.split(".")
+    try:
+        owner: Any = reduce(getattr, classes, import_module(f"reconciler.{module}"))
+        if isinstance(vars(owner)[name], FunctionType | property):
+            return owner, name
+    except (ImportError, AttributeError, KeyError):
+        pass
+    raise GuardError(f"reconciler.{module} has no function {qualified}")
 
 
-def _source(module: str) -> str:
-    return _path(module).read_text("utf-8")
+def _put(owner: Any, name: str, old: object, new: object) -> None:
+    """Put a function in the place of another, also where modules have imported that by its name."""
+    setattr(owner, name, new)
+    for module in [one for one in sys.modules.values() if isinstance(one, ModuleType)]:
+        vars(module).update({known: new for known, value in vars(module).items() if value is old})
 
 
 def first_seed(name: str) -> tuple[int, str] | None:
     """Return the first seed that finds what a guard prevents, and the violation; None for none.
 
-    The guard has to be left out already.
+    Raises:
+        GuardError: A function that the guard replaces doesn't exist, or nothing called it.
     """
-    from .looks import Looks  # after a guard was left out
-    from .run import Simulation
+    with left_out(name) as calls:
+        finding = next(_findings(name), None)
+    if uncalled := [function for function, number in calls.items() if not number]:
+        raise GuardError(f"nothing called {', '.join(uncalled)}")
+    return finding
 
+
+def _findings(name: str) -> Iterator[tuple[int, str]]:
     guard = GUARDS[name]
     for seed in range(SEEDS):
         if guard.looks:
-            violations = filter(None, [Looks(seed).run()])
+            said = filter(None, [Looks(seed).run()])
         else:
-            violations = Simulation(seed, beyond=guard.beyond, without=name).run().violations
-        for violation in violations:
-            if violation.startswith(guard.breaks):
-                return seed, violation
-    return None
+            said = iter(Simulation(seed, beyond=guard.beyond, without=name).run().violations)
+        yield from ((seed, violation) for violation in said if violation.startswith(guard.breaks))
 
 
-def _run_alone(name: str) -> int:
-    return subprocess.run([sys.executable, "-m", __spec__.name, name]).returncode
+def print_first_seed(name: str) -> int:
+    """Print the first seed for a guard; 1 if there is none."""
+    try:
+        seed, said = first_seed(name) or ("-", f"no violation within {SEEDS} seeds")
+    except GuardError as error:
+        seed, said = "-", str(error)
+    print(f"{name:30} seed {seed:>3}{'*' if GUARDS[name].beyond else ' '} {said}", flush=True)
+    return int(seed == "-")
 
 
 def main(names: list[str]) -> int:
     """Print the first seed for each guard; 1 if one has none."""
-    if len(names) != 1:
-        # Each in a process of its own, because the product is imported once; two at a time.
-        with ThreadPoolExecutor(2) as pool:
-            return max(pool.map(_run_alone, names or GUARDS))
-    (name,) = names
-    leave_out(name)
-    found = first_seed(name)
-    seed, said = found or ("-", f"no violation within {SEEDS} seeds")
-    print(f"{name:30} seed {seed:>3}{'*' if GUARDS[name].beyond else ' '} {said}", flush=True)
-    return 0 if found else 1
+    if unknown := {*names} - {*GUARDS}:
+        print(f"no guards: {', '.join(sorted(unknown))}; the guards: {', '.join(GUARDS)}", file=sys.stderr)
+        return 2
+    with ProcessPoolExecutor(2) as pool:
+        return max(pool.map(print_first_seed, names or GUARDS))
 
 
 if __name__ == "__main__":
