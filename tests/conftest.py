@@ -22,7 +22,7 @@ WHEELHOUSE = ROOT / ".venv" / "wheelhouse"
 # others, and what it finds becomes a fixed example. How long an example takes is the machine's load.
 UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, database=None, **UNTIMED)
-settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=30)
+settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=20)
 settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile("fixed")
 

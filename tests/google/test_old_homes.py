@@ -41,6 +41,7 @@ def test_plan_finds_nothing_to_do_in_home_of_earlier_version(repository: Path) -
     assert f"Nothing to do: {jobs} jobs" in reconciler(repository, "plan", "--detailed-exitcode")
 
 
+@pytest.mark.slow
 def test_apply_submits_nothing_and_keeps_buckets_of_earlier_version(repository: Path) -> None:
     try:
         assert "1 applied" not in reconciler(repository, "apply")

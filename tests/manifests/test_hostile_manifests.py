@@ -170,6 +170,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.fault(37)
 @pytest.mark.parametrize("name", LONG)
 def test_no_repeated_token_takes_more_than_linear_time(root: Path, name: str) -> None:
@@ -213,6 +214,7 @@ def test_a_link_that_takes_a_place_after_the_search_is_not_followed(
     assert problem.message.startswith("this can't be read: ")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(39)
 def test_a_file_that_keeps_changing_into_a_link_is_never_read_through_it(root: Path) -> None:
     good = root / "good"
@@ -253,6 +255,7 @@ def _told(repository: Path) -> Iterator[str]:
     yield from ("" for _ in found.manifests)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(39)
 def test_settings_behind_a_link_that_leads_out_are_not_read(root: Path) -> None:
     repository = root / "repository"
