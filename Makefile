@@ -9,7 +9,6 @@ KILLS ?= 200
 MINUTES ?= 10
 MODEL ?= large
 UV_FLAGS ?=
-QUICK := base manifests model output packaging planning submission
 SEEDS ?= 2000
 SEED ?=
 OPTIONS ?=
@@ -50,7 +49,7 @@ PRINT_HOME := import os; from pathlib import Path; from reconciler.base.state_di
 	print(location_of(Path.cwd(), os.environ))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-container test trainers browser pictures quick fast explore chaos failures kills adversary simulate looks guards model mutate check format bench bench-history wheelhouse constraints clean
+.PHONY: help demo demo-container test trainers browser pictures quick explore chaos failures kills adversary simulate looks guards model mutate check format bench bench-history wheelhouse constraints clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -88,10 +87,7 @@ browser: $(STAMPS)/dev $(STAMPS)/browser $(STAMPS)/wheelhouse  ## open the pages
 pictures: $(STAMPS)/dev $(STAMPS)/browser  ## take the README's pictures of the pages anew, as `make browser` sees them
 	$(BIN)/python -m tests.browser.pictures docs
 
-quick: $(STAMPS)/dev  ## run the unit tests and laws alone: under a minute
-	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(PYTEST_FLAGS) $(addprefix tests/,$(QUICK))
-
-fast: $(STAMPS)/dev  ## run the tests of all packages that aren't slow: ten minutes of CPU
+quick: $(STAMPS)/dev  ## run the tests of all packages that aren't slow: under two minutes
 	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(WITHOUT_MODEL) $(PYTEST_FLAGS) tests
 
 explore: $(STAMPS)/dev  ## try random examples in all property tests, again and again; MINUTES=10

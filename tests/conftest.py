@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import preloaded
 from tests.support.repository import Repository
 from tests.support.tls import make_authority
 
@@ -21,7 +22,7 @@ WHEELHOUSE = ROOT / ".venv" / "wheelhouse"
 # others, and what it finds becomes a fixed example. How long an example takes is the machine's load.
 UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, database=None, **UNTIMED)
-settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=30)
+settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=20)
 settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile("fixed")
 
@@ -48,6 +49,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """With `--no-skips`, skipped tests fail the run: what CI didn't try must not pass for tested."""
+    preloaded.end()
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = len(reporter.stats.get("skipped", ())) if reporter else 0
     if skipped and session.config.getoption("no_skips"):

@@ -54,6 +54,7 @@ def test_pages_name_modules_that_exist(page: str) -> None:
     assert not [path for path in named if not any((root / path).exists() for root in roots)]
 
 
+@pytest.mark.slow
 def test_a_module_of_more_than_500_lines_explains_why_it_is_one_idea() -> None:
     for path, tree in _modules():
         lines = len(path.read_text("utf-8").splitlines())
@@ -65,6 +66,7 @@ def test_a_module_of_more_than_500_lines_explains_why_it_is_one_idea() -> None:
         assert lines <= 800, f"{path} has {lines} lines: cut it where its ideas part"
 
 
+@pytest.mark.slow
 def test_a_module_has_no_two_ideas() -> None:
     """Two parts of 50 lines, of which no definition names one of the other, are two ideas."""
     for path, tree in _modules():
@@ -73,12 +75,14 @@ def test_a_module_has_no_two_ideas() -> None:
         assert len(parts) <= 1, f"{path} holds several ideas ({named}): give each a module of its own"
 
 
+@pytest.mark.slow
 def test_a_package_explains_itself() -> None:
     for path, tree in _modules():
         if path.name == "__init__.py":
             assert ast.get_docstring(tree), f"{path} has no docstring: what does the package give, to whom?"
 
 
+@pytest.mark.slow
 def test_public_classes_have_one_name_each() -> None:
     places: dict[tuple[str, bool], list[str]] = defaultdict(list)
     for path, tree in _modules():
@@ -88,6 +92,7 @@ def test_public_classes_have_one_name_each() -> None:
     assert not {name: paths for (name, _), paths in places.items() if len(paths) > 1}, "rename all but one"
 
 
+@pytest.mark.slow
 def test_modules_are_imported_at_the_top() -> None:
     late = {
         f"{path}:{node.lineno}"
@@ -100,6 +105,7 @@ def test_modules_are_imported_at_the_top() -> None:
     assert len(late) <= 25, f"import at the top what isn't slow and seldom needed: {sorted(late)}"
 
 
+@pytest.mark.slow
 def test_functions_stay_short() -> None:
     lengths = {
         f"{path}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
@@ -111,12 +117,14 @@ def test_functions_stay_short() -> None:
     assert sorted(lengths.values())[len(lengths) * 9 // 10] <= 20
 
 
+@pytest.mark.slow
 def test_imports_point_one_way() -> None:
     linter = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([linter, "--no-cache", "--no-logo"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [["--help"], ["validate", "job.yaml"], ["schema", "CustomJob"]], ids=" ".join
 )
@@ -143,17 +151,20 @@ VAGUE_WORDS = {
 }
 
 
+@pytest.mark.slow
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
     first = [re.sub(r"\W", "", text.split()[0]).lower() for _place, text in _docstrings()]
     assert sum(word in QUESTION_WORDS for word in first) < 0.03 * len(first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [RELATIVE_WORDS, VAGUE_WORDS], ids=["relative", "vague"])
 def test_docstrings_use_plain_words(words: set[str]) -> None:
     used = [re.sub(r"[^a-z]", "", word.lower()) for _place, text in _docstrings() for word in text.split()]
     assert sum(word in words for word in used) < 0.01 * len(used)
 
 
+@pytest.mark.slow
 def test_public_names_have_docstrings() -> None:
     documented = [
         ast.get_docstring(node) is not None

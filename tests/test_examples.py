@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from reconciler.base.state_dir import home_of, prepare_home
 from reconciler.manifests.validate import validate
+from tests.support import preloaded
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -54,7 +54,7 @@ def repository(tmp_path: Path, environments: Path, monkeypatch: pytest.MonkeyPat
 
 
 def reconciler(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "reconciler", *arguments], capture_output=True, text=True)
+    return preloaded.run(*arguments, cwd=Path.cwd(), env=os.environ)
 
 
 def shown(name: str) -> Any:

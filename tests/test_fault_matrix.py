@@ -30,6 +30,7 @@ def rows() -> Covered:
     return covered(TESTS)
 
 
+@pytest.mark.slow
 def test_every_row_has_a_test(rows: Covered) -> None:
     assert not {row: ROWS[row] for row in ROWS if row not in rows}
 

@@ -38,6 +38,7 @@ def outcome(proxy: FaultProxy, method: str = "POST", path: str = "/v1/jobs") -> 
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", Fault)
 def test_each_fault_is_what_it_is_called(fault: Fault) -> None:
     with RawServer([ANSWER]).running() as server:

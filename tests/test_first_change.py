@@ -76,6 +76,7 @@ def expected(copy: Path, row: str) -> list[dict[str, str]]:
     return problems
 
 
+@pytest.mark.slow
 def test_row_of_a_command_adds_a_command(copy: Path) -> None:
     row = "a command"
     (place(copy, row, "cli/") / "greet.py").write_text(COMMAND, "utf-8")
@@ -88,6 +89,7 @@ def test_row_of_a_command_adds_a_command(copy: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_row_of_a_flag_adds_a_flag_that_the_shell_offers(copy: Path) -> None:
     file = place(copy, "a flag", "cli/") / "schema.py"
     begin(file, "add_flags", 'parser.add_argument("--loud", action="store_true", help="say more")')
@@ -101,6 +103,7 @@ def test_row_of_a_flag_adds_a_flag_that_the_shell_offers(copy: Path) -> None:
     assert "--loud" in offered.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_row_of_a_rule_adds_a_rule_to_the_schema_and_to_the_code(copy: Path) -> None:
     row = "a rule for one manifest"
     assert expected(copy, row) == []
@@ -117,6 +120,7 @@ def test_row_of_a_rule_adds_a_rule_to_the_schema_and_to_the_code(copy: Path) -> 
     }
 
 
+@pytest.mark.slow
 def test_row_of_a_warning_adds_a_warning(copy: Path) -> None:
     row = "a warning of `validate`"
     finding = 'yield Finding(("metadata", "name"), "the name is dull", "write another one", level=WARNING)'

@@ -136,6 +136,7 @@ def test_a_run_that_leaves_a_claim_out_gets_none(condition: str, claim: str) -> 
     assert not allows(condition, {name: value for name, value in GENUINE.items() if name != claim})
 
 
+@pytest.mark.slow
 @every_part
 def test_each_part_of_the_condition_is_needed(condition: str, claim: str) -> None:
     """Without it, a forged run would get the identity: the table above has a case for each."""

@@ -44,6 +44,7 @@ SEEN = (
 """What must have happened for the runs to say anything."""
 
 
+@pytest.mark.slow
 @pytest.mark.fault(
     2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 14, 16, 17, 18, 23, 25, 26, 32, 49, 50, 52, 53, 54, 55, 56, 57, 59, 60
 )
@@ -58,6 +59,7 @@ def test_whatever_goes_wrong_each_attempt_makes_one_job_and_nothing_is_forgotten
     assert [what for what in SEEN if not seen[what]] == []
 
 
+@pytest.mark.slow
 @pytest.mark.fault(13)
 def test_beyond_the_bounds_a_second_job_is_cancelled_within_one_pass() -> None:
     faults, seen = Counter[str](), Counter[str]()
@@ -115,6 +117,7 @@ def test_guard_reports_function_that_nothing_called(
         assert capsys.readouterr().out.endswith(f" {said}\n")
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_same_run_every_time_on_every_interpreter() -> None:
     here = _digest(Simulation(7).run())
     assert _digest(Simulation(7).run()) == here
@@ -126,6 +129,7 @@ def test_a_seed_is_the_same_run_every_time_on_every_interpreter() -> None:
         assert _python("-c", code, hash_seed=hash_seed).stdout.strip() == here
 
 
+@pytest.mark.slow
 def test_a_finding_is_printed_with_the_command_that_replays_it() -> None:
     ended = _python("-m", "simulation", "--seeds", "100", "--most", "1", "--without", "claim")
     assert ended.returncode == 1
@@ -136,6 +140,7 @@ def test_a_finding_is_printed_with_the_command_that_replays_it() -> None:
     assert all(f"seed {again[1]}: {violation}" in ended.stdout for violation in violations)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_finding_counts_what_was_injected() -> None:
     ended = _python("-m", "simulation", "--seeds", "3")
     assert ended.returncode == 0, ended.stdout[-2000:]

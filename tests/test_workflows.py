@@ -135,6 +135,7 @@ def test_actionlint_would_find_a_step_that_isnt_there(tmp_path: Path) -> None:
     assert [finding["kind"] for finding in json.loads(done.stdout)] == ["expression"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["workflows", "actions"])
 def test_the_published_schemas_accept_them(kind: str) -> None:
     paths = {"workflows": WORKFLOWS, "actions": ACTIONS}[kind]

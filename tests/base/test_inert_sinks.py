@@ -119,6 +119,7 @@ def live_table(text: str) -> None:
     print(out.getvalue())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SINKS)
 @settings(max_examples=60)
 @given(text=texts)

@@ -236,6 +236,7 @@ def cpu(process: subprocess.Popen[str]) -> float:
     return float(times.user + times.system)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 2])
 def test_a_process_without_descriptors_answers_when_it_has_some_and_does_not_spin(left: int) -> None:
     """`left` of them are free when connections come; then one more."""

@@ -101,6 +101,7 @@ def check_one_post(server: RawServer) -> None:
     assert server.connections == 1
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1, 3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_create_without_a_good_answer_is_sent_once_and_unknown(

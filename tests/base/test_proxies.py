@@ -225,6 +225,7 @@ def test_a_tunnel_that_comes_late_is_given_up_at_the_deadline(tmp_path: Path) ->
         assert server.arrived == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bytes_back", range(1000, 3200, 100))
 def test_a_create_is_sent_once_wherever_the_tunnel_breaks(tmp_path: Path, bytes_back: int) -> None:
     def behave(sock: socket.socket, upstream: int) -> None:
@@ -398,6 +399,7 @@ def test_the_look_at_an_issuer_trusts_the_proxy_no_more_than_the_request_did(
     assert "issued by" not in told.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 @pytest.mark.parametrize("credentials", ["", "me:secret"], ids=["open", "with credentials"])
 def test_requests_go_through_a_real_proxy(tmp_path: Path, tls: bool, credentials: str) -> None:

@@ -103,6 +103,7 @@ def loaded(root: Path, *command: str, code: int = 0) -> set[str]:
     return modules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("--help",), ("--version",), ("help",)], ids=" ".join)
 def test_help_loads_nothing_but_the_command_line(command: tuple[str, ...], tmp_path: Path) -> None:
     modules = loaded(tmp_path, *command)
@@ -122,6 +123,7 @@ def test_validating_asks_and_plans_nothing(root: Path) -> None:
     assert modules & (HEAVY | DISTRIBUTIONS | ASKING | PLANNING | STAGING | TELLING_MORE) == set()
 
 
+@pytest.mark.slow
 def test_what_explains_is_loaded_for_what_is_wrong(root: Path) -> None:
     (root / "jobs" / "census.yaml").write_text(MANIFEST.replace("n1-standard-4", "[]"))
     modules = loaded(root, "validate", code=3)
@@ -129,6 +131,7 @@ def test_what_explains_is_loaded_for_what_is_wrong(root: Path) -> None:
     assert modules & (HEAVY - {"jsonschema"} | DISTRIBUTIONS | ASKING | PLANNING | STAGING) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "status"])
 def test_a_running_service_is_asked_with_what_is_at_hand(command: str, served: Path) -> None:
     modules = loaded(served, command)
@@ -140,6 +143,7 @@ def test_a_running_service_is_asked_with_what_is_at_hand(command: str, served: P
     assert of_service == {"reconciler.training_service.address", "reconciler.training_service.client"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["plan", "status"])
 def test_a_stopped_service_is_looked_at_without_what_runs_jobs(command: str, root: Path) -> None:
     modules = loaded(root, command)
@@ -150,6 +154,7 @@ def test_a_stopped_service_is_looked_at_without_what_runs_jobs(command: str, roo
         assert f"reconciler.training_service.{name}" not in modules
 
 
+@pytest.mark.slow
 def test_settings_and_packages_load_what_they_need(root: Path) -> None:
     """The modules above are loaded where they are needed: one that got another name would hide from here."""
     (root / "reconciler.yaml").write_text("limits: {submissions: 3}\n")

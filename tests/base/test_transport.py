@@ -145,6 +145,7 @@ def all_text(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)) + repr(error) + str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1, 3)
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize("method", ["POST", "GET"])
@@ -167,6 +168,7 @@ def test_a_request_without_a_good_answer_arrives_once(
     assert str(caught.value).endswith(": it took too long") == (fault in SLOW)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(1, 3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_over_tls_too(
@@ -248,6 +250,7 @@ def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
     return written
 
 
+@pytest.mark.slow
 @pytest.mark.fault(8)
 @pytest.mark.parametrize("size", [0, 1, 1000, 12_000, 1 << 20])
 @pytest.mark.parametrize("scheme", ["http", "https"])

@@ -171,6 +171,7 @@ def test_lines_of_json_stay_lines_of_json(commands: Commands) -> None:
     assert all(json.loads(line) for line in done.err.splitlines())
 
 
+@pytest.mark.slow
 def test_summary_stays_within_githubs_limit(commands: Commands, summary: Path) -> None:
     settings = commands.root / "reconciler.yaml"
     settings.write_text(f"{settings.read_text()}limits: {{submissions: null}}\n")

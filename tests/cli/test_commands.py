@@ -192,6 +192,7 @@ def test_a_job_that_is_not_adopted_is_not_waited_for(commands: Commands) -> None
 # What is kept at the end of a pass.
 
 
+@pytest.mark.slow
 @pytest.mark.fault(10)
 def test_a_claim_that_cannot_be_written_does_not_keep_commits_from_being_told(
     commands: Commands, monkeypatch: pytest.MonkeyPatch

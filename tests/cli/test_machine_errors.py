@@ -117,6 +117,7 @@ def test_a_machine_without_memory_is_told_in_a_line(
     assert capsys.readouterr().err.startswith("reconciler: this machine has no memory left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["validate", "plan", "render"])
 def test_however_few_files_may_be_open_none_is_called_wrong(root: Path, command: str) -> None:
     """From too few for Python's start to enough for all."""

@@ -6,7 +6,6 @@ import fcntl
 import os
 import pty
 import struct
-import subprocess
 import sys
 import termios
 from contextlib import suppress
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from reconciler.base.errors import ServiceError
 from reconciler.manifests import schemas
 from reconciler.model.job import KEY, REQUEST_ID, ActualJob, State
+from tests.support import preloaded
 from tests.support.in_memory import Commands, commands_in
 from tests.support.memory_ports import Outside
 from tests.support.repository import Repository
@@ -261,8 +261,8 @@ def on_terminal(
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "reconciler", *arguments],
+    process = preloaded.start(
+        *arguments,
         cwd=repository.root,
         env={**variables, "TERM": "xterm", **environ},
         stdin=slave,

@@ -254,6 +254,7 @@ def test_values_with_line_breaks_stay_values(root: Path, capsys: pytest.CaptureF
     assert "U+001B is a control character" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -415,6 +416,7 @@ DOUBLED = "A0 = x\n" + "".join(f"A{n} = $(A{n - 1})$(A{n - 1})\n" for n in range
 CHAIN = "A0 = x\n" + "".join(f"A{n} = $(A{n - 1})\n" for n in range(1, 301))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -509,6 +511,7 @@ def saved_list(number: int) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.slow
 def test_saved_list_of_ten_thousand_jobs_is_read() -> None:
     jobs = saved_list(10_000)
     text = json.dumps(jobs)

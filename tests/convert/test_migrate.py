@@ -210,6 +210,7 @@ def test_each_comment_is_kept_once(root: Path, text: str) -> None:
     assert after.startswith("\ufeff") == text.startswith("\ufeff")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "expected"),
     [

@@ -57,6 +57,7 @@ def lay_out_base(root: Path) -> None:
         commit.lay_out(("jobs",), lambda name: True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("name", ["HEAD", "HEAD~1", "HEAD~1^{tree}", "HEAD~1:jobs", "HEAD~1:jobs/a.yaml"])
 def test_object_that_git_can_not_read_is_called_corrupt(root: Path, name: str, how: str) -> None:

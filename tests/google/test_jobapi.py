@@ -214,6 +214,7 @@ def test_whatever_does_not_certainly_refuse_or_name_a_job_is_unknown(fate: Behav
     assert server.count("POST") == len(server.arrived) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.fault(2)
 def test_a_create_whose_answer_never_comes_is_unknown() -> None:
     with RawServer([silence]).running() as server:

@@ -133,6 +133,7 @@ ODD_VALUES: list[Any] = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.data())
 def test_what_is_known_has_no_problem_and_means_the_same(data: st.DataObject) -> None:
@@ -163,6 +164,7 @@ def test_files_with_mistakes_are_known_only_where_others_make_the_mistake(case: 
         compare(file.read_bytes())
 
 
+@pytest.mark.slow
 def test_bombs_are_not_known() -> None:
     assert not [name for name, (text, _) in BOMBS.items() if known_file(text.encode())]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+
+from tests.support import preloaded
 
 HOMES = Path(__file__).parents[1] / "homes"
 
@@ -30,13 +30,8 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
 
 
 def reconciler(root: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "reconciler", *arguments],
-        cwd=root,
-        env={name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")},
-        capture_output=True,
-        text=True,
-    )
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
+    done = preloaded.run(*arguments, cwd=root, env=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -46,6 +41,7 @@ def test_plan_finds_nothing_to_do_in_home_of_earlier_version(repository: Path) -
     assert f"Nothing to do: {jobs} jobs" in reconciler(repository, "plan", "--detailed-exitcode")
 
 
+@pytest.mark.slow
 def test_apply_submits_nothing_and_keeps_buckets_of_earlier_version(repository: Path) -> None:
     try:
         assert "1 applied" not in reconciler(repository, "apply")

@@ -189,6 +189,7 @@ def test_archive_with_another_digest_is_not_unpacked(container: Container) -> No
     assert "has changed since the job was submitted" in container.refusal(digest=digest)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside", "a//b"])
 def test_archive_with_a_path_outside_is_refused(container: Container, name: str) -> None:
     container.stage(_archive(tarfile.TarInfo(name)))
@@ -196,6 +197,7 @@ def test_archive_with_a_path_outside_is_refused(container: Container, name: str)
     assert not (container.temporary.parent / "outside").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
 def test_archive_with_anything_but_files_is_refused(container: Container, kind: bytes) -> None:
     member = tarfile.TarInfo("link")
@@ -242,6 +244,7 @@ def wheel(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_locked_packages_are_installed_before_the_module_runs(container: Container, tmp_path: Path) -> None:
     container.environ |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
     digest = sha256(wheel(tmp_path).read_bytes()).hexdigest()
@@ -255,6 +258,7 @@ def test_locked_packages_are_installed_before_the_module_runs(container: Contain
     )
 
 
+@pytest.mark.slow
 def test_unknown_package_is_one_sentence(container: Container) -> None:
     container.environ |= {"PIP_NO_INDEX": "1"}
     container.stage(with_lock(f"tiny==1.0 --hash=sha256:{'0' * 64}\n"))

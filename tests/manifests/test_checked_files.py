@@ -196,6 +196,7 @@ def alone(many: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["together", "killed", "killed later", "raising", "no forks"])
 def test_many_processes_find_what_one_does_whatever_becomes_of_them(
     many: Path, alone: dict[str, Any], mode: str

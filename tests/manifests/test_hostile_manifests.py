@@ -21,6 +21,7 @@ from reconciler.manifests.validate import validate
 from tests.manifests.test_load import BOMBS
 from tests.manifests.test_validate import GOOD, write
 from tests.packaging.test_sourcetree import Meddler
+from tests.support import preloaded
 
 MEMORY = 400 * 1024 * 1024
 """Bytes of address space: an interpreter with what validation imports has some 100 MB."""
@@ -169,6 +170,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.fault(37)
 @pytest.mark.parametrize("name", LONG)
 def test_no_repeated_token_takes_more_than_linear_time(root: Path, name: str) -> None:
@@ -212,6 +214,7 @@ def test_a_link_that_takes_a_place_after_the_search_is_not_followed(
     assert problem.message.startswith("this can't be read: ")
 
 
+@pytest.mark.slow
 @pytest.mark.fault(39)
 def test_a_file_that_keeps_changing_into_a_link_is_never_read_through_it(root: Path) -> None:
     good = root / "good"
@@ -252,22 +255,19 @@ def _told(repository: Path) -> Iterator[str]:
     yield from ("" for _ in found.manifests)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(39)
 def test_settings_behind_a_link_that_leads_out_are_not_read(root: Path) -> None:
     repository = root / "repository"
     (repository / "jobs").mkdir(parents=True)
     write(root, "outside.yaml", "token: sesame\n")
     (repository / "reconciler.yaml").symlink_to("../outside.yaml")
-    done = subprocess.run(
-        [sys.executable, "-m", "reconciler", "validate"], cwd=repository, capture_output=True, text=True
-    )
+    done = preloaded.run("validate", cwd=repository, env=os.environ)
     assert done.returncode == 3
     assert "reconciler.yaml:1:1: this link leads out of the repository" in done.stderr
     assert "sesame" not in done.stderr + done.stdout
     (repository / "reconciler.yaml").unlink()
     write(repository, "settings/reconciler.yaml", "source: acme-jobs\n")
     (repository / "reconciler.yaml").symlink_to("settings/reconciler.yaml")
-    done = subprocess.run(
-        [sys.executable, "-m", "reconciler", "validate"], cwd=repository, capture_output=True, text=True
-    )
+    done = preloaded.run("validate", cwd=repository, env=os.environ)
     assert "reconciler.yaml" not in done.stderr

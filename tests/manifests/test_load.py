@@ -181,6 +181,7 @@ WORD_LIKE = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.fault(38)
 @settings(max_examples=600)
 @given(NUMBER_LIKE | WORD_LIKE)
@@ -600,6 +601,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.fault(37)
 @pytest.mark.parametrize("name", BOMBS)
 def test_no_input_takes_much_memory_or_gets_past_a_limit(name: str) -> None:

@@ -48,6 +48,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
         yield from _places(value[key])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_published_schema_accepts_what_the_plain_schema_accepts_in_plain_form(seed: int) -> None:
     source = random.Random(seed)
@@ -139,6 +140,7 @@ def _spelled_otherwise(value: Any, source: random.Random) -> Any:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_every_mix_of_the_other_forms_gives_the_name_of_the_plain_form(seed: int, tmp_path: Path) -> None:
     source = random.Random(seed)

@@ -341,11 +341,13 @@ def test_a_value_in_any_style_is_read_alike(data: st.DataObject, value: Any) -> 
     assert check_reading(data.draw(written(value)).encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
 def test_what_is_beyond_a_limit_is_left_to_the_helpful_way(name: str) -> None:
     assert clean_documents(BOMBS[name][0].encode()) is None
 
 
+@pytest.mark.slow
 def test_the_corpus_of_mistakes_is_read_alike() -> None:
     for path in CORPUS:
         check_reading(path.read_bytes())
@@ -551,6 +553,7 @@ def test_what_is_remembered_of_texts_is_bounded(monkeypatch: pytest.MonkeyPatch)
     assert max(map(len, lines)) <= 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["files", "secrets", "yaml_load"])
 def test_importing_brings_no_parser_along(module: str) -> None:
     code = f"import sys, reconciler.manifests.{module}; print(*sys.modules)"

@@ -814,6 +814,7 @@ CONDITIONAL = {
 }
 
 
+@pytest.mark.slow
 def test_what_the_api_calls_required_is_required() -> None:
     optional = set()
     shipped = Path(discovery_cache.__file__).parent / "documents"
@@ -844,6 +845,7 @@ def test_the_editors_schema_agrees(name: str) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_schemas_are_valid_schemas(name: str) -> None:
     Draft202012Validator.check_schema(schemas.document(name))
@@ -856,6 +858,7 @@ def test_the_files_are_what_the_generator_makes() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_the_generator_tells_of_a_file_that_differs(tmp_path: Path) -> None:
     folder = tmp_path / "schemas"
     shutil.copytree(SCHEMAS, folder, ignore=shutil.ignore_patterns("__pycache__"))

@@ -213,6 +213,7 @@ def env(name: str, value: str) -> dict[str, Any]:
     return manifest(env=[{"name": "FIRST", "value": "1"}, {"name": name, "value": value}])
 
 
+@pytest.mark.slow
 @pytest.mark.fault(46)
 @pytest.mark.parametrize(("kind", "secret"), KNOWN)
 def test_a_known_shape_is_refused_wherever_it_stands(tmp_path: Path, kind: str, secret: str) -> None:
@@ -248,6 +249,7 @@ def test_what_only_looks_alike_passes(tmp_path: Path, text: str) -> None:
     assert problems(tmp_path, manifest(args=[f"--data={text}", text], command=["run", text])) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(46)
 @pytest.mark.parametrize("name", NAMED)
 @pytest.mark.parametrize("value", RANDOM_VALUES)
@@ -278,6 +280,7 @@ def test_a_random_value_passes_under_another_name(tmp_path: Path, name: str) -> 
         assert problems(tmp_path, manifest(args=[f"--{name.lower()}={value}", f"--{name}", value])) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", HARMLESS_VALUES)
 def test_what_stands_for_a_secret_passes(tmp_path: Path, value: str) -> None:
     for name in NAMED:
@@ -557,6 +560,7 @@ def test_the_quick_look_is_done_with_what_most_files_hold() -> None:
     assert not may_hold_secrets(json.dumps(value).encode())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [
@@ -683,6 +687,7 @@ def test_whatever_is_refused_would_be_hidden(tmp_path: Path, name: str, value: s
         assert value not in json.dumps(without_secrets(where))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["--", "--token=", "a=", "a-", "TOKEN ", "--a ", "://a:"])
 def test_hiding_takes_linear_time(unit: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_utime

@@ -617,6 +617,7 @@ def test_an_answer_that_redirects_to_another_host_takes_no_token_there(
     assert stranger.connections == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_of_the_token_server_takes_no_assertion_along(
     tmp_path: Path, key: str, serve: Serve, monkeypatch: pytest.MonkeyPatch, status: int
@@ -654,6 +655,7 @@ except ServiceError as error:
 """
 
 
+@pytest.mark.slow
 def test_files_of_a_checkout_name_no_credentials(tmp_path: Path, key: str, serve: Serve) -> None:
     """Whatever google-auth, gcloud, requests or dotenv might read from the working directory."""
     stranger = serve(answer(200))
@@ -716,6 +718,7 @@ def metadata(sock: socket.socket, request: Arrived) -> bool:
     return answer(200, body, **more)(sock, request)
 
 
+@pytest.mark.slow
 def test_the_metadata_server_is_asked_by_plain_http(tmp_path: Path, serve: Serve) -> None:
     """It has no TLS; what asks it carries no secret."""
     server = serve(metadata, plain=True)

@@ -900,6 +900,7 @@ def test_problems_are_sorted_and_told_once(root: Path) -> None:
     assert list(problems) == capped(problems)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(data=st.data())
 def test_any_damage_to_a_value_gives_problems_that_can_be_shown(

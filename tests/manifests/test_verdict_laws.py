@@ -176,6 +176,7 @@ def test_what_is_right_is_found_valid() -> None:
         assert is_valid(value, schema_of(value)), value
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_not() -> None:
     for value in REFUSED:
         assert is_valid(value, schema_of(value)) == (not errors(value, schema_of(value))), value
@@ -202,6 +203,7 @@ def test_what_no_file_holds_is_not_found_valid(value: Any) -> None:
         assert not is_valid(document, schema_of(document))
 
 
+@pytest.mark.slow
 def test_nesting_without_end_is_not_found_valid() -> None:
     parameter: Json = {"parameterId": "p", "categoricalValueSpec": {"values": ["a"]}}
     for _ in range(20_000):
@@ -327,6 +329,7 @@ SIGNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_pattern_means_the_same_to_both(pattern: str) -> None:
     compiled = jsonschema_rs.Draft202012Validator(portable({"pattern": pattern}))

@@ -310,6 +310,7 @@ def test_the_bytes_are_those_of_pythons_json(value: Any) -> None:
     assert canonical_json(value) == as_python_writes_it(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf, "\ud800", {"\udfff": 1}])
 @given(inner=NASTY_JSON)
 def test_what_json_cannot_hold_is_refused_wherever_it_is(special: Any, inner: Any) -> None:

@@ -106,6 +106,7 @@ def told(outcomes: list[Outcome]) -> list[tuple[str, str]]:
     return [(outcome.change.base_name, str(outcome.status)) for outcome in outcomes]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(49)
 def test_each_of_many_is_submitted_once_and_told_in_the_plans_order(tmp_path: Path) -> None:
     with place(tmp_path, MANY) as there:
@@ -115,6 +116,7 @@ def test_each_of_many_is_submitted_once_and_told_in_the_plans_order(tmp_path: Pa
         assert there.is_at_rest()
 
 
+@pytest.mark.slow
 @pytest.mark.fault(7)
 def test_two_that_submit_the_same_at_once_submit_each_once(tmp_path: Path) -> None:
     with place(tmp_path, 20) as there:
@@ -137,6 +139,7 @@ def test_two_that_submit_the_same_at_once_submit_each_once(tmp_path: Path) -> No
         assert there.is_once([outcome for one in outcomes for outcome in one])
 
 
+@pytest.mark.slow
 def test_one_that_fails_fails_alone(tmp_path: Path) -> None:
     def stage(job: DesiredJob) -> None:
         if job.manifest.name in ("job-000", "job-007"):
@@ -154,6 +157,7 @@ def test_one_that_fails_fails_alone(tmp_path: Path) -> None:
         assert there.is_once(there.apply())
 
 
+@pytest.mark.slow
 @pytest.mark.fault(2, 4)
 def test_many_whose_answers_get_lost_are_there_once(tmp_path: Path) -> None:
     """Whatever becomes of the answers, nobody is submitted twice."""
@@ -189,6 +193,7 @@ class Held:
             self.released.wait(120)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(31)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_an_interrupted_apply_of_many_ends_soon_and_sends_nothing_more(
@@ -227,6 +232,7 @@ def test_an_interrupted_apply_of_many_ends_soon_and_sends_nothing_more(
         assert there.is_once(there.apply())
 
 
+@pytest.mark.slow
 def test_an_end_that_is_seen_of_many_is_kept_of_each(tmp_path: Path) -> None:
     with place(tmp_path, 15) as there:
         there.apply()

@@ -72,6 +72,7 @@ def words(done: Result) -> str:
 # Git LFS
 
 
+@pytest.mark.slow
 def test_pointer_in_a_package_gives_the_job_the_name_of_the_real_file(tree: Repository) -> None:
     (tree.root / "trainer/model.bin").write_bytes(WEIGHTS)
     name = planned(tree)["jobName"]
@@ -84,6 +85,7 @@ def test_pointer_in_a_package_gives_the_job_the_name_of_the_real_file(tree: Repo
     assert planned(tree)["jobName"] != name, "the bit counts as ever"
 
 
+@pytest.mark.slow
 def test_plan_with_pointers_warns_once_and_has_no_digest(tree: Repository) -> None:
     tree.job("second")
     whole = tree.run("plan", "--format", "json").json
@@ -106,6 +108,7 @@ def test_plan_with_pointers_warns_once_and_has_no_digest(tree: Repository) -> No
     assert tree.run("status").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("apply",), ("render", "census")], ids=" ".join)
 def test_command_that_stages_refuses_a_pointer(tree: Repository, command: tuple[str, ...]) -> None:
     for name in ("model.bin", "tokens.bin", "vocabulary.bin"):
@@ -139,12 +142,14 @@ def test_lock_and_build_files_in_git_lfs_are_left_unchecked_by_a_plan(tree: Repo
     assert planned(tree)["action"] == "submit"
 
 
+@pytest.mark.slow
 def test_text_like_a_pointer_is_an_ordinary_file(tree: Repository) -> None:
     tree.write("trainer/model.bin", pointer() + "\n")
     assert "pointer" not in tree.run("plan").err
     assert tree.run("render", "census").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["jobs/census.yaml", "jobs/second.yml", "reconciler.yaml"])
 def test_pointer_in_the_place_of_what_is_read_as_text_is_an_error(tree: Repository, path: str) -> None:
     tree.write(path, pointer())
@@ -158,6 +163,7 @@ def test_pointer_in_the_place_of_what_is_read_as_text_is_an_error(tree: Reposito
         )
 
 
+@pytest.mark.slow
 def test_plan_against_a_base_compares_pointers_by_what_they_stand_for(tree: Repository) -> None:
     tree.write("trainer/model.bin", pointer())
     tree.write("trainer/other.bin", pointer(b"as ever"))
@@ -184,6 +190,7 @@ def test_plan_against_a_base_compares_pointers_by_what_they_stand_for(tree: Repo
     assert planned(tree)["jobName"] == change["jobName"], "the name that apply gives"
 
 
+@pytest.mark.slow
 def test_plan_against_a_base_has_no_note_where_no_job_with_a_pointer_changes(tree: Repository) -> None:
     tree.write("trainer/model.bin", pointer())
     commit(tree)
@@ -262,6 +269,7 @@ PLACES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("is_gone", [False, True], ids=["empty", "missing"])
 def test_unfetched_submodule_of_a_package_is_refused_with_a_remedy_that_helps(
@@ -293,6 +301,7 @@ def follow(tree: Repository, done: Result) -> None:
     tree.git("-c", "protocol.file.allow=always", *shlex.split(command[1]))
 
 
+@pytest.mark.slow
 def test_unfetched_submodule_in_a_submodule_is_refused_with_a_remedy_that_helps(
     nested: Repository, library: Repository, tmp_path: Path
 ) -> None:
@@ -309,6 +318,7 @@ def test_unfetched_submodule_in_a_submodule_is_refused_with_a_remedy_that_helps(
     assert planned(nested)["action"] == "submit"
 
 
+@pytest.mark.slow
 def test_unfetched_submodule_behind_a_link_is_refused(
     tree: Repository, library: Repository, tmp_path: Path
 ) -> None:
@@ -322,6 +332,7 @@ def test_unfetched_submodule_behind_a_link_is_refused(
     assert '"vendor/lib" is a submodule that isn\'t fetched' in done.err
 
 
+@pytest.mark.slow
 def test_submodule_elsewhere_concerns_no_job(tree: Repository, library: Repository, tmp_path: Path) -> None:
     add(tree, library, "vendor/lib")
     commit(tree)
@@ -330,6 +341,7 @@ def test_submodule_elsewhere_concerns_no_job(tree: Repository, library: Reposito
     assert edits(clone) == {"census": Edit.UNCHANGED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("is_fetched", [False, True], ids=["unfetched", "fetched"])
 def test_plan_against_a_base_compares_recorded_commits(
@@ -359,6 +371,7 @@ def test_plan_against_a_base_compares_recorded_commits(
     assert planned(tree, *BASE)["jobName"] == "census (name known at apply)"
 
 
+@pytest.mark.slow
 def test_plan_against_a_base_sees_other_changes_beside_a_submodule(
     nested: Repository, tmp_path: Path
 ) -> None:
@@ -385,6 +398,7 @@ def test_package_that_moves_within_a_submodule_is_a_change(
     assert edits(cloned(tree, tmp_path / "clone")) == {"census": Edit.CHANGED}
 
 
+@pytest.mark.slow
 def test_validate_in_a_checkout_without_submodules_takes_a_module_that_may_be_there(
     tree: Repository, library: Repository, tmp_path: Path
 ) -> None:
@@ -398,6 +412,7 @@ def test_validate_in_a_checkout_without_submodules_takes_a_module_that_may_be_th
     assert clone.run("validate").code == 3, "any other package is checked as ever"
 
 
+@pytest.mark.slow
 def test_manifests_of_an_unfetched_submodule_count_as_left_out(
     tree: Repository, library: Repository, tmp_path: Path
 ) -> None:
@@ -437,6 +452,7 @@ def test_submodule_at_its_recorded_commit_counts_as_committed(nested: Repository
     assert origin(nested)[0].exact == head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 def test_submodule_anywhere_in_or_around_a_package_counts_as_committed(
     tree: Repository, library: Repository, place: tuple[str, str, str]
@@ -464,6 +480,7 @@ def test_submodule_at_another_commit_is_named(nested: Repository, library: Repos
     assert origin(nested)[0].exact == head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "path", "how"),
     [
@@ -509,6 +526,7 @@ def test_manifest_of_a_submodule_carries_the_commit_around_it(tree: Repository, 
     assert "jobs/more/shared.yaml is only in commit" in found.elsewhere[0]
 
 
+@pytest.mark.slow
 def test_no_program_of_a_submodule_runs(nested: Repository, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     inner = nested.root / "trainer/lib"

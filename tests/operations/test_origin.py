@@ -125,6 +125,7 @@ def converted(tree: Repository) -> None:
 CODE = {"census", "trees"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "without", "named"),
     [
@@ -185,6 +186,7 @@ def test_only_jobs_made_of_a_file_that_differs_carry_no_commit(
     assert origin(tree).commit == head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

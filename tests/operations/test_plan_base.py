@@ -92,6 +92,7 @@ def manifest(name: str, package: str = "../trainer") -> str:
     return text.replace("../trainer", package)
 
 
+@pytest.mark.slow
 def test_the_same_is_one_line(repo: Repository) -> None:
     head = repo.git("rev-parse", "HEAD")
     done = repo.run("plan", "--base", "HEAD", "--detailed-exitcode")
@@ -101,6 +102,7 @@ def test_the_same_is_one_line(repo: Repository) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_is_new_changed_and_removed(repo: Repository) -> None:
     repo.job("gone", reconcile="{onDelete: cancel}")
     base = commit(repo)
@@ -123,6 +125,7 @@ def test_what_is_new_changed_and_removed(repo: Repository) -> None:
     assert repo.run("plan", "--base", "HEAD").code == 0
 
 
+@pytest.mark.slow
 def test_json_is_a_plan_without_a_digest(repo: Repository) -> None:
     repo.job("fresh")
     told = repo.run("plan", "--base", "HEAD", "--format", "json").json
@@ -156,6 +159,7 @@ def test_base_without_a_common_commit_is_refused(repo: Repository) -> None:
     assert "shares history" in raised.value.hint
 
 
+@pytest.mark.slow
 def test_changed_files_of_the_code_are_listed_with_their_lines(repo: Repository) -> None:
     repo.write("trainer/old.py", "a\nb\n")
     repo.write("trainer/same.py", "x\n")
@@ -191,6 +195,7 @@ def test_a_job_that_gets_a_package_lists_its_files_as_added(repo: Repository) ->
     assert (file.path, file.added, file.removed) == ("trainer/task.py", TRAINER.count("\n"), 0)
 
 
+@pytest.mark.slow
 def test_hostile_files_take_bounded_time() -> None:
     old, new = (b"".join(b"%d\n" % (n * factor % 97) for n in range(50_000)) for factor in (31, 53))
     trees = [SourceTree((SourceFile("a.py", False, content),)) for content in (old, new)]
@@ -219,6 +224,7 @@ def test_lines_are_counted_as_the_shortest_edit(old: list[str], new: list[str]) 
     )
 
 
+@pytest.mark.slow
 def test_a_new_job_has_its_effective_spec(google: Repository) -> None:
     google.job("fresh")
     told = google.run("plan", "--base", "HEAD", "--env", "production", "--format", "json").json
@@ -230,6 +236,7 @@ def test_a_new_job_has_its_effective_spec(google: Repository) -> None:
     assert "      + scheduling:\n      +   timeout: 3600s\n" in shown
 
 
+@pytest.mark.slow
 def test_a_plan_says_that_apply_would_refuse_it_by_a_limit(google: Repository) -> None:
     reset(google, "acme-staging", "acme-staging\n    limits: {submissions: 1, acceleratorHours: 3}")
     commit(google)
@@ -263,6 +270,7 @@ def test_a_plan_says_that_apply_would_refuse_it_by_a_limit(google: Repository) -
     assert google.run(*plan, "--detailed-exitcode").code == 2
 
 
+@pytest.mark.slow
 def test_limits_come_after_invalid_manifests_and_before_pending_changes(google: Repository) -> None:
     reset(google, "acme-staging", "acme-staging\n    limits: {submissions: 0}")
     google.job("fresh")
@@ -287,6 +295,7 @@ def test_each_replaced_run_counts_as_live_against_the_limit_of_cancels(google: R
     assert found.needed_limits == {"cancels": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local", "on", "no-1"])
 def test_lines_that_raise_a_limit_are_valid_settings_that_permit_the_plan(
     name: str, google: Repository
@@ -312,6 +321,7 @@ def deep_merged(old: Any, new: Any) -> Any:
     return {**old, **{key: deep_merged(old.get(key), value) for key, value in new.items()}}
 
 
+@pytest.mark.slow
 def test_markdown_in_actions_links_files_at_the_commit_and_the_run(repo: Repository) -> None:
     base = repo.git("rev-parse", "HEAD")
     repo.job("gone")
@@ -330,6 +340,7 @@ def test_markdown_in_actions_links_files_at_the_commit_and_the_run(repo: Reposit
     assert "href" not in repo.run(*plan, **{**actions, "GITHUB_REPOSITORY": '"><script>'}).out
 
 
+@pytest.mark.slow
 def test_json_has_the_problems_of_invalid_manifests(repo: Repository) -> None:
     file = repo.root / "jobs/census.yaml"
     file.write_text(file.read_text().replace("replicaCount: 1", "replicaCount: many"))
@@ -346,6 +357,7 @@ def test_json_has_the_problems_of_invalid_manifests(repo: Repository) -> None:
     assert repo.run("plan").out == ""
 
 
+@pytest.mark.slow
 def test_json_has_warnings_among_the_problems(repo: Repository) -> None:
     file = repo.root / "jobs/census.yaml"
     file.write_text(file.read_text().replace("n1-standard-4", "n1-standart-4"))
@@ -357,6 +369,7 @@ def test_json_has_warnings_among_the_problems(repo: Repository) -> None:
         assert done.json["changes"][0]["action"] == "submit"
 
 
+@pytest.mark.slow
 def test_markdown_goes_to_stdout_and_into_a_folder(repo: Repository, tmp_path: Path) -> None:
     repo.job("fresh")
     folder = tmp_path / "a" / "b"
@@ -373,6 +386,7 @@ GROUP = {"merge_group": {"head_sha": "c" * 40, "base_ref": "refs/heads/main", "b
 DEFAULT = {"repository": {"default_branch": "main"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "event"), [("pull_request", PULL), ("merge_group", GROUP)])
 def test_markdown_in_actions_begins_with_the_merge_that_is_planned(
     name: str, event: dict[str, Any], repo: Repository, tmp_path: Path
@@ -398,6 +412,7 @@ def test_markdown_in_actions_begins_with_the_merge_that_is_planned(
     assert re.fullmatch(said, first({**event, **DEFAULT}, changes=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -431,18 +446,21 @@ def test_name_of_a_hostile_branch_is_inert(repo: Repository, tmp_path: Path) -> 
     assert "@octocat" not in shown
 
 
+@pytest.mark.slow
 def test_a_folder_that_cant_be_written_to_is_told(repo: Repository) -> None:
     done = repo.run("plan", "--base", "HEAD", "--output-dir", "reconciler.yaml")
     assert done.code == 1
     assert "can't write to reconciler.yaml" in done.err
 
 
+@pytest.mark.slow
 def test_output_goes_with_a_base(repo: Repository) -> None:
     done = repo.run("plan", "--output-dir", "x")
     assert done.code == 64
     assert "--output-dir needs --base" in done.err
 
 
+@pytest.mark.slow
 def test_invalid_manifests_are_told_after_the_output(repo: Repository, tmp_path: Path) -> None:
     repo.job("other")
     repo.job("moved")
@@ -557,6 +575,7 @@ def reset(repo: Repository, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
+@pytest.mark.slow
 def test_settings_alone(google: Repository, tmp_path: Path) -> None:
     """They are told wherever a plan is, and are nothing to do by themselves."""
     reset(google, "us-central1", "us-east1")
@@ -581,6 +600,7 @@ def test_settings_alone(google: Repository, tmp_path: Path) -> None:
     assert (told["target"]["location"], told["summary"]["none"]) == ("us-east1", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "is_elsewhere"),
     [
@@ -621,6 +641,7 @@ def test_each_sides_jobs_have_their_sides_defaults(google: Repository) -> None:
     assert "accelerator-hours" not in google.run("plan", "--base", "HEAD", "--env=production").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", ["source: [", "sauce: x", None, "source: acme-models"])
 def test_a_base_whose_settings_are_of_no_use(base: str | None, google: Repository) -> None:
     (google.root / "reconciler.yaml").unlink()
@@ -646,6 +667,7 @@ def test_an_invalid_base_says_nothing_of_local_either(google: Repository) -> Non
     assert "isn't valid" in compared(found).notes[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "target", "changes"),
     [("source: [", "acme-ml", 0), (None, "acme-ml", 6), ("source: acme-models", "acme-ml", 5)],
@@ -673,6 +695,7 @@ def test_settings_that_cant_be_used_are_told_after_the_output(
     )
 
 
+@pytest.mark.slow
 def test_settings_that_were_never_of_use(repo: Repository) -> None:
     repo.write("reconciler.yaml", "source: [")
     commit(repo)
@@ -829,6 +852,7 @@ def test_manifests_behind_a_link_that_is_named(repo: Repository) -> None:
     assert edits(repo, "HEAD", Path("jobs/census.yaml")) == {"census": UNCHANGED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["{outside}", "../../outside", "../loop", "../trainer/../../outside"])
 def test_nothing_outside_is_read_or_written_by_a_link(
     target: str, repo: Repository, tmp_path: Path, temporary: Path
@@ -892,6 +916,7 @@ def test_a_folder_that_looks_like_a_repository_is_none(repo: Repository) -> None
         proposed(repo, root=root)
 
 
+@pytest.mark.slow
 def test_names_of_commits(repo: Repository) -> None:
     first = repo.git("rev-parse", "HEAD")
     repo.job("other")
@@ -919,6 +944,7 @@ def test_what_names_no_commit(name: str, repo: Repository) -> None:
     assert "git fetch" in raised.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "code"), [("-x", 1), ("--output=x", 1), ("", 64)])
 def test_what_names_no_commit_is_no_option(name: str, code: int, repo: Repository) -> None:
     done = repo.run("plan", f"--base={name}")
@@ -1047,6 +1073,7 @@ def forge(repo: Repository) -> Forge:
     return Forge(repo)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../../escaped", "/etc/x"])
 def test_names_that_lead_elsewhere_are_refused(
     name: str, forge: Forge, repo: Repository, tmp_path: Path, temporary: Path
@@ -1110,6 +1137,7 @@ def test_folders_that_multiply_end_somewhere(
         proposed(repo, forge.commit(("40000", "jobs", tree)))
 
 
+@pytest.mark.slow
 def test_folders_that_are_too_deep_are_refused(forge: Forge, repo: Repository) -> None:
     tree = forge.tree(("100644", "job.yaml", forge.put("blob", b"")))
     for _ in range(3_000):
@@ -1146,6 +1174,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.fault(37)
 def test_bombs_in_the_base_cost_little(repo: Repository) -> None:
     repo.write("jobs/aliases.yaml", BOMB)
@@ -1171,6 +1200,7 @@ def test_bombs_in_the_base_cost_little(repo: Repository) -> None:
     assert json.loads(done.stdout)["summary"]["none"] == 1
 
 
+@pytest.mark.slow
 def test_selected_jobs_alone_are_compared_as_either_side_has_them(repo: Repository) -> None:
     repo.job("gone")
     repo.job("stays")

@@ -152,6 +152,7 @@ NO_NEWS = ("a comment", "defaults", "running", "succeeded")
 """Changes that leave the text of a plan as it was."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_plan_shows_every_change(place: Place, change: str) -> None:
     before = place.plan()
@@ -177,6 +178,7 @@ PACKAGE_MANIFEST = """
 """
 
 
+@pytest.mark.slow
 def test_plan_lists_the_changed_files_of_code_if_git_has_the_commit_of_the_run(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +227,7 @@ def test_drift_counts_as_a_pending_change_only_on_request(place: Place) -> None:
     assert place.run("plan", "--drift")[0] == ExitCode.DONE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("environ", "coloured"),
     [({}, False), ({"FORCE_COLOR": "1"}, True), ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False)],

@@ -211,6 +211,7 @@ COMMANDS = [
 SOME = pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(40)
 @SOME
 def test_none_of_the_repositorys_code_runs(command: tuple[str, ...], trapped: Trapped) -> None:
@@ -247,6 +248,7 @@ def test_no_socket_is_made_and_no_credentials_are_read(command: tuple[str, ...],
     assert not {name for name in modules if name.startswith(("google.auth", "googleapiclient", "urllib3"))}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(41)
 @SOME
 def test_without_a_network_it_says_the_same(command: tuple[str, ...], trapped: Trapped) -> None:

@@ -108,6 +108,7 @@ def test_a_revert_trains_the_reverted_content_again(team: Team) -> None:
     assert len(team.runs()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.fault(59)
 def test_a_job_whose_manifest_was_removed_comes_back_with_it(local: Team) -> None:
     local.push(args=[GOOD])
@@ -122,6 +123,7 @@ def test_a_job_whose_manifest_was_removed_comes_back_with_it(local: Team) -> Non
     assert local.runs() == [(GOOD, "CANCELLED"), ("other", "QUEUED"), (GOOD, "QUEUED")]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(59)
 def test_returns_count_against_the_limit_of_submissions(local: Team) -> None:
     local.push(args=[GOOD])
@@ -136,6 +138,7 @@ def test_returns_count_against_the_limit_of_submissions(local: Team) -> None:
     assert "the plan has 1 submissions" in result.err
 
 
+@pytest.mark.slow
 @pytest.mark.fault(59)
 def test_a_cancel_by_a_person_is_final(local: Team) -> None:
     local.push(args=[GOOD])
@@ -150,6 +153,7 @@ def test_a_cancel_by_a_person_is_final(local: Team) -> None:
     assert (action, "already ran as census_" in reason) == ("none", True)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(61)
 def test_a_cancel_in_the_console_after_one_that_failed_is_final(local: Team, tmp_path: Path) -> None:
     local.push(args=[GOOD])
@@ -185,6 +189,7 @@ def test_a_kill_beside_the_cancel_leaves_one_live_run_to_the_revert(
     assert [state for args, state in team.runs() if args == BAD] == ["CANCELLED"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(59)
 def test_what_an_earlier_version_cancelled_stays_cancelled(local: Team, tmp_path: Path) -> None:
     """The upgrade would train every content that was ever reverted to."""
@@ -199,6 +204,7 @@ def test_what_an_earlier_version_cancelled_stays_cancelled(local: Team, tmp_path
     assert local.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED")]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(17, 59)
 def test_a_revert_waits_for_the_run_that_is_being_cancelled(local: Team) -> None:
     local.push(args=[GOOD])
@@ -227,6 +233,7 @@ def test_a_revert_waits_for_the_run_that_is_being_cancelled(local: Team) -> None
     assert "retry" in out
 
 
+@pytest.mark.slow
 @pytest.mark.fault(59)
 def test_a_commit_that_waits_shows_the_job_that_another_commit_brings_back(local: Team) -> None:
     good = local.push(args=[GOOD])
@@ -257,6 +264,7 @@ def test_a_commit_that_waits_shows_the_job_that_another_commit_brings_back(local
     assert local.said(good)[0] == local.said(good, census)[0] == "error"
 
 
+@pytest.mark.slow
 @pytest.mark.fault(59)
 def test_a_person_s_cancel_of_a_run_that_apply_is_cancelling_is_final(local: Team) -> None:
     local.push(args=[GOOD])
@@ -275,6 +283,7 @@ def test_a_person_s_cancel_of_a_run_that_apply_is_cancelling_is_final(local: Tea
     assert planned(local)[0] == "none"
 
 
+@pytest.mark.slow
 @pytest.mark.fault(10, 59)
 def test_a_person_s_cancel_that_can_t_be_recorded_is_no_success(local: Team, tmp_path: Path) -> None:
     local.push(args=[GOOD])
@@ -293,6 +302,7 @@ def test_a_person_s_cancel_that_can_t_be_recorded_is_no_success(local: Team, tmp
     assert "apply may have cancelled it, and submits it again if it is wanted" in err
 
 
+@pytest.mark.slow
 @pytest.mark.fault(60)
 def test_two_watchers_of_different_trees_end_at_the_bound(local: Team) -> None:
     local.push(args=["0"])
@@ -329,6 +339,7 @@ def standing(team: Team) -> dict[str, tuple[int, str]]:
     return {args: (counts[args], state) for args, state in runs if args in (GOOD, BAD)}
 
 
+@pytest.mark.slow
 @pytest.mark.fault(56, 59)
 def test_an_older_tree_of_the_embedded_service_brings_nothing_back(local: Team) -> None:
     local.push(args=[GOOD])
@@ -345,6 +356,7 @@ def test_an_older_tree_of_the_embedded_service_brings_nothing_back(local: Team) 
     assert local.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED"), (GOOD, "QUEUED")]
 
 
+@pytest.mark.slow
 def test_a_revert_without_git_comes_back_too(local: Team, tmp_path: Path) -> None:
     subprocess.run(["cp", "-r", local.author.root, tmp_path / "plain"], check=True)
     plain = Clone(tmp_path / "plain")

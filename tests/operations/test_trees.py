@@ -318,6 +318,7 @@ def test_what_isn_t_a_whole_apply_records_nothing(cloud: Team) -> None:
     assert (record["commit"], record["ancestors"]) == (first, [])
 
 
+@pytest.mark.slow
 def test_the_record_names_the_newest_ancestors(local: Team) -> None:
     shas = [local.push(args=[str(number)]) for number in range(3)]
     assert local.run(local.author, "apply").code == 0
@@ -344,6 +345,7 @@ def test_without_git_all_is_as_before_but_in_actions_nothing_is_cancelled(team: 
     assert team.recorded() == first
 
 
+@pytest.mark.slow
 @pytest.mark.fault(56)
 def test_a_diverged_tree_of_the_embedded_service_only_submits(local: Team) -> None:
     local.push(args=["1"])

@@ -477,6 +477,7 @@ class TestLineEnds:
         assert cloud.run(cloud.author, "apply").code == 0
         assert cloud.runs() == [("1", "QUEUED")]
 
+    @pytest.mark.slow
     def test_the_embedded_service_runs_it_and_says_so(self, local: Team) -> None:
         self.converted(local)
         result = local.run(local.author, "apply")
@@ -484,6 +485,7 @@ class TestLineEnds:
         assert "has other line ends than in commit" in result.err
 
 
+@pytest.mark.slow
 def test_base_in_a_partial_clone_prints_the_command_that_completes_it(local: Team) -> None:
     local.push(args=["1"])
     local.push(args=["2"])

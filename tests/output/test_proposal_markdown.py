@@ -232,6 +232,7 @@ def test_warnings_are_listed_with_their_number_and_place() -> None:
     assert "jobs/a.yaml:3:5 warning: n1-x is not known (/spec)did you mean n1-y?" in Page(shown).shown
 
 
+@pytest.mark.slow
 @pytest.mark.fault(45)
 @given(proposals())
 def test_nothing_that_others_wrote_is_live(made: Callable[[Callable[[str], str]], Plan]) -> None:
@@ -485,6 +486,7 @@ def test_the_same_fields_among_other_lines_are_shown_without_these() -> None:
     assert "```diff\n  /a\n- 1\n+ 2\n```" in in_full(proposal(*jobs))
 
 
+@pytest.mark.slow
 def test_a_list_of_names_takes_a_part_of_the_document_alone() -> None:
     jobs = [changed(f"job-{n:04}", **specs()) for n in range(2000)]
     shown = in_full(proposal(*jobs), COMMENT_LIMIT)
@@ -617,6 +619,7 @@ def test_settings_in_a_terminal() -> None:
 # Limits.
 
 
+@pytest.mark.slow
 def test_no_number_of_jobs_and_problems_hides_the_settings() -> None:
     fields = (FieldChange("/source", "a", "b" * 1000), FieldChange("/github/repository", "a/b", "c/d"))
     problems = tuple(Problem(f"jobs/{'x' * 400}{n}.yaml", 1, 1, "", "y" * 500) for n in range(500))
@@ -645,6 +648,7 @@ def many(count: int = 2000, fields: int = 2) -> Plan:
     return proposal(*news, *changes, *blocked, problems=(Problem("jobs/x.yaml", 1, 1, "", "no"),) * 40)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("limit", "least"), [(COMMENT_LIMIT, 100), (SUMMARY_LIMIT, 2000)])
 def test_of_2000_changed_jobs_what_matters_stays(limit: int, least: int) -> None:
     shown = in_full(many(fields=20), limit)
@@ -703,6 +707,7 @@ OURS = {"h3", "p", "strong", "em", "code", "ul", "li", "br", "details", "summary
 OURS |= {"a", "table", "thead", "tbody", "tr", "th", "td"}
 
 
+@pytest.mark.slow
 def test_a_plan_of_2000_jobs_fits_into_a_summary() -> None:
     proposed = [structs.replace(change, edit=None) for change in many(fields=30).changes]
     drift = tuple(Drift(DriftKind.ORPHANED, f"job_{n}", "job", "no manifest asks for it") for n in range(50))

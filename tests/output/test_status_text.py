@@ -49,6 +49,7 @@ ROWS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(rows=st.lists(ROWS, min_size=1, max_size=4), width=st.integers(20, 200), colour=st.booleans())
 def test_no_line_exceeds_the_width_and_every_line_is_inert(
     rows: list[JobStatus], width: int, colour: bool

@@ -82,6 +82,7 @@ def words(element: Element) -> str:
     return "".join(element.itertext())
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(text=texts, number=st.floats())
 @example(text=PAYLOADS[0], number=float("inf"))
@@ -142,6 +143,7 @@ def test_only_addresses_of_the_web_become_links(url: str) -> None:
     assert safe_link(url) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 100, 101, 450])
 def test_every_link_leads_to_a_page_and_every_page_has_a_link(number: int) -> None:
     made = pages_of(Pages(large_site(number, 30)))
@@ -253,6 +255,7 @@ def test_a_commit_leads_to_its_page_on_github() -> None:
     assert "github" not in without[f"commits/{row.commit}.html"]
 
 
+@pytest.mark.slow
 def test_long_lists_have_links_to_pages_in_between() -> None:
     pages = Pages(large_site(10_000, 0))
     page = pages.page("runs.p50.html")
@@ -334,6 +337,7 @@ def test_pages_of_ten_thousand_jobs_stay_small() -> None:
     assert max(sizes) < 1_000_000
 
 
+@pytest.mark.slow
 def test_a_thousand_trials_draw_in_a_page_of_moderate_size() -> None:
     row = row_of(1)
     site = replace(

@@ -280,6 +280,7 @@ def test_the_same_on_both_sides_is_unchanged(side: list[DesiredJob], target: Any
         assert change.hours[0] == change.hours[1]
 
 
+@pytest.mark.slow
 @given(sides, sides, targets)
 def test_each_name_of_either_side_appears_once_in_order(
     before: list[DesiredJob], after: list[DesiredJob], target: Any

@@ -107,6 +107,7 @@ def planned(head: str = "c" * 40, *, minute: int = 4, run: str = "42", base: str
     return plan_markdown(plan, None, links, merge)
 
 
+@pytest.mark.slow
 def test_a_later_run_with_the_same_plan_is_no_update(github: GitHubServer, keep: Keep) -> None:
     """The comment keeps the time and the run of the first of them; another commit or branch is an update."""
     assert keep(planned()) is CommentResult.CREATED
@@ -121,6 +122,7 @@ def test_a_later_run_with_the_same_plan_is_no_update(github: GitHubServer, keep:
     assert len(written(github)) == 4
 
 
+@pytest.mark.slow
 def test_without_creation_a_comment_is_updated_alone(github: GitHubServer, keep: Keep) -> None:
     github.comment(NUMBER, OURS, "mallory")
     assert keep("nothing", create=False) is CommentResult.UNNEEDED
@@ -158,6 +160,7 @@ def test_the_marker_is_not_shown() -> None:
     assert page == "<!-- reconciler plan of prod--a -->\n<h1>Plan</h1>\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", [TOKEN, "personal", "app"])
 @pytest.mark.parametrize("stranger", ["mallory", "github-actions", "other[bot]", "octocat2"])
 def test_anothers_comment_that_begins_alike_is_left_alone_and_hinders_nothing(
@@ -234,6 +237,7 @@ def test_a_comment_without_author_or_text_is_passed_over(github: GitHubServer, k
     assert keep() is CommentResult.CREATED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("char", ["x", "\u00e9", "\U0001f389"])
 def test_github_takes_the_longest_that_fits(github: GitHubServer, keep: Keep, char: str) -> None:
     size = len(char.encode("utf-16-le")) // 2
@@ -259,6 +263,7 @@ REFUSALS: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("said", "told"), REFUSALS)
 def test_what_github_refuses_is_told(github: GitHubServer, keep: Keep, said: Any, told: str) -> None:
     github.queued = [None, None, said, said, said, said]
@@ -314,6 +319,7 @@ def surroundings(
     return str(tmp_path / "comment.md")
 
 
+@pytest.mark.slow
 def test_the_command_keeps_the_comment(
     github: GitHubServer, surroundings: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -325,6 +331,7 @@ def test_the_command_keeps_the_comment(
     assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("staging", "### Plan"))]
 
 
+@pytest.mark.slow
 def test_plan_that_changes_nothing_only_updates_a_comment(
     github: GitHubServer, surroundings: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -383,6 +390,7 @@ EVENTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", EVENTS)
 def test_only_a_pull_requests_event_will_do(
     github: GitHubServer, surroundings: str, event: str, capsys: pytest.CaptureFixture[str]

@@ -235,6 +235,7 @@ def place(shown: CommitStatus, of: list[ActualJob]) -> tuple[int, bool]:
     return found
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=20))
 def test_a_run_only_goes_forward(seen: list[ActualJob]) -> None:
     """Whatever order several posters come in, the status shown never goes back."""
@@ -439,6 +440,7 @@ def test_a_context_counts_without_its_case(
     assert "rename one" in refused.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [0, 1, 99, 100, 101, 250])
 def test_all_pages_are_read(
     count: int, github: GitHubServer, reporter: Callable[..., GitHubReporter]
@@ -452,6 +454,7 @@ def test_all_pages_are_read(
     assert len(github.requests) == (count + 1) // 100 + 2
 
 
+@pytest.mark.slow
 def test_all_pages_are_read_before_anything_is_posted(
     github: GitHubServer, reporter: Callable[..., GitHubReporter]
 ) -> None:
@@ -516,6 +519,7 @@ def test_nothing_to_report_asks_nothing(
     assert github.requests == []
 
 
+@pytest.mark.slow
 def test_many_posts_are_spread_out(
     github: GitHubServer, reporter: Callable[..., GitHubReporter], waited: list[float]
 ) -> None:
@@ -731,6 +735,7 @@ def test_a_redirect_isnt_followed(status: int, transport: DirectTransport) -> No
     assert len(server.arrived) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body", [b"<html>Log in to the Wi-Fi ::error::</html>", b"{}", b"null", b"[" * 100_000, b"\xff"]
 )
@@ -866,6 +871,7 @@ def test_the_description_is_what_the_script_makes() -> None:
     assert json.dumps(trim(json.loads(text)), indent=1, sort_keys=True) + "\n" == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "status", "told"),
     [

@@ -77,6 +77,7 @@ def tell(store: Commits, github: GitHubServer, seen: View) -> list[Failed]:
     return report(store, GitHubReporter(DirectTransport(Loopback()), settings, sleep=lambda _: None), seen)
 
 
+@pytest.mark.slow
 def test_a_record_is_closed_by_the_look_that_finds_all_of_it(store: Commits, github: GitHubServer) -> None:
     applied(store, FIRST, JOB)
     assert tell(store, github, view(FIRST, (JOB, State.RUNNING))) == []
@@ -120,6 +121,7 @@ def test_older_news_that_were_posted_late_are_put_right(store: Commits, github: 
     assert github.states(FIRST, "reconciler") == ["success", "pending", "success"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(29)
 def test_commits_that_were_passed_over_are_told_once(store: Commits, github: GitHubServer) -> None:
     applied(store, FIRST, JOB)
@@ -133,6 +135,7 @@ def test_commits_that_were_passed_over_are_told_once(store: Commits, github: Git
     assert store.held.keys() == {THIRD}, "nothing is owed to the others"
 
 
+@pytest.mark.slow
 def test_a_commit_that_was_passed_over_and_is_applied_after_all_gets_its_verdict(
     store: Commits, github: GitHubServer
 ) -> None:
@@ -155,6 +158,7 @@ def test_commit_that_was_part_of_another_and_is_told_apart_later_shows_its_jobs(
     assert github.states(SECOND, "reconciler") == ["failure"]
 
 
+@pytest.mark.slow
 def test_a_commit_that_has_a_verdict_is_not_called_passed_over(store: Commits, github: GitHubServer) -> None:
     github.add(SECOND, context="reconciler", state="success", description="no jobs")
     applied(store, THIRD, JOB, skipped=(SECOND,))
@@ -189,6 +193,7 @@ class Standing:
         return DirectTransport(Loopback()).send(request)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(26)
 @pytest.mark.parametrize("rest", [State.RUNNING, State.SUCCEEDED])
 @pytest.mark.parametrize("closed", [False, True])
@@ -215,6 +220,7 @@ def shown(github: GitHubServer) -> str:
     return str(newest["description"])
 
 
+@pytest.mark.slow
 @pytest.mark.fault(26)
 def test_what_a_reporter_covered_with_old_news_before_it_died_is_put_right(
     store: Commits, github: GitHubServer
@@ -279,6 +285,7 @@ def test_what_goes_on_as_it_was_is_not_looked_at_again(store: Commits, github: G
     assert github.states(FIRST, "reconciler") == ["pending", "failure"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(13)
 def test_a_second_job_turns_the_commit_red_also_when_all_was_told(
     store: Commits, github: GitHubServer
@@ -295,6 +302,7 @@ def test_a_second_job_turns_the_commit_red_also_when_all_was_told(
         assert github.states(FIRST, context) == ["success", "error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seen_between", [True, False])
 def test_a_further_attempt_turns_the_overall_status_of_older_commits(
     store: Commits, github: GitHubServer, seen_between: bool
@@ -324,6 +332,7 @@ def test_a_further_attempt_turns_the_overall_status_of_older_commits(
     assert github.states(FIRST, "reconciler/prod/census")[-1] == "success"
 
 
+@pytest.mark.slow
 def test_a_red_commit_is_forgotten_once_its_failed_job_has_other_content(
     store: Commits, github: GitHubServer
 ) -> None:
@@ -347,6 +356,7 @@ def test_what_could_not_be_posted_is_owed(store: Commits, github: GitHubServer) 
     assert github.states(FIRST, "reconciler") == ["success"]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(28)
 def test_a_commit_that_github_does_not_know_is_owed_for_thirty_days(
     store: Commits, github: GitHubServer
@@ -390,6 +400,7 @@ def test_what_cannot_be_written_down_stops_before_anything_is_submitted(
         applied(store, FIRST, JOB)
 
 
+@pytest.mark.slow
 def test_an_apply_without_news_writes_nothing(store: Commits, github: GitHubServer) -> None:
     applied(store, FIRST, JOB)
     generation = store.held[FIRST].generation

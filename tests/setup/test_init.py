@@ -166,6 +166,7 @@ def test_the_printed_commands_commit_all_of_it_and_nothing_else(empty: Empty) ->
     assert empty.git("status", "--porcelain") == "?? notes.txt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), GOOGLE, (*GOOGLE, *ACTION)], ids=["local", "google", "with action"])
 def test_a_second_time_all_is_kept_and_the_steps_are_told_again(empty: Empty, flags: tuple[str, ...]) -> None:
     first = empty.init(*flags)
@@ -263,6 +264,7 @@ def given_to_the_action(repository: Empty, path: str) -> dict[str, Any]:
     return given
 
 
+@pytest.mark.slow
 def test_the_environment_in_google_cloud_can_be_read(empty: Empty) -> None:
     empty.init(*GOOGLE)
     config = load_config(empty.root)
@@ -392,6 +394,7 @@ def test_what_is_written_down_counts_where_no_flag_says_otherwise(empty: Empty) 
     assert "--steps google" not in empty.init("--engine", "local").out
 
 
+@pytest.mark.slow
 def test_workflows_of_another_environment_are_told_and_can_be_replaced(empty: Empty) -> None:
     both = [APPLY_WORKFLOW, PLAN_WORKFLOW]
     empty.init(*ACTION)
@@ -492,6 +495,7 @@ def option(command: list[str], name: str) -> str:
     return value
 
 
+@pytest.mark.slow
 def test_the_steps_run_in_a_shell_as_they_are_printed(empty: Empty, tmp_path: Path) -> None:
     empty.git("remote", "add", "origin", "git@github.com:ORG/MODELS.git")
     empty.init(*GOOGLE, *ACTION)
@@ -600,6 +604,7 @@ def test_a_token_in_the_remote_is_not_told(empty: Empty) -> None:
 # The action
 
 
+@pytest.mark.slow
 def test_the_action_is_filled_in_later_and_nothing_else_changes(empty: Empty) -> None:
     empty.init()
     assert "reconciler init --action OWNER/REPO@SHA" in empty.steps()
@@ -662,6 +667,7 @@ def test_a_variable_that_is_not_set_is_named(empty: Empty, tmp_path: Path) -> No
         assert not server.requests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [(), ACTION], ids=["local", "action"])
 def test_pre_commit_takes_the_hook(empty: Empty, tmp_path: Path, flags: tuple[str, ...]) -> None:
     pytest.importorskip("pre_commit")
@@ -695,6 +701,7 @@ def test_pre_commit_takes_the_hook(empty: Empty, tmp_path: Path, flags: tuple[st
 # The editor
 
 
+@pytest.mark.slow
 def test_the_editors_schemas_are_there_and_accept_what_was_written(empty: Empty) -> None:
     empty.init(*GOOGLE)
     mapped = json.loads(empty.text(".vscode/settings.json"))["yaml.schemas"]
@@ -753,6 +760,7 @@ def make_link_to_file(path: Path, outside: Path) -> None:
     path.symlink_to(outside / "file")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "path", "told"),
     [
@@ -808,6 +816,7 @@ sys.exit(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0, 50, 1_000, 10_000, 100_000])
 def test_where_the_disk_is_full_nothing_is_left(empty: Empty, tmp_path: Path, size: int) -> None:
     program = tmp_path / "limited.py"
@@ -977,6 +986,7 @@ def test_every_template_is_used(tmp_path: Path) -> None:
     assert unused == {*filled, "workflows/apply-local.yml", "ruleset.json"}
 
 
+@pytest.mark.slow
 def test_git_is_not_needed(tmp_path: Path) -> None:
     folder = tmp_path / "plain"
     folder.mkdir()

@@ -183,6 +183,7 @@ def test_rules_that_leave_claims_alone_are_none_of_ours(rules: list[dict[str, An
     assert prepared(said({**SAFE, "lifecycle": {"rule": rules}}), *NO_RUNS, WRITTEN).runs == 0
 
 
+@pytest.mark.slow
 @pytest.mark.fault(10)
 @pytest.mark.parametrize(
     ("behaviours", "hint"),

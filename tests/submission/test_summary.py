@@ -145,6 +145,7 @@ def test_summary_is_unusable_when_one_of_its_facts_is_out_of_bounds(field: dict[
     assert read_summary(stored(content)) == (PREFACE, None)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(55)
 def test_summary_of_excessive_size_is_unusable_and_takes_little_memory() -> None:
     facts = msgspec.json.encode(EMPTY) + b"\n"
@@ -168,6 +169,7 @@ def test_summary_with_too_many_attempts_is_unusable(monkeypatch: pytest.MonkeyPa
     assert read_summary(stored(content)) == (PREFACE, None)
 
 
+@pytest.mark.slow
 def test_summary_beyond_the_limits_is_stored_without_its_second_part() -> None:
     for large in (
         replace(EMPTY, open=tuple(f"{n}" for n in range(200_001))),

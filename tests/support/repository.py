@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from reconciler.base.state_dir import location_of, prepare_home
+from tests.support import preloaded
 from tests.support.waiting import PATIENCE
 
 IMAGE = "example.test/plain:1"
@@ -144,11 +145,13 @@ class Repository:
         """`reconciler …` as a process that goes on; `program` is a file that stands in for the command."""
         if arguments[:1] in (("apply",), ("serve",), ("watch",)):
             self._share_environments()
-        command = [program] if program else ["-m", "reconciler"]
+        variables = {**os.environ, **environ}
+        if not program:
+            return preloaded.start(*arguments, cwd=self.root, env=variables, stderr=stderr)
         return subprocess.Popen(
-            [sys.executable, *command, *arguments],
+            [sys.executable, program, *arguments],
             cwd=self.root,
-            env={**os.environ, **environ},
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -227,6 +227,7 @@ def test_lists_are_filtered_by_several_labels(service: Service, collection: str,
     assert found('labels.reconciler-code:* AND labels.reconciler-source="s"') == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -271,6 +271,7 @@ sys.exit(main(["--home", sys.argv[1], "--stay"]))
 """
 
 
+@pytest.mark.slow
 def test_service_of_another_version_is_replaced_before_it_gets_a_job(tmp_path: Path) -> None:
     home = tmp_path / "home"
     prepare_home(home)

@@ -33,6 +33,7 @@ class Tried(list[str]):
         self.extend(calls)
 
 
+@pytest.mark.slow
 def test_every_call_of_google_cloud_storage(service: Service, tmp_path: Path) -> None:
     tried = Tried()
     client = storage.Client(
@@ -146,6 +147,7 @@ class Rclone:
         )
 
 
+@pytest.mark.slow
 def test_every_call_of_rclone(service: Service, tmp_path: Path) -> None:
     if shutil.which("rclone") is None:
         pytest.skip("rclone is missing")

@@ -128,6 +128,7 @@ def test_the_official_sdk_cancels_a_running_job_which_then_is_cancelling(vertex:
         job.delete()
 
 
+@pytest.mark.slow
 def test_the_official_sdk_creates_lists_gets_and_cancels_a_tuning_job(vertex: Service) -> None:
     parameters = {
         "lr": hyperparameter_tuning.DoubleParameterSpec(min=0.001, max=0.1, scale="log"),
@@ -180,6 +181,7 @@ def test_the_official_sdk_lists_over_several_pages(vertex: Service) -> None:
     assert [job.display_name for job in pages] == [f"job-{number}" for number in (4, 3, 2, 1, 0)]
 
 
+@pytest.mark.slow
 def test_the_official_sdk_reads_the_trials_of_a_tuning_job(vertex: Service) -> None:
     parameters = {
         "lr": hyperparameter_tuning.DoubleParameterSpec(min=0.001, max=0.1, scale="log"),

@@ -135,6 +135,7 @@ def answers(found: Address) -> int:
         return connection.getresponse().status
 
 
+@pytest.mark.slow
 def test_request_is_answered_while_thousands_of_silent_connections_are_held(
     attacked: tuple[subprocess.Popen[str], Address],
 ) -> None:
@@ -170,6 +171,7 @@ def answers_in_the_end(found: Address) -> int:
     return 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(select, "epoll"), reason="the flood is written for Linux")
 def test_requests_are_answered_during_flood_of_connections_that_come_back(
     attacked: tuple[subprocess.Popen[str], Address],
@@ -185,6 +187,7 @@ def test_requests_are_answered_during_flood_of_connections_that_come_back(
             flood.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"G", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "])
 def test_connection_without_whole_head_is_closed_in_time_whatever_it_sends(
     service: Service, monkeypatch: pytest.MonkeyPatch, sent: bytes
@@ -267,6 +270,7 @@ def streamed(opened: socket.socket, sent: bytes, piece: bytes, most: int) -> tup
     return length, answer + rest(opened)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/io").exists(), reason="the bytes written are read from Linux's /proc"
 )
@@ -413,6 +417,7 @@ def test_connection_with_urgent_data_is_closed(service: Service, caplog: pytest.
     assert not caplog.records
 
 
+@pytest.mark.slow
 def test_large_upload_in_chunks_takes_little_memory(
     attacked: tuple[subprocess.Popen[str], Address],
 ) -> None:

@@ -206,6 +206,7 @@ def bench(image: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) 
         yield running
 
 
+@pytest.mark.slow
 def test_jobs_of_both_apis_run_in_containers(bench: Bench) -> None:
     ml = trainers.ml_job(
         masterConfig={
@@ -221,6 +222,7 @@ def test_jobs_of_both_apis_run_in_containers(bench: Bench) -> None:
     assert '"environment":"cloud"' in "".join(bench.log(jobs[1]))
 
 
+@pytest.mark.slow
 def test_a_container_whose_runner_was_killed_is_ended_and_its_job_starts_anew(
     bench: Bench, engine: ContainerEngine
 ) -> None:

@@ -183,6 +183,7 @@ def test_an_image_that_was_to_be_built_here(engine: ContainerEngine) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_image_whose_registry_does_not_answer(engine: ContainerEngine) -> None:
     with pytest.raises(RunError) as caught:
         engine.make_ready(ContainerTask("127.0.0.1:9/team/image:1"), asking(engine))
@@ -195,6 +196,7 @@ def test_an_image_whose_registry_does_not_answer(engine: ContainerEngine) -> Non
 # What runs in it.
 
 
+@pytest.mark.slow
 def test_the_image_s_own_command_runs_where_the_job_names_none(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -206,6 +208,7 @@ def test_the_image_s_own_command_runs_where_the_job_names_none(
     assert ran(engine, folder, command, tmp_path).stdout == "-- -x\n"
 
 
+@pytest.mark.slow
 def test_the_container_has_the_image_s_variables_and_the_replica_s_and_none_of_this_machine(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +230,7 @@ def test_the_container_has_the_image_s_variables_and_the_replica_s_and_none_of_t
     assert not {"OF_THIS_MACHINE", "VIRTUAL_ENV", "PIP_NO_INDEX", "RECONCILER_RUN"} & {*seen}
 
 
+@pytest.mark.slow
 def test_the_replica_s_own_path_and_home_hold(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -244,6 +248,7 @@ def test_values_of_variables_are_not_among_the_arguments(
     assert not [word for word in argv if "s3cr3t" in word]
 
 
+@pytest.mark.slow
 def test_what_it_writes_to_a_bucket_s_folder_is_an_object_s_file(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -272,6 +277,7 @@ def test_it_sees_the_job_s_buckets_alone_and_none_of_the_claims(
     assert [path.name for path in (buckets / "models" / "locks").iterdir()] == ["deep"]
 
 
+@pytest.mark.slow
 def test_it_reaches_what_listens_on_loopback(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -302,6 +308,7 @@ def explained(
     return (done.returncode, told.code, told.message) if told else (done.returncode, 0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [1, 125, 127])
 def test_a_program_s_own_status_needs_no_explanation(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path, status: int
@@ -309,6 +316,7 @@ def test_a_program_s_own_status_needs_no_explanation(
     assert explained(engine, folder, a_replica(f"exit {status}"), tmp_path) == (status, 0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init", [True, False])
 def test_a_command_that_is_not_in_the_image(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path, init: bool
@@ -333,6 +341,7 @@ def test_what_the_engine_itself_fails_at(
     assert "never-built" in message
 
 
+@pytest.mark.slow
 def test_a_container_that_takes_more_memory_than_it_has(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -344,6 +353,7 @@ def test_a_container_that_takes_more_memory_than_it_has(
     assert "memory, which is 32 MiB here" in message
 
 
+@pytest.mark.slow
 def test_a_replica_is_started_anew_while_its_first_container_is_there(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -355,6 +365,7 @@ def test_a_replica_is_started_anew_while_its_first_container_is_there(
     assert not has_containers(folder)
 
 
+@pytest.mark.slow
 def test_a_container_outlives_its_killed_command_and_is_removed(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -370,6 +381,7 @@ def test_a_container_outlives_its_killed_command_and_is_removed(
     assert containers_of(engine, folder.run_id) == []
 
 
+@pytest.mark.slow
 def test_containers_are_found_where_the_run_s_folder_is_gone(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -380,6 +392,7 @@ def test_containers_are_found_where_the_run_s_folder_is_gone(
     assert containers_of(engine, folder.run_id) == []
 
 
+@pytest.mark.slow
 def test_containers_are_found_where_the_engine_s_command_has_moved(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:
@@ -397,6 +410,7 @@ def test_a_run_without_containers_asks_no_engine(folder: RunFolder, monkeypatch:
     assert end_containers(folder)
 
 
+@pytest.mark.slow
 def test_an_engine_that_was_removed_has_no_containers(tmp_path: Path, folder: RunFolder) -> None:
     docker = a_program(tmp_path / "bin" / "docker", answering({"ServerVersion": "28"}))
     find_engine({"PATH": str(docker.parent)}).command(a_replica("true"), folder, tmp_path)

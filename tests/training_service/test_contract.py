@@ -82,6 +82,7 @@ def walk_through(service: Service) -> dict[str, Answer]:
     return answers
 
 
+@pytest.mark.slow
 def test_every_method_of_the_documents_is_served(service: Service) -> None:
     answers = walk_through(service)
     assert {name: answer.status for name, answer in answers.items() if answer.status not in (200, 204)} == {}
@@ -108,6 +109,7 @@ UNSERVED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("call", "instead"), UNSERVED.items())
 def test_method_that_the_service_lacks_is_not_implemented(service: Service, call: str, instead: str) -> None:
     verb, path = call.split()
@@ -150,6 +152,7 @@ def requests() -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verb", "path"), requests())
 def test_every_method_gives_its_errors_as_documented(service: Service, verb: str, path: str) -> None:
     sent = None if verb in ("GET", "DELETE") else {"no such field": 1}
@@ -179,6 +182,7 @@ def test_every_method_gives_its_errors_as_documented(service: Service, verb: str
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verb", "path"), requests())
 def test_a_full_disk_is_told_as_such(
     service: Service, verb: str, path: str, monkeypatch: pytest.MonkeyPatch

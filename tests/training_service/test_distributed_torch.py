@@ -52,6 +52,7 @@ def write_job(repository: Repository, name: str, workers: int) -> str:
     return str(primary["pythonPackageSpec"]["executorImageUri"])
 
 
+@pytest.mark.slow
 def test_three_replicas_train_the_model_that_one_process_trains(spirals: Repository) -> None:
     write_job(spirals, "alone", workers=0)
     image = write_job(spirals, "together", workers=2)

@@ -252,6 +252,7 @@ def job_filters(states: list[str], key: str) -> st.SearchStrategy[tuple[str, Cal
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "collection", "prefix"), [(f"{VERTEX}/customJobs", "customJobs", "JOB_STATE_"), (ML, "jobs", "")]
 )

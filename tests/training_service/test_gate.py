@@ -18,6 +18,7 @@ from tests.support.waiting import PATIENCE
 PATHS = ("/_service/health", ML, f"{VERTEX}/customJobs", "/storage/v1/b?project=p", "/nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_every_path_needs_the_token(service: Service, path: str) -> None:
     for token in ("", "wrong", TOKEN[:-1], TOKEN + "x", "\u00e9"):

@@ -82,6 +82,7 @@ def shell(service: Service, tmp_path: Path) -> Shell:
     return Shell(work, service.home / "gcs", env)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "there", "made"),
     [
@@ -123,12 +124,14 @@ def test_names_of_copies_are_made_as_the_tools_make_them(
         assert content.endswith((f" {source}", f"/{source}"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", ["gsutil", "gsutil -q", "gcloud storage", "gcloud --quiet storage"])
 def test_both_tools_do_the_same(tool: str, shell: Shell) -> None:
     shell.out(f"{tool} cp -r dir1/dir2 gs://out/sub")
     assert shell.objects() == {"sub/a/b/c", "sub/d.txt"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "made"),
     [
@@ -150,6 +153,7 @@ def test_downloads_are_named_alike(words: str, made: set[str] | None, shell: She
     assert below(shell.work) == (made if made is not None else {"e"})
 
 
+@pytest.mark.slow
 def test_contents_of_any_kind_go_through(shell: Shell) -> None:
     data = bytes(range(256)) * 20_000
     (shell.work / "data").write_bytes(data)
@@ -177,6 +181,7 @@ def test_rsync_copies_what_differs_and_deletes_only_when_told(shell: Shell) -> N
     assert below(shell.work / "down") == {"d.txt"}
 
 
+@pytest.mark.slow
 def test_ls_rm_and_mv(shell: Shell) -> None:
     plant(shell.buckets / "out", ("a/b/c", "a/d", "e"))
     assert shell.out("gsutil ls gs://out") == "gs://out/a/\ngs://out/e\n"
@@ -190,6 +195,7 @@ def test_ls_rm_and_mv(shell: Shell) -> None:
     assert shell.objects() == {"moved/e"}
 
 
+@pytest.mark.slow
 def test_du_prints_sizes_of_objects_and_of_all_below_a_prefix(shell: Shell) -> None:
     plant(shell.buckets / "out", ("a/b/c", "a/d", "e"))
     sizes = {name: len(f"content of {name}") for name in ("a/b/c", "a/d", "e")}
@@ -216,6 +222,7 @@ def test_gcloud_prints_the_job_s_project_and_region(shell: Shell) -> None:
     assert "only `gcloud storage`" in shell.fails("gcloud config get-value")
 
 
+@pytest.mark.slow
 def test_what_fails_says_why_and_exits_1(shell: Shell) -> None:
     assert "No URLs matched: nothing" in shell.fails("gsutil cp nothing gs://out")
     assert "No URLs matched: gs://out/no" in shell.fails("gsutil rm gs://out/no")
@@ -229,6 +236,7 @@ def test_what_fails_says_why_and_exits_1(shell: Shell) -> None:
     assert shell.run("gsutil -m rm -f gs://out/no").returncode == 0
 
 
+@pytest.mark.slow
 def test_a_call_is_quick(shell: Shell) -> None:
     times = []
     for _ in range(5):
@@ -238,6 +246,7 @@ def test_a_call_is_quick(shell: Shell) -> None:
     assert min(times) < patience(1.0)  # 0.1 s on a machine that is idle
 
 
+@pytest.mark.slow
 def test_stat_tells_whether_an_object_is_there(shell: Shell) -> None:
     shell.out("gsutil cp f gs://out/x/a.txt")
     told = shell.out("gsutil stat gs://out/x/a.txt")
@@ -252,6 +261,7 @@ def test_stat_tells_whether_an_object_is_there(shell: Shell) -> None:
     assert "only works with object URLs" in shell.fails("gsutil stat gs://out")
 
 
+@pytest.mark.slow
 def test_folder_objects_are_copied_as_folders(shell: Shell) -> None:
     url = shell.env["STORAGE_EMULATOR_HOST"]
     client = storage.Client("p", AnonymousCredentials(), client_options={"api_endpoint": url})

@@ -61,12 +61,14 @@ def assert_comes_back(service: Service, place: str, body: Json) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BODIES, ids=lambda case: case["id"])
 def test_accepted_body_comes_back(case: Json, service: Service) -> None:
     place = case["id"].partition("-")[0]
     assert_comes_back(service, place, case["body"])
 
 
+@pytest.mark.slow
 def test_most_bodies_are_accepted_by_the_service(service: Service) -> None:
     accepted = 0
     for number, case in enumerate(BODIES):
@@ -193,6 +195,7 @@ def numbered(body: Json) -> Json:
     return {**body, "jobId": f"job_{next(NUMBERS)}"} if "jobId" in body else body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SKELETONS)
 def test_each_field_of_the_discovery_document_comes_back(name: str, service: Service) -> None:
     place = name.partition("-")[0]

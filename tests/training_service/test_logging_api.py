@@ -110,6 +110,7 @@ def test_a_job_of_ai_platform_has_its_own_task_name(service: Service) -> None:
     assert entry["logName"] == "projects/demo/logs/master-replica-0"
 
 
+@pytest.mark.slow
 def test_pages_hold_every_line_once_in_both_orders(service: Service, job: JobRecord) -> None:
     run_log(service, job).write_text("".join(line(number) for number in range(100)))
     run_log(service, job).write_text("".join(line(number) for number in range(100, 250)))
@@ -139,6 +140,7 @@ WRITTEN = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
@@ -217,6 +219,7 @@ def test_trials_and_replicas_can_be_asked_for_alone(service: Service, job: JobRe
     assert every(service, job, both, orderBy="timestamp desc") == ["2b"]
 
 
+@pytest.mark.slow
 def test_many_runs_are_read_without_many_files_open(service: Service, job: JobRecord) -> None:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = 300
@@ -247,6 +250,7 @@ def test_a_log_is_followed_by_its_last_page(service: Service, job: JobRecord) ->
     ]
 
 
+@pytest.mark.slow
 def test_the_end_of_a_large_log_is_found_without_reading_it(
     service: Service, job: JobRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +297,7 @@ def test_the_end_of_a_large_log_is_found_without_reading_it(
     assert 0 < read < size / 20
 
 
+@pytest.mark.slow
 def test_a_filter_that_selects_little_ends_in_an_empty_page_with_a_token(
     service: Service, job: JobRecord
 ) -> None:
@@ -428,6 +433,7 @@ def test_written_entries_stay_in_the_order_of_their_times(service: Service) -> N
     assert listed(service, f'timestamp<"{since}"') == ["second", "first", "later"]
 
 
+@pytest.mark.slow
 def test_many_written_entries_are_found_by_their_time(service: Service) -> None:
     for number in range(200):
         write(service, *({"textPayload": f"{number}.{part}"} for part in range(5)), **LOG)
@@ -438,6 +444,7 @@ def test_many_written_entries_are_found_by_their_time(service: Service) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "entry",
     [

@@ -28,6 +28,7 @@ for client in (storage.Client(), storage.Client(project="1234"), storage.Client(
 """
 
 
+@pytest.mark.slow
 def test_clients_find_credentials_and_the_job_s_storage(service: Service) -> None:
     job = service.store.add_job(
         trainers.custom_job(spec={"baseOutputDirectory": {"outputUriPrefix": "gs://out"}})

@@ -54,6 +54,7 @@ def test_job_without_a_scale_tier_is_accepted_and_stays_without(service: Service
     assert "scaleTier" not in answer.json["trainingInput"]
 
 
+@pytest.mark.slow
 def test_a_job_id_is_used_up_for_ever(service: Service) -> None:
     create(service)
     service.post(ML + "/census_1:cancel")
@@ -110,6 +111,7 @@ def test_a_tuning_job_has_its_trials_the_best_first(service: Service) -> None:
     assert labels.json["trainingOutput"] == output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "reads"),
     [
@@ -149,6 +151,7 @@ def test_what_is_wrong_with_a_search_is_told_with_its_place(service: Service) ->
     assert "training_input.hyperparameters.params[0].max_value" in answer.error
 
 
+@pytest.mark.slow
 def test_a_page_has_twenty_jobs_or_a_hundred_at_most(service: Service) -> None:
     for number in range(103):
         create(service, f"job_{number}")
@@ -228,6 +231,7 @@ def in_image(args: list[str], **config: list[str]) -> dict[str, Any]:
     return changed(args=args, masterConfig={"imageUri": PYTORCH, **config})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "field"),
     [

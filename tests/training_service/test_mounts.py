@@ -101,6 +101,7 @@ def names(folder: str) -> set[str]:
     return {path.name for path in Path(folder).iterdir()} if Path(folder).is_dir() else set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", ["/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/none/of/these.crt", "/none/of/these.crt"]
 )
@@ -370,6 +371,7 @@ def test_the_log_says_so_once_where_a_trainer_wants_what_it_can_t_have(
     assert all("unshare" in text and "RECONCILER_GCS_DIR" in text for text in warnings)
 
 
+@pytest.mark.slow
 def test_a_killed_program_s_place_is_free_again(
     shown: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

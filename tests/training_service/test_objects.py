@@ -220,6 +220,7 @@ print(*won, sep="\\n", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_one_of_many_threads_of_two_processes_wins_each_claim(home: Home) -> None:
     rounds = 25
     racers = [

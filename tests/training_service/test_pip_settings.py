@@ -125,6 +125,7 @@ print("" if found == PyPI.simple_url else found)
 """
 
 
+@pytest.mark.slow
 def test_files_sections_and_variables_override_each_other_as_in_pip(tmp_path: Path) -> None:
     places = {"HOME": str(tmp_path), "XDG_CONFIG_DIRS": str(tmp_path / "shared"), "PATH": os.environ["PATH"]}
 
@@ -289,6 +290,7 @@ def test_index_url_alone_is_asked(
     assert public.asked == []
 
 
+@pytest.mark.slow
 def test_one_file_with_all_settings_means_the_same_to_pip(places: dict[str, str], tmp_path: Path) -> None:
     write(tmp_path / "shared/pip/pip.conf", "[global]", "find-links = ~/wheels", "  /more", "user = yes")
     write(

@@ -109,6 +109,7 @@ def test_service_json_says_where_the_service_is(processes: Processes) -> None:
     assert is_served(processes.home)
 
 
+@pytest.mark.slow
 def test_a_second_service_says_who_serves_and_leaves(processes: Processes) -> None:
     process, found = processes.start_and_wait()
     out, err = ended(processes.start())
@@ -119,6 +120,7 @@ def test_a_second_service_says_who_serves_and_leaves(processes: Processes) -> No
     assert address.read_address(processes.home) == found
 
 
+@pytest.mark.slow
 def test_of_many_started_at_once_one_serves(processes: Processes) -> None:
     many = [processes.start() for _ in range(6)]
     until(lambda: sum(process.poll() is None for process in many) == 1)
@@ -127,6 +129,7 @@ def test_of_many_started_at_once_one_serves(processes: Processes) -> None:
     assert call(processes.served(serving), "GET", "/_service/health")["pid"] == serving.pid
 
 
+@pytest.mark.slow
 def test_a_service_waits_for_one_that_is_just_ending(processes: Processes) -> None:
     processes.home.mkdir(parents=True)
     ending = address.lock_home(processes.home)  # as one that has removed its service.json already
@@ -138,6 +141,7 @@ def test_a_service_waits_for_one_that_is_just_ending(processes: Processes) -> No
     assert call(processes.served(process), "GET", "/_service/health")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, None])
 def test_it_ends_cleanly_when_it_is_told_to(processes: Processes, how: signal.Signals | None) -> None:
     process, found = processes.start_and_wait()
@@ -155,6 +159,7 @@ def test_it_ends_cleanly_when_it_is_told_to(processes: Processes, how: signal.Si
     assert not is_served(processes.home)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(34)
 def test_what_was_answered_is_there_after_a_kill(processes: Processes) -> None:
     process, found = processes.start_and_wait()
@@ -189,6 +194,7 @@ def serving_for(home: Path, seconds: float) -> list[str]:
     return [sys.executable, "-c", text]
 
 
+@pytest.mark.slow
 def test_with_nothing_to_do_it_ends(processes: Processes) -> None:
     process = processes.start(serving_for(processes.home, 0.2))
     out, err = ended(process)
@@ -197,6 +203,7 @@ def test_with_nothing_to_do_it_ends(processes: Processes) -> None:
     assert not (processes.home / "service.json").exists()
 
 
+@pytest.mark.slow
 def test_told_to_stay_it_stays(processes: Processes) -> None:
     arguments = serving_for(processes.home, 0.0)
     arguments[-1] = arguments[-1].replace("idle_seconds", "stay=True, idle_seconds")
@@ -218,6 +225,7 @@ def test_command_passes_port_and_stay_to_the_service() -> None:
     assert given == [(Path("x"), False, 0), (Path("x"), True, 8090)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made_anew", [False, True])
 def test_it_ends_soon_when_its_home_is_gone(processes: Processes, made_anew: bool) -> None:
     process, _ = processes.start_and_wait()
@@ -270,6 +278,7 @@ ask("/upload/storage/v1/b/code/o?uploadType=media&name=done&ifGenerationMatch=0"
 """
 
 
+@pytest.mark.slow
 def test_a_running_job_goes_on_through_a_kill_of_the_service_and_reaches_storage_after_it(
     processes: Processes,
 ) -> None:
@@ -293,6 +302,7 @@ def test_a_running_job_goes_on_through_a_kill_of_the_service_and_reaches_storage
     assert (bucket / "done").read_text() == "done"
 
 
+@pytest.mark.slow
 def test_jobs_go_on_when_the_service_is_stopped_and_end_with_their_home(processes: Processes) -> None:
     process, found = processes.start_and_wait()
     bucket = processes.home / "gcs" / "code"

@@ -239,6 +239,7 @@ def test_another_job_s_bucket_is_refused_here(outward: Client, outside: Outside)
     assert outside.requests == []
 
 
+@pytest.mark.slow
 def test_no_path_leads_out_of_the_job_s_storage(outward: Client, outside: Outside) -> None:
     for path in (
         "/models/../../_service/health",
@@ -251,6 +252,7 @@ def test_no_path_leads_out_of_the_job_s_storage(outward: Client, outside: Outsid
     assert outward.ask(API, "/v1/projects/p/locations/l/customJobs")[1] == "from Google"
 
 
+@pytest.mark.slow
 def test_another_bucket_s_requests_go_to_google_without_the_run_s_token(
     outward: Client, outside: Outside
 ) -> None:
@@ -294,6 +296,7 @@ def test_log_entries_go_to_the_job_s_log_whatever_resource_they_name(
     assert outside.requests == []
 
 
+@pytest.mark.slow
 def test_log_entries_with_credentials_of_the_user_s_own_go_to_google(
     outward: Client, outside: Outside
 ) -> None:
@@ -304,6 +307,7 @@ def test_log_entries_with_credentials_of_the_user_s_own_go_to_google(
     assert outside.requests[0][:3] == ("POST", WRITE, b"{}")
 
 
+@pytest.mark.slow
 def test_other_apis_of_the_host_are_google_s(outward: Client, outside: Outside) -> None:
     assert outward.ask(API, "/oauth2/v1/certs") == (200, "from Google")
     assert outside.requests[0][:2] == ("GET", "/oauth2/v1/certs")
@@ -313,6 +317,7 @@ def test_other_apis_of_the_host_are_google_s(outward: Client, outside: Outside) 
 BIGQUERY, REGIONAL = "bigquery.googleapis.com", "us-central1-aiplatform.googleapis.com"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", [TOKEN, "worth-nothing"])
 def test_other_apis_end_at_once_with_a_status_that_clients_don_t_repeat(
     outward: Client, outside: Outside, token: str
@@ -328,6 +333,7 @@ def test_other_apis_end_at_once_with_a_status_that_clients_don_t_repeat(
     assert outside.requests == []
 
 
+@pytest.mark.slow
 def test_other_apis_with_credentials_of_the_user_s_own_are_google_s(
     outward: Client, outside: Outside
 ) -> None:
@@ -336,6 +342,7 @@ def test_other_apis_with_credentials_of_the_user_s_own_are_google_s(
     assert outward.printed() == ""
 
 
+@pytest.mark.slow
 def test_hosts_of_signing_in_pass_unread(outward: Client) -> None:
     for host in ("oauth2.googleapis.com", "sts.googleapis.com"):
         made = outward.connection(host)
@@ -358,6 +365,7 @@ for number in range(2):
 """
 
 
+@pytest.mark.slow
 def test_grpc_ends_at_once_with_unimplemented(client: Client) -> None:
     found = proxy.Settings(0, "", "", PASSWORD, TOKEN, "", "").variables(
         client.port, str(client.bundle), grpc=True
@@ -371,6 +379,7 @@ def test_grpc_ends_at_once_with_unimplemented(client: Client) -> None:
     assert client.printed().count("isn't served in a run") == 1
 
 
+@pytest.mark.slow
 def test_other_hosts_pass_unread_through_the_user_s_proxy(outward: Client, outside: Outside) -> None:
     with closing(outward.connection("localhost")) as connection:
         connection.connect()

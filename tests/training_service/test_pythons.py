@@ -68,6 +68,7 @@ def test_the_service_s_own_python_is_found_and_preferred(tmp_path: Path) -> None
     assert found(tmp_path, PATH=path)[OWN].resolve() == Path(sys.executable).resolve()
 
 
+@pytest.mark.slow
 def test_pythons_are_found_where_they_are_kept(tmp_path: Path) -> None:
     uv = f"uv/cpython-3.12.1-{sys.platform}-x86_64-gnu/bin/python3.12"
     kept = {
@@ -87,6 +88,7 @@ def test_pythons_are_found_where_they_are_kept(tmp_path: Path) -> None:
     assert (3, 7) not in listed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     ["echo 'pyenv: python3.9: command not found' >&2; exit 127", "echo", "echo '[9]'", "kill -9 $$"],
@@ -142,6 +144,7 @@ def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return archive
 
 
+@pytest.mark.slow
 def test_missing_python_is_installed_where_the_user_allows_it(
     offered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ def test_a_folder_that_somebody_made_is_a_bucket(service: Service) -> None:
     assert service.get("/storage/v1/b/link").status == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body", [{}, {"name": "A"}, {"name": ".."}, {"name": "a..b"}, {"name": "b/c"}, {"name": "ab\n"}]
 )
@@ -154,6 +155,7 @@ def multipart(
     return service.call("POST", f"{UPLOAD}?uploadType=multipart{query}", body + b"--=b=--" + end, headers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [b"\r\n", b"\n"])
 @pytest.mark.parametrize(
     "data", [b"", b"\r", b"\n", b"a\r\n--=b", b"x" * 700_000 + b"\r\n\r", b"\r\n--=c=\r\n" * 9]
@@ -166,6 +168,7 @@ def test_a_multipart_upload_keeps_every_byte(service: Service, end: bytes, data:
     assert service.get(path("a") + "?alt=media").content == data
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [
@@ -256,6 +259,7 @@ def test_go_clients_are_told_to_go_on_in_their_own_way(service: Service) -> None
     assert (answer.status, answer.headers["x-http-status-code-override"]) == (200, "308")
 
 
+@pytest.mark.slow
 def test_preconditions(service: Service) -> None:
     assert put(service, "a", query="&ifGenerationMatch=1").status == 412
     first = put(service, "a", query="&ifGenerationMatch=0").json["generation"]
@@ -410,6 +414,7 @@ def test_copies_and_moves(service: Service) -> None:
     assert names(service) == ["d", "f/g"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["..", ".", "../../state.db", "a/../b", "a//b", "/a", "/", "x" * 256, "a\0", "a\nb", "a/" * 513 + "a"],
@@ -421,6 +426,7 @@ def test_no_object_has_a_name_that_is_no_files(service: Service, name: str) -> N
         assert service.call("DELETE", path(name)).status == 400
 
 
+@pytest.mark.slow
 def test_object_beside_a_folder_of_its_name_is_listed_as_in_the_cloud(service: Service) -> None:
     for name in ("a", "a/b", "c/", "d/e/", "f"):
         assert put(service, name).status == 200
@@ -576,6 +582,7 @@ def test_policy_is_kept_as_it_was_set(service: Service) -> None:
     assert service.get("/storage/v1/b/none/iam").status == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [
@@ -721,6 +728,7 @@ def at_once(count: int, work: Callable[[int], None]) -> None:
     assert raised == []
 
 
+@pytest.mark.slow
 def test_of_writers_that_expect_the_same_generation_exactly_one_wins(service: Service) -> None:
     statuses: dict[str, list[tuple[int, int]]] = {f"claims/{number}": [] for number in range(100)}
 
@@ -742,6 +750,7 @@ def test_of_writers_that_expect_the_same_generation_exactly_one_wins(service: Se
     assert service.get(path("claims/0") + "?alt=media").content.decode() == f"writer {winners['claims/0']}"
 
 
+@pytest.mark.slow
 def test_no_write_that_expects_a_generation_is_lost(service: Service) -> None:
     claim(service, "count", "0")
 
@@ -780,6 +789,7 @@ def test_objects_with_a_key_of_the_customer_s_are_refused(service: Service) -> N
     assert names(service) == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", ["acl", "contexts", "kmsKeyName", "retention"])
 def test_what_an_object_cannot_keep_here_is_refused(service: Service, field: str) -> None:
     value: Any = {
@@ -799,6 +809,7 @@ def test_what_an_object_cannot_keep_here_is_refused(service: Service, field: str
     assert names(service) == ["a"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hold", "kind"), [("temporaryHold", "Temporary"), ("eventBasedHold", "Event-Based")]
 )

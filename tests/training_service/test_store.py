@@ -288,6 +288,7 @@ def test_settings_hold_any_json(store: Store) -> None:
     assert store.setting("x") == [True]
 
 
+@pytest.mark.slow
 def test_jobs_are_selected_newest_first_from_where_one_left_off(store: Store) -> None:
     ids = [store.add_job(record(store, f"j{number}")).id for number in range(450)][::-1]
     store.add_job(record(store, "elsewhere", collection="customJobs"))
@@ -298,6 +299,7 @@ def test_jobs_are_selected_newest_first_from_where_one_left_off(store: Store) ->
     assert [job.id for job in found] == [id for id in ids[11:] if id % 100 == 0][:3]
 
 
+@pytest.mark.slow
 def test_unfinished_jobs_and_those_of_one_content_are_selected_by_an_index(store: Store) -> None:
     ids = []
     for number in range(300):
@@ -416,6 +418,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.fault(34)
 def test_a_killed_writer_loses_nothing_that_it_had_acknowledged(tmp_path: Path) -> None:
     path, acknowledged, following = tmp_path / "state.db", set[int](), 0

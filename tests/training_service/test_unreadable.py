@@ -71,6 +71,7 @@ def test_job_with_unreadable_body_is_listed_with_name_and_labels(
     assert not caplog.records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", ["BROKEN", "", "queued", b"\xff", 7])
 def test_job_with_unknown_state_counts_as_live(service: Service, paths: list[str], state: Any) -> None:
     damage(service, state=state)

@@ -104,6 +104,7 @@ def test_an_end_that_was_recorded_without_the_service_is_shown(killed: Path) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [

@@ -212,6 +212,7 @@ def reporter(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], 
     return report
 
 
+@pytest.mark.slow
 def test_the_published_reporter_is_understood(
     metrics: ReportedMetrics, reporter: Callable[[Path, str], None]
 ) -> None:

@@ -166,6 +166,7 @@ def test_the_same_trials_give_the_same_suggestion(algorithm: Algorithm) -> None:
     assert all(same) == (algorithm is Algorithm.GRID)
 
 
+@pytest.mark.slow
 def test_the_default_search_takes_a_moment_with_fifty_trials() -> None:
     found = study(RATE, *GRID)
     trials = searched(found, 50)
@@ -195,6 +196,7 @@ def test_the_default_search_goes_where_the_metric_is_good() -> None:
     assert sorted(late)[len(late) // 2] < 0.15
 
 
+@pytest.mark.slow
 def test_the_default_search_keeps_away_from_what_fails() -> None:
     early = late = 0
     for seed in range(6):
@@ -227,6 +229,7 @@ def test_trials_of_a_resumed_job_with_another_space_are_left_out() -> None:
         assert contains_point((RATE,), point)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scale", "low", "high"), [(Scale.LINEAR, 0.35, 0.65), (Scale.LOG, 0.0, 0.1), (Scale.REVERSE_LOG, 0.9, 1)]
 )
@@ -255,6 +258,7 @@ def test_a_study_ends_by_its_own_conditions() -> None:
         assert (suggest(study(stopping_config=config), trials) is None) == is_over
 
 
+@pytest.mark.slow
 def test_only_the_default_search_loads_its_library() -> None:
     program = """
 import sys
