@@ -36,7 +36,7 @@ from reconciler.operations.report import (
 from reconciler.output.details import size_text
 from reconciler.output.document import NOTHING_CHANGES
 from reconciler.pages.folder import write_site
-from reconciler.pages.site import Pages
+from reconciler.pages.rendering import Pages
 from reconciler.pages.snapshot import LIMIT, snapshot, with_details
 from reconciler.pages.template import PageContent
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError

@@ -30,7 +30,8 @@ from reconciler.model.details import JobDetails
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.show import prepare_time
 from reconciler.pages.listener import NOT_ALLOWED, NOT_FOUND, READING
-from reconciler.pages.site import Pages, row_key
+from reconciler.pages.rendering import Pages
+from reconciler.pages.site import row_key
 from reconciler.pages.snapshot import Snapshot, completed, details_of, snapshot
 from reconciler.pages.template import PageContent, script_text
 from reconciler.planning.outcome import JobStatus

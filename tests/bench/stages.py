@@ -41,7 +41,8 @@ from reconciler.operations.plan import plan_of, target_of
 from reconciler.output.json import plan_json
 from reconciler.output.text import plan_text
 from reconciler.pages.charts import figures
-from reconciler.pages.site import Pages, Site
+from reconciler.pages.rendering import Pages
+from reconciler.pages.site import Site
 from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.observe import Observed, observe
 from reconciler.training_service.client import EmbeddedService

@@ -15,7 +15,8 @@ from playwright.sync_api import sync_playwright
 from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.job import State
 from reconciler.pages.folder import write_site
-from reconciler.pages.site import CommitInfo, Pages, Site, row_key
+from reconciler.pages.rendering import Pages
+from reconciler.pages.site import CommitInfo, Site, row_key
 from tests.support.sites import NOW, TARGET, at, details_of, name_of, row_of, sha_of, study_of
 
 SIZE = {"width": 1200, "height": 1200}

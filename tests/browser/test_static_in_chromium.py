@@ -14,7 +14,8 @@ from reconciler.model.details import Goal, MetricsFile, Output, OutputFile
 from reconciler.model.job import LogEntry
 from reconciler.model.plan import Drift, DriftKind, Plan
 from reconciler.pages.folder import write_site
-from reconciler.pages.site import Pages, Site, row_key
+from reconciler.pages.rendering import Pages
+from reconciler.pages.site import Site, row_key
 from reconciler.pages.template import PageContent
 from tests.support.sites import TARGET, details_of, hostile_site, large_site, study_of
 

@@ -21,7 +21,7 @@ from reconciler import cli
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.google.engines import EngineJobs
 from reconciler.manifests import schemas
-from reconciler.operations import show
+from reconciler.operations import results
 from reconciler.training_service.state.records import UNFINISHED, JobState
 from tests.support.google_place import google_place
 from tests.support.held_service import HeldService
@@ -381,7 +381,7 @@ def test_metrics_behind_many_files_are_found(
     for name in (*names, "eval.json", "model/metrics.json", "model/old/metrics.json"):
         store(service, "models", f"census/{name}", b'{"f1": 1}')
     store(service, "models", "census2/metrics.json", b'{"f1": 2}')
-    monkeypatch.setattr(show, "_MOST_FILES", 3)
+    monkeypatch.setattr(results, "_MOST_FILES", 3)
     job = json.loads(in_process("show", "census", "--format", "json").out)
     assert [file["name"] for file in job["output"]["files"]] == names[:3]
     assert job["output"]["complete"] is False

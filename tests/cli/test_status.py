@@ -238,7 +238,7 @@ def test_result_is_the_best_metric_else_the_output_directory_and_is_read_for_30_
     jobs.read = count  # type: ignore[method-assign]
     lines = commands.run("status").out.splitlines()
     assert lines[1].startswith("tuned ")
-    assert lines[1].endswith(" accuracy 0.97273")
+    assert lines[1].endswith(" accuracy 0.97273 in trial 1")
     assert lines[2].endswith(" gs://models/z")
     assert len(resources) == 30
     assert sum("gs://models/z" in line for line in lines) == 29

@@ -43,6 +43,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "planning.decide": _PLANS,
     "planning.drift": _PLANS,
     "planning.attempts": _PLANS,
+    "planning.state": _PLANS,
     "submission.adoption": (
         "submission/test_adoption",
         "submission/test_adoption_fields",

@@ -12,7 +12,7 @@ from reconciler.planning.attempts import Attempt
 from reconciler.planning.state import NameState
 from tests.support.planning import bound_to, claim_on, run_of, state_of, wanted
 from tests.support.repository import Repository
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE, until
 
 OLD, NEW = wanted(content="a"), wanted(content="b")
 
@@ -105,7 +105,8 @@ def test_cancel_and_follow_take_live_run_and_ask_which_of_two(repository: Reposi
     # The desired content's run has ended: the name means the run that goes on.
     following = repository.start("logs", "--follow", "census")
     assert following.stdout
-    assert following.stdout.readline().endswith("training with first\n")
+    begun = following.stdout.readline()  # by now, it has chosen the run
     assert f"{first} ended CANCELLED" in repository.run("cancel", "census").out
-    following.communicate()
+    assert "training with first" in begun + following.stdout.read()
+    assert following.wait(PATIENCE) == 0
     assert f"{second} had already ended: CANCELLED" in repository.run("cancel", "census").out

@@ -26,7 +26,7 @@ from reconciler.operations.load_desired import load_desired
 from reconciler.pages import live
 from reconciler.pages.listener import listening
 from reconciler.pages.live import COOKIE_LASTS, LINK_LASTS, Access, LiveJobs, LivePages
-from reconciler.pages.site import Pages
+from reconciler.pages.rendering import Pages
 from reconciler.pages.snapshot import LIMIT, snapshot, with_details
 from reconciler.pages.template import PageContent
 from reconciler.training_service.client import locate

@@ -22,7 +22,7 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.details import Goal, Study, Trial, Workers
 from reconciler.model.job import LogEntry, State
 from reconciler.pages.charts import axis_of, figures
-from reconciler.pages.site import MOST_LABELS, Pages
+from reconciler.pages.rendering import MOST_LABELS, Pages
 from reconciler.pages.template import PageContent, address, safe_link
 from reconciler.planning.outcome import Condition
 from tests.base.test_inert import ACTED_ON, texts

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from reconciler.base.http import DirectTransport
+from reconciler.base.errors import ServiceError
+from reconciler.base.http import HttpRequest, HttpResponse
 from reconciler.cli import run
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.session import Session
@@ -40,9 +41,17 @@ MANIFEST = """
 """
 
 
+class NoService:
+    """A transport behind which nothing answers."""
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        raise ServiceError(f"nothing answers at {request.url}")
+
+
 def session_over(outside: Outside, config: Config, environment: Environment, **parts: object) -> Session:
     """A session that reaches no service but this outside; `parts` take the place of its own by name."""
-    nowhere = Endpoint(DirectTransport(), dict, environment.project, environment.location, {})
+    roots = {"storage": "http://storage.invalid/"}
+    nowhere = Endpoint(NoService(), dict, environment.project, environment.location, roots)
     session = Session(config, environment, Connection(nowhere))
     names = ("ports", "jobs", "claims", "commits")
     for name, part in {**{name: getattr(outside, name) for name in names}, **parts}.items():
