@@ -11,11 +11,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from simulation.faults import BEYOND, KINDS
-from simulation.guards import GUARDS, sources_without
-from simulation.run import Result, Simulation
-from simulation.trace import text_of
 
+from tests.simulation.faults import BEYOND, KINDS
+from tests.simulation.guards import GUARDS, sources_without
+from tests.simulation.run import Result, Simulation
+from tests.simulation.trace import text_of
 from tests.support.waiting import PATIENCE
 
 TESTS = Path(__file__).parent

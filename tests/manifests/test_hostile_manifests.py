@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reconciler.manifests.validate import validate
-from tests.manifests.test_load import BOMBS
 from tests.manifests.test_validate import GOOD, write
-from tests.packaging.test_sourcetree import Meddler
+from tests.manifests.test_yaml_load import BOMBS
+from tests.packaging.test_source_tree import Meddler
 
 MEMORY = 400 * 1024 * 1024
 """Bytes of address space: an interpreter with what validation imports has some 100 MB."""

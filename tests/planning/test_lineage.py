@@ -20,7 +20,7 @@ from reconciler.planning.lineage import (
     lineage_of,
     tree_of_record,
 )
-from tests.reporting.test_verdicts import NOW
+from tests.reporting.test_status_rules import NOW
 from tests.support.planning import bound_to, claim_on, plan, run_of, wanted
 
 BASE, FIRST, SECOND, HEAD = (letter * 40 for letter in "0abf")

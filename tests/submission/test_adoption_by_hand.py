@@ -13,7 +13,7 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json, claim
 from reconciler.model.job import ActualJob, State, labels_digest
 from reconciler.submission.adoption import Adopted, Adoption, adopt
 from reconciler.submission.observe import observe
-from tests.submission.test_submission import CLAIM, KEY_1, ORDER, body, settle
+from tests.submission.test_protocol import CLAIM, KEY_1, ORDER, body, settle
 from tests.support.memory_ports import Outside, labels
 
 PACKAGE = "gs://staging/reconciler/packages/0/x.tar.gz"

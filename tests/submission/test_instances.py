@@ -19,8 +19,8 @@ from reconciler.model.ports import Ports, Versioned
 from reconciler.planning.planner import make_plan
 from reconciler.submission.observe import observe
 from reconciler.submission.protocol import Submitter
-from tests.google.test_claimstore import BUCKET, CLAIM
-from tests.submission.test_submission import ORDER, settle
+from tests.google.test_claim_store import BUCKET, CLAIM
+from tests.submission.test_protocol import ORDER, settle
 from tests.support.held_service import HeldService
 from tests.support.memory_ports import Outside
 from tests.support.opened import opened

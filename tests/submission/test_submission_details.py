@@ -15,7 +15,7 @@ from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.ports import Credential, Refused, Taken
 from reconciler.submission.protocol import MAX_UNANSWERED, Order, SubmissionResult, Submitter
-from tests.submission.test_submission import (
+from tests.submission.test_protocol import (
     CLAIM,
     ID,
     KEY_1,

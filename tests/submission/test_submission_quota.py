@@ -10,7 +10,7 @@ from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.ports import NotSent, Refused
 from reconciler.submission.protocol import Submitter
 from reconciler.submission.quota import NotBegunError, Quota
-from tests.submission.test_submission import ID, ML_ORDER, MOMENT, ORDER, RIPE, body, pending
+from tests.submission.test_protocol import ID, ML_ORDER, MOMENT, ORDER, RIPE, body, pending
 from tests.support.memory_ports import Outside
 
 FULL = Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute")

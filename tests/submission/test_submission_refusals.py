@@ -12,7 +12,7 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import REQUEST_ID, ActualJob, State
 from reconciler.model.ports import Credential, Unknown
 from reconciler.submission.protocol import Order, Submitter
-from tests.submission.test_submission import CLAIM, ID, KEY_1, ORDER, body, settle
+from tests.submission.test_protocol import CLAIM, ID, KEY_1, ORDER, body, settle
 from tests.support.memory_ports import Outside
 
 SECOND, THIRD = (

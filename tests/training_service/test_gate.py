@@ -7,12 +7,12 @@ import socket
 from typing import Any
 
 import pytest
-from bodies import ML, VERTEX, custom_job, job_spec, ml_job
-from served import TOKEN, Service
 
 from reconciler.base.listener.message import Request
 from reconciler.training_service.http.auth import Access, job_access
 from reconciler.training_service.state.records import JobRecord, JobState
+from tests.support.training_service.bodies import ML, VERTEX, custom_job, job_spec, ml_job
+from tests.support.training_service.served import TOKEN, Service
 from tests.support.waiting import PATIENCE
 
 PATHS = ("/_service/health", ML, f"{VERTEX}/customJobs", "/storage/v1/b?project=p", "/nowhere")

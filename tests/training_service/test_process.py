@@ -14,9 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-import trainers
 import urllib3
-from bodies import ML, ml_job
 
 from reconciler.training_service import address
 from reconciler.training_service.__main__ import main
@@ -24,6 +22,8 @@ from reconciler.training_service.address import Address, ServiceRunningError
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import JobRecord
+from tests.support.training_service import trainers
+from tests.support.training_service.bodies import ML, ml_job
 from tests.support.waiting import PATIENCE, patience, until
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from studies import ml_job, trial, vertex_job
 
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import JobRecord
 from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
 from reconciler.training_service.tuning.resources import training_output, vertex_trials
+from tests.support.training_service.studies import ml_job, trial, vertex_job
 
 VERTEX = vertex_job(
     {

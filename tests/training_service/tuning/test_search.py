@@ -11,7 +11,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from studies import BATCH, OPTIMIZER, RATE, UNITS, study, trial
 
 from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
 from reconciler.training_service.tuning.search import suggest
@@ -28,6 +27,7 @@ from reconciler.training_service.tuning.study import (
     contains_point,
     point_key,
 )
+from tests.support.training_service.studies import BATCH, OPTIMIZER, RATE, UNITS, study, trial
 
 ALGORITHMS = pytest.mark.parametrize("algorithm", list(Algorithm))
 GRID = (UNITS, BATCH, replace(OPTIMIZER, children=OPTIMIZER.children[1:]))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from studies import study, trial
 
 from reconciler.training_service.state.trial_records import Measurement, TrialState
 from reconciler.training_service.tuning.search import to_stop
 from reconciler.training_service.tuning.study import Convex, DecayCurve, Median, Metric, StoppingConfig
+from tests.support.training_service.studies import study, trial
 
 RUNNING = TrialState.RUNNING
 MEDIAN = study(stopping=Median())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from studies import study, trial, vertex_job
 
 from reconciler.training_service.state.records import JobState
 from reconciler.training_service.state.trial_records import TrialRecord, TrialState
 from reconciler.training_service.tuning.resources import ending_of_job, ending_of_study, has_failed
+from tests.support.training_service.studies import study, trial, vertex_job
 
 STATES = {
     "s": TrialState.SUCCEEDED,
