@@ -77,3 +77,22 @@ def test_a_digest_is_over_the_labels_a_line_each_by_name(labels: dict[str, str])
     own = sorted((name, value) for name, value in labels.items() if not name.startswith("goog-"))
     text = "".join(f"{name}={value}\n" for name, value in own)
     assert labels_digest(labels) == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("severity", "replica", "shown"),
+    [
+        ("ERROR", "workerpool0-0", ""),
+        ("ERROR", "service", "ERROR "),
+        ("ERROR", "", "ERROR "),
+        ("WARNING", "workerpool0-0", "WARNING "),
+        ("WARNING", "service", "WARNING "),
+        ("INFO", "workerpool0-0", ""),
+        ("INFO", "", ""),
+        ("DEFAULT", "service", ""),
+        ("DEFAULT", "workerpool0-0", ""),
+    ],
+)
+def test_a_severity_is_shown_unless_it_says_nothing(severity: str, replica: str, shown: str) -> None:
+    entry = LogEntry("2026-01-01T00:00:00Z", severity, "a line", replica=replica)
+    assert entry.shown_severity == shown

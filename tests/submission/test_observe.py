@@ -299,3 +299,41 @@ def test_neighbours_run_is_younger_than_the_environment_if_it_is_younger_than_th
     oldest = datetime(2026, 1, given, tzinfo=UTC) if given else None
     found = doubtful_runs(ports, {claim.id: Versioned(claim, 1)}, [own], [neighbours_run], oldest)
     assert found == (neighbours_run,) * is_doubtful
+
+
+# --- jobs that a listing leaves out -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def unlisted(outside: Outside) -> Outside:
+    """The same, where a listing leaves the job out."""
+    outside.jobs.hidden.add(outside.claim.resource)
+    return outside
+
+
+def test_a_job_is_asked_for_as_what_its_claim_says_it_is(
+    unlisted: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    read = unlisted.jobs.read
+
+    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+        asked.append((api_version, kind, resource))
+        return read(api_version, kind, resource)
+
+    monkeypatch.setattr(unlisted.jobs, "read", reading)
+    observe(unlisted.ports)
+    assert asked == [("aiplatform.googleapis.com/v1", "CustomJob", unlisted.claim.resource)]
+
+
+def test_only_a_claim_that_is_bound_has_a_job_to_ask_for(unlisted: Outside) -> None:
+    claim = replace(unlisted.claim, state=ClaimState.HELD)
+    unlisted.claims.write(claim, unlisted.claims.held[claim.id].generation)
+    assert observe(unlisted.ports).runs == ()
+
+
+def test_a_job_that_lost_its_key_says_nothing_of_the_listing(unlisted: Outside) -> None:
+    (job,) = unlisted.jobs.jobs
+    unlisted.jobs.jobs = [replace(job, labels={**job.labels, KEY: "other"})]
+    unlisted.time.now += BOUNDS.visible + timedelta(days=1)
+    assert [run.resource for run in observe(unlisted.ports).runs] == [job.resource]
