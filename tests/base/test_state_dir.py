@@ -23,38 +23,10 @@ from reconciler.base.state_dir import HomeError, check_home, home_of, location_o
 from reconciler.cli import arguments
 from reconciler.google.embedded import ROOT, EmbeddedService
 from reconciler.training_service.address import Address, UntrustedAddressError, read_address, write_address
+from tests.support.commands import COMMANDS
 from tests.support.repository import Repository
 
 MAKEFILE = Path(__file__).resolve().parents[2] / "Makefile"
-
-COMMANDS = (
-    "apply",
-    "cancel census",
-    "env",
-    "import --live",
-    "import --live --adopt",
-    "import jobs/census.yaml",
-    "init",
-    "init --claims",
-    "logs census",
-    "migrate --write",
-    "open --no-browser",
-    "plan",
-    "plan --base HEAD",
-    "render census",
-    "report",
-    "rerun census",
-    "resolve census --resubmit",
-    "run -- true",
-    "serve",
-    "serve --stop",
-    "show census",
-    "status",
-    "tensorboard census",
-    "validate",
-    "validate --format github",
-    "watch",
-)
 
 
 def test_list_of_commands_is_whole() -> None:

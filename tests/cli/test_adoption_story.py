@@ -14,7 +14,7 @@ from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import State
 from reconciler.model.manifest import AIPLATFORM_V1
-from tests.cli.test_import_live import PLACE, rows, send
+from tests.support.live_jobs import PLACE, rows, send
 from tests.support.repository import Repository
 from tests.support.waiting import until
 

@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.support.live_jobs import PLACE, rows, send
 from tests.support.repository import Repository
-from tests.support.training_service.bodies import VERTEX, custom_job
+from tests.support.training_service.bodies import custom_job
 from tests.support.waiting import until
 
-PLACE = VERTEX.replace("demo", "local").replace("us-central1", "local")
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 # A job whose package is missing may have failed before it is cancelled.
 ENDS = {"JOB_STATE_CANCELLED", "JOB_STATE_FAILED"}
-
-
-def send(repository: Repository, method: str, path: str, body: Any = None) -> Any:
-    """Call the embedded service's API as its owner."""
-    told = repository.service()
-    request = urllib.request.Request(
-        told["url"] + path,
-        method=method,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"Authorization": f"Bearer {told['token']}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request) as answer:
-        return json.loads(answer.read())
 
 
 def test_live_job_of_another_client_is_imported_suspended(repository: Repository) -> None:
@@ -88,12 +74,6 @@ def live(repository: Repository) -> dict[str, Any]:
     sent = {"displayName": "Other job 7", "jobSpec": body["jobSpec"]}
     made: dict[str, Any] = send(repository, "POST", f"{PLACE}/customJobs", sent)
     return made
-
-
-def rows(repository: Repository) -> dict[str, dict[str, Any]]:
-    """Return the rows of `status` by base name."""
-    found = repository.run("status", "--all", "--format", "json").json["jobs"]
-    return {row["baseName"]: row for row in found}
 
 
 def adopt(repository: Repository, code: int = 0) -> str:

@@ -37,7 +37,7 @@ from reconciler.output.status_text import status_text
 from reconciler.output.text import outcomes_text, plan_text, validation_github, validation_text
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.setup.claims_bucket import Prepared
-from tests.base.test_sanitize import ACTED_ON, runner_finds_command, texts
+from tests.support.inert import ACTED_ON, runner_finds_command, texts
 from tests.support.repository import Repository
 
 pytestmark = pytest.mark.fault(45)

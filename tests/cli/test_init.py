@@ -43,9 +43,9 @@ from reconciler.setup.files import (
     source_id,
 )
 from reconciler.setup.next_steps import PROVIDER_VARIABLE, pool_id
-from tests.setup.test_identity_condition import GENUINE, allows
 from tests.support.act import PIN, TOOL, Actions
 from tests.support.github_server import GitHubServer
+from tests.support.identity_condition import GENUINE, allows
 from tests.support.repository import Repository, Result
 from tests.support.waiting import PATIENCE
 

@@ -24,23 +24,11 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.job import State
 from tests.support.held_service import HeldService
-from tests.support.opened import LOCATION, PROJECT, connected, opened
+from tests.support.opened import BUCKET, CLAIM, KEY, LOCATION, PROJECT, connected, opened
 from tests.support.raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
 
-BUCKET = "reconciler-staging"
 FOLDER = "reconciler/claims/acme-jobs/"
 DATE = "Sat, 21 Nov 2026 13:06:11 GMT"
-KEY = "k" * 52
-CLAIM = Claim(
-    id=ClaimId(KEY),
-    state=ClaimState.PENDING,
-    job_name="census_0011",
-    base_name="census",
-    api_version="aiplatform.googleapis.com/v1",
-    kind="CustomJob",
-    request_ids=("t" * 26,),
-    credential_expiry=datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC),
-)
 FULL = replace(
     CLAIM,
     id=ClaimId("f" * 52, 3),

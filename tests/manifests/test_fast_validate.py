@@ -20,10 +20,9 @@ from reconciler.manifests.packages import PackageFolder
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import identities, label_of
 from tests.expected_problems import CASES
-from tests.manifests.test_hostile_manifests import PIECES
-from tests.manifests.test_validate import GOOD
-from tests.manifests.test_yaml_load import BOMBS
+from tests.support.manifests import GOOD
 from tests.support.yaml_styles import written
+from tests.support.yaml_texts import BOMBS, PIECES
 
 JOBS = Path(__file__).parents[2] / "jobs"
 FILLED = frozenset({"region", "timeout"})

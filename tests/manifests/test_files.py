@@ -18,7 +18,7 @@ from reconciler.manifests.files import (
     find_manifests,
     read_file,
 )
-from tests.manifests.test_validate import write
+from tests.support.manifests import write
 
 
 @pytest.fixture

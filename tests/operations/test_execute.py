@@ -23,7 +23,7 @@ from reconciler.model.claim import BY_COMMAND, Claim, ClaimId, ClaimState, rerun
 from reconciler.model.job import ATTEMPT, COMMIT, INSTANCE, REQUEST_ID, ActualJob, State, labels_digest
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import label_of
-from reconciler.model.plan import DesiredJob, DriftKind, Plan
+from reconciler.model.plan import DesiredJob, DriftKind
 from reconciler.model.ports import NotSent, Refused, Unknown
 from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired
@@ -32,17 +32,13 @@ from reconciler.operations.wait import awaited, wait
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning import attempts as attempts_of
 from reconciler.planning.outcome import Outcome, Status, SubmitProgress
-from reconciler.planning.planner import make_plan
 from reconciler.submission import claims_upkeep
 from reconciler.submission.claims_upkeep import record_cancel
 from reconciler.submission.observe import observe
+from tests.support.applying import body_of, plan_of
 from tests.support.in_memory import session_over
 from tests.support.memory_ports import BOUNDS, Outside
-from tests.support.planning import LOCAL, wanted
-
-
-def body_of(job: DesiredJob, job_name: str, labels: Any) -> dict[str, Any]:
-    return {"displayName": job_name, "labels": dict(labels), "jobSpec": job.spec}
+from tests.support.planning import wanted
 
 
 @pytest.fixture
@@ -52,13 +48,6 @@ def outside() -> Outside:
 
 def applier(outside: Outside, **settings: Any) -> Applier:
     return Applier(outside.ports, body_of, **{"commit_of": lambda job: "c0ffee", "patience": 0.0, **settings})
-
-
-def plan_of(outside: Outside, jobs: Iterable[DesiredJob]) -> Plan:
-    seen = observe(outside.ports)
-    return make_plan(
-        LOCAL, list(jobs), seen.runs, seen.claims, lambda job: body_of(job, "", {}), source="acme"
-    )
 
 
 def apply(outside: Outside, *jobs: DesiredJob, **settings: Any) -> list[Outcome]:

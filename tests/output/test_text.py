@@ -23,7 +23,7 @@ from reconciler.output.review import earlier_spec
 from reconciler.output.status_text import status_text
 from reconciler.output.text import outcomes_text, plan_text, problems_text, validation_github, validation_text
 from reconciler.planning.outcome import JobStatus, Outcome, Status
-from tests.base.test_sanitize import runner_finds_command
+from tests.support.inert import runner_finds_command
 from tests.support.planning import wanted
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

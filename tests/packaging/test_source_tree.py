@@ -8,10 +8,9 @@ import shutil
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from reconciler.packaging.source_tree import (
     read_source_tree,
 )
 from reconciler.packaging.work_tree import MAX_IGNORE_BYTES, not_a_file
+from tests.support.meddler import Meddler
 
 
 @pytest.fixture
@@ -443,32 +443,6 @@ def test_a_gitignore_that_is_too_large(root: Path) -> None:
 
 
 # Whoever changes the tree meanwhile
-
-
-class Meddler:
-    """Does something at the very moment when a name is opened: after all checks, before the system call.
-
-    Python tells its audit hooks of each `open` right before it. A hook stays for ever, so there is one.
-    """
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.meddle: Callable[[], None] | None = None
-        sys.addaudithook(self._hear)
-
-    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
-        if event == "open" and self.meddle is not None and arguments[0] == self.name:
-            meddle, self.meddle = self.meddle, None
-            meddle()
-
-    @contextmanager
-    def at_the_opening_of(self, name: str, meddle: Callable[[], None]) -> Iterator[None]:
-        self.name, self.meddle = name, meddle
-        try:
-            yield
-            assert self.meddle is None, f"{name} was never opened"
-        finally:
-            self.meddle = None
 
 
 @pytest.fixture(scope="module")

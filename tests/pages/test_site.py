@@ -25,8 +25,8 @@ from reconciler.pages.charts import axis_of, figures
 from reconciler.pages.site import MOST_LABELS, Pages
 from reconciler.pages.template import PageContent, address, safe_link
 from reconciler.planning.outcome import Condition
-from tests.base.test_sanitize import ACTED_ON, texts
-from tests.support.sites import details_of, hostile_site, large_site, row_of, site_of, study_of
+from tests.support.inert import ACTED_ON, texts
+from tests.support.sites import PAYLOADS, details_of, hostile_site, large_site, row_of, site_of, study_of
 
 ELEMENTS = re.findall(
     r"\w+",
@@ -34,22 +34,6 @@ ELEMENTS = re.findall(
     "main meta nav ol p path pre rect section span strong style summary svg table tbody td text th thead "
     "time title tr ul",
 )
-PAYLOADS = [
-    "<script>alert(1)</script>",
-    '"><img src=x onerror=alert(1)>',
-    "'><svg/onload=alert(1)>",
-    "</style><script>alert(1)</script>",
-    "</title></pre></table></svg><iframe src=//evil.test>",
-    "javascript:alert(1)",
-    "https://evil.test/\"onmouseover='alert(1)'",
-    "{{ 7 * 7 }}{% raw %}",
-    "../../../etc/passwd",
-    "<!--",
-    "]]>",
-    "&lt;b&gt;&amp;",
-    "\x00\x1b]0;x\x07\u202e\ud800",
-    "a" * 300,
-]
 
 
 def parsed(page: str) -> Element:

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import celpy
 import pytest
 
 from reconciler.setup.files import Setup
 from reconciler.setup.next_steps import attribute_condition
+from tests.support.identity_condition import GENUINE, allows
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "github.md"
 CLAIM = re.compile(r"assertion\.(\w+)")
 
-GENUINE = {
-    "iss": "https://token.actions.githubusercontent.com",
-    "repository": "ORG/MODELS",
-    "repository_id": "1296269",
-    "repository_owner": "ORG",
-    "repository_owner_id": "583231",
-    "ref": "refs/heads/main",
-    "ref_type": "branch",
-    "sha": "0" * 40,
-    "event_name": "push",
-    "workflow_ref": "ORG/MODELS/.github/workflows/reconciler-apply.yml@refs/heads/main",
-    "job_workflow_ref": "ORG/MODELS/.github/workflows/reconciler-apply.yml@refs/heads/main",
-    "runner_environment": "github-hosted",
-    "sub": "repo:ORG/MODELS:ref:refs/heads/main",
-}
 WORKFLOW = "ORG/MODELS/.github/workflows/"
 PULL = {"event_name": "pull_request", "ref": "refs/pull/7/merge", "base_ref": "main"}
 PULL_WORKFLOW = {"workflow_ref": f"{WORKFLOW}reconciler-apply.yml@refs/pull/7/merge"}
@@ -101,20 +85,6 @@ PARTS = [
 ]
 every_condition = pytest.mark.parametrize("condition", CONDITIONS.values(), ids=CONDITIONS)
 every_part = pytest.mark.parametrize(("condition", "claim"), PARTS)
-
-
-@cache
-def program(text: str) -> celpy.Runner:
-    environment = celpy.Environment()
-    return environment.program(environment.compile(text))
-
-
-def allows(text: str, claims: dict[str, Any]) -> bool:
-    """What the condition says of the claims; Google takes an error for a refusal."""
-    try:
-        return bool(program(text).evaluate({"assertion": celpy.json_to_cel(claims)}))
-    except celpy.CELEvalError:
-        return False
 
 
 @every_condition

@@ -28,9 +28,9 @@ from reconciler.model.job import (
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.submission.adoption import Adopted, Adoption, adopt, differences
 from reconciler.submission.observe import observe
-from tests.submission.test_protocol import CLAIM, KEY_1, ORDER, body, settle
 from tests.support.memory_ports import Outside, labels
 from tests.support.planning import run_of, wanted
+from tests.support.submission import CLAIM, KEY_1, ORDER, body, settle
 
 LABELS = {
     SOURCE: "acme",

@@ -16,9 +16,9 @@ from reconciler.model.job import ATTEMPT, INSTANCE, KEY, SOURCE, ActualJob, Stat
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.ports import ClaimRead, Versioned
 from reconciler.submission.observe import check_search, doubtful_runs, observe, with_reasons
-from tests.submission.test_protocol import KEY_1, ORDER, body, settle
 from tests.support.memory_ports import BOUNDS, Outside, Time, labels
 from tests.support.planning import bound_to, run_of, wanted
+from tests.support.submission import KEY_1, ORDER, body, settle
 
 
 @pytest.fixture

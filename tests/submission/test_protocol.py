@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import BY_COMMAND, Claim, ClaimId, ClaimState, by_apply
 from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, labels_digest
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.manifest import ML_V1
 from reconciler.model.ports import Answer, Credential, NotSent, Refused, Taken, Unknown
 from reconciler.submission.protocol import (
     MAX_REQUEST_IDS,
@@ -25,44 +25,24 @@ from reconciler.submission.protocol import (
 )
 from tests.support.memory_ports import BOUNDS, Outside
 from tests.support.planning import claim_on, run_of, wanted
-
-KEY_1 = "k" * 52
-ID = ClaimId(KEY_1, 1)
-CLAIM = Claim(ID, ClaimState.PENDING, "census_0123", "census", AIPLATFORM_V1, "CustomJob", "jobs/c.yaml")
-RIPE = BOUNDS.lifetime + BOUNDS.executes + BOUNDS.visible
-MOMENT = timedelta(seconds=1)
-
-
-def body(mark: str, **more: Any) -> dict[str, Any]:
-    labels = {SOURCE: "acme", KEY: KEY_1, ATTEMPT: "1", REQUEST_ID: mark}
-    spec = {"workerPoolSpecs": [{"containerSpec": {"imageUri": "x", "args": ["1"]}}]}
-    return {"displayName": "census_0123", "labels": labels, "jobSpec": {**spec, **more}}
-
-
-def ml_body(mark: str) -> dict[str, Any]:
-    made = body(mark)
-    return {"jobId": "census_0123", "labels": made["labels"], "trainingInput": {"region": "r"}}
-
-
-ORDER = Order(replace(CLAIM, commit="c1"), body)
-ML_ORDER = Order(replace(CLAIM, api_version=ML_V1, kind="Job"), ml_body)
+from tests.support.submission import (
+    CLAIM,
+    ID,
+    KEY_1,
+    ML_ORDER,
+    MOMENT,
+    ORDER,
+    RIPE,
+    body,
+    ml_body,
+    pending,
+    settle,
+)
 
 
 @pytest.fixture
 def outside() -> Outside:
     return Outside()
-
-
-def settle(outside: Outside, order: Order = ORDER) -> SubmissionResult:
-    return Submitter(outside.ports).submit(order)
-
-
-def pending(outside: Outside, order: Order = ORDER) -> Claim:
-    """Leave a submission whose answer got lost, and whose job nobody sees yet."""
-    outside.jobs.answers = [Unknown("no answer came")]
-    claim = settle(outside, order).claim
-    assert claim.state is ClaimState.PENDING
-    return claim
 
 
 def test_a_claim_is_written_before_the_request_leaves_and_bound_to_what_it_made(outside: Outside) -> None:

@@ -20,11 +20,11 @@ from reconciler.operations.execute import Applier
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.submission.protocol import Submitter
 from reconciler.submission.quota import NotBegunError, Quota
-from tests.operations.test_execute import body_of, plan_of
 from tests.simulation.process import Process
-from tests.submission.test_protocol import ID, ML_ORDER, MOMENT, ORDER, RIPE, body, pending
+from tests.support.applying import body_of, plan_of
 from tests.support.memory_ports import BOUNDS, Claims, Jobs, Outside
 from tests.support.planning import wanted
+from tests.support.submission import ID, ML_ORDER, MOMENT, ORDER, RIPE, body, pending
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 FULL = Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute")

@@ -24,11 +24,10 @@ from reconciler.base.listener.server import ListenerLimits
 from reconciler.training_service.address import Address
 from reconciler.training_service.state.records import JobState
 from tests.support.training_service.bodies import ML
-from tests.support.training_service.served import TOKEN, Service, serving
+from tests.support.training_service.processes import Processes
+from tests.support.training_service.served import TOKEN, Service, job_with, serving
+from tests.support.training_service.tokens import mint
 from tests.support.waiting import PATIENCE, patience, until
-from tests.training_service.apis.test_credentials import mint
-from tests.training_service.test_gate import job_with
-from tests.training_service.test_process import Processes
 
 FILES = 1024
 """The soft limit of descriptors on most Linux systems, for the attacked service."""

@@ -21,10 +21,10 @@ from cryptography.x509.verification import Store as Authorities
 from reconciler.training_service.state.database import CLAIMS
 from reconciler.training_service.state.records import JobRecord, JobState
 from tests.support.training_service import runs, trainers
+from tests.support.training_service.misbehaving import failure_of, of_small_machines
+from tests.support.training_service.proxy import to_storage_of
 from tests.support.training_service.served import Service
 from tests.support.waiting import until
-from tests.training_service.runner.test_misbehaving import failure_of, of_small_machines
-from tests.training_service.runner.test_proxy import to_storage_of
 
 OWN, SECRET, CLAIM = "own data", "data of the victim", "a claim"
 STORAGE = "storage.googleapis.com"

@@ -18,7 +18,9 @@ from reconciler.training_service.gate import Gate
 from reconciler.training_service.http.server import Activity, Server
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
+from reconciler.training_service.state.records import JobRecord
 from tests.support.training_service import contract
+from tests.support.training_service.bodies import VERTEX, custom_job
 from tests.support.waiting import PATIENCE
 
 TOKEN = "the-token"
@@ -132,3 +134,9 @@ def serving(home: Path) -> Iterator[Service]:
     server.close(5.0)
     store.database.close()
     assert not service.failures, "\n\n".join(service.failures)
+
+
+def job_with(service: Service, **more: Any) -> tuple[JobRecord, str]:
+    service.post(f"{VERTEX}/customJobs", custom_job(**more))
+    job = service.store.unfinished()[-1]
+    return job, f"/jobs/{job.gcs_secret}"

@@ -36,16 +36,10 @@ from reconciler.training_service.state.database import Store
 from tests.support.training_service import contract, trainers
 from tests.support.training_service.bodies import ML, VERTEX, custom_job, ml_job
 from tests.support.training_service.served import TOKEN, Answer, Service, serving
+from tests.support.training_service.tokens import ACCOUNT, MINT, SCOPE, mint
 from tests.support.waiting import PATIENCE
 
-ACCOUNT = "trainer@demo.iam.gserviceaccount.com"
-MINT = f"/v1/projects/-/serviceAccounts/{ACCOUNT}:generateAccessToken"
-SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 CREATES = ((ML, ml_job()), (f"{VERTEX}/customJobs", custom_job()))
-
-
-def mint(service: Service, lifetime: str = "10s") -> str:
-    return str(service.post(MINT, {"scope": [SCOPE], "lifetime": lifetime}).json["accessToken"])
 
 
 def call(service: Service, token: str, method: str = "GET", path: str = ML, body: Any = None) -> Answer:

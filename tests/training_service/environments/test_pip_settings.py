@@ -20,7 +20,7 @@ from reconciler.training_service.environments.pip_settings import SettingError, 
 from reconciler.training_service.environments.prepare import pythons
 from reconciler.training_service.environments.venvs import InstallError, Python, base_environment
 from tests.support.training_service import trainers
-from tests.training_service.environments.test_venvs import Shell
+from tests.support.training_service.shell import Shell
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from reconciler.training_service.environments.venvs import Python
 from reconciler.training_service.jobs.archives import Needs
 from reconciler.training_service.state.run_folder import RunError
 from reconciler.training_service.state.run_spec import PythonTask
-from tests.training_service.environments.test_venvs import Shell
+from tests.support.training_service.shell import Shell
 
 OWN = (3, sys.version_info[1])
 

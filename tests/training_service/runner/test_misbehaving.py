@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from tests.support.training_service import trainers
-from tests.support.training_service.runs import Run, Starter, lives, nothing_is_left_of
+from tests.support.training_service.misbehaving import failure_of, of_small_machines
+from tests.support.training_service.runs import Starter, lives, nothing_is_left_of
 from tests.support.waiting import until
 
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
@@ -26,14 +27,6 @@ MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 def trainer(installed: Starter) -> Starter:
     """Makes runs for which nothing is installed."""
     return partial(installed, plain=True)
-
-
-def failure_of(run: Run) -> tuple[int, str]:
-    """Let a run fail: the error's code and message."""
-    state, code, message = run.start().end()
-    assert state == "FAILED"
-    assert nothing_is_left_of(run)
-    return code, message
 
 
 def test_one_that_prints_without_end(trainer: Starter) -> None:
@@ -291,15 +284,6 @@ while True:
     pathlib.Path(os.environ["OUT"], "taken").write_text(f"{len(held) * 8} {time.time()}")
     time.sleep(0.01)
 """
-
-
-def of_small_machines(run: Run, mebibytes: int = 128) -> Run:
-    """The run on machines with so much memory."""
-    spec = json.loads(run.folder.spec.read_text())
-    for replica in spec["replicas"]:
-        replica["memory"] = mebibytes * 2**20
-    run.folder.spec.write_text(json.dumps(spec))
-    return run
 
 
 def test_one_that_takes_more_memory_than_its_machine_has(trainer: Starter) -> None:

@@ -17,19 +17,12 @@ import pytest
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.runner import mounts
 from tests.support.training_service import trainers
+from tests.support.training_service.mounts import works
 from tests.support.training_service.runs import UNABLE, Run, Starter, lives, nothing_is_left_of
 from tests.support.training_service.served import Service
 from tests.support.waiting import until
 
 OWN_GCS = Path("/gcs").exists()
-
-
-def works(folder: Path) -> bool:
-    """Whether this system lets this user mount."""
-    buckets, root = folder / "probe-buckets", folder / "probe-root"
-    buckets.mkdir()
-    root.mkdir()
-    return mounts.mount_problem(mounts.View(buckets, ()), root, folder) == ""
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from dataclasses import asdict, dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -27,9 +26,10 @@ from reconciler.training_service.runner.proxy import sign_certificates
 from reconciler.training_service.state.records import JobRecord
 from tests.support.tls import server_tls
 from tests.support.training_service import runs, trainers
-from tests.support.training_service.runs import nothing_is_left_of
+from tests.support.training_service.mounts import works
+from tests.support.training_service.proxy import to_storage_of
+from tests.support.training_service.runs import UNABLE, nothing_is_left_of
 from tests.support.training_service.served import Service
-from tests.training_service.runner.test_mounts import UNABLE, works
 
 API, XML, LOGGING = "www.googleapis.com", "storage.googleapis.com", "logging.googleapis.com"
 PASSWORD, TOKEN = "the-password", "the-run's-token"
@@ -452,15 +452,6 @@ print(subprocess.run(["curl", "-sS", "https://storage.googleapis.com/models/give
     capture_output=True, text=True).stdout)
 print(os.environ["GOOGLE_AUTH_TOKEN_FOR_TESTING"] != "", "NO_GCE_CHECK" in os.environ)
 """
-
-
-def to_storage_of(service: Service, run: runs.Run, job: JobRecord) -> runs.Run:
-    """The run, with the address of the served home's storage."""
-    text = run.folder.spec.read_text()
-    run.folder.spec.write_text(
-        text.replace("127.0.0.1:9/jobs/x", f"{urlsplit(service.url).netloc}/jobs/{job.gcs_secret}")
-    )
-    return run
 
 
 def test_a_trainer_reaches_its_storage_by_google_s_address(
