@@ -1,4 +1,4 @@
-"""Teams whose jobs run at Google's place, on the embedded service, or on each of them."""
+"""Teams whose jobs run at Google's place, on the embedded service, or on each of them; commands in memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.commit_story import TOKEN, Story
 from tests.support.github_server import GitHubServer
+from tests.support.in_memory import Commands, commands_in
 from tests.support.repository import Repository
 from tests.support.team import Team, team_of
 
@@ -37,3 +38,8 @@ def story(repository: Repository) -> Iterator[Story]:
     with GitHubServer(tokens={TOKEN: "write"}).running() as github:
         yield Story(repository, github)
         assert github.violations == []
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return commands_in(tmp_path, monkeypatch, capsys.readouterr)

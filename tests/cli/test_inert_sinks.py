@@ -18,15 +18,7 @@ from rich.console import Console
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ServiceError
-from reconciler.cli import (
-    init,
-    logs,
-    print_error,
-    print_json,
-    print_json_rows,
-    print_message,
-    progress,
-)
+from reconciler.cli import init, logs, print_error, print_json, print_json_rows, print_message, progress
 from reconciler.cli.events import events
 from reconciler.cli.problems import print_problems
 from reconciler.model.diff import FieldChange

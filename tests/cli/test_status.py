@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from msgspec.structs import replace
 from reconciler.base.errors import ServiceError
 from reconciler.manifests import schemas
 from reconciler.model.job import KEY, REQUEST_ID, ActualJob, State
-from tests.support.in_memory import Commands, commands_in
+from tests.support.in_memory import Commands
 from tests.support.memory_ports import Outside
 from tests.support.repository import Repository
 from tests.support.terminal import on_terminal
@@ -145,11 +144,6 @@ def test_cancel_takes_several_names_or_labels_and_reports_each_end(repository: R
     assert repository.run("cancel", "-l", "team=risk").out == "No running job has these labels.\n"
     assert repository.run("cancel").code == 64
     assert repository.run("cancel", "-l", "team=nobody").code == 1
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    return commands_in(tmp_path, monkeypatch, capsys.readouterr)
 
 
 def test_a_refused_cancel_keeps_no_other_job_running(commands: Commands) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from argparse import Namespace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,13 +19,8 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.job import REQUEST_ID, ActualJob, State
 from reconciler.model.ports import Credential, Unknown
 from tests.support.github_server import GitHubServer
-from tests.support.in_memory import Commands, commands_in
+from tests.support.in_memory import Commands
 from tests.support.planning import bound_to, claim_on, run_of, wanted
-
-
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    return commands_in(tmp_path, monkeypatch, capsys.readouterr)
 
 
 def only(commands: Commands) -> ActualJob:

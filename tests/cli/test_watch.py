@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -18,6 +19,7 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
+from reconciler.base.state_dir import home_of
 from reconciler.google.session import Session
 from reconciler.manifests import fast_validate
 from reconciler.manifests.checked_files import CheckedFile
@@ -29,6 +31,7 @@ from reconciler.training_service.state.records import JobState
 from tests.support.fault_proxy import FaultProxy, Request
 from tests.support.github_server import GitHubServer
 from tests.support.held_service import HeldService
+from tests.support.in_memory import Commands
 from tests.support.repository import Repository
 from tests.support.waiting import PATIENCE, until
 from tests.support.watching import watching
@@ -578,3 +581,46 @@ class TestPasses:
         (repository.root / "jobs/two.yaml").unlink()
         loop.turn()
         assert len(loop.cache.manifests) == 2
+
+
+class TestCommandLine:
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (["--remote", "ext::sh"], "is not the address"),
+            (["--remote", "https://t0ken@example.com/a"], "credentials"),
+            (["--branch", "main"], "need --remote"),
+            (["--interval", "5"], "need --remote"),
+            (["--resync", "0"], "number of seconds"),
+            (["--resync", "nan"], "number of seconds"),
+            (["--listen", "0.0.0.0:1"], "only this machine"),
+            (["--listen", "9000"], "HOST:PORT"),
+            (["--listen", "127.0.0.1:abc"], "HOST:PORT"),
+            (["--listen", "127.0.0.1:65536"], "HOST:PORT"),
+            (["--env", "nowhere"], "no environment"),
+        ],
+    )
+    def test_wrong_usage_is_told_before_anything_is_done(
+        self, commands: Commands, arguments: list[str], said: str
+    ) -> None:
+        result = commands.run("watch", *arguments)
+        assert (result.code, said in result.err, result.out) == (64, True, ""), result.err
+        assert "t0ken" not in result.err
+        assert not home_of(commands.root, os.environ).exists()
+
+    @pytest.mark.parametrize("spelled", [["--log-format", "json"], ["--log-format=json"]])
+    def test_errors_of_commands_are_json_where_the_log_is(
+        self, commands: Commands, spelled: list[str]
+    ) -> None:
+        commands.job("census")
+        for arguments, code in ((["plan", "nowhere/"], 64), (["nonsense"], 64), (["status", "nobody"], 64)):
+            result = commands.run(*arguments, "--env", "nowhere", *spelled)
+            assert result.code == code
+            told = [json.loads(line) for line in result.err.splitlines()]
+            assert [line["event"] for line in told] == ["error"]
+            assert told[0]["message"]
+        (commands.root / "jobs/census.yaml").write_text("kind: [\n")
+        result = commands.run("plan", "--env", "prod", *spelled)
+        told = [json.loads(line) for line in result.err.splitlines()]
+        assert [line["event"] for line in told] == ["invalid", "error"]
+        assert told[0]["path"] == "jobs/census.yaml"

@@ -12,12 +12,7 @@ import pytest
 
 from reconciler.base.diagnostics import MAX_FILE_BYTES, Problem
 from reconciler.manifests import files as filecontent
-from reconciler.manifests.files import (
-    Folders,
-    ManifestFile,
-    find_manifests,
-    read_file,
-)
+from reconciler.manifests.files import Folders, ManifestFile, find_manifests, read_file
 from tests.support.manifests import write
 
 

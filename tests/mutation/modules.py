@@ -25,7 +25,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "model.canonical": ("model/test_canonical", "model/test_naming"),
     "model.diff": ("model/test_diff", "submission/test_adoption", "output/test_markdown"),
     "planning.comparison": (*_PLANS, "planning/test_proposal"),
-    "planning.settings_changes": ("planning/test_proposal",),
+    "planning.settings_changes": ("planning/test_settings_changes",),
     "planning.planner": _PLANS,
     "planning.limits": ("planning/test_limits",),
     "planning.decide": _PLANS,

@@ -21,12 +21,7 @@ from hypothesis import strategies as st
 
 from reconciler.base.errors import ExitCode
 from reconciler.packaging import source_tree
-from reconciler.packaging.source_tree import (
-    SourceFile,
-    SourceTree,
-    SourceTreeError,
-    read_source_tree,
-)
+from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError, read_source_tree
 from reconciler.packaging.work_tree import MAX_IGNORE_BYTES, not_a_file
 from tests.support.meddler import Meddler
 

@@ -30,17 +30,7 @@ from tests.protocol_model.checker import (
     settled,
 )
 from tests.protocol_model.protocol import Protocol, Rules
-from tests.protocol_model.world import (
-    Claim,
-    ClaimState,
-    Job,
-    Move,
-    Reconciler,
-    Request,
-    Setting,
-    Try,
-    World,
-)
+from tests.protocol_model.world import Claim, ClaimState, Job, Move, Reconciler, Request, Setting, Try, World
 
 pytestmark = pytest.mark.slow
 

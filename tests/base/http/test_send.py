@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 import datetime
-import http.client
 import json
-import math
 import socket
 import ssl
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.pretty import pretty_repr
 
 from reconciler.base.concurrency import call_all
-from reconciler.base.errors import ServiceError
-from reconciler.base.http import (
-    DirectTransport,
-    HttpRequest,
-    HttpResponse,
-    NoAnswerError,
-    NotSentError,
-    RetryingReads,
-    retry_after,
-)
+from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, NoAnswerError, NotSentError
 from reconciler.base.http import send as sending
 from reconciler.base.http.connections import HttpConnection, time_since_boot, write_request
-from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_response
 from reconciler.google.client import ApiError, ClientHttp
 from reconciler.google.credentials import Token
 from reconciler.model.ports import Credential
 from tests.support.noted_locks import Meeting
 from tests.support.raw_server import (
     ANSWERS,
+    AUTHORIZED,
+    SECRET,
     SLOW,
     Arrived,
     Behaviour,
@@ -48,6 +36,7 @@ from tests.support.raw_server import (
     answer,
     drip,
     raw,
+    request_to,
     reset,
     send_then_close,
 )
@@ -55,8 +44,6 @@ from tests.support.raw_server import FAULTS as ALL_FAULTS
 from tests.support.tls import Loopback
 from tests.support.waiting import PATIENCE, patience
 
-SECRET = "ya29.very-secret-token"
-AUTHORIZED = {"Authorization": f"Bearer {SECRET}"}
 # A body that is announced as too long isn't waited for.
 FAULTS = ALL_FAULTS | {
     "a byte now and then": drip(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"),
@@ -81,19 +68,6 @@ FAULTS = ALL_FAULTS | {
     "another version": raw(b"HTTP/2 200 OK\r\nContent-Length: 2\r\n\r\n{}"),
     "a status that is none": raw(b"HTTP/1.1 2000 OK\r\nContent-Length: 2\r\n\r\n{}"),
 }
-
-
-@pytest.fixture
-def transport() -> Iterator[DirectTransport]:
-    made = DirectTransport(Loopback(), max_body=10_000)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., RawServer]]:
-    with ExitStack() as stack:
-        yield lambda *behaviours, **more: stack.enter_context(RawServer([*behaviours], **more).running())
 
 
 @pytest.fixture(scope="session")
@@ -133,11 +107,6 @@ def server_tls(certificate: Path) -> ssl.SSLContext:
 @pytest.fixture
 def trusted(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
-
-
-def request_to(server: RawServer, method: str = "POST", **more: object) -> HttpRequest:
-    body = b'{"displayName": "x"}' if method == "POST" else None
-    return HttpRequest(method, f"{server.url}/v1/jobs?alt=json", AUTHORIZED, body, **more)  # type: ignore[arg-type]
 
 
 def all_text(error: BaseException) -> str:
@@ -733,159 +702,6 @@ def test_the_environments_proxy_is_not_used(
 # Reads that are repeated.
 
 
-def test_reads_are_repeated_until_the_server_is_back(
-    transport: DirectTransport, serve: Callable[..., RawServer]
-) -> None:
-    server = serve(answer(503), reset, answer(429, b"", retry_after="7"), answer(200, b"[]"))
-    waited: list[float] = []
-    reads = RetryingReads(transport, sleep=waited.append, random=lambda: 0.0)
-    response = reads.send(request_to(server, "GET"))
-    assert (response.status, response.body) == (200, b"[]")
-    assert waited == [0.5, 1.0, 7.0]
-
-
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_a_busy_server_is_asked_again(
-    status: int, transport: DirectTransport, serve: Callable[..., RawServer]
-) -> None:
-    server = serve(answer(status), answer(status), answer(status), answer())
-    reads = RetryingReads(transport, sleep=lambda _: None, random=lambda: 0.0)
-    assert reads.send(request_to(server, "GET")).status == 200
-
-
-@pytest.mark.parametrize("status", [200, 304, 400, 401, 403, 404, 409, 501])
-def test_an_answer_that_wont_change_is_returned_at_once(
-    status: int, transport: DirectTransport, serve: Callable[..., RawServer]
-) -> None:
-    server = serve(answer(status, b""))
-    reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
-    assert reads.send(request_to(server, "GET")).status == status
-    assert len(server.arrived) == 1
-
-
-def test_a_403_that_names_a_time_is_waited_for(
-    transport: DirectTransport, serve: Callable[..., RawServer]
-) -> None:
-    server = serve(answer(403, b"{}", retry_after="60"), answer())
-    waited: list[float] = []
-    reads = RetryingReads(transport, sleep=waited.append, random=lambda: 0.9)
-    assert reads.send(request_to(server, "GET")).status == 200
-    assert waited == [60.0]
-
-
-def test_nobody_waits_for_longer_than_about_a_minute(
-    transport: DirectTransport, serve: Callable[..., RawServer]
-) -> None:
-    server = serve(answer(429, b"", retry_after="65"))
-    reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
-    assert reads.send(request_to(server, "GET")).status == 429
-
-
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-def test_writes_are_never_repeated(
-    method: str, transport: DirectTransport, serve: Callable[..., RawServer]
-) -> None:
-    server = serve(answer(503, b"", retry_after="1"))
-    reads = RetryingReads(transport, sleep=pytest.fail, random=lambda: 0.0)
-    assert reads.send(HttpRequest(method, server.url, body=b"{}")).status == 503
-    assert len(server.arrived) == 1
-
-
-def test_the_last_attempt_decides(transport: DirectTransport, serve: Callable[..., RawServer]) -> None:
-    server = serve(answer(503), answer(503), send_then_close(b""))
-    reads = RetryingReads(transport, sleep=lambda _: None, random=lambda: 0.0, attempts=3)
-    with pytest.raises(NoAnswerError):
-        reads.send(request_to(server, "GET"))
-    assert len(server.arrived) == 3
-
-
-class Always:
-    """A transport that gives the same answer, or error, each time."""
-
-    def __init__(self, given: HttpResponse | ServiceError) -> None:
-        self.given, self.sent = given, 0
-
-    def send(self, request: HttpRequest) -> HttpResponse:
-        self.sent += 1
-        if isinstance(self.given, ServiceError):
-            raise self.given
-        return self.given
-
-
-@given(
-    attempts=st.integers(1, 12),
-    chance=st.floats(0, 1, exclude_max=True),
-    given_each=st.sampled_from([NotSentError("x"), NoAnswerError("x"), 429, 500, 503]),
-    asked=st.one_of(st.none(), st.integers(0, 64)),
-)
-def test_the_delays_grow_have_chance_and_an_end(
-    attempts: int, chance: float, given_each: ServiceError | int, asked: int | None
-) -> None:
-    headers = {} if asked is None else {"retry-after": str(asked)}
-    busy = HttpResponse(given_each, headers, b"") if isinstance(given_each, int) else given_each
-    transport, waited = Always(busy), list[float]()
-    reads = RetryingReads(transport, waited.append, lambda: chance, attempts)
-    with suppress(ServiceError):
-        reads.send(HttpRequest("GET", "http://x/"))
-    assert transport.sent == attempts
-    assert len(waited) == attempts - 1
-    wanted = 0 if isinstance(busy, ServiceError) else asked or 0
-    for number, delay in enumerate(waited):
-        assert delay >= max(wanted, min(2**number, 64) / 2)
-        assert delay <= max(wanted, min(2**number, 64))
-
-
-@pytest.mark.parametrize(
-    ("headers", "seconds"),
-    [
-        ({}, None),
-        ({"retry-after": "0"}, 0.0),
-        ({"retry-after": " 120 "}, 120.0),
-        ({"retry-after": "-1"}, None),
-        ({"retry-after": "1.5"}, None),
-        ({"retry-after": "²"}, None),
-        ({"retry-after": "soon"}, None),
-        (
-            {
-                "retry-after": "Sat, 21 Nov 99999999999 10:00:30 GMT",
-                "date": "Sat, 21 Nov 2026 10:00:00 GMT",
-            },
-            None,
-        ),
-        (
-            {
-                "retry-after": "Sat, 21 Nov 2026 10:00:30 GMT",
-                "date": "Sat, 21 Nov 99999999999 10:00:00 GMT",
-            },
-            None,
-        ),
-        ({"retry-after": "Sat, 21 Nov 2026 10:00:30 GMT"}, None),
-        (
-            {
-                "retry-after": "Sat, 21 Nov 2026 10:00:30 GMT",
-                "date": "Sat, 21 Nov 2026 10:00:00 GMT",
-            },
-            30.0,
-        ),
-        (
-            {
-                "retry-after": "Sat, 21 Nov 2026 09:00:00 GMT",
-                "date": "Sat, 21 Nov 2026 10:00:00 GMT",
-            },
-            0.0,
-        ),
-    ],
-)
-def test_retry_after(headers: dict[str, str], seconds: float | None) -> None:
-    assert retry_after(HttpResponse(429, headers, b"")) == seconds
-
-
-@given(st.text(), st.text())
-def test_retry_after_takes_any_text(wanted: str, date: str) -> None:
-    seconds = retry_after(HttpResponse(429, {"retry-after": wanted, "date": date}, b""))
-    assert seconds is None or seconds >= 0
-
-
 # The Google client on top.
 
 
@@ -990,130 +806,6 @@ def test_loading_the_package_loads_no_http_library() -> None:
 
 
 # What is read of an answer, beside what the library reads of it.
-
-
-def by_library(data: bytes, method: str) -> tuple[int, bytes] | None:
-    """Status and body as `http.client` reads them; None where it can't."""
-    near, far = socket.socketpair()
-    with near, far:
-        far.sendall(data)
-        far.shutdown(socket.SHUT_WR)
-        response = http.client.HTTPResponse(near, method=method)
-        with response:
-            try:
-                response.begin()
-                return response.status, response.read()
-            except (http.client.HTTPException, OSError, ValueError):
-                return None
-
-
-def by_us(data: bytes, method: str, sizes: list[int]) -> tuple[int, bytes, bool] | None:
-    """Status, body and whether the connection is kept, the bytes coming in pieces of these sizes."""
-    try:
-        response, keeps = read_response(Incoming(Pieces(data, sizes), math.inf), method, 1 << 20)
-    except UnusableAnswerError:
-        return None
-    return response.status, response.body, keeps
-
-
-class Pieces:
-    """As a socket, from which the bytes come in pieces of these sizes, and then an end."""
-
-    def __init__(self, data: bytes, sizes: list[int]) -> None:
-        self._data, self._sizes = data, sizes
-
-    def settimeout(self, seconds: float) -> None:
-        assert seconds > 0
-
-    def recv(self, size: int) -> bytes:
-        size = min(size, self._sizes.pop(0) if self._sizes else size)
-        piece, self._data = self._data[:size], self._data[size:]
-        return piece
-
-
-HEADS = st.sampled_from(
-    [
-        b"Content-Length: 2",
-        b"content-length:  2 ",
-        b"Content-Length: 2, 2",
-        b"Content-Length: 02",
-        b"Content-Length: +2",
-        b"Content-Length: 3",
-        b"Content-Length: \xb2",
-        b"Content-Length:",
-        b"Transfer-Encoding: chunked",
-        b"Transfer-Encoding: Chunked",
-        b"Transfer-Encoding: identity",
-        b"Connection: close",
-        b"Connection: Keep-Alive, close",
-        b"X-Any: caf\xe9 \t !",
-        b": no name",
-        b"X\0Y: z",
-    ]
-)
-BODIES = st.sampled_from(
-    [
-        b"{}",
-        b"2\r\n{}\r\n0\r\n\r\n",
-        b"1;x=y\r\n{\r\n1\r\n}\r\n0\r\nX-Late: 1\r\n\r\n",
-        b"02\r\n{}\r\n00\r\n\r\n",
-        b"0x2\r\n{}\r\n0\r\n\r\n",
-        b"-1\r\n{}\r\n0\r\n\r\n",
-        b"2\r\n{}\r\n",
-        b"",
-        b"{",
-    ]
-)
-
-
-@given(
-    status=st.sampled_from(
-        [b"200 OK", b"200", b"204 No Content", b"304 Not Modified", b"404 \xe9", b"0200 OK"]
-    ),
-    version=st.sampled_from([b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2"]),
-    heads=st.lists(HEADS, max_size=3),
-    body=BODIES,
-    stray=st.sampled_from([b"", b"", b"HTTP/1.1 201 OK"]),
-    end=st.sampled_from([b"\r\n", b"\n"]),
-    method=st.sampled_from(["GET", "POST", "HEAD"]),
-    sizes=st.lists(st.integers(1, 9), max_size=100),
-    cut=st.integers(0, 3),
-)
-def test_what_is_read_is_what_the_library_reads_or_nothing(
-    status: bytes,
-    version: bytes,
-    heads: list[bytes],
-    body: bytes,
-    stray: bytes,
-    end: bytes,
-    method: str,
-    sizes: list[int],
-    cut: int,
-) -> None:
-    whole = end.join([version + b" " + status, *heads, b"", b""]) + body + stray
-    data = whole[: len(whole) - cut]
-    read = by_us(data, method, sizes)
-    if read is None:
-        return
-    if status[:3] in (b"204", b"304"):
-        # Whatever its headers say (RFC 9112, section 6.3); the library reads chunks all the same.
-        assert read[:2] == (int(status[:3]), b"")
-    else:
-        # A repeated length may be taken as one (RFC 9110, section 8.6); the library takes it as none.
-        plain = data.replace(b"Content-Length: 2, 2", b"Content-Length: 2")
-        assert read[:2] == by_library(plain, method)
-    if read[2]:
-        assert version == b"HTTP/1.1"
-        assert not any(b"close" in head for head in heads)
-
-
-@pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_a_plain_answer_is_read_however_it_comes(size: int) -> None:
-    lengthy = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: 1\r\nx-a: 2\r\n\r\n{}"
-    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n1\r\n}\r\n0\r\n\r\n"
-    for data in (lengthy, chunked):
-        assert by_us(data, "POST", [size] * len(data)) == (200, b"{}", True)
-    assert by_us(lengthy + b"x", "POST", []) == (200, b"{}", False)
 
 
 def test_a_method_that_is_none_is_not_sent(

@@ -6,22 +6,16 @@ import json
 import runpy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from msgspec import structs
 
-from reconciler.base.errors import InvalidError
 from reconciler.base.http import DirectTransport, HttpRequest
-from reconciler.base.http.destination import GITHUB, OwnerHosts
-from reconciler.model.job import ActualJob, State
-from reconciler.model.manifest import AIPLATFORM_V1
-from reconciler.reporting.github.settings import GitHubSettings, github_settings, run_url
+from reconciler.model.job import State
+from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
-from reconciler.reporting.status import CommitStatus, Freshness, freshness, plain_status, status_of
+from reconciler.reporting.status import plain_status
 from tests.support.github_server import (
     DESCRIPTION,
     READ,
@@ -34,247 +28,13 @@ from tests.support.github_server import (
     secondary_limit,
 )
 from tests.support.raw_server import RawServer, answer, reset, send_then_close
+from tests.support.statuses import HASH, SHA, TOKEN, status
 from tests.support.tls import Loopback, server_tls
-
-SHA = "6dcb09b5b57875f334f61aebed695e2e4193db5e"
-
-
-def is_news(wanted: CommitStatus, there: CommitStatus) -> bool:
-    return freshness(wanted, there) is Freshness.NEW
-
-
-HASH = "0123456789abcdef"
-TOKEN = "ghs_very-secret-token"
-
-
-def job(state: State = State.RUNNING, attempt: int = 1, **more: Any) -> ActualJob:
-    given = {
-        "resource": "projects/1/locations/local/customJobs/1",
-        "job_name": f"census_{HASH}" + (f"_{attempt}" if attempt > 1 else ""),
-        "api_version": AIPLATFORM_V1,
-        "kind": "CustomJob",
-        "state": state,
-        "service_state": f"JOB_STATE_{state}",
-    }
-    return ActualJob(**{**given, **more})
-
-
-def status(state: State = State.RUNNING, name: str = "census", **more: Any) -> CommitStatus:
-    return status_of(f"reconciler/prod/{name}", job(state, **more))
-
 
 # What a status says.
 
 
-@pytest.mark.parametrize(
-    ("state", "said", "description"),
-    [
-        (State.QUEUED, "pending", "waiting in the queue"),
-        (State.PREPARING, "pending", "getting ready"),
-        (State.RUNNING, "pending", "running"),
-        (State.CANCELLING, "pending", "being cancelled"),
-        (State.SUCCEEDED, "success", "succeeded"),
-        (
-            State.FAILED,
-            "failure",
-            "failed, service: the service failed; run it again with `reconciler rerun census`",
-        ),
-        (
-            State.CANCELLED,
-            "error",
-            'cancelled on request; set "suspend: true" to leave it stopped, or run it again with'
-            " `reconciler rerun census`",
-        ),
-    ],
-)
-def test_each_state_has_its_status(state: State, said: str, description: str) -> None:
-    assert status(state) == CommitStatus(
-        said,  # type: ignore[arg-type]
-        "reconciler/prod/census",
-        f"{description} · run {HASH}",
-    )
-
-
-def test_only_an_observed_success_is_green() -> None:
-    assert [state for state in State if status(state).state == "success"] == [State.SUCCEEDED]
-
-
-def test_a_job_without_a_run() -> None:
-    problem = "outcome unknown: reconciler resolve my-job"
-    assert plain_status("error", "reconciler/local/my-job", problem).description == problem
-    assert plain_status("error", "reconciler/local/my-job", "\n\u200b\n").description == "\ufffd"
-    assert plain_status("error", "reconciler/local/my-job", " ").description == "no reason given"
-
-
-@pytest.mark.parametrize(
-    ("given", "description"),
-    [
-        (job(State.PREPARING, service_state="JOB_STATE_PENDING"), "getting ready"),
-        (job(State.RUNNING, service_state="JOB_STATE_PAUSED"), "running (PAUSED)"),
-        (job(State.RUNNING, service_state="JOB_STATE_PENDING"), "running (PENDING)"),
-        (
-            job(State.FAILED, service_state="JOB_STATE_EXPIRED"),
-            'failed (EXPIRED), resources: no machine became free in time; raise "maxWaitDuration"',
-        ),
-        (job(State.RUNNING, service_state="RUNNING"), "running"),
-        (job(State.RUNNING, service_state=""), "running"),
-        (
-            job(State.RUNNING, start_time="2026-11-21T10:03:59.123456789Z"),
-            "running since 2026-11-21 10:03 UTC",
-        ),
-        (job(State.RUNNING, start_time="2026-11-21T10:03:59+02:00"), "running since 2026-11-21 08:03 UTC"),
-        (job(State.RUNNING, start_time="2026-11-21"), "running"),
-        (job(State.RUNNING, start_time="soon"), "running"),
-        (job(State.RUNNING, start_time="0001-01-01T00:00:00+23:00"), "running"),
-        (
-            job(State.SUCCEEDED, start_time="2026-11-21T10:00:00Z", end_time="2026-11-21T10:00:59.7Z"),
-            "succeeded after 1 min 0 s",
-        ),
-        (
-            job(State.SUCCEEDED, start_time="2026-11-21T10:00:00Z", end_time="2026-11-21T10:00:09Z"),
-            "succeeded after 9 s",
-        ),
-        (
-            job(
-                State.FAILED, start_time="2026-11-20T10:00:00Z", end_time="2026-11-21T11:05:09Z", error="boom"
-            ),
-            "failed after 25 h 5 min, service: boom; run it again with `reconciler rerun census`",
-        ),
-        (
-            job(State.SUCCEEDED, start_time="2026-11-21T10:00:09Z", end_time="2026-11-21T10:00:00Z"),
-            "succeeded",
-        ),
-        (
-            job(State.SUCCEEDED, start_time="2026-11-21T10:00:09Z", end_time="2026-11-21T10:00:09Z"),
-            "succeeded after 0 s",
-        ),
-        (
-            job(State.FAILED, error="\nexit code 1\nTraceback: password=hunter2"),
-            "failed, user code: exit code 1; see `reconciler logs census` and correct the code",
-        ),
-        (
-            job(State.CANCELLED, error="cancelled by the user"),
-            'cancelled on request; set "suspend: true" to leave it stopped, or run it again with '
-            "`reconciler rerun census`",
-        ),
-    ],
-)
-def test_the_description(given: ActualJob, description: str) -> None:
-    assert status_of("reconciler/prod/census", given).description == f"{description} · run {HASH}"
-
-
-def test_the_description_names_the_attempt() -> None:
-    assert status(State.RUNNING, attempt=3).description == f"running · run {HASH}_3"
-    odd = status_of("reconciler/prod/census", job(job_name="named-by-hand"))
-    assert odd.description == "running"
-
-
-def test_a_long_error_leaves_room_for_the_run() -> None:
-    name = "y" * 60
-    error, run = "x" * 60, f"{name}_{HASH}_2"
-    description = status_of("c", job(State.FAILED, error=error, job_name=run)).description
-    assert len(description) == 140
-    assert description.endswith(f"rerun… · run {HASH}_2")
-
-
-@pytest.mark.parametrize(
-    ("url", "target"),
-    [
-        ("https://console.cloud.google.com/x?y=z", "https://console.cloud.google.com/x?y=z"),
-        ("http://127.0.0.1:8080/jobs/1", "http://127.0.0.1:8080/jobs/1"),
-        ("", ""),
-        ("javascript:alert(1)", ""),
-        ("/jobs/1", ""),
-    ],
-)
-def test_the_link_is_one_that_github_takes(url: str, target: str) -> None:
-    assert status(url=url).target_url == target
-
-
-jobs = st.builds(
-    job,
-    st.sampled_from(State),
-    st.integers(1, 3),
-    error=st.text(),
-    service_state=st.text(max_size=30),
-    start_time=st.one_of(st.text(), st.datetimes().map(lambda t: t.isoformat() + "Z")),
-    end_time=st.one_of(st.text(), st.datetimes().map(lambda t: t.isoformat() + "Z")),
-)
-
-
-@given(st.one_of(st.none(), jobs), st.text(max_size=300))
-@example(job(State.FAILED, error="🎉" * 200), "")
-@example(None, "\x1b[31m")
-def test_every_description_is_one_that_github_takes(given: ActualJob | None, problem: str) -> None:
-    context = "reconciler/prod/census"
-    shown = status_of(context, given) if given and not problem else plain_status("error", context, problem)
-    description = shown.description
-    assert 1 <= len(description.encode("utf-16-le")) // 2 <= 140
-    assert description.isprintable()
-    assert all(char <= "\uffff" for char in description)
-
-
 # Which status stands.
-
-STEPS = [
-    job(state, attempt, error=error)
-    for attempt in (1, 2, 11)
-    for state in State
-    for error in ("", "boom")
-    if not error or state is State.FAILED
-]
-
-
-def place(shown: CommitStatus, of: list[ActualJob]) -> tuple[int, bool]:
-    """How far a status is in the life of its run: the attempt, and whether it had ended."""
-    (found,) = {
-        (int(step.job_name.partition(f"{HASH}_")[2] or 1), step.state.ended)
-        for step in of
-        if status_of("reconciler/prod/census", step) == shown
-    }
-    return found
-
-
-@given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=20))
-def test_a_run_only_goes_forward(seen: list[ActualJob]) -> None:
-    """Whatever order several posters come in, the status shown never goes back."""
-    shown: CommitStatus | None = None
-    places = []
-    for step in seen:
-        wanted = status_of("reconciler/prod/census", step)
-        if is_news(wanted, shown):
-            shown = wanted
-        assert shown is not None
-        assert not is_news(shown, shown)
-        places.append(place(shown, STEPS))
-    assert places == sorted(places)
-    assert places[-1] == max(place(status_of("reconciler/prod/census", step), STEPS) for step in seen)
-
-
-def test_another_content_starts_anew() -> None:
-    done = status(State.SUCCEEDED, attempt=3)
-    other = status_of("reconciler/prod/census", job(State.QUEUED, job_name="census_ffffffffffffffff"))
-    assert is_news(other, done)
-    assert is_news(done, other)
-
-
-def test_an_end_may_be_told_better() -> None:
-    assert is_news(status(State.FAILED, error="boom"), status(State.FAILED))
-    assert is_news(status(State.RUNNING, url="https://x"), status(State.RUNNING))
-
-
-def test_a_problem_replaces_and_is_replaced() -> None:
-    problem = plain_status("error", "reconciler/prod/census", "outcome unknown")
-    assert is_news(problem, status(State.RUNNING))
-    assert is_news(status(State.RUNNING), problem)
-    assert is_news(problem, status(State.SUCCEEDED))
-
-
-@pytest.mark.parametrize("changed", [{"state": "failure"}, {"description": "x"}, {"target_url": "https://x"}])
-def test_each_part_of_a_status_is_news(changed: dict[str, Any]) -> None:
-    there = CommitStatus("success", "reconciler/prod/census", "done", "https://y")
-    assert is_news(structs.replace(there, **changed), there)
-    assert not is_news(structs.replace(there, context="RECONCILER/prod/census"), there)
 
 
 # Posting.
@@ -371,37 +131,6 @@ def test_statuses_without_a_page_link_the_run_that_posts_them_first(
     later = plain_status("failure", "reconciler", "1 job failed")
     assert reporter(run_url=f"{runs}/3").report(SHA, [later]) == [Posted(later)]
     assert github.statuses[SHA][0]["target_url"] == f"{runs}/3"
-
-
-RUN_OF_ACTIONS = {
-    "GITHUB_SERVER_URL": "https://github.com",
-    "GITHUB_REPOSITORY": "acme/models",
-    "GITHUB_RUN_ID": "42",
-}
-
-
-@pytest.mark.parametrize(
-    ("changed", "url"),
-    [
-        ({}, "https://github.com/acme/models/actions/runs/42"),
-        (
-            {"GITHUB_SERVER_URL": "https://ghe.example.com/"},
-            "https://ghe.example.com/acme/models/actions/runs/42",
-        ),
-        ({"GITHUB_SERVER_URL": ""}, ""),
-        ({"GITHUB_SERVER_URL": "javascript:alert(1)"}, ""),
-        ({"GITHUB_REPOSITORY": 'acme/"><b>'}, ""),
-        ({"GITHUB_RUN_ID": ""}, ""),
-        ({"GITHUB_RUN_ID": "1/2"}, ""),
-    ],
-)
-def test_the_page_of_the_run_is_that_of_actions(changed: dict[str, str], url: str, tmp_path: Path) -> None:
-    environ = {**RUN_OF_ACTIONS, "GITHUB_ACTIONS": "true", **changed}
-    assert run_url(environ) == url
-    if environ["GITHUB_REPOSITORY"] == "acme/models":
-        settings = github_settings(None, environ, tmp_path)
-        assert settings
-        assert settings.run_url == url
 
 
 def test_what_is_there_already_isnt_posted_again(
@@ -774,87 +503,6 @@ def test_a_token_that_http_cant_carry(github: GitHubServer, reporter: Callable[.
 
 
 # Where to post.
-
-ACTIONS = {
-    "GITHUB_ACTIONS": "true",
-    "GITHUB_REPOSITORY": "acme/models",
-    "GITHUB_API_URL": "https://github.example.com/api/v3",
-    "GITHUB_TOKEN": TOKEN,
-}
-
-
-def allowing(host: str) -> OwnerHosts:
-    return GITHUB.also({(host, 443)})
-
-
-IN_ACTIONS = GitHubSettings(
-    "acme/models", "https://github.example.com/api/v3", TOKEN, recipients=allowing("github.example.com")
-)
-
-
-@pytest.mark.parametrize(
-    ("config", "environ", "settings"),
-    [
-        (None, {}, None),
-        (None, {**ACTIONS, "GITHUB_ACTIONS": "false"}, None),
-        (None, ACTIONS, IN_ACTIONS),
-        ({}, {"GITHUB_REPOSITORY": "a/b"}, GitHubSettings("a/b", "https://api.github.com", "")),
-        ({"repository": "a/b"}, {}, GitHubSettings("a/b", "https://api.github.com", "")),
-        ({"repository": "a/b"}, {"GH_TOKEN": "t"}, GitHubSettings("a/b", "https://api.github.com", "t")),
-        (
-            {"repository": "a/b"},
-            {"GH_TOKEN": "t", "GITHUB_TOKEN": " u\n"},
-            GitHubSettings("a/b", "https://api.github.com", "u"),
-        ),
-        (
-            {"repository": "a_corp/b.c", "apiUrl": "https://ghe.example.com/api/v3/"},
-            {},
-            GitHubSettings("a_corp/b.c", "https://ghe.example.com/api/v3", ""),
-        ),
-        (
-            {"repository": "a/b", "apiUrl": "https://ghe.example.com/api/v3/"},
-            {"GITHUB_API_URL": "https://other.example.com"},
-            GitHubSettings("a/b", "https://other.example.com", "", recipients=allowing("other.example.com")),
-        ),
-        ({"repository": "a/b"}, ACTIONS, replace(IN_ACTIONS, repository="a/b")),
-    ],
-)
-def test_settings(
-    config: dict[str, str] | None, environ: dict[str, str], settings: GitHubSettings | None
-) -> None:
-    assert github_settings(config, environ, Path.cwd()) == settings
-
-
-def test_a_pull_requests_file_cant_send_the_runs_token_elsewhere() -> None:
-    settings = github_settings({"apiUrl": "https://evil.example.com"}, ACTIONS, Path.cwd())
-    assert settings is not None
-    assert settings.api_url == ACTIONS["GITHUB_API_URL"]
-
-
-@pytest.mark.parametrize(
-    ("config", "said"),
-    [
-        ({}, "no repository is configured"),
-        ({"repository": "models"}, '"models" is not a GitHub repository'),
-        ({"repository": "acme/.."}, "is not a GitHub repository"),
-        ({"repository": "acme/models/../../other"}, "is not a GitHub repository"),
-        ({"repository": "acme/models\n"}, "is not a GitHub repository"),
-        ({"repository": "a/b", "apiUrl": "http://github.example.com"}, "is not the address of a GitHub API"),
-        ({"repository": "a/b", "apiUrl": "https://"}, "is not the address of a GitHub API"),
-        ({"repository": "a/b", "apiUrl": "https://x/?y"}, "is not the address of a GitHub API"),
-        ({"repository": "a/b", "apiUrl": "https://[::1"}, "is not the address of a GitHub API"),
-        ({"repository": "a/b", "apiUrl": "http://localhost:8080"}, "is not the address of a GitHub API"),
-        ({"repository": "a/b", "apiUrl": "localhost"}, "is not the address of a GitHub API"),
-    ],
-)
-def test_settings_that_cant_be(config: dict[str, str], said: str) -> None:
-    with pytest.raises(InvalidError, match=said) as caught:
-        github_settings(config, {"GITHUB_TOKEN": TOKEN}, Path.cwd())
-    assert caught.value.hint
-
-
-def test_the_text_form_of_the_settings_holds_no_token() -> None:
-    assert TOKEN not in repr(github_settings(None, ACTIONS, Path.cwd()))
 
 
 # The tests' own GitHub.

@@ -15,7 +15,7 @@ from reconciler.training_service.environments.pip_settings import uv_settings
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.run_folder import locked, write_json
-from reconciler.training_service.state.run_log import LINE_LIMIT, LineSplitter
+from reconciler.training_service.state.run_log import LINE_LIMIT
 from tests.support.training_service import trainers
 from tests.support.training_service.runs import Run, Starter, lives, nothing_is_left_of
 from tests.support.waiting import PATIENCE, until
@@ -246,20 +246,6 @@ def test_output_of_any_kind(trainer: Starter) -> None:
     ).start()
     assert run.end()[0] == "SUCCEEDED"
     assert run.printed() == ["grüß", "bad \ufffd byte", "", "x" * LINE_LIMIT, "x" * 10, "the end"]
-
-
-def test_lines_are_cut_alike_however_they_arrive() -> None:
-    data = ("x" + "ü" * 70_000 + "\n" + "short\r\n" + "last").encode()
-    whole = LineSplitter()
-    expected = whole.feed(data) + whole.close()
-    assert "".join(expected[:3]) == "x" + "ü" * 70_000
-    assert expected[3:] == ["short", "last"]
-    for size in (1000, 65_537):
-        split = LineSplitter()
-        parts = [
-            line for start in range(0, len(data), size) for line in split.feed(data[start : start + size])
-        ]
-        assert [*parts, *split.close()] == expected
 
 
 def test_a_trainer_that_is_ended_by_sigterm_starts_again(trainer: Starter) -> None:
