@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.manifests import PLAIN
+
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = {
     "googleapiclient",
@@ -27,16 +29,6 @@ SLOW = {
     "waitress",
     "watchdog",
 }
-MANIFEST = """\
-apiVersion: aiplatform.googleapis.com/v1
-kind: CustomJob
-metadata: {name: census}
-spec:
-  workerPoolSpecs:
-    - machineSpec: {machineType: n1-standard-4}
-      replicaCount: 1
-      containerSpec: {imageUri: "example.com/trainer:1"}
-"""
 
 
 def test_contributing_lists_every_package_and_no_other() -> None:
@@ -141,7 +133,7 @@ def test_imports_point_one_way() -> None:
     "command", [["--help"], ["validate", "job.yaml"], ["schema", "CustomJob"]], ids=" ".join
 )
 def test_a_quick_command_imports_nothing_slow(command: list[str], tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(MANIFEST)
+    (tmp_path / "job.yaml").write_text(PLAIN)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "reconciler", *command],
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""Untrusted text does nothing, wherever it is shown."""
+"""Untrusted text has no effect wherever it is shown, and secrets of a request are hidden."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.commit_story import TOKEN, Story
 from tests.support.github_server import GitHubServer
+from tests.support.held_service import HeldService
 from tests.support.in_memory import Commands, commands_in
 from tests.support.repository import Repository
 from tests.support.team import Team, team_of
@@ -43,3 +44,11 @@ def story(repository: Repository) -> Iterator[Story]:
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
     return commands_in(tmp_path, monkeypatch, capsys.readouterr)
+
+
+@pytest.fixture
+def service(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldService]:
+    repository.root.mkdir(exist_ok=True)
+    monkeypatch.chdir(repository.root)
+    with HeldService(repository.home).running() as running:
+        yield running

@@ -119,8 +119,7 @@ def test_each_commit_carries_its_verdicts_in_the_end(story: Story, tmp_path: Pat
 @pytest.mark.fault(28, 50)
 def test_what_could_not_be_posted_is_posted_later(story: Story) -> None:
     """GitHub takes no requests while a job ends, and a commit isn't pushed yet when its job does."""
-    story.repository.job("census")
-    pushed = story.push("a job")
+    pushed = story.push_job("a job", "census")
     story.github.commits.clear()
     story.github.queued = [secondary_limit(retry_after=3600)] * 10
     away = story.run("apply", "--wait")
@@ -131,8 +130,7 @@ def test_what_could_not_be_posted_is_posted_later(story: Story) -> None:
     assert unknown.code == 0
     assert "push it first" in unknown.err
     assert story.github.statuses == {}
-    story.repository.job("trees")
-    later = story.push("another job")
+    later = story.push_job("another job", "trees")
     story.github.commits.add(pushed)
     assert story.run("apply", "--wait").code == 0
     for sha in (pushed, later):
@@ -145,8 +143,7 @@ def test_what_could_not_be_posted_is_posted_later(story: Story) -> None:
 def test_in_a_pull_request_the_head_is_told_and_not_the_merge_that_nobody_sees(
     story: Story, tmp_path: Path
 ) -> None:
-    story.repository.job("census")
-    head = story.push("a job")
+    head = story.push_job("a job", "census")
     merge = story.push("what Actions checks out")
     event = tmp_path / "event.json"
     event.write_text(json.dumps({"pull_request": {"number": 7, "head": {"sha": head}}}))
@@ -157,8 +154,7 @@ def test_in_a_pull_request_the_head_is_told_and_not_the_merge_that_nobody_sees(
 
 
 def test_from_a_dirty_tree_nothing_is_posted(story: Story) -> None:
-    story.repository.job("census")
-    story.push("a job")
+    story.push_job("a job", "census")
     story.repository.job("census", args=["--epochs=9"])
     applied = story.run("apply", "--wait")
     assert applied.code == 0
@@ -171,8 +167,7 @@ def test_from_a_dirty_tree_nothing_is_posted(story: Story) -> None:
 
 def test_a_commit_is_told_of_the_jobs_that_are_as_committed_when_another_is_edited(story: Story) -> None:
     story.repository.job("census")
-    story.repository.job("trees", args=["--depth=1"])
-    sha = story.push("two jobs")
+    sha = story.push_job("two jobs", "trees", args=["--depth=1"])
     story.repository.job("trees", args=["--depth=2"])
     applied = story.run("apply", "--wait")
     assert applied.code == 0
@@ -224,8 +219,7 @@ def test_no_commit_gets_statuses_for_jobs_of_a_branch_that_was_switched_to_durin
 
 
 def test_a_file_that_no_job_is_made_of_takes_no_verdict_away(story: Story) -> None:
-    story.repository.job("census")
-    sha = story.push("a job")
+    sha = story.push_job("a job", "census")
     story.repository.write("notes.txt", "untracked")
     story.repository.write("jobs/notes.txt", "untracked")
     applied = story.run("apply", "--wait")
@@ -237,14 +231,12 @@ def test_a_commit_that_can_not_be_applied_is_told_why_and_the_others_how_their_j
     story: Story,
 ) -> None:
     story.repository.hold.touch()
-    story.repository.job("census")
-    running = story.push("a job that takes long")
+    running = story.push_job("a job that takes long", "census")
     assert story.run("apply").code == 0
     settings = story.repository.root / "reconciler.yaml"
     good = settings.read_text()
     settings.write_text(good + "limits: {submissions: 0}\n")
-    story.repository.job("trees")
-    refused = story.push("more than is allowed")
+    refused = story.push_job("more than is allowed", "trees")
     assert story.run("apply").code == 4
     assert story.shown(refused)[ALL] == "error"
     assert story.said(refused, ALL).startswith("refused: ")
@@ -302,8 +294,7 @@ def test_a_commit_without_jobs_is_green_and_the_settings_leave_out_single_jobs(s
     assert story.shown(empty) == {ALL: "success", DRIFT: "success"}
     settings = story.repository.root / "reconciler.yaml"
     settings.write_text(settings.read_text() + "github: {statuses: summary}\n")
-    story.repository.job("census")
-    asked = story.push("a job")
+    asked = story.push_job("a job", "census")
     assert story.run("apply", "--wait").code == 0
     assert story.shown(asked) == {ALL: "success", DRIFT: "success"}
 

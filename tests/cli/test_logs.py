@@ -119,14 +119,6 @@ def submitted(repository: Repository, service: HeldService, kind: str, spec: str
 
 
 @pytest.fixture
-def service(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldService]:
-    repository.root.mkdir(exist_ok=True)
-    monkeypatch.chdir(repository.root)
-    with HeldService(repository.home).running() as running:
-        yield running
-
-
-@pytest.fixture
 def one(repository: Repository, service: HeldService) -> Job:
     """A job of one replica: its second pool is empty."""
     spec = indented(POOLS.format(workers=1), 2).splitlines()[:2]

@@ -30,8 +30,7 @@ def apply(story: Story) -> None:
 @pytest.fixture
 def applied(story: Story) -> str:
     """A commit that was applied, whose job succeeded."""
-    story.repository.job("census", args=GOOD)
-    sha = story.push("a job")
+    sha = story.push_job("a job", "census", args=GOOD)
     apply(story)
     assert state(story, sha) == ("success", "1 of 1 succeeded")
     return sha
@@ -41,10 +40,8 @@ def applied(story: Story) -> str:
 def test_failed_job_turns_the_commit_red_that_brought_it_and_not_the_one_that_was_applied(
     story: Story, applied: str
 ) -> None:
-    story.repository.job("fraud", args=FAILING)
-    first = story.push("one author")
-    story.repository.job("iris", args=GOOD)
-    second = story.push("another author")
+    first = story.push_job("one author", "fraud", args=FAILING)
+    second = story.push_job("another author", "iris", args=GOOD)
     apply(story)
     assert state(story, first)[0] == "failure"
     assert state(story, first)[1] == "failed: fraud · 0 of 1 succeeded"
@@ -61,19 +58,14 @@ def test_failed_job_turns_the_commit_red_that_brought_it_and_not_the_one_that_wa
 
 @pytest.mark.fault(29)
 def test_commit_without_a_job_of_its_own_is_green(story: Story, applied: str) -> None:
-    story.repository.job("fraud", args=FAILING)
-    first = story.push("a job")
-    story.repository.write("README.md", "words")
-    second = story.push("words")
+    first = story.push_job("a job", "fraud", args=FAILING)
+    second = story.push_words("words")
     apply(story)
     assert state(story, first)[0] == "failure"
     assert state(story, second) == ("success", "no job of its own · earlier: 1 failed")
-    story.repository.write("README.md", "more words")
-    third = story.push("more words")
-    story.repository.job("iris", args=GOOD)
-    fourth = story.push("another job")
-    story.repository.write("README.md", "no more words")
-    fifth = story.push("no more words")
+    third = story.push_words("more words")
+    fourth = story.push_job("another job", "iris", args=GOOD)
+    fifth = story.push_words("no more words")
     apply(story)
     assert state(story, third) == ("success", "no job of its own · earlier: 1 failed")
     assert state(story, fourth) == ("success", "1 of 1 succeeded · earlier: 1 failed")
@@ -84,14 +76,10 @@ def test_commit_without_a_job_of_its_own_is_green(story: Story, applied: str) ->
 def test_failed_job_of_a_passed_over_commit_stands_behind_a_later_passed_over_one(
     story: Story, applied: str
 ) -> None:
-    story.repository.job("fraud", args=FAILING)
-    first = story.push("a job")
-    story.repository.job("iris", args=GOOD)
-    second = story.push("another job")
-    story.repository.write("README.md", "words")
-    third = story.push("words")
-    story.repository.write("README.md", "more words")
-    story.push("more words")
+    first = story.push_job("a job", "fraud", args=FAILING)
+    second = story.push_job("another job", "iris", args=GOOD)
+    third = story.push_words("words")
+    story.push_words("more words")
     apply(story)
     assert state(story, first) == ("failure", "failed: fraud · 0 of 1 succeeded")
     assert state(story, second) == ("success", "1 of 1 succeeded · earlier: 1 failed")
@@ -103,12 +91,9 @@ def test_failed_job_of_a_passed_over_commit_stands_behind_a_later_passed_over_on
 def test_revert_shows_the_run_of_the_content_and_the_reverted_commit_was_replaced_before_it_ran(
     story: Story, applied: str
 ) -> None:
-    story.repository.job("census", args=FAILING)
-    bad = story.push("a mistake")
-    story.repository.job("census", args=GOOD)
-    revert = story.push("its revert")
-    story.repository.job("iris", args=GOOD)
-    last = story.push("one more")
+    bad = story.push_job("a mistake", "census", args=FAILING)
+    revert = story.push_job("its revert", "census", args=GOOD)
+    last = story.push_job("one more", "iris", args=GOOD)
     apply(story)
     text = f"replaced by {revert[:7]} before it ran"
     assert state(story, bad) == state(story, bad, "reconciler/local/census") == ("success", text)
@@ -120,12 +105,9 @@ def test_revert_shows_the_run_of_the_content_and_the_reverted_commit_was_replace
 
 @pytest.mark.fault(29)
 def test_commit_between_a_content_and_its_replacement_brings_no_job(story: Story, applied: str) -> None:
-    story.repository.job("fraud", args=FAILING)
-    first = story.push("a mistake")
-    story.repository.write("README.md", "words")
-    words = story.push("words")
-    story.repository.job("fraud", args=GOOD)
-    last = story.push("its correction")
+    first = story.push_job("a mistake", "fraud", args=FAILING)
+    words = story.push_words("words")
+    last = story.push_job("its correction", "fraud", args=GOOD)
     apply(story)
     assert state(story, first) == ("success", f"replaced by {last[:7]} before it ran")
     assert state(story, words) == ("success", "no job of its own")
@@ -138,16 +120,12 @@ def test_end_of_suspension_and_more_attempts_count_for_the_commit_that_made_them
     story: Story, applied: str
 ) -> None:
     story.repository.job("iris", args=GOOD, reconcile="{suspend: true}")
-    story.repository.job("fraud", args=FAILING)
-    first = story.push("one that sleeps, and one that fails")
+    first = story.push_job("one that sleeps, and one that fails", "fraud", args=FAILING)
     apply(story)
     assert state(story, first) == ("failure", "failed: fraud · 0 of 1 succeeded")
-    story.repository.job("iris", args=GOOD)
-    second = story.push("wake up")
-    story.repository.job("fraud", args=FAILING, reconcile="{attempts: 2}")
-    third = story.push("try again")
-    story.repository.write("README.md", "words")
-    story.push("words")
+    second = story.push_job("wake up", "iris", args=GOOD)
+    third = story.push_job("try again", "fraud", args=FAILING, reconcile="{attempts: 2}")
+    story.push_words("words")
     apply(story)
     assert state(story, second) == ("success", "1 of 1 succeeded · earlier: 1 failed")
     assert state(story, third) == ("failure", "failed: fraud · 0 of 1 succeeded")
@@ -177,8 +155,7 @@ def test_job_stays_with_its_commit_where_only_another_file_of_the_package_or_a_l
     first = story.push("a link")
     story.repository.write("shared.py", "A = 2\n")
     second = story.push("its target")
-    story.repository.write("README.md", "words")
-    third = story.push("words")
+    third = story.push_words("words")
     apply(story)
     text = f"replaced by {second[:7]} before it ran"
     assert state(story, first) == ("success", text)
@@ -188,10 +165,8 @@ def test_job_stays_with_its_commit_where_only_another_file_of_the_package_or_a_l
 
 @pytest.mark.fault(29)
 def test_first_apply_brings_all_jobs_and_no_other_commit_gets_a_status(story: Story) -> None:
-    story.repository.job("census", args=GOOD)
-    before = story.push("a job")
-    story.repository.job("iris", args=GOOD)
-    head = story.push("another job")
+    before = story.push_job("a job", "census", args=GOOD)
+    head = story.push_job("another job", "iris", args=GOOD)
     apply(story)
     assert story.shown(before) == {}
     assert state(story, head) == ("success", "2 of 2 succeeded")
@@ -201,8 +176,7 @@ def test_first_apply_brings_all_jobs_and_no_other_commit_gets_a_status(story: St
 def test_jobs_of_a_shallow_checkout_are_told_apart_by_the_record_of_the_commit_before(
     story: Story, applied: str
 ) -> None:
-    story.repository.job("iris", args=GOOD)
-    head = story.push("another job")
+    head = story.push_job("another job", "iris", args=GOOD)
     (story.repository.root / ".git/shallow").write_text(f"{head}\n")
     apply(story)
     assert state(story, head) == ("success", "1 of 1 succeeded")
@@ -227,14 +201,11 @@ def test_many_passed_over_commits_are_told_as_part_and_the_oldest_get_no_status(
 
 @pytest.mark.fault(29)
 def test_diverged_head_brings_what_differs_from_the_common_ancestor(story: Story, applied: str) -> None:
-    story.repository.job("iris", args=GOOD)
-    left = story.push("a branch that is given up")
+    left = story.push_job("a branch that is given up", "iris", args=GOOD)
     apply(story)
     story.repository.git("reset", "-q", "--hard", applied)
-    story.repository.job("fraud", args=FAILING)
-    passed = story.push("another branch")
-    story.repository.write("README.md", "words")
-    head = story.push("words")
+    passed = story.push_job("another branch", "fraud", args=FAILING)
+    head = story.push_words("words")
     story.run("apply", "--wait", "--allow-older")
     assert state(story, left)[0] == "success"
     assert state(story, passed) == ("failure", "failed: fraud · 0 of 1 succeeded")
@@ -243,8 +214,7 @@ def test_diverged_head_brings_what_differs_from_the_common_ancestor(story: Story
 
 @pytest.mark.fault(29)
 def test_withheld_apply_of_an_older_checkout_posts_nothing(story: Story, applied: str) -> None:
-    story.repository.job("iris", args=GOOD)
-    newer = story.push("another job")
+    newer = story.push_job("another job", "iris", args=GOOD)
     apply(story)
     before = {sha: [*statuses] for sha, statuses in story.github.statuses.items()}
     story.repository.git("switch", "-q", "--detach", applied)
@@ -288,8 +258,7 @@ def test_file_in_git_lfs_counts_by_its_pointer_in_passed_over_commits(story: Sto
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(weights)}\n"
     file = story.repository.write("trainer/model.bin", pointer)
     first = story.push("a file in Git LFS")
-    story.repository.write("README.md", "words")
-    second = story.push("words")
+    second = story.push_words("words")
     # What the filter of Git LFS makes of the pointer at a checkout.
     file.write_bytes(weights)
     apply(story)
@@ -301,14 +270,12 @@ def test_file_in_git_lfs_counts_by_its_pointer_in_passed_over_commits(story: Sto
 @pytest.mark.parametrize("how", ["a part of the jobs", "without statuses"])
 def test_commit_that_was_applied_without_a_verdict_gets_the_one_of_its_jobs(story: Story, how: str) -> None:
     story.repository.job("fraud", args=FAILING)
-    story.repository.job("iris", args=GOOD)
-    first = story.push("two jobs")
+    first = story.push_job("two jobs", "iris", args=GOOD)
     if how == "a part of the jobs":
         story.run("apply", "--wait", "jobs/fraud.yaml")
     else:
         story.repository.run("apply", "--wait")
-    story.repository.write("README.md", "words")
-    head = story.push("words")
+    head = story.push_words("words")
     apply(story)
     assert state(story, first) == ("failure", "failed: fraud · 1 of 2 succeeded")
     assert state(story, first, "reconciler/local/fraud")[0] == "failure"
@@ -320,12 +287,10 @@ def test_merge_of_the_applied_branch_into_ones_own_brings_nothing_that_was_appli
     story: Story, applied: str
 ) -> None:
     git = story.repository.git
-    story.repository.job("fraud", args=FAILING)
-    theirs = story.push("another author's job")
+    theirs = story.push_job("another author's job", "fraud", args=FAILING)
     apply(story)
     git("switch", "-q", "-c", "mine", applied)
-    story.repository.job("iris", args=GOOD)
-    mine = story.push("my job")
+    mine = story.push_job("my job", "iris", args=GOOD)
     git("merge", "-q", "--no-ff", "-m", "pull", "main")
     merge = story.push("more words")
     apply(story)
@@ -351,8 +316,7 @@ def test_comment_in_the_manifest_of_a_job_with_a_submodule_brings_no_job(
     apply(story)
     manifest.write_text(f"{manifest.read_text()}# a comment\n")
     passed = story.push("a comment")
-    story.repository.write("README.md", "words")
-    head = story.push("words")
+    head = story.push_words("words")
     apply(story)
     assert state(story, first)[0] == "failure"
     assert state(story, passed) == ("success", "no job of its own · earlier: 1 failed")

@@ -16,12 +16,8 @@ from reconciler.cli.progress import submitting
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.planning.outcome import SubmitProgress
+from tests.support.terminal import Terminal
 from tests.support.waiting import PATIENCE
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 class Clock:

@@ -78,12 +78,21 @@ def planned(team: Team) -> tuple[str, str]:
     return change["action"], change["reason"]
 
 
+def kill_apply_once_it_cancels(team: Team) -> str:
+    """Kill an apply of bad content once it cancels the run of the good one; return the good commit."""
+    good = team.push_and_apply(args=[GOOD])
+    move(team, JobState.RUNNING, JobState.QUEUED)
+    team.push(args=[BAD])
+    with team.author.start("apply", **team.environ) as stopped:
+        until(lambda: team.runs()[0] == (GOOD, "CANCELLING"))
+        stopped.kill()
+    return good
+
+
 @pytest.mark.fault(22, 59)
 def test_a_revert_trains_the_reverted_content_again(team: Team) -> None:
-    good = team.push(args=[GOOD])
-    assert team.run(team.author, "apply").code == 0
-    bad = team.push(args=[BAD])
-    assert team.run(team.author, "apply").code == 0
+    good = team.push_and_apply(args=[GOOD])
+    bad = team.push_and_apply(args=[BAD])
     assert team.runs() == [(GOOD, "CANCELLED"), (BAD, "QUEUED")]
     context = f"reconciler/{'prod' if team.is_cloud else 'local'}/census"
     superseded = team.said(good, context)
@@ -111,8 +120,7 @@ def test_a_revert_trains_the_reverted_content_again(team: Team) -> None:
 @pytest.mark.fault(59)
 def test_a_job_whose_manifest_was_removed_comes_back_with_it(local: Team) -> None:
     local.push(args=[GOOD])
-    local.push(name="other", args=["other"])
-    assert local.run(local.author, "apply").code == 0
+    local.push_and_apply(name="other", args=["other"])
     (local.author.root / "jobs" / "census.yaml").unlink()
     local.commit()
     local.send()
@@ -124,10 +132,8 @@ def test_a_job_whose_manifest_was_removed_comes_back_with_it(local: Team) -> Non
 
 @pytest.mark.fault(59)
 def test_returns_count_against_the_limit_of_submissions(local: Team) -> None:
-    local.push(args=[GOOD])
-    assert local.run(local.author, "apply").code == 0
-    local.push(args=[BAD])
-    assert local.run(local.author, "apply").code == 0
+    local.push_and_apply(args=[GOOD])
+    local.push_and_apply(args=[BAD])
     revert(local)
     settings = local.author.root / "reconciler.yaml"
     settings.write_text(f"{settings.read_text()}environments: {{local: {{limits: {{submissions: 0}}}}}}\n")
@@ -138,11 +144,9 @@ def test_returns_count_against_the_limit_of_submissions(local: Team) -> None:
 
 @pytest.mark.fault(59)
 def test_a_cancel_by_a_person_is_final(local: Team) -> None:
-    local.push(args=[GOOD])
-    assert local.run(local.author, "apply").code == 0
+    local.push_and_apply(args=[GOOD])
     assert local.run(local.author, "cancel", "census", "--yes").code == 0
-    local.push(args=[BAD])
-    assert local.run(local.author, "apply").code == 0
+    local.push_and_apply(args=[BAD])
     revert(local)
     local.run(local.author, "apply")
     assert local.runs() == [(GOOD, "CANCELLED"), (BAD, "CANCELLED")]
@@ -152,8 +156,7 @@ def test_a_cancel_by_a_person_is_final(local: Team) -> None:
 
 @pytest.mark.fault(61)
 def test_a_cancel_in_the_console_after_one_that_failed_is_final(local: Team, tmp_path: Path) -> None:
-    local.push(args=[GOOD])
-    assert local.run(local.author, "apply").code == 0
+    local.push_and_apply(args=[GOOD])
     local.push(args=[BAD])
     assert apply_by(local, wrapped(tmp_path, "execute.cancel = refuse")) == 1
     assert local.runs() == [(GOOD, "QUEUED"), (BAD, "QUEUED")]
@@ -175,8 +178,7 @@ def test_a_kill_beside_the_cancel_leaves_one_live_run_to_the_revert(
     team: Team, tmp_path: Path, killed: str, goods: list[str]
 ) -> None:
     """Killed between the record and the cancel, it leaves the run alone, which trains on."""
-    team.push(args=[GOOD])
-    assert team.run(team.author, "apply").code == 0
+    team.push_and_apply(args=[GOOD])
     team.push(args=[BAD])
     assert apply_by(team, wrapped(tmp_path, f"execute.cancel = {killed}")) == -9
     revert(team)
@@ -188,8 +190,7 @@ def test_a_kill_beside_the_cancel_leaves_one_live_run_to_the_revert(
 @pytest.mark.fault(59)
 def test_what_an_earlier_version_cancelled_stays_cancelled(local: Team, tmp_path: Path) -> None:
     """The upgrade would train every content that was ever reverted to."""
-    local.push(args=[GOOD])
-    assert local.run(local.author, "apply").code == 0
+    local.push_and_apply(args=[GOOD])
     local.push(args=[BAD])
     earlier = 'execute.by_apply = lambda reason: f"cancelled: {reason}"'
     assert apply_by(local, wrapped(tmp_path, earlier)) == 0
@@ -201,13 +202,7 @@ def test_what_an_earlier_version_cancelled_stays_cancelled(local: Team, tmp_path
 
 @pytest.mark.fault(17, 59)
 def test_a_revert_waits_for_the_run_that_is_being_cancelled(local: Team) -> None:
-    local.push(args=[GOOD])
-    assert local.run(local.author, "apply").code == 0
-    move(local, JobState.RUNNING, JobState.QUEUED)
-    local.push(args=[BAD])
-    with local.author.start("apply", **local.environ) as stopped:
-        until(lambda: local.runs()[0] == (GOOD, "CANCELLING"))
-        stopped.kill()
+    kill_apply_once_it_cancels(local)
     revert(local)
     assert planned(local) == ("none", "cancelling; submitted again once it has ended")
     digest = local.run(local.author, "plan", "--format", "json").json["digest"]
@@ -229,13 +224,7 @@ def test_a_revert_waits_for_the_run_that_is_being_cancelled(local: Team) -> None
 
 @pytest.mark.fault(59)
 def test_a_commit_that_waits_shows_the_job_that_another_commit_brings_back(local: Team) -> None:
-    good = local.push(args=[GOOD])
-    assert local.run(local.author, "apply").code == 0
-    move(local, JobState.RUNNING, JobState.QUEUED)
-    local.push(args=[BAD])
-    with local.author.start("apply", **local.environ) as stopped:
-        until(lambda: local.runs()[0] == (GOOD, "CANCELLING"))
-        stopped.kill()
+    good = kill_apply_once_it_cancels(local)
     waits = revert(local)
     digest = local.run(local.author, "plan", "--format", "json").json["digest"]
     assert local.run(local.author, "apply", "--plan-digest", digest).code == 1
@@ -245,8 +234,7 @@ def test_a_commit_that_waits_shows_the_job_that_another_commit_brings_back(local
     census = "reconciler/local/census"
     assert local.said(waits, census)[0] == "pending"
 
-    unrelated = local.push(args=["other"], name="other")
-    assert local.run(local.author, "apply").code == 0
+    unrelated = local.push_and_apply(args=["other"], name="other")
     assert local.runs()[-2:] == [(GOOD, "QUEUED"), ("other", "QUEUED")]
     assert local.said(waits)[0] == local.said(waits, census)[0] == "pending"
     move(local, JobState.RUNNING, JobState.QUEUED)
@@ -259,13 +247,7 @@ def test_a_commit_that_waits_shows_the_job_that_another_commit_brings_back(local
 
 @pytest.mark.fault(59)
 def test_a_person_s_cancel_of_a_run_that_apply_is_cancelling_is_final(local: Team) -> None:
-    local.push(args=[GOOD])
-    assert local.run(local.author, "apply").code == 0
-    move(local, JobState.RUNNING, JobState.QUEUED)
-    local.push(args=[BAD])
-    with local.author.start("apply", **local.environ) as stopped:
-        until(lambda: local.runs()[0] == (GOOD, "CANCELLING"))
-        stopped.kill()
+    kill_apply_once_it_cancels(local)
     name = local.service.jobs(*local.place)[-1]["displayName"]
     with local.author.start("cancel", name, "--yes", **local.environ) as process:
         until(lambda: "cancelled by `reconciler cancel`" in {claim.get("error") for claim in local.claims()})
@@ -277,13 +259,7 @@ def test_a_person_s_cancel_of_a_run_that_apply_is_cancelling_is_final(local: Tea
 
 @pytest.mark.fault(10, 59)
 def test_a_person_s_cancel_that_can_t_be_recorded_is_no_success(local: Team, tmp_path: Path) -> None:
-    local.push(args=[GOOD])
-    assert local.run(local.author, "apply").code == 0
-    move(local, JobState.RUNNING, JobState.QUEUED)
-    local.push(args=[BAD])
-    with local.author.start("apply", **local.environ) as stopped:
-        until(lambda: local.runs()[0] == (GOOD, "CANCELLING"))
-        stopped.kill()
+    kill_apply_once_it_cancels(local)
     name = local.service.jobs(*local.place)[-1]["displayName"]
     program = wrapped(tmp_path, "from reconciler.cli import cancel\ncancel.record_cancel = refuse_record")
     process = local.author.start("cancel", name, "--yes", program=program, **local.environ)
@@ -334,8 +310,7 @@ def test_an_older_tree_of_the_embedded_service_brings_nothing_back(local: Team) 
     local.push(args=[GOOD])
     laptop = local.clone("laptop")
     assert local.run(local.author, "apply").code == 0
-    local.push(args=[BAD])
-    assert local.run(local.author, "apply").code == 0
+    local.push_and_apply(args=[BAD])
     for command in (("apply",), ("apply", "jobs/census.yaml"), ("apply", "--job", "census")):
         result = local.run(laptop, *command)
         assert (result.code, "so it cancels nothing" in result.err) == (1, True)

@@ -10,16 +10,8 @@ from pathlib import Path
 
 import pytest
 
-MANIFEST = """\
-apiVersion: aiplatform.googleapis.com/v1
-kind: CustomJob
-metadata: {name: census}
-spec:
-  workerPoolSpecs:
-    - machineSpec: {machineType: n1-standard-4}
-      replicaCount: 1
-      containerSpec: {imageUri: "example.com/trainer:1"}
-"""
+from tests.support.manifests import PLAIN
+
 # Runs a command and tells on stderr, in its last line, what is loaded then.
 TELLING = """
 import atexit, sys
@@ -73,7 +65,7 @@ def root(tmp_path: Path) -> Path:
     """A repository of one valid manifest, without settings."""
     (tmp_path / ".git").mkdir()
     (tmp_path / "jobs").mkdir()
-    (tmp_path / "jobs" / "census.yaml").write_text(MANIFEST)
+    (tmp_path / "jobs" / "census.yaml").write_text(PLAIN)
     return tmp_path
 
 
@@ -123,7 +115,7 @@ def test_validating_asks_and_plans_nothing(root: Path) -> None:
 
 
 def test_what_explains_is_loaded_for_what_is_wrong(root: Path) -> None:
-    (root / "jobs" / "census.yaml").write_text(MANIFEST.replace("n1-standard-4", "[]"))
+    (root / "jobs" / "census.yaml").write_text(PLAIN.replace("n1-standard-4", "[]"))
     modules = loaded(root, "validate", code=3)
     assert "jsonschema" in modules
     assert modules & (HEAVY - {"jsonschema"} | DISTRIBUTIONS | ASKING | PLANNING | STAGING) == set()

@@ -18,8 +18,7 @@ def test_a_clone_that_is_behind_and_never_fetched_cancels_nothing(team: Team) ->
     first = team.push(args=["1"])
     laptop = team.clone("laptop")
     assert team.run(team.author, "apply").code == 0
-    second = team.push(args=["2"])
-    assert team.run(team.author, "apply").code == 0
+    second = team.push_and_apply(args=["2"])
     assert team.states() == {"1": "CANCELLED", "2": "QUEUED"}
     assert team.recorded() == second
     before, posted = {sha: team.said(sha) for sha in (first, second)}, len(team.github.posted())
@@ -52,8 +51,7 @@ def test_a_clone_that_is_behind_and_never_fetched_cancels_nothing(team: Team) ->
 def test_a_watch_of_an_older_checkout_is_refused_once(cloud: Team) -> None:
     cloud.push(args=["1"])
     laptop = cloud.clone("laptop")
-    second = cloud.push(args=["2"])
-    assert cloud.run(cloud.author, "apply").code == 0
+    second = cloud.push_and_apply(args=["2"])
     with watching(laptop, "--resync", "1", **cloud.environ) as watch:
         refused = watch.awaits("refused")
         assert f"older than {second[:7]}" in refused["message"]
@@ -80,8 +78,7 @@ def test_a_commit_between_submits_nothing(cloud: Team) -> None:
 
 
 def test_a_commit_without_changes_is_recorded_too(cloud: Team) -> None:
-    cloud.push(args=["1"])
-    assert cloud.run(cloud.author, "apply").code == 0
+    cloud.push_and_apply(args=["1"])
     cloud.push(name="extra", args=["extra"])
     between = cloud.clone("between")
     (cloud.author.root / "jobs" / "extra.yaml").unlink()
@@ -123,8 +120,7 @@ def test_a_laptops_unpushed_commit_never_holds_up_the_team(cloud: Team) -> None:
 @pytest.mark.fault(56)
 def test_a_force_push_goes_on_in_a_watch_of_the_remote(cloud: Team, tmp_path: Path) -> None:
     cloud.push(args=["1"])
-    old = cloud.push(args=["2"])
-    assert cloud.run(cloud.author, "apply").code == 0
+    old = cloud.push_and_apply(args=["2"])
     new = cloud.push("--amend", args=["3"])
     watcher = Clone(tmp_path)
     remote = ("--remote", f"file://{cloud.origin}", "--interval", "1", "--resync", "2")
@@ -169,8 +165,7 @@ def test_a_newer_commit_that_is_here_on_no_branch_is_no_commit_that_was_left(clo
     cloud.push(args=["1"])
     laptop = cloud.clone("laptop", *(["--reference", str(cloud.origin)] if how == "borrowed" else []))
     assert cloud.run(cloud.author, "apply").code == 0
-    second = cloud.push(args=["2"])
-    assert cloud.run(cloud.author, "apply").code == 0
+    second = cloud.push_and_apply(args=["2"])
     if how != "borrowed":
         laptop.git("fetch", "-q", f"file://{cloud.origin}", "main")
     if how == "in another worktree":
@@ -186,8 +181,7 @@ def test_a_newer_commit_that_is_here_on_no_branch_is_no_commit_that_was_left(clo
 @pytest.mark.parametrize("rewrites", ["amend", "squash", "reset"])
 def test_a_commit_that_no_branch_has_any_more_counts_as_none(team: Team, rewrites: str) -> None:
     base = team.push(args=["1"])
-    old = team.push(args=["2"])
-    assert team.run(team.author, "apply").code == 0
+    old = team.push_and_apply(args=["2"])
     if rewrites == "amend":
         new, args = team.push("--amend", args=["3"]), "3"
     elif rewrites == "squash":
@@ -245,8 +239,7 @@ def test_a_part_of_an_older_tree_submits_what_is_named_and_cancels_nothing(
 ) -> None:
     team.push(args=["1"])
     laptop = team.clone("laptop")
-    second = team.push(args=["2"])
-    assert team.run(team.author, "apply").code == 0
+    second = team.push_and_apply(args=["2"])
     result = team.run(laptop, "apply", *selected)
     assert team.states() == {"1": "QUEUED", "2": "QUEUED"}
     assert (result.code, team.recorded()) == (1, second)
@@ -256,8 +249,7 @@ def test_a_part_of_an_older_tree_submits_what_is_named_and_cancels_nothing(
 def test_allow_older_is_asked_for_once_and_the_newer_commit_names_the_older(cloud: Team) -> None:
     first = cloud.push(args=["1"])
     laptop = cloud.clone("laptop")
-    second = cloud.push(args=["2"])
-    assert cloud.run(cloud.author, "apply").code == 0
+    second = cloud.push_and_apply(args=["2"])
     result = cloud.run(laptop, "apply", "--allow-older")
     assert (result.code, cloud.recorded()) == (0, first)
     assert cloud.states() == {"1": "QUEUED", "2": "CANCELLED"}
@@ -277,8 +269,7 @@ def test_watch_has_no_way_to_allow_an_older_tree(cloud: Team) -> None:
 
 @pytest.mark.fault(58)
 def test_a_record_that_can_t_be_read_is_named_and_may_be_deleted(team: Team) -> None:
-    team.push(args=["1"])
-    assert team.run(team.author, "apply").code == 0
+    team.push_and_apply(args=["1"])
     (file,) = team.service.home.glob("gcs/*/reconciler/claims/*/_applied/*/*")
     bucket, _, name = file.relative_to(team.service.home / "gcs").as_posix().partition("/")
     team.push(args=["2"])
@@ -329,8 +320,7 @@ def test_the_record_names_the_newest_ancestors(local: Team) -> None:
 
 @pytest.mark.fault(58)
 def test_without_git_all_is_as_before_but_in_actions_nothing_is_cancelled(team: Team, tmp_path: Path) -> None:
-    first = team.push(args=["1"])
-    assert team.run(team.author, "apply").code == 0
+    first = team.push_and_apply(args=["1"])
     subprocess.run(["cp", "-r", team.author.root, tmp_path / "copied"], check=True)
     copied = Clone(tmp_path / "copied")
     subprocess.run(["rm", "-rf", copied.root / ".git", copied.home], check=True)
@@ -348,8 +338,7 @@ def test_without_git_all_is_as_before_but_in_actions_nothing_is_cancelled(team: 
 def test_a_diverged_tree_of_the_embedded_service_only_submits(local: Team) -> None:
     local.push(args=["1"])
     laptop = local.clone("laptop")
-    second = local.push(args=["2"])
-    assert local.run(local.author, "apply").code == 0
+    second = local.push_and_apply(args=["2"])
     laptop.job(args=["mine"], reconcile=RECONCILE)
     local.commit(clone=laptop)
     result = local.run(laptop, "apply")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 from argparse import Namespace
@@ -21,6 +20,7 @@ from reconciler.model.ports import Credential, Unknown
 from tests.support.github_server import GitHubServer
 from tests.support.in_memory import Commands
 from tests.support.planning import bound_to, claim_on, run_of, wanted
+from tests.support.terminal import Terminal
 
 
 def only(commands: Commands) -> ActualJob:
@@ -385,11 +385,6 @@ def test_a_name_whose_submission_is_not_settled_has_no_run(commands: Commands) -
 
 
 # How waiting looks.
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.fault(51)

@@ -9,6 +9,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from tests.support.held_service import HeldService
 from tests.support.in_memory import Commands
 from tests.support.repository import Repository
 from tests.support.waiting import PATIENCE, until
-from tests.support.watching import watching
+from tests.support.watching import Watch, watching
 
 
 @pytest.fixture
@@ -216,11 +217,11 @@ def _pid(repository: Repository) -> int | None:
     return pid
 
 
-def test_a_signal_ends_it_after_the_submission_under_way(
+@contextmanager
+def ended_in_a_submission(
     repository: Repository, service: HeldService
-) -> None:
-    repository.job("one")
-    repository.job("two")
+) -> Iterator[tuple[Watch, threading.Event]]:
+    """Yield a `watch` that got a signal while a create's answer is held until the event."""
     made, go_on = threading.Event(), threading.Event()
 
     def hold(request: Request, answered: bool) -> None:
@@ -234,10 +235,19 @@ def test_a_signal_ends_it_after_the_submission_under_way(
         with watching(repository) as watch:
             assert made.wait(PATIENCE)
             watch.process.send_signal(signal.SIGTERM)
-            go_on.set()
-            assert watch.end_of() == 0
-            assert len(watch.told("submitted")) == 1
-            assert watch.told("ending")
+            yield watch, go_on
+
+
+def test_a_signal_ends_it_after_the_submission_under_way(
+    repository: Repository, service: HeldService
+) -> None:
+    repository.job("one")
+    repository.job("two")
+    with ended_in_a_submission(repository, service) as (watch, go_on):
+        go_on.set()
+        assert watch.end_of() == 0
+        assert len(watch.told("submitted")) == 1
+        assert watch.told("ending")
     assert service.names().total() == 1
     (claim,) = service.claims()
     assert claim["state"] == "bound"
@@ -246,25 +256,13 @@ def test_a_signal_ends_it_after_the_submission_under_way(
 
 def test_a_second_signal_ends_it_at_once(repository: Repository, service: HeldService) -> None:
     repository.job("one")
-    made, go_on = threading.Event(), threading.Event()
-
-    def hold(request: Request, answered: bool) -> None:
-        if answered and request.method == "POST" and "customJobs" in request.target:
-            made.set()
-            assert go_on.wait(PATIENCE)
-
-    with FaultProxy(service.url).running() as proxy:
-        proxy.watch(hold)
-        service.found_at(proxy.url)
-        with watching(repository) as watch:
-            assert made.wait(PATIENCE)
-            watch.process.send_signal(signal.SIGTERM)
-            # The kernel may give one that comes before the first was taken to another thread, which lets the
-            # main one wait on; people press the keys again.
-            until(lambda: watch.process.send_signal(signal.SIGINT) or watch.process.poll() is not None)
-            assert watch.process.returncode in (-signal.SIGTERM, -signal.SIGINT)
-            assert "Traceback" not in "".join(watch.lines)
-            go_on.set()
+    with ended_in_a_submission(repository, service) as (watch, go_on):
+        # The kernel may give one that comes before the first was taken to another thread, which lets the
+        # main one wait on; people press the keys again.
+        until(lambda: watch.process.send_signal(signal.SIGINT) or watch.process.poll() is not None)
+        assert watch.process.returncode in (-signal.SIGTERM, -signal.SIGINT)
+        assert "Traceback" not in "".join(watch.lines)
+        go_on.set()
 
 
 class Origin:

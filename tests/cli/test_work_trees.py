@@ -464,8 +464,7 @@ class TestLineEnds:
         assert cloud.runs() == [("1", "QUEUED")]
 
     def test_a_live_job_under_the_common_name_is_not_cancelled(self, cloud: Team) -> None:
-        cloud.push(args=["1"])
-        assert cloud.run(cloud.author, "apply").code == 0
+        cloud.push_and_apply(args=["1"])
         self.converted(cloud)
         assert cloud.run(cloud.author, "apply").code == 1
         assert cloud.runs() == [("1", "QUEUED")]

@@ -1,10 +1,9 @@
-"""Claims in Cloud Storage: what is written is read, only over what was read, and never a part of all."""
+"""Claims and commit records in Cloud Storage: what is written is read, and only replaced by its reader."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -46,18 +45,6 @@ FULL = replace(
     refusals=2,
     owner="process 7 on host",
 )
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[HeldService]:
-    with HeldService(tmp_path / "home").running() as running:
-        yield running
-
-
-@pytest.fixture
-def session(service: HeldService) -> Iterator[Session]:
-    with opened(service) as made:
-        yield made
 
 
 def put(session: Session, name: str, metadata: dict[str, str]) -> None:

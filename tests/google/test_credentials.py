@@ -53,12 +53,6 @@ GRANT = (
 )
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[HeldService]:
-    with HeldService(tmp_path / "home").running() as running:
-        yield running
-
-
 def minted(*behaviours: Behaviour) -> Credential:
     with RawServer(list(behaviours)).running() as server:
         return GeneratedTokens(connected(server.url), SUBMITTER, 5 * MINUTES).mint()

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -40,7 +39,7 @@ from reconciler.model.ports import (
     Unknown,
 )
 from tests.support.held_service import HeldService
-from tests.support.opened import LOCATION, PROJECT, connected, opened
+from tests.support.opened import LOCATION, PROJECT, connected
 from tests.support.raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
 from tests.support.repository import Repository
 from tests.support.waiting import patience
@@ -72,18 +71,6 @@ def ml_job(name: str = "census_0011", **labels: str) -> dict[str, Any]:
 
 def labels(source: str = "acme-jobs", key: str = "k1") -> dict[str, str]:
     return {SOURCE: source, KEY: key}
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[HeldService]:
-    with HeldService(tmp_path / "home").running() as running:
-        yield running
-
-
-@pytest.fixture
-def session(service: HeldService) -> Iterator[Session]:
-    with opened(service) as made:
-        yield made
 
 
 def jobs_at(server: RawServer, *versions: str) -> EngineJobs:

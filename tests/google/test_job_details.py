@@ -1,4 +1,4 @@
-"""What `show` takes from the resources of both APIs: workers, output directory, trials."""
+"""Details of a job in the resources of both APIs: workers, replicas, output folder, trials."""
 
 from __future__ import annotations
 

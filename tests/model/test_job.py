@@ -1,4 +1,4 @@
-"""The labels are promises: a job is found again only by the same names and values."""
+"""Jobs: the labels by which a job is found again, and the severity of a log line."""
 
 from __future__ import annotations
 

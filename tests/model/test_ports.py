@@ -1,4 +1,4 @@
-"""Values that the ports hand over: a credential, and the bounds that at-most-once rests on."""
+"""Values of the ports: credentials, the bounds of at-most-once, and answers to a create."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs of an attempt: oldest first; one that is listed twice counts once, in the later state."""
+"""Attempts by base name: their runs, oldest first, and their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change of manifests means, from both sides' jobs alone."""
+"""Changes of manifests, from the jobs of both sides alone."""
 
 from __future__ import annotations
 

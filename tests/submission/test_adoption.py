@@ -1,4 +1,4 @@
-"""A found job is adopted only if it is what the request would make; defaults are no difference."""
+"""Adoption: of a job that is what the request would make, and of one that a person made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look at claims and runs, and when it isn't to be believed."""
+"""Observation of claims and runs, and when it is not to be believed."""
 
 from __future__ import annotations
 

@@ -6,6 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+PLAIN = """\
+apiVersion: aiplatform.googleapis.com/v1
+kind: CustomJob
+metadata: {name: census}
+spec:
+  workerPoolSpecs:
+    - machineSpec: {machineType: n1-standard-4}
+      replicaCount: 1
+      containerSpec: {imageUri: "example.com/trainer:1"}
+"""
 CUSTOM_JOB: dict[str, Any] = {
     "apiVersion": "aiplatform.googleapis.com/v1",
     "kind": "CustomJob",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import pty
 import struct
@@ -44,3 +45,10 @@ def on_terminal(
     os.close(master)
     process.wait()
     return found.decode()
+
+
+class Terminal(io.StringIO):
+    """A stream that is taken for a terminal."""
+
+    def isatty(self) -> bool:
+        return True

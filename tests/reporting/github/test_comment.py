@@ -30,19 +30,12 @@ from tests.support.github_server import (
     secondary_limit,
 )
 from tests.support.raw_server import RawServer, answer, reset
-from tests.support.tls import Loopback, server_tls
+from tests.support.tls import server_tls
 
 TOKEN = "ghs_very-secret-token"
 NUMBER = 7
 OURS = comment_body("prod", "the old text")
 Keep = Callable[..., CommentResult]
-
-
-@pytest.fixture
-def transport() -> Iterator[DirectTransport]:
-    made = DirectTransport(Loopback())
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Commit statuses: what they say, when they are posted, and what is told where GitHub doesn't take them."""
+"""Statuses that are posted to GitHub: when, which, and the message where GitHub refuses them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.github_server import (
 )
 from tests.support.raw_server import RawServer, answer, reset, send_then_close
 from tests.support.statuses import HASH, SHA, TOKEN, status
-from tests.support.tls import Loopback, server_tls
+from tests.support.tls import server_tls
 
 # What a status says.
 
@@ -38,13 +38,6 @@ from tests.support.tls import Loopback, server_tls
 
 
 # Posting.
-
-
-@pytest.fixture
-def transport() -> Iterator[DirectTransport]:
-    made = DirectTransport(Loopback())
-    yield made
-    made.close()
 
 
 @pytest.fixture

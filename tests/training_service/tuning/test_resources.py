@@ -1,4 +1,4 @@
-"""Trials as the two APIs give them."""
+"""Trials in the answers of the two APIs, and the end of a tuning job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried next: always of the space, never a point of a grid twice, the same after a restart."""
+"""The search: the next point, the same after a restart, and which trials end early."""
 
 from __future__ import annotations
 
