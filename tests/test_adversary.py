@@ -17,7 +17,7 @@ from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.naming import label_of
 from reconciler.operations.load_desired import load_desired
-from tests.base.test_home import COMMANDS
+from tests.support.commands import COMMANDS
 from tests.support.hostile_repository import HostileRepository, is_plumbing
 from tests.support.raw_server import RawServer, answer
 from tests.support.repository import Repository, Result

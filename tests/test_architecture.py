@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.manifests import PLAIN
+
 ROOT = Path(__file__).resolve().parent.parent
 SLOW = {
     "googleapiclient",
@@ -27,16 +29,6 @@ SLOW = {
     "waitress",
     "watchdog",
 }
-MANIFEST = """\
-apiVersion: aiplatform.googleapis.com/v1
-kind: CustomJob
-metadata: {name: census}
-spec:
-  workerPoolSpecs:
-    - machineSpec: {machineType: n1-standard-4}
-      replicaCount: 1
-      containerSpec: {imageUri: "example.com/trainer:1"}
-"""
 
 
 def test_contributing_lists_every_package_and_no_other() -> None:
@@ -105,6 +97,26 @@ def test_modules_are_imported_at_the_top() -> None:
     assert len(late) <= 25, f"import at the top what isn't slow and seldom needed: {sorted(late)}"
 
 
+def test_tests_of_a_module_are_in_its_package() -> None:
+    """A test file that has a module's name lies in the folder of that module's package."""
+    packages = defaultdict(set)
+    for path in (ROOT / "reconciler").rglob("*.py"):
+        packages[path.stem].add(path.parent.relative_to(ROOT / "reconciler"))
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        folder = path.parent.relative_to(ROOT / "tests")
+        if folder.name not in {"browser", "failures", "trainers"}:  # targets of their own
+            assert folder in packages["__init__"], f"{path}: reconciler/ has no package {folder}"
+            owners = packages.get(path.stem.removeprefix("test_"), {folder})
+            assert folder in owners, f"{path} has the name of a module of {sorted(map(str, owners))}"
+
+
+def test_test_files_import_no_test_file() -> None:
+    """Helpers of several test files are in tests/support: there they stay when a test file moves."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        name = re.search(r"^\s*from tests\.(?:\w+\.)*test_\w+ import", path.read_text("utf-8"), re.MULTILINE)
+        assert not name, f"{path} imports from a test file: move what both need to tests/support"
+
+
 @pytest.mark.slow
 def test_functions_stay_short() -> None:
     lengths = {
@@ -129,7 +141,7 @@ def test_imports_point_one_way() -> None:
     "command", [["--help"], ["validate", "job.yaml"], ["schema", "CustomJob"]], ids=" ".join
 )
 def test_a_quick_command_imports_nothing_slow(command: list[str], tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(MANIFEST)
+    (tmp_path / "job.yaml").write_text(PLAIN)
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "reconciler", *command],
         cwd=tmp_path,

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench import limits, manifests, overhead, programs, ratios, stages
+from tests.bench import limits, manifests, overhead, programs, ratios, stages
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALLEST = (

@@ -81,7 +81,7 @@ def test_row_of_a_command_adds_a_command(copy: Path) -> None:
     row = "a command"
     (place(copy, row, "cli/") / "greet.py").write_text(COMMAND, "utf-8")
     begin(place(copy, row, "cli/arguments.py"), "COMMANDS", '"greet": "say hello",')
-    assert "`COMMANDS` of `tests/base/test_home.py`" in ROWS[row], "its test needs each command's words"
+    assert "`COMMANDS` of `tests/support/commands.py`" in ROWS[row], "its test needs each command's words"
     assert python(copy, "-m", "reconciler", "greet").stdout == "hello\n"
     assert "say hello" in python(copy, "-m", "reconciler", "--help").stdout
     assert (

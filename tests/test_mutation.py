@@ -6,10 +6,11 @@ import ast
 from pathlib import Path
 
 import pytest
-from mutation import explained
-from mutation.explained import Explained
-from mutation.modules import TESTS
-from mutation.mutants import mutants_of
+
+from tests.mutation import explained
+from tests.mutation.explained import Explained
+from tests.mutation.modules import TESTS
+from tests.mutation.mutants import mutants_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = '''

@@ -11,15 +11,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from simulation import guards
-from simulation.faults import BEYOND, KINDS
-from simulation.guards import GUARDS, Guard, left_out, print_first_seed
-from simulation.run import Result, Simulation
-from simulation.trace import text_of
 
 from reconciler.model import claimed_run
 from reconciler.model.job import State
 from reconciler.submission import adoption, protocol
+from tests.simulation import guards
+from tests.simulation.faults import BEYOND, KINDS
+from tests.simulation.guards import GUARDS, Guard, left_out, print_first_seed
+from tests.simulation.run import Result, Simulation
+from tests.simulation.trace import text_of
 from tests.support.planning import run_of, wanted
 from tests.support.waiting import PATIENCE
 

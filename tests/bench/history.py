@@ -33,7 +33,7 @@ from reconciler.operations.execute import labels_of
 from reconciler.operations.follow_up import follow_up
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN
-from reconciler.operations.plan import plan_of, request_body, wanted_of
+from reconciler.operations.plan import plan_of, request_body, state_of, wanted_of
 from reconciler.operations.report import record_keys
 from reconciler.operations.watch.loop import FULL_AFTER as HOURLY
 from reconciler.pages.snapshot import snapshot
@@ -128,7 +128,7 @@ class History:
 
 def _plan(session: Session, desired: Desired, *, full: bool) -> None:
     seen = look(session.ports, wanted_of(desired.jobs), full=full)
-    plan_of(session, desired, seen.observed)
+    plan_of(session, desired, state_of(session, desired, seen.observed))
 
 
 def _apply(session: Session, desired: Desired, *, full: bool) -> None:

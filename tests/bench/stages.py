@@ -37,12 +37,13 @@ from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import Plan
 from reconciler.operations.load_desired import Desired, desired_jobs
-from reconciler.operations.plan import plan_of, target_of
+from reconciler.operations.plan import plan_of, state_of, target_of
 from reconciler.output.json import plan_json
 from reconciler.output.text import plan_text
 from reconciler.pages.charts import figures
 from reconciler.pages.rendering import Pages
 from reconciler.pages.site import Site
+from reconciler.planning.state import target_state
 from reconciler.planning.status_rows import job_statuses
 from reconciler.submission.observe import Observed, observe
 from reconciler.training_service.client import EmbeddedService
@@ -113,7 +114,7 @@ def _plan(data: Data) -> None:
         session = Session(
             data.config, data.environment, Connection(embedded_endpoint(service, data.environment))
         )
-        data.plan = plan_of(session, data.desired, data.observed)
+        data.plan = plan_of(session, data.desired, state_of(session, data.desired, data.observed))
 
 
 def _render(data: Data) -> None:
@@ -123,7 +124,7 @@ def _render(data: Data) -> None:
 
 
 def _overview(data: Data) -> None:
-    rows = job_statuses(data.desired.jobs, data.observed.runs, data.observed.claims)
+    rows = job_statuses(target_state(data.desired.jobs, data.observed.runs, data.observed.claims))
     target = target_of(data.config, data.environment)
     Pages(Site("bench", target, datetime.now(UTC), rows, plan=data.plan)).page("index.html")
 

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from watched import Watched
 
+from tests.browser.watched import Watched
 from tests.support.repository import Repository
 from tests.support.waiting import PATIENCE
 

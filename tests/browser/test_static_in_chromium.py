@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser
-from tests.output.test_pages import PAYLOADS
-from watched import Watched
 
 from reconciler.model.details import Goal, MetricsFile, Output, OutputFile
 from reconciler.model.job import LogEntry
@@ -17,7 +15,8 @@ from reconciler.pages.folder import write_site
 from reconciler.pages.rendering import Pages
 from reconciler.pages.site import Site, row_key
 from reconciler.pages.template import PageContent
-from tests.support.sites import TARGET, details_of, hostile_site, large_site, study_of
+from tests.browser.watched import Watched
+from tests.support.sites import PAYLOADS, TARGET, details_of, hostile_site, large_site, study_of
 
 LOOKS = [("light", 1400), ("dark", 360), ("light", 360), ("dark", 1400)]
 LONG = "a-very-long-name-that-goes-on-and-on-" * 3

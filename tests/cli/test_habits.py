@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_status import on_terminal
 
 from reconciler.base.errors import UsageError
 from reconciler.cli.arguments import parse
 from tests.support.google_place import google_place
 from tests.support.held_service import HeldService
 from tests.support.repository import Repository
+from tests.support.terminal import on_terminal
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -242,14 +241,6 @@ def test_a_tuning_job_shows_its_trials_with_the_best_one(repository: Repository)
     assert table[0].split() == ["TRIAL", "STATE", "merit", "x", "TIME"]
     assert [line.split()[0] for line in table if "★" in line] == [best["id"]]
     assert f"trial {failed['id']}: " in found["Trials"]
-
-
-@pytest.fixture
-def service(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldService]:
-    repository.root.mkdir(exist_ok=True)
-    monkeypatch.chdir(repository.root)
-    with HeldService(repository.home).running() as running:
-        yield running
 
 
 def test_a_job_that_was_never_submitted_is_shown_as_its_manifest_describes_it(

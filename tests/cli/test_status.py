@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import struct
 import sys
-import termios
-from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +13,10 @@ from msgspec.structs import replace
 from reconciler.base.errors import ServiceError
 from reconciler.manifests import schemas
 from reconciler.model.job import KEY, REQUEST_ID, ActualJob, State
-from tests.support import preloaded
-from tests.support.in_memory import Commands, commands_in
+from tests.support.in_memory import Commands
 from tests.support.memory_ports import Outside
 from tests.support.repository import Repository
+from tests.support.terminal import on_terminal
 
 RISK = "labels: {team: risk, stage: dev}"
 
@@ -153,11 +146,6 @@ def test_cancel_takes_several_names_or_labels_and_reports_each_end(repository: R
     assert repository.run("cancel", "-l", "team=nobody").code == 1
 
 
-@pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    return commands_in(tmp_path, monkeypatch, capsys.readouterr)
-
-
 def test_a_refused_cancel_keeps_no_other_job_running(commands: Commands) -> None:
     for name in ("a", "b"):
         commands.job(name)
@@ -247,38 +235,6 @@ def test_result_is_the_best_metric_else_the_output_directory_and_is_read_for_30_
 
 
 PAGER = f"{sys.executable} -c \"import sys; print('PAGED', sys.stdin.read().count('STATE'))\""
-
-
-def on_terminal(
-    repository: Repository,
-    *arguments: str,
-    rows: int = 24,
-    columns: int = 80,
-    answer: str = "",
-    **environ: str,
-) -> str:
-    """Return the output of the command on a terminal of this size, where a person types the answer."""
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    process = preloaded.start(
-        *arguments,
-        cwd=repository.root,
-        env={**variables, "TERM": "xterm", **environ},
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-    )
-    os.close(slave)
-    os.write(master, answer.encode())
-    found = bytearray()
-    # Linux reports the end of a terminal as an error.
-    with suppress(OSError):
-        while data := os.read(master, 65536):
-            found += data
-    os.close(master)
-    process.wait()
-    return found.decode()
 
 
 def test_pager_is_used_only_for_long_output_on_a_terminal_outside_of_ci(repository: Repository) -> None:

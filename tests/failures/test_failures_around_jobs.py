@@ -15,10 +15,10 @@ from threading import Thread
 
 import pytest
 import urllib3
-from stories import GOOD, PYTHON, Place, Story, follow, play
 
 from reconciler.training_service.runner.containers import find_engine
 from reconciler.training_service.state.run_folder import RunError
+from tests.failures.stories import GOOD, PYTHON, Place, Story, follow, play
 from tests.support import container_image
 from tests.support.repository import Repository, Result
 from tests.support.waiting import PATIENCE, until

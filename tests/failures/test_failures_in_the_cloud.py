@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from stories import Place, Story, follow, play
 
 from reconciler.training_service.state.records import JobState
+from tests.failures.stories import Place, Story, follow, play
 from tests.support.fault_proxy import Fault, FaultProxy, Request, Rule
 from tests.support.google_place import HURRIED, google_place
 from tests.support.held_service import HeldService

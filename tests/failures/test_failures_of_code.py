@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stories import GOOD, PYTHON, Place, Story, play
 
+from tests.failures.stories import GOOD, PYTHON, Place, Story, play
 from tests.support.repository import Repository
 
 CODE = "see `reconciler logs {}` and correct the code"

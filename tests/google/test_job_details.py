@@ -1,4 +1,4 @@
-"""What `show` takes from the resources of both APIs: workers, output directory, trials."""
+"""Details of a job in the resources of both APIs: workers, replicas, output folder, trials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from reconciler.google.ai_platform import AiPlatformTraining
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.vertex_ai import VertexAi
 from reconciler.model.details import Trial, Workers
-from reconciler.model.job import ActualJob, State
+from reconciler.model.job import ActualJob, State, Trials
+from reconciler.model.manifest import AIPLATFORM_V1
 
 CONSOLE = "https://console.cloud.google.com/vertex-ai/locations/us-central1/training/2?project=acme-ml"
 POOLS = [
@@ -205,3 +206,95 @@ def test_odd_specs_are_no_errors(odd: dict[str, Any]) -> None:
         "CustomJob", odd
     )
     assert AiPlatformTraining.workers("Job", odd)[0].count == 1
+
+
+# --- the parts of a job -----------------------------------------------------------------------------------
+
+TUNING = "HyperparameterTuningJob"
+
+
+def pools(*counts: Any) -> dict[str, Any]:
+    """Pools with these replica counts: None for an empty pool, "" for one that says none."""
+    given = [
+        {} if count is None else {"machineSpec": {}} | ({"replicaCount": count} if count != "" else {})
+        for count in counts
+    ]
+    return {"workerPoolSpecs": given}
+
+
+@pytest.mark.parametrize(
+    ("counts", "replicas"),
+    [
+        ([1], {"workerpool0-": 1}),
+        ([""], {"workerpool0-": 1}),
+        (["1", "3", None, 2], {"workerpool0-": 1, "workerpool1-": 3, "workerpool3-": 2}),
+        ([1, "0"], {"workerpool0-": 1}),
+        (["many"], {"workerpool0-": 1}),
+        ([], {}),
+    ],
+)
+def test_replicas_of_worker_pools(counts: list[Any], replicas: dict[str, int]) -> None:
+    assert VertexAi.replicas("CustomJob", pools(*counts)) == replicas
+    assert VertexAi.replicas(TUNING, {"trialJobSpec": pools(*counts)}) == replicas
+
+
+@pytest.mark.parametrize(
+    ("training", "replicas"),
+    [
+        ({"scaleTier": "BASIC"}, {"master-replica-": 1}),
+        ({"scaleTier": "STANDARD_1"}, {"master-replica-": 1, "worker-replica-": 4, "ps-replica-": 3}),
+        ({"scaleTier": "PREMIUM_1"}, {"master-replica-": 1, "worker-replica-": 19, "ps-replica-": 11}),
+        (
+            {"scaleTier": "CUSTOM", "workerCount": "2", "parameterServerCount": 1, "evaluatorCount": "1"},
+            {"master-replica-": 1, "worker-replica-": 2, "ps-replica-": 1, "evaluator-replica-": 1},
+        ),
+        ({}, {"master-replica-": 1}),
+    ],
+)
+def test_replicas_of_ai_platform(training: dict[str, Any], replicas: dict[str, int]) -> None:
+    assert AiPlatformTraining.replicas("Job", {"trainingInput": training}) == replicas
+
+
+@pytest.mark.parametrize("broken", [None, 3, "x", [], {}, {"workerPoolSpecs": 5}, {"workerPoolSpecs": [3]}])
+def test_replicas_of_an_answer_that_is_not_as_it_should_be(broken: Any) -> None:
+    spec = broken if isinstance(broken, dict) else {}
+    assert VertexAi.replicas("CustomJob", spec) == {}
+    assert VertexAi.replicas(TUNING, {"trialJobSpec": broken}) == {}
+    assert AiPlatformTraining.replicas("Job", {"trainingInput": broken}) == {"master-replica-": 1}
+
+
+def job(kind: str, body: dict[str, Any]) -> ActualJob:
+    return ActualJob("a", "a", AIPLATFORM_V1, kind, State.RUNNING, "", body=body)
+
+
+def test_trials() -> None:
+    states = {"1": "SUCCEEDED", "2": "ACTIVE", "3": "REQUESTED", "4": "INFEASIBLE"}
+    body = {"maxTrialCount": 5, "trials": [{"id": id, "state": state} for id, state in states.items()]}
+    assert VertexAi.trials(job(TUNING, body)) == Trials(frozenset("124"), 5)
+    assert VertexAi.trials(job(TUNING, {"maxTrialCount": 5})) == Trials(frozenset(), 5)
+    assert VertexAi.trials(job("CustomJob", {})) is None
+
+
+def test_trials_of_ai_platform() -> None:
+    states = {"1": "SUCCEEDED", "2": "RUNNING", "3": "QUEUED"}
+    trials = [{"trialId": id, "state": state} for id, state in states.items()]
+    body = {
+        "trainingInput": {"hyperparameters": {"goal": "MAXIMIZE", "maxTrials": 4}},
+        "trainingOutput": {"trials": trials},
+    }
+    assert AiPlatformTraining.trials(job("Job", body)) == Trials(frozenset("12"), 4)
+    assert AiPlatformTraining.trials(job("Job", {"trainingInput": {}})) is None
+
+
+def test_the_folder_that_a_job_logs_to() -> None:
+    output = {"baseOutputDirectory": {"outputUriPrefix": "gs://b/census/"}}
+    assert VertexAi.log_directory("CustomJob", output) == "gs://b/census/logs"
+    assert VertexAi.log_directory(TUNING, {"trialJobSpec": output}) == "gs://b/census"
+    assert VertexAi.log_directory("CustomJob", {}) == ""
+    assert VertexAi.log_directory_field(TUNING) == ("spec.trialJobSpec.baseOutputDirectory.outputUriPrefix")
+    assert (
+        AiPlatformTraining.log_directory("Job", {"trainingInput": {"jobDir": "gs://b/census"}})
+        == "gs://b/census"
+    )
+    assert AiPlatformTraining.log_directory("Job", {"trainingInput": {}}) == ""
+    assert AiPlatformTraining.log_directory_field("Job") == "spec.trainingInput.jobDir"

@@ -22,7 +22,7 @@ from reconciler.manifests.checked_files import CheckedFile, CheckedFiles
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import Validation, validate
 from reconciler.operations.load_desired import load_desired
-from tests.manifests.test_validate import GOOD, write
+from tests.support.manifests import GOOD, write
 
 ROOT = Path(__file__).parents[2]
 NOTHING: frozenset[str] = frozenset()

@@ -18,63 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reconciler.manifests.validate import validate
-from tests.manifests.test_load import BOMBS
-from tests.manifests.test_validate import GOOD, write
-from tests.packaging.test_sourcetree import Meddler
 from tests.support import preloaded
+from tests.support.manifests import GOOD, write
+from tests.support.meddler import Meddler
+from tests.support.yaml_texts import BOMBS, PIECES
 
 MEMORY = 400 * 1024 * 1024
 """Bytes of address space: an interpreter with what validation imports has some 100 MB."""
-
-# What readers of YAML and of JSON disagree on, and what parsers stumble over.
-PIECES = [
-    *(
-        "- ",
-        ": ",
-        "? ",
-        "---\n",
-        "...\n",
-        "%YAML 1.1\n",
-        "\n",
-        "  ",
-        "[",
-        "]",
-        "{",
-        "}",
-        ",",
-        "#",
-        "|\n",
-        ">-\n",
-    ),
-    *(
-        "'",
-        '"',
-        "&a ",
-        "*a",
-        "<<: ",
-        "!!binary ",
-        "!!python/object/apply:os.system ",
-        "no",
-        "on",
-        "0777",
-        "1_0",
-    ),
-    *(
-        "12:30:45",
-        "2026-11-07",
-        "1e3",
-        ".nan",
-        ".inf",
-        "-.inf",
-        "~",
-        "null",
-        '"\\ud800"',
-        '"\\x00"',
-        "\u202e",
-    ),
-    *("\x1b", "\ufeff", "9" * 400, "1e999", "apiVersion", "kind", "metadata", "spec", "env", "package"),
-    *("é", "e\u0301", "\r", "\t", "token: ", "ghp_", "://a:b@"),
-]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import Validation, validate
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
-from tests.manifests.test_validate import GOOD, write
+from tests.support.manifests import GOOD, write
 
 ROOT = Path(__file__).parents[2]
 

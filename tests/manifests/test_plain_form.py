@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 
 from reconciler.manifests import schemas
 from reconciler.manifests.validate import Validation, validate
-from tests.manifests.test_schemas import BAD, CONFIG, CUSTOM_JOB, GOOD, ML_JOB, TUNING_JOB, changed
+from tests.support.schema_cases import BAD, CONFIG, CUSTOM_JOB, GOOD, ML_JOB, TUNING_JOB, changed
 
 Json = dict[str, Any]
 FORMS = [

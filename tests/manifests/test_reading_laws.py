@@ -19,8 +19,8 @@ from reconciler.manifests import plain_reader, yaml_load, yaml_reader
 from reconciler.manifests.plain_reader import MAX_BYTES, read_plain_document
 from reconciler.manifests.yaml_load import clean_documents, load_documents
 from reconciler.manifests.yaml_text import Chunk, check_text, split
-from tests.manifests.test_load import BOMBS, CORPUS, DOCUMENTS, MANIFEST, TOKENS, mutated, same
 from tests.support.yaml_styles import written
+from tests.support.yaml_texts import BOMBS, CORPUS, DOCUMENTS, MANIFEST, TOKENS, mutated, same
 
 _EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
 

@@ -24,7 +24,7 @@ from reconciler.manifests import schemas as verdict
 from reconciler.manifests.schemas import is_valid, portable
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
-from tests.manifests.test_schemas import (
+from tests.support.schema_cases import (
     BAD,
     CONFIG,
     CUSTOM_JOB,

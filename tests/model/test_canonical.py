@@ -359,3 +359,45 @@ def test_only_what_equals_nothing_else_is_left() -> None:
     assert exact(canonical) == exact({"a": [1.0, 2.0, True], "b": {"x": 1, "y": 0}})
     assert exact(canonical_spec({"a": [-0.0, 0.0]}, schema)) == exact({"a": [0.0, 0.0]})
     assert [*canonical_spec({"z": 0, "b": {"y": 1.0, "x": 1}, "a": []}, schema)] == ["z", "b", "a"]
+
+
+# --- the places of a schema that lead to a number ---------------------------------------------------------
+
+TEXTS = {"items": {"type": "string"}}
+
+
+def test_what_holds_under_a_condition_counts() -> None:
+    schema = schema_of({"if": {"required": ["n"]}, "then": {"properties": {"n": INT}}})
+    assert canonical_spec({"n": "01"}, schema) == {"n": "1"}
+
+
+def test_keys_that_the_schema_does_not_name_lead_to_numbers_below_others_too() -> None:
+    schema = schema_of({"properties": {"a": {"additionalProperties": INT}}})
+    assert canonical_spec({"a": {"any": 1}}, schema) == {"a": {"any": "1"}}
+
+
+def test_a_schema_may_be_put_together_from_itself() -> None:
+    node = {"allOf": [{"$ref": "#/$defs/Node"}], "properties": {"n": INT}}
+    assert canonical_spec({"n": 1}, schema_of({"$ref": "#/$defs/Node"}, Node=node)) == {"n": "1"}
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"properties": {"n": INT, "texts": TEXTS}},
+        {"properties": {"n": INT}, "additionalProperties": TEXTS},
+    ],
+    ids=["named", "unnamed"],
+)
+def test_what_leads_to_no_number_is_shared_with_the_spec_given(beside: dict[str, Any]) -> None:
+    texts = ["a", "b"]
+    canonical = canonical_spec({"n": 1, "texts": texts}, schema_of(beside))
+    assert canonical["n"] == "1"
+    assert canonical["texts"] is texts
+
+
+def test_a_list_without_numbers_is_shared_also_where_an_object_would_have_some() -> None:
+    texts = ["a", "b"]
+    schema = schema_of({"properties": {"a": {"properties": {"n": INT}, **TEXTS}}})
+    assert canonical_spec({"a": texts}, schema)["a"] is texts
+    assert canonical_spec({"a": {"n": 1}}, schema) == {"a": {"n": "1"}}

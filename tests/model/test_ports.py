@@ -1,4 +1,4 @@
-"""Values that the ports hand over: a credential, and the bounds that at-most-once rests on."""
+"""Values of the ports: credentials, the bounds of at-most-once, and answers to a create."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from msgspec.structs import fields
 from rich.pretty import pretty_repr
 
-from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS, Bounds, Credential, Ports
+from reconciler.model.ports import (
+    EMBEDDED_BOUNDS,
+    GOOGLE_BOUNDS,
+    Bounds,
+    Credential,
+    Ports,
+    Refused,
+    Taken,
+    Unknown,
+    refusal,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "at-most-once.md").read_text("utf-8")
 CREATES_A_MINUTE = 60
@@ -55,3 +66,62 @@ def test_embedded_services_bounds_are_those_of_the_documentation() -> None:
         )
         == EMBEDDED_BOUNDS
     )
+
+
+# --- answers to a create ----------------------------------------------------------------------------------
+
+pytestmark = pytest.mark.fault(3)
+
+DEFINITE = [
+    (400, "INVALID_ARGUMENT"),
+    (400, "FAILED_PRECONDITION"),
+    (400, "OUT_OF_RANGE"),
+    (401, "UNAUTHENTICATED"),
+    (403, "PERMISSION_DENIED"),
+    (404, "NOT_FOUND"),
+    (412, "FAILED_PRECONDITION"),
+    (413, "INVALID_ARGUMENT"),
+    (429, "RESOURCE_EXHAUSTED"),
+]
+DOUBTFUL = [
+    (400, ""),  # a proxy's page
+    (403, ""),
+    (404, ""),
+    (429, ""),
+    (400, "ABORTED"),
+    (403, "Forbidden"),
+    (408, "DEADLINE_EXCEEDED"),
+    (408, "INVALID_ARGUMENT"),
+    (409, "ABORTED"),
+    (409, ""),
+    (499, "CANCELLED"),
+    (500, "INTERNAL"),
+    (500, "INVALID_ARGUMENT"),
+    (502, ""),
+    (503, "UNAVAILABLE"),
+    (504, "DEADLINE_EXCEEDED"),
+    (200, "PERMISSION_DENIED"),
+    (302, ""),
+    (400, "ALREADY_EXISTS"),
+]
+
+
+@pytest.mark.parametrize(("status", "reason"), DEFINITE)
+def test_a_refusal_is_one_by_status_and_word(status: int, reason: str) -> None:
+    assert refusal(status, reason, "no", 3.0) == Refused(status, reason, "no", 3.0)
+
+
+@pytest.mark.parametrize(("status", "reason"), DOUBTFUL)
+def test_everything_else_leaves_it_open(status: int, reason: str) -> None:
+    assert refusal(status, reason, "hm", 3.0) == Unknown("hm")
+
+
+def test_a_taken_name_is_an_answer_of_its_own() -> None:
+    assert refusal(409, "ALREADY_EXISTS", "there is one") == Taken("there is one")
+
+
+def test_a_refusal_that_says_nothing_of_time_may_be_sent_again_at_once() -> None:
+    refused = refusal(403, "PERMISSION_DENIED", "no")
+    assert isinstance(refused, Refused)
+    assert refused.retry_after is None
+    assert Refused(403, "PERMISSION_DENIED", "no").retry_after is None

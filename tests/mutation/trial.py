@@ -153,7 +153,7 @@ def fork(work: Callable[[], int]) -> int:
 
 def _pytest(files: Sequence[str], plugins: list[Any]) -> int:
     settings.load_profile("mutation")
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain"]
+    options = ["-x", "-q", "-pno:cacheprovider", "-pno:xdist", "--assert=plain", "--import-mode=importlib"]
     return int(
         pytest.main(
             [*options, "--override-ini=addopts=", "--strict-markers", "--strict-config", *files],

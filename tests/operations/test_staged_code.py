@@ -15,7 +15,7 @@ from reconciler.model.plan import Action, Change
 from reconciler.operations.earlier_code import EarlierCode
 from reconciler.operations.staged_code import code_problems
 from reconciler.packaging.source_tree import read_source_tree
-from tests.manifests.test_validate import write
+from tests.support.manifests import write
 from tests.support.planning import wanted
 
 JOB = """\

@@ -18,7 +18,7 @@ from reconciler.output.status_text import status_text
 from reconciler.output.terminal import width_of
 from reconciler.planning.outcome import Condition, JobStatus
 from reconciler.planning.status_rows import by_attention
-from tests.base.test_inert import ACTED_ON, runner_finds_command, texts
+from tests.support.inert import ACTED_ON, runner_finds_command, texts
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 COLOUR = re.compile("\x1b\\[[0-9;]*m")

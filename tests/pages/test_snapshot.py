@@ -16,8 +16,8 @@ from reconciler.model.job import INSTANCE, KEY, State
 from reconciler.pages.snapshot import observe_again
 from reconciler.submission.observe import Observed, observe
 from reconciler.submission.protocol import Order
-from tests.submission.test_submission import ORDER, body, settle
 from tests.support.memory_ports import Outside, labels
+from tests.support.submission import ORDER, body, settle
 
 
 class World:

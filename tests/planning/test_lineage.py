@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,9 +22,9 @@ from reconciler.planning.lineage import (
     lineage_of,
     tree_of_record,
 )
-from tests.reporting.test_verdicts import NOW
 from tests.support.planning import bound_to, claim_on, plan, run_of, wanted
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BASE, FIRST, SECOND, HEAD = (letter * 40 for letter in "0abf")
 
 

@@ -19,12 +19,11 @@ from reconciler.model.ports import Ports, Versioned
 from reconciler.planning.planner import make_plan
 from reconciler.submission.observe import observe
 from reconciler.submission.protocol import Submitter
-from tests.google.test_claimstore import BUCKET, CLAIM
-from tests.submission.test_submission import ORDER, settle
 from tests.support.held_service import HeldService
 from tests.support.memory_ports import Outside
-from tests.support.opened import opened
+from tests.support.opened import BUCKET, CLAIM, opened
 from tests.support.planning import GOOGLE, bound_to, claim_on, mark_of, only, run_of, state_of, wanted
+from tests.support.submission import ORDER, settle
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tests.model.checker import (
+from tests.protocol_model.checker import (
     Finding,
     Invariant,
     bound_to_our_own,
@@ -29,18 +29,8 @@ from tests.model.checker import (
     safe,
     settled,
 )
-from tests.model.protocol import Protocol, Rules
-from tests.model.world import (
-    Claim,
-    ClaimState,
-    Job,
-    Move,
-    Reconciler,
-    Request,
-    Setting,
-    Try,
-    World,
-)
+from tests.protocol_model.protocol import Protocol, Rules
+from tests.protocol_model.world import Claim, ClaimState, Job, Move, Reconciler, Request, Setting, Try, World
 
 pytestmark = pytest.mark.slow
 

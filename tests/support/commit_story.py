@@ -43,6 +43,16 @@ class Story:
         self.github.commits.add(sha)
         return sha
 
+    def push_job(self, message: str, *arguments: str, **options: Any) -> str:
+        """Write a job's manifest, and push it."""
+        self.repository.job(*arguments, **options)
+        return self.push(message)
+
+    def push_words(self, words: str) -> str:
+        """Push a change that is no job's."""
+        self.repository.write("README.md", words)
+        return self.push(words)
+
     def shown(self, sha: str) -> dict[str, str]:
         """The newest state of each context, as another's client reads it."""
         newest: dict[str, str] = {}

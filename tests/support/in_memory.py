@@ -19,6 +19,7 @@ from reconciler.google.client import Connection, Endpoint
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
 from tests.support.memory_ports import Outside
+from tests.support.repository import Result
 
 LONGEST = 20_000
 """Looks at a service, after which a wait is taken for one without an end."""
@@ -57,19 +58,6 @@ def session_over(outside: Outside, config: Config, environment: Environment, **p
     for name, part in {**{name: getattr(outside, name) for name in names}, **parts}.items():
         setattr(session, name, part)
     return session
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a command ended with."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, Tra
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import from_document
+from reconciler.model.claim import Claim, ClaimId, ClaimState
 from tests.support.held_service import HeldService
 from tests.support.tls import Loopback
 from tests.support.waiting import PATIENCE
@@ -48,3 +50,21 @@ def opened(service: HeldService, *, start: bool = True, **environment: Any) -> I
     home = {"RECONCILER_HOME": str(service.home)}
     with open_session(config, config.environment(None), home, start=start) as session:
         yield session
+
+
+BUCKET = "reconciler-staging"
+
+
+KEY = "k" * 52
+
+
+CLAIM = Claim(
+    id=ClaimId(KEY),
+    state=ClaimState.PENDING,
+    job_name="census_0011",
+    base_name="census",
+    api_version="aiplatform.googleapis.com/v1",
+    kind="CustomJob",
+    request_ids=("t" * 26,),
+    credential_expiry=datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC),
+)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import urllib3
 
+from reconciler.base.http import HttpRequest
 from tests.support.waiting import PATIENCE
 
 
@@ -280,3 +281,14 @@ def passing_on(service: str, behave: Behaviour, is_bad: Callable[[Arrived], bool
         return answer(done.status, done.data, **named)(sock, request)
 
     return pass_on
+
+
+SECRET = "ya29.very-secret-token"
+
+
+AUTHORIZED = {"Authorization": f"Bearer {SECRET}"}
+
+
+def request_to(server: RawServer, method: str = "POST", **more: object) -> HttpRequest:
+    body = b'{"displayName": "x"}' if method == "POST" else None
+    return HttpRequest(method, f"{server.url}/v1/jobs?alt=json", AUTHORIZED, body, **more)  # type: ignore[arg-type]

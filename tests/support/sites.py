@@ -214,3 +214,21 @@ def hostile_site(text: str, number: float) -> Site:
         content=PageContent(logs=True, env_values=True),
         whole=False,
     )
+
+
+PAYLOADS = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "'><svg/onload=alert(1)>",
+    "</style><script>alert(1)</script>",
+    "</title></pre></table></svg><iframe src=//evil.test>",
+    "javascript:alert(1)",
+    "https://evil.test/\"onmouseover='alert(1)'",
+    "{{ 7 * 7 }}{% raw %}",
+    "../../../etc/passwd",
+    "<!--",
+    "]]>",
+    "&lt;b&gt;&amp;",
+    "\x00\x1b]0;x\x07\u202e\ud800",
+    "a" * 300,
+]

@@ -73,6 +73,13 @@ class Team:
         self.send()
         return sha
 
+    def push_and_apply(self, *options: str, args: list[str] | None = None, name: str = "census") -> str:
+        """Push a job, and apply it from the author's clone."""
+        sha = self.push(*options, args=args, name=name)
+        done = self.run(self.author, "apply")
+        assert done.code == 0, done.err
+        return sha
+
     def send(self, branch: str = "main") -> None:
         self.author.git("push", "-q", "--force", "origin", branch)
 

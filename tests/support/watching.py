@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import signal
 import subprocess
 import threading
@@ -13,6 +15,9 @@ from typing import Any
 import urllib3
 from prometheus_client.parser import text_string_to_metric_families
 
+from reconciler.cli.events import events
+from reconciler.operations.watch.metrics import Metrics
+from reconciler.operations.watch.report import PassReporter
 from tests.support.repository import Repository
 from tests.support.waiting import PATIENCE
 
@@ -103,3 +108,30 @@ def watching(repository: Repository, *arguments: str, **environ: str) -> Iterato
         yield watch
     finally:
         watch.close()
+
+
+class Told:
+    """A reporter of passes, and what it told."""
+
+    def __init__(self) -> None:
+        self._stream = io.StringIO()
+        self.metrics = Metrics(lambda: 1000.0)
+        self.reporter = PassReporter(events("json", logging.INFO, self._stream), self.metrics)
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What was told since the last time."""
+        told = [json.loads(line) for line in self._stream.getvalue().splitlines()]
+        self._stream.seek(0)
+        self._stream.truncate()
+        return told
+
+    def names(self) -> list[str]:
+        return [line["event"] for line in self.lines()]
+
+    def samples(self) -> dict[str, float]:
+        families = text_string_to_metric_families(self.metrics.page().content.decode())
+        return {
+            " ".join([sample.name, *sample.labels.values()]): sample.value
+            for family in families
+            for sample in family.samples
+        }

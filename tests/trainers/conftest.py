@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
-from bench.keep import into_docs
+
+from tests.bench.keep import into_docs
 
 HEAD = ("trainer", "job and image", "ran with", "gs:// by", "needed")
 

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import runs
-import trainers
-from served import Service, serving
 
 from reconciler.training_service.runner.containers import ContainerEngine, find_engine
 from reconciler.training_service.state.run_folder import RunError
 from tests.support import container_image
+from tests.support.training_service import runs, trainers
+from tests.support.training_service.served import Service, serving
 
 
 @pytest.fixture

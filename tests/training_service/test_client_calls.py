@@ -13,16 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trainers
 from google.api_core.exceptions import Conflict, NotFound, PreconditionFailed
 from google.cloud import storage
 from google.cloud.storage import transfer_manager
 from google.cloud.storage.exceptions import InvalidResponse
 from google.oauth2.credentials import Credentials
-from served import TOKEN, Service
 
 from reconciler.training_service.jobs.environment_variables import for_google_clients
 from tests.support.documented import documented
+from tests.support.training_service import trainers
+from tests.support.training_service.served import TOKEN, Service
 from tests.support.unpacked import unpack
 
 

@@ -16,12 +16,12 @@ from google.cloud import aiplatform, storage
 from google.cloud.aiplatform import hyperparameter_tuning
 from google.oauth2.credentials import Credentials
 from google.rpc.error_details_pb2 import ErrorInfo
-from served import TOKEN, Service
 
 from reconciler.training_service.http import discovery
 from reconciler.training_service.state.records import DOMAIN, Code, JobState, details_of, number_of
 from reconciler.training_service.state.trial_records import Measurement, TrialState
 from reconciler.training_service.tuning.study import Algorithm, study_of
+from tests.support.training_service.served import TOKEN, Service
 
 REGION = "europe-west4"
 POOLS = [

@@ -9,16 +9,16 @@ import errno
 import json
 from typing import Any
 
-import contract
 import jsonschema
 import pytest
-from bodies import ML, VERTEX, custom_job, ml_job, tuning_job
-from served import Answer, Service
 
 from reconciler.base.listener.message import Request, Response
 from reconciler.training_service import application
 from reconciler.training_service.http import discovery
 from reconciler.training_service.http.message import json_response
+from tests.support.training_service import contract
+from tests.support.training_service.bodies import ML, VERTEX, custom_job, ml_job, tuning_job
+from tests.support.training_service.served import Answer, Service
 
 OBJECT = "/storage/v1/b/bucket/o"
 

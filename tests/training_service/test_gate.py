@@ -7,12 +7,12 @@ import socket
 from typing import Any
 
 import pytest
-from bodies import ML, VERTEX, custom_job, job_spec, ml_job
-from served import TOKEN, Service
 
 from reconciler.base.listener.message import Request
 from reconciler.training_service.http.auth import Access, job_access
-from reconciler.training_service.state.records import JobRecord, JobState
+from reconciler.training_service.state.records import JobState
+from tests.support.training_service.bodies import ML, VERTEX, job_spec, ml_job
+from tests.support.training_service.served import TOKEN, Service, job_with
 from tests.support.waiting import PATIENCE
 
 PATHS = ("/_service/health", ML, f"{VERTEX}/customJobs", "/storage/v1/b?project=p", "/nowhere")
@@ -52,12 +52,6 @@ def test_the_server_listens_on_loopback_only(service: Service) -> None:
     with socket.socket() as other:
         other.settimeout(2)
         assert other.connect_ex(("127.0.0.2", port)) != 0
-
-
-def job_with(service: Service, **more: Any) -> tuple[JobRecord, str]:
-    service.post(f"{VERTEX}/customJobs", custom_job(**more))
-    job = service.store.unfinished()[-1]
-    return job, f"/jobs/{job.gcs_secret}"
 
 
 def test_a_jobs_url_reaches_its_buckets_and_nothing_else(service: Service) -> None:

@@ -13,18 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import runs
-import trainers
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.verification import PolicyBuilder, VerificationError
 from cryptography.x509.verification import Store as Authorities
-from served import Service
-from test_misbehaving import failure_of, of_small_machines
-from test_proxy import to_storage_of
 
 from reconciler.training_service.state.database import CLAIMS
 from reconciler.training_service.state.records import JobRecord, JobState
+from tests.support.training_service import runs, trainers
+from tests.support.training_service.misbehaving import failure_of, of_small_machines
+from tests.support.training_service.proxy import to_storage_of
+from tests.support.training_service.served import Service
 from tests.support.waiting import until
 
 OWN, SECRET, CLAIM = "own data", "data of the victim", "a claim"

@@ -22,9 +22,7 @@ from typing import Any
 
 import psutil
 import pytest
-import trainers
 import urllib3
-from supervised import tuned
 
 from reconciler.training_service import address
 from reconciler.training_service.address import Address
@@ -34,6 +32,8 @@ from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import TUNING_JOBS, JobRecord, JobState
 from reconciler.training_service.state.run_folder import run_folder
 from reconciler.training_service.state.trial_records import TrialState
+from tests.support.training_service import trainers
+from tests.support.training_service.supervised import tuned
 from tests.support.waiting import PATIENCE
 
 KILLS = int(os.environ.get("SERVICE_KILLS", "12"))

@@ -14,9 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
-import trainers
 import urllib3
-from bodies import ML, ml_job
 
 from reconciler.training_service import address
 from reconciler.training_service.__main__ import main
@@ -24,11 +22,10 @@ from reconciler.training_service.address import Address, ServiceRunningError
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import JobRecord
+from tests.support.training_service import trainers
+from tests.support.training_service.bodies import ML, ml_job
+from tests.support.training_service.processes import Processes, command
 from tests.support.waiting import PATIENCE, patience, until
-
-
-def command(home: Path, *more: str) -> list[str]:
-    return [sys.executable, "-P", "-m", "reconciler.training_service", "--home", str(home), *more]
 
 
 def is_served(home: Path) -> bool:
@@ -37,38 +34,6 @@ def is_served(home: Path) -> bool:
             return False
     except ServiceRunningError:
         return True
-
-
-class Processes:
-    """Services started by a test, ended with it."""
-
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self.started: list[subprocess.Popen[str]] = []
-
-    def start(self, arguments: list[str] | None = None) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            arguments or command(self.home),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self.started.append(process)
-        return process
-
-    def served(self, process: subprocess.Popen[str]) -> Address:
-        def found() -> Address | None:
-            assert process.poll() is None, process.communicate()
-            read = address.read_address(self.home)
-            return read if read and read.pid == process.pid else None
-
-        read: Address = until(found)
-        return read
-
-    def start_and_wait(self) -> tuple[subprocess.Popen[str], Address]:
-        process = self.start()
-        return process, self.served(process)
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from studies import study
 
 from reconciler.training_service.state.trial_records import Measurement
 from reconciler.training_service.tuning.measurements import ReportedMetrics, final_of
 from reconciler.training_service.tuning.study import Metric
+from tests.support.training_service.studies import study
 
 BEGAN = 1_700_000_000.0
 

@@ -14,11 +14,11 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from studies import study, trial
 
 from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
 from reconciler.training_service.tuning.search import suggest
 from reconciler.training_service.tuning.study import Algorithm, Kind, Metric, Parameter, Scale, Value
+from tests.support.training_service.studies import study, trial
 
 BUDGET = 28
 SEEDS = range(12)

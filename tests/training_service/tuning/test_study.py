@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from studies import ml_job, vertex_job
 
 from reconciler.training_service.apis.unsupported import unsupported
 from reconciler.training_service.state.records import CUSTOM_JOBS, JobRecord
@@ -26,6 +25,7 @@ from reconciler.training_service.tuning.study import (
     is_tuning,
     study_of,
 )
+from tests.support.training_service.studies import ml_job, vertex_job
 
 METRICS = [{"metricId": "loss", "goal": "MINIMIZE"}, {"metricId": "auc", "goal": "MAXIMIZE"}]
 PARAMETERS: list[dict[str, Any]] = [

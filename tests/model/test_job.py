@@ -1,0 +1,98 @@
+"""Jobs: the labels by which a job is found again, and the severity of a log line."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.model import job
+from reconciler.model.job import ATTEMPT, ActualJob, LogEntry, State, Trials, attempt_of, labels_digest
+
+
+def run_with(own: dict[str, str]) -> ActualJob:
+    return ActualJob("jobs/1", "a", "v1", "CustomJob", State.RUNNING, "RUNNING", labels=own)
+
+
+def test_the_names_never_change() -> None:
+    names = (job.SOURCE, job.KEY, job.ATTEMPT, job.CODE, job.COMMIT, job.REQUEST_ID, job.INSTANCE)
+    assert " ".join(names) == (
+        "reconciler-source reconciler-key reconciler-attempt reconciler-code "
+        "reconciler-commit reconciler-try reconciler-instance"
+    )
+
+
+def test_what_an_engine_leaves_out_is_empty() -> None:
+    run, line = run_with({}), LogEntry("2026-01-01T00:00:00Z", "INFO", "step 1")
+    assert (run.create_time, run.start_time, run.end_time, run.error, run.url) == ("", "", "", "", "")
+    assert (line.insert_id, line.replica, line.trial) == ("", "", "")
+    assert Trials(frozenset(), 5) == Trials(frozenset(), 5, goes_on=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "attempt"),
+    [
+        ("1", 1),
+        ("2", 2),
+        ("10", 10),
+        ("999999999", 999_999_999),
+        ("9999999999", 1),
+        ("0", 1),
+        ("", 1),
+        ("-2", 1),
+        ("two", 1),
+        ("٣", 1),
+        ("²", 1),
+    ],
+)
+def test_an_attempt_is_what_the_label_says_else_the_first(text: str, attempt: int) -> None:
+    assert attempt_of(run_with({ATTEMPT: text})) == attempt
+
+
+def test_without_the_label_it_is_the_first_attempt() -> None:
+    assert attempt_of(run_with({})) == 1
+
+
+def test_a_digest_of_labels_never_changes() -> None:
+    """A claim keeps it: another way to compute it would make every job look modified."""
+    digest = hashlib.sha256(b"a=1\nb=2\n").hexdigest()[:16]
+    assert labels_digest({"b": "2", "a": "1"}) == labels_digest({"a": "1", "b": "2"}) == digest
+
+
+def test_labels_of_googles_services_do_not_count_and_all_others_do() -> None:
+    own = {"a": "1", "b": "2"}
+    assert labels_digest({**own, "goog-pipeline": "x"}) == labels_digest(own)
+    for other in ({"a": "1"}, {"a": "2", "b": "2"}, {**own, "my-goog-": "x"}, {**own, "google": "x"}):
+        assert labels_digest(other) != labels_digest(own)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=4) | st.sampled_from(["a%s", "%", "goog-x", "100%%"]), st.text(max_size=4)
+    )
+)
+def test_a_digest_is_over_the_labels_a_line_each_by_name(labels: dict[str, str]) -> None:
+    own = sorted((name, value) for name, value in labels.items() if not name.startswith("goog-"))
+    text = "".join(f"{name}={value}\n" for name, value in own)
+    assert labels_digest(labels) == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("severity", "replica", "shown"),
+    [
+        ("ERROR", "workerpool0-0", ""),
+        ("ERROR", "service", "ERROR "),
+        ("ERROR", "", "ERROR "),
+        ("WARNING", "workerpool0-0", "WARNING "),
+        ("WARNING", "service", "WARNING "),
+        ("INFO", "workerpool0-0", ""),
+        ("INFO", "", ""),
+        ("DEFAULT", "service", ""),
+        ("DEFAULT", "workerpool0-0", ""),
+    ],
+)
+def test_a_severity_is_shown_unless_it_says_nothing(severity: str, replica: str, shown: str) -> None:
+    entry = LogEntry("2026-01-01T00:00:00Z", severity, "a line", replica=replica)
+    assert entry.shown_severity == shown

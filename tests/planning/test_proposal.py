@@ -1,0 +1,323 @@
+"""Changes of manifests, from the jobs of both sides alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from reconciler.base.diagnostics import Problem
+from reconciler.model.diff import Comparison, FieldChange
+from reconciler.model.manifest import ML_V1
+from reconciler.model.plan import Action, Change, DesiredJob, Edit, NotDone, Plan
+from reconciler.planning.proposal import only_of, propose
+from tests.support.planning import GOOGLE, LOCAL, wanted
+
+BASE = "0123456789abcdef0123456789abcdef01234567"
+
+
+def hours(job: DesiredJob) -> float:
+    """Another number for each content."""
+    return 1.0 + len(job.spec["args"][0])
+
+
+def proposed(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Plan:
+    comparison = Comparison(BASE, tuple(options.pop("problems", ())))
+    return propose(options.pop("target", LOCAL), comparison, before, after, hours, **options)
+
+
+def one(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Change:
+    (found,) = proposed(before, after, **options).changes
+    return found
+
+
+def test_a_plan_has_its_comparison() -> None:
+    comparison = Comparison(BASE, (Problem("x", 1, 1, "", "wrong"),), 3)
+    assert propose(GOOGLE, comparison, [], [], hours) == Plan(GOOGLE, (), (), None, comparison=comparison)
+
+
+JOB = wanted()
+NOT_ASKED = "submitted unless this content already ran"
+GOES_ON = "if the run of the earlier content is still live, it continues"
+
+
+def test_a_new_job_is_submitted() -> None:
+    found = one([], [JOB])
+    assert (found.edit, found.action, found.reason) == (Edit.NEW, Action.SUBMIT, "new")
+    assert (found.path, found.line, found.job_name) == (
+        "jobs/census.yaml",
+        3,
+        JOB.job_name,
+    )
+    assert (*found.hours, found.notes) == (0.0, 2.0, (NOT_ASKED,))
+
+
+def test_a_changed_job_is_submitted_with_its_fields() -> None:
+    found = one([JOB], [wanted(content="bb")])
+    assert (found.edit, found.action, found.reason) == (
+        Edit.CHANGED,
+        Action.SUBMIT,
+        "1 field changed",
+    )
+    assert found.fields == (FieldChange("/args/0", "a", "bb"),)
+    assert (found.fields[0].before, found.fields[0].after) == ("a", "bb")
+    assert found.notes == (f"{GOES_ON} alongside this one", NOT_ASKED)
+    assert (*found.hours, found.code_changed, found.is_new) == (2.0, 3.0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (wanted(code="x"), "the code changed"),
+        (replace(wanted(content="b"), packed={"args": ["new", "a"]}), "1 field changed"),
+        (wanted(rerun="again"), "rerun changed"),
+        (wanted(content="b", code="x"), "1 field changed and the code changed"),
+        (
+            wanted(content="b", code="x", rerun="again"),
+            "1 field changed, the code changed and rerun changed",
+        ),
+        (replace(JOB, identity="f" * 64), "only a default was added or removed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_reason_says_what_makes_it_another_job(after: DesiredJob, reason: str) -> None:
+    found = one([JOB], [after])
+    assert found.reason == reason
+    assert found.code_changed == ("the code" in reason)
+
+
+def test_plan_of_chosen_jobs_has_their_changes_alone() -> None:
+    jobs = [wanted("census-eu"), wanted("census_us"), wanted("iris")]
+    found = only_of(proposed([], jobs, whole=True), jobs[:2])
+    assert ([change.base_name for change in found.changes], found.whole) == (
+        ["census-eu", "census_us"],
+        False,
+    )
+
+
+def test_what_differs_in_the_jobs_name_alone_is_no_difference() -> None:
+    """Such as the output folder that an environment fills in."""
+    before, after = (
+        replace(job, packed={**job.spec, "folder": f"gs://b/{job.job_name}"})
+        for job in (JOB, wanted(content="b"))
+    )
+    assert [field.pointer for field in one([before], [after]).fields] == ["/args/0"]
+    for value in ("gs://elsewhere", 1, None):
+        other = replace(after, packed={**after.spec, "folder": value})
+        for sides in ([before], [other]), ([other], [before]):
+            assert [field.pointer for field in one(*sides).fields] == ["/args/0", "/folder"]
+
+
+def test_on_change_cancels_the_earlier_run() -> None:
+    found = one([JOB], [wanted(content="b", on_change="cancel")])
+    assert found.notes == (
+        "if the run of the earlier content is still live, it is cancelled once this one is submitted",
+        "onChange: keep → cancel",
+        NOT_ASKED,
+    )
+
+
+def test_nothing_is_cancelled_for_a_job_that_isnt_submitted() -> None:
+    found = one([JOB], [wanted(content="b", on_change="cancel", suspend=True)])
+    assert found.notes[0] == GOES_ON
+    assert (found.edit, found.action, found.stuck) == (
+        Edit.CHANGED,
+        Action.NONE,
+        NotDone.SUSPENDED,
+    )
+    assert found.fields
+
+
+def test_a_removed_job_is_kept_or_cancelled_as_it_said_itself() -> None:
+    kept = one([JOB], [wanted("other")][:0], whole=True, problems=[Problem("x", 1, 1, "", "wrong")])
+    assert (kept.edit, kept.action, kept.reason) == (Edit.REMOVED, Action.NONE, "removed")
+    assert kept.notes == ("if its run is still live, it continues, and is reported as orphaned",)
+    cancelled, new = proposed([wanted(on_delete="cancel")], [wanted("other")]).changes
+    assert (cancelled.action, cancelled.desired) == (Action.CANCEL, None)
+    assert cancelled.reason == "removed (onDelete: cancel)"
+    assert (cancelled.path, cancelled.line) == ("jobs/census.yaml", 0)
+    assert cancelled.notes == ("if its run is still live, it is cancelled",)
+    assert cancelled.hours == (2.0, 0.0)
+    assert new.edit is Edit.NEW
+
+
+def test_without_any_manifest_nothing_is_cancelled() -> None:
+    found = one([wanted(on_delete="cancel")], [])
+    assert found.action is Action.NONE
+    assert "nothing is cancelled while there is no manifest at all" in found.notes[0]
+
+
+def test_with_named_paths_nothing_is_cancelled() -> None:
+    for after in ([wanted("other")], []):
+        found = proposed([wanted(on_delete="cancel")], after, whole=False).changes[0]
+        assert (found.action, found.reason) == (Action.NONE, "removed")
+        assert "may have moved elsewhere" in found.notes[0]
+
+
+def test_a_job_that_isnt_valid_any_more_isnt_removed() -> None:
+    other = wanted("other", on_delete="cancel")
+    problems = [Problem("jobs/census.yaml", 1, 1, "", "wrong")]
+    assert proposed([JOB, other], [other], problems=problems).comparison == Comparison(BASE, tuple(problems))
+    assert [c.base_name for c in proposed([JOB, other], [other], problems=problems).changes] == ["other"]
+    moved = [Problem("jobs/elsewhere.yaml", 1, 1, "", "wrong")]
+    found = proposed([JOB, other], [other], problems=moved, invalid={"census"})
+    assert [change.base_name for change in found.changes] == ["other"]
+
+
+def test_suspending_and_going_on() -> None:
+    suspended = wanted(suspend=True)
+    found = one([JOB], [suspended])
+    assert (found.edit, found.action, found.reason) == (
+        Edit.CHANGED,
+        Action.NONE,
+        "suspended",
+    )
+    assert found.notes == ("suspended from now on; a live run continues",)
+    assert found.hours == (2.0, 0.0)
+    found = one([suspended], [JOB])
+    assert (found.edit, found.action, found.reason) == (
+        Edit.CHANGED,
+        Action.SUBMIT,
+        "no longer suspended",
+    )
+    assert found.hours == (0.0, 2.0)
+    found = one([suspended], [suspended])
+    assert (found.edit, found.reason, found.notes) == (Edit.UNCHANGED, "suspended", ())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "note"),
+    [
+        ({}, {"attempts": 3}, "attempts: 1 → 3; if the last attempt failed, the job is retried"),
+        ({"attempts": 3}, {}, "attempts: 3 → 1"),
+        ({}, {"on_change": "cancel"}, "onChange: keep → cancel"),
+        ({"on_delete": "cancel"}, {}, "onDelete: cancel → keep"),
+    ],
+)
+def test_how_a_job_is_treated_is_noted(before: dict[str, Any], after: dict[str, Any], note: str) -> None:
+    found = one([wanted(**before)], [wanted(**after)])
+    assert found.notes == (note,)
+    assert (found.edit, found.action, found.reason) == (
+        Edit.CHANGED,
+        Action.NONE,
+        "the same content",
+    )
+
+
+def test_attempts_of_other_content_begin_anew() -> None:
+    assert one([JOB], [wanted(content="b", attempts=3)]).notes[1:] == ("attempts: 1 → 3", NOT_ASKED)
+
+
+def changed(job: DesiredJob, **fields: Any) -> DesiredJob:
+    return replace(job, manifest=replace(job.manifest, **fields))
+
+
+def test_labels_places_kinds_and_spellings_are_noted() -> None:
+    found = one([JOB], [changed(JOB, labels={"team": "b"})])
+    assert (found.edit, found.notes) == (
+        Edit.CHANGED,
+        ("the labels changed; an existing run keeps its own",),
+    )
+    found = one([JOB], [changed(wanted(content="b"), labels={"team": "b"})])
+    assert found.notes[1:] == ("the labels changed", NOT_ASKED)
+    found = one([JOB], [changed(JOB, path="jobs/moved.yaml")])
+    assert (found.edit, found.notes) == (Edit.UNCHANGED, ("moved from jobs/census.yaml",))
+    found = one([wanted("a-b")], [changed(wanted("a-b"), name="a_b")])
+    assert (found.edit, found.notes) == (Edit.UNCHANGED, ('it was written "a-b"',))
+    found = one([JOB], [changed(wanted(content="b"), kind="Job")])
+    assert found.notes[1:] == ("kind: CustomJob → Job", NOT_ASKED)
+
+
+def test_what_is_known_to_be_impossible_is_blocked() -> None:
+    gone = changed(wanted(content="b"), api_version=ML_V1)
+    assert one([], [gone], target=GOOGLE).action is Action.BLOCKED
+    assert one([], [gone], target=LOCAL).action is Action.SUBMIT
+    found = one([JOB], [gone], target=GOOGLE)
+    assert (found.action, found.notes) == (Action.BLOCKED, (GOES_ON,))
+    assert "shut down AI Platform Training" in found.reason
+    resumed = one([changed(wanted(suspend=True), api_version=ML_V1)], [changed(JOB, api_version=ML_V1)])
+    assert resumed.action is Action.SUBMIT
+    before, after = (changed(job, api_version=ML_V1) for job in (wanted(suspend=True), JOB))
+    found = one([before], [after], target=GOOGLE)
+    assert found.action is Action.BLOCKED
+    assert "shut down AI Platform Training" in found.reason
+    assert one([after], [after], target=GOOGLE).action is Action.NONE
+
+
+jobs = st.builds(
+    wanted,
+    st.sampled_from(["a", "b-c", "d_e", "f"]),
+    st.sampled_from(["1", "22"]),
+    code=st.sampled_from(["", "x"]),
+    suspend=st.booleans(),
+    attempts=st.sampled_from([1, 3]),
+    rerun=st.sampled_from(["", "r"]),
+    on_change=st.sampled_from(["keep", "cancel"]),
+    on_delete=st.sampled_from(["keep", "cancel"]),
+)
+sides = st.lists(jobs, unique_by=lambda job: job.manifest.base_name)
+targets = st.sampled_from([LOCAL, GOOGLE])
+SWAPPED = {
+    Edit.NEW: Edit.REMOVED,
+    Edit.REMOVED: Edit.NEW,
+    Edit.CHANGED: Edit.CHANGED,
+    Edit.UNCHANGED: Edit.UNCHANGED,
+}
+
+
+@given(sides, targets)
+def test_the_same_on_both_sides_is_unchanged(side: list[DesiredJob], target: Any) -> None:
+    found = proposed(side, side, target=target)
+    assert {change.edit for change in found.changes} <= {Edit.UNCHANGED}
+    for change in found.changes:
+        assert (change.action, change.notes, change.code_changed) == (Action.NONE, (), False)
+        assert change.hours[0] == change.hours[1]
+
+
+@pytest.mark.slow
+@given(sides, sides, targets)
+def test_each_name_of_either_side_appears_once_in_order(
+    before: list[DesiredJob], after: list[DesiredJob], target: Any
+) -> None:
+    names = [c.base_name.replace("-", "_") for c in proposed(before, after, target=target).changes]
+    assert names == sorted({job.manifest.base_name for job in [*before, *after]})
+    assert max(Counter(names).values(), default=1) == 1
+
+
+@given(sides, sides)
+def test_the_other_way_round_new_is_removed(before: list[DesiredJob], after: list[DesiredJob]) -> None:
+    there, back = proposed(before, after).changes, proposed(after, before).changes
+    assert [SWAPPED[change.edit] for change in there] == [change.edit for change in back]
+    assert [c.hours for c in there] == [c.hours[::-1] for c in back]
+    assert [c.code_changed for c in there] == [c.code_changed for c in back]
+
+
+@given(sides, sides, targets, st.booleans())
+def test_only_what_is_removed_is_cancelled_and_only_what_is_wanted_is_submitted(
+    before: list[DesiredJob], after: list[DesiredJob], target: Any, whole: bool
+) -> None:
+    for change in proposed(before, after, target=target, whole=whole).changes:
+        assert change.actual is None
+        if change.action is Action.SUBMIT:
+            assert change.desired in after
+            assert not change.desired.manifest.reconcile.suspend
+        if change.action is Action.CANCEL:
+            assert whole
+            assert after
+            assert change.edit is Edit.REMOVED
+        if change.edit is Edit.UNCHANGED:
+            assert change.action is Action.NONE
+        if change.hours[1]:
+            assert change.desired in after
+
+
+@given(sides, sides)
+def test_the_order_of_the_jobs_doesnt_count(before: list[DesiredJob], after: list[DesiredJob]) -> None:
+    assert proposed(before, after) == proposed(before[::-1], after[::-1])
+
+
+# Settings.

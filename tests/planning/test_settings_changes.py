@@ -1,0 +1,109 @@
+"""Differences of settings: each is reported, and what decides most comes first."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.planning.settings_changes import changed_settings, decides
+
+
+def settings(**of_environment: Any) -> dict[str, Any]:
+    return {"source": "acme", "environments": {"prod": {"engine": "google", **of_environment}}}
+
+
+def test_settings_are_compared_field_by_field() -> None:
+    before = settings(project="a", limits={"submissions": 20, "cancels": 5}, defaults={"timeout": "1s"})
+    after = settings(project="b", limits={"submissions": None, "cancels": 5}, defaults={"network": "n"})
+    told = changed_settings(before, after, "prod")
+    assert [(c.pointer, c.before, c.after) for c in told] == [
+        ("/environments/prod/project", "a", "b"),
+        ("/environments/prod/limits/submissions", 20, "no limit"),
+        ("/environments/prod/defaults/network", None, "n"),
+        ("/environments/prod/defaults/timeout", "1s", None),
+    ]
+
+
+def test_a_setting_that_is_there_as_null_is_another_than_none() -> None:
+    (told,) = changed_settings(settings(), settings(limits={"cancels": None}), "prod")
+    assert (told.pointer, told.before, told.after) == ("/environments/prod/limits/cancels", None, "no limit")
+    (told,) = changed_settings({"limits": {"cancels": None}}, {}, "prod")
+    assert (told.pointer, told.before, told.after) == ("/limits/cancels", "no limit", None)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"a": 1}, {"a": True}), ({"a": 0}, {"a": False}), ({}, {"a": {}}), ({"a": [1]}, {"a": [1, 2]})],
+)
+def test_every_difference_of_settings_is_told(before: dict[str, Any], after: dict[str, Any]) -> None:
+    for old, new in ((before, after), (after, before)):
+        assert [c.pointer for c in changed_settings(old, new, "prod")] == ["/a"]
+
+
+def test_what_decides_most_is_told_first() -> None:
+    before = {"images": {"a/b": {"python": "3.11"}}}
+    after = {
+        "images": {"a/b": {"python": "3.12"}},
+        "environments": {
+            "other": {"engine": "google", "submitter": "x"},
+            "prod": {
+                "endpoints": {"ml": "https://x.test"},
+                "claimsBucket": "b",
+                "project": "p",
+                "location": "l",
+                "instance": "blue",
+                "stagingBucket": "s",
+                "defaults": {"serviceAccount": "a@b"},
+            },
+        },
+        "github": {"apiUrl": "https://x.test"},
+        "limits": {"acceleratorHours": 5},
+        "source": "acme",
+    }
+    assert [(c.pointer, decides(c.pointer)) for c in changed_settings(before, after, "prod")] == [
+        ("/source", "which runs belong to this repository"),
+        ("/environments/prod/project", "where jobs run"),
+        ("/environments/prod/location", "where jobs run"),
+        ("/environments/prod/instance", "which runs and claims belong to the environment"),
+        ("/environments/prod/claimsBucket", "where claims are kept"),
+        ("/environments/prod/stagingBucket", "where code is uploaded"),
+        ("/limits/acceleratorHours", "the limits of each apply"),
+        ("/github/apiUrl", "where results are posted"),
+        ("/environments/prod/endpoints/ml", "which services replace Google's"),
+        ("/environments/prod/defaults/serviceAccount", "the settings of jobs"),
+        ("/environments/other/engine", "where jobs run"),
+        ("/environments/other/submitter", "which account submits jobs"),
+        ("/images/a~1b/python", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "pointer", ["", "/environments", "/environments/source", "/images/source", "/x", "/x/source"]
+)
+def test_what_decides_nothing(pointer: str) -> None:
+    assert decides(pointer) == ""
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(0, 2) | st.sampled_from(["", "a"]) | st.just([1]),
+    lambda inner: st.dictionaries(st.sampled_from(["source", "environments", "a/b", "~", "limits"]), inner),
+    max_leaves=6,
+)
+
+documents = st.dictionaries(st.sampled_from(["source", "environments", "limits", "x"]), values)
+
+
+@given(documents)
+def test_the_same_settings_differ_in_nothing(document: dict[str, Any]) -> None:
+    assert changed_settings(document, document, "a/b") == ()
+
+
+@given(documents, documents)
+def test_the_other_way_round_settings_swap(before: dict[str, Any], after: dict[str, Any]) -> None:
+    there, back = changed_settings(before, after, "prod"), changed_settings(after, before, "prod")
+    assert [(c.pointer, c.before, c.after) for c in there] == [(c.pointer, c.after, c.before) for c in back]
+    assert bool(there) == (json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True))

@@ -1,0 +1,395 @@
+"""How jobs stand: one line for each run, and for each attempt whose run isn't there."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from reconciler.base.errors import ServiceError
+from reconciler.model.cause import Cause, CauseClass
+from reconciler.model.claim import ClaimState
+from reconciler.model.job import COMMIT, KEY, State
+from reconciler.model.manifest import Reconcile
+from reconciler.model.naming import job_name
+from reconciler.model.plan import Action, Change, DesiredJob
+from reconciler.planning.outcome import JobStatus, Outcome, Status, SubmitProgress, failed
+from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
+from tests.support.planning import PARENT, bound_to, claim_on, run_of, state_of, wanted
+
+JOB = wanted()
+
+
+def statuses(desired: list[DesiredJob], runs: list, claims: list) -> list[JobStatus]:  # type: ignore[type-arg]
+    return job_statuses(state_of(desired, runs, claims))
+
+
+def test_a_wanted_job_of_which_nothing_is_known_is_told() -> None:
+    row = JobStatus(JOB.job_name, "census", "CustomJob", None, "none", current=True, manifest=JOB.manifest)
+    assert statuses([JOB], [], []) == [row]
+
+
+def test_a_run_is_told_as_the_service_has_it() -> None:
+    run = run_of(
+        JOB,
+        State.FAILED,
+        attempt=2,
+        start_time="2026-01-01T00:01:00Z",
+        end_time="2026-01-01T00:02:00Z",
+        error="out of memory",
+        url="https://x",
+    )
+    run = replace(run, labels={**run.labels, COMMIT: "c" * 40})
+    assert statuses([JOB], [run], [bound_to(JOB, run, attempt=2, error="old")]) == [
+        JobStatus(
+            job_name=f"{JOB.job_name}_2",
+            base_name="census",
+            kind="CustomJob",
+            state=State.FAILED,
+            claim="bound",
+            service_state="JOB_STATE_FAILED",
+            create_time="2026-01-01T00:00:00Z",
+            start_time="2026-01-01T00:01:00Z",
+            end_time="2026-01-01T00:02:00Z",
+            error="out of memory",
+            resource=f"{PARENT}/1",
+            url="https://x",
+            commit="c" * 40,
+            attempt=2,
+            cause=Cause(
+                CauseClass.RESOURCES, "out of memory", "out of memory", "give it a larger machineType"
+            ),
+            current=True,
+            run_labels=run.labels,
+            manifest=JOB.manifest,
+        )
+    ]
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("state", list(ClaimState))
+def test_the_claim_is_told_whether_its_run_is_there_or_not(state: ClaimState, there: bool) -> None:
+    claim = claim_on(JOB, state, attempt=2, error="no quota", commit="c" * 40)
+    (row,) = statuses([JOB], [run_of(JOB, State.RUNNING, 2)] if there else [], [claim])
+    assert (row.claim, row.state) == (state.value, State.RUNNING if there else None)
+    assert (row.job_name, row.base_name, row.kind, row.attempt) == (
+        f"{JOB.job_name}_2",
+        "census",
+        "CustomJob",
+        2,
+    )
+    said = "no quota"
+    if state is ClaimState.BOUND:
+        # There it is the reason of a cancel, which says nothing about a run that wasn't cancelled.
+        said = ""
+    if state is ClaimState.HELD and not there:
+        said += f"; run `reconciler resolve {JOB.job_name}_2 --resubmit` or `--give-up`"
+    if state is ClaimState.PENDING and not there:
+        said = "the next apply looks for its job, and submits it again once no earlier request can create one"
+    assert row.error == said
+    assert row.commit == ("" if there else "c" * 40)
+    assert row.resource == (f"{PARENT}/1" if there else "")
+
+
+def test_what_was_given_up_is_told_as_that() -> None:
+    (row,) = statuses([], [], [claim_on(JOB, ClaimState.HELD, given_up=True, error="odd")])
+    assert row.error == "given up; run it again with `reconciler rerun census`"
+
+
+@pytest.mark.parametrize("ended", [None, State.SUCCEEDED, State.FAILED, State.CANCELLED])
+def test_a_job_that_the_service_forgot_is_told_as_its_claim_remembers_it(ended: State | None) -> None:
+    (row,) = statuses([], [], [claim_on(JOB, ended=ended, resource=f"{PARENT}/1")])
+    assert (row.state, row.claim, row.resource, row.create_time) == (ended, "bound", f"{PARENT}/1", "")
+
+
+def test_a_run_without_a_claim_has_none() -> None:
+    (row,) = statuses([JOB], [run_of(JOB, State.RUNNING)], [])
+    assert row.claim == "none"
+
+
+def test_a_run_that_the_claim_knows_nothing_of_has_none() -> None:
+    run, stranger = run_of(JOB, State.RUNNING, number=2), run_of(JOB, State.FAILED, number=1, mark="unknown")
+    rows = statuses([JOB], [run, stranger], [bound_to(JOB, run)])
+    assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "none"), (f"{PARENT}/2", "bound")]
+    rows = statuses([JOB], [stranger], [claim_on(JOB, ClaimState.PENDING)])
+    assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "none"), ("", "pending")]
+
+
+def test_every_run_of_an_attempt_is_told() -> None:
+    runs = [run_of(JOB, State.RUNNING, number=number) for number in (1, 2)]
+    rows = statuses([JOB], runs, [bound_to(JOB, runs[0])])
+    assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "bound"), (f"{PARENT}/2", "bound")]
+
+
+def test_rows_are_by_base_name_then_what_is_gone_then_age_then_what_has_no_run_yet() -> None:
+    older = [wanted(content=content) for content in "xyz"]
+    runs = [run_of(older[0], State.SUCCEEDED, number=2), run_of(older[1], State.SUCCEEDED, number=1)]
+    claims = [
+        bound_to(older[0], runs[0]),
+        bound_to(older[1], runs[1]),
+        claim_on(older[2], ended=State.SUCCEEDED),
+        claim_on(JOB, ClaimState.PENDING),
+    ]
+    rows = statuses([JOB, wanted("a")], runs, claims)
+    assert [row.job_name for row in rows] == [
+        wanted("a").job_name,
+        older[2].job_name,
+        older[1].job_name,
+        older[0].job_name,
+        JOB.job_name,
+    ]
+
+
+def test_names_are_as_the_manifest_writes_them_else_as_the_claim_does_else_as_the_run_begins() -> None:
+    dashed, underscored = wanted("a-b"), wanted("a_b", "older")
+    run = run_of(underscored, State.RUNNING)
+    assert [row.base_name for row in statuses([dashed], [run], [bound_to(underscored, run)])] == [
+        "a-b",
+        "a-b",
+    ]
+    assert [row.base_name for row in statuses([], [run], [bound_to(underscored, run)])] == ["a_b"]
+    assert [row.base_name for row in statuses([], [run_of(dashed, State.RUNNING)], [])] == ["a_b"]
+
+
+@pytest.mark.fault(19)
+def test_a_job_under_an_older_name_is_no_second_job() -> None:
+    old = "1" * 64
+    run = run_of(JOB, State.RUNNING, identity=old)
+    rows = statuses([replace(JOB, earlier=(old,))], [run], [bound_to(JOB, run, identity=old)])
+    assert [row.job_name for row in rows] == [job_name("census", old)]
+    assert KEY in run.labels
+
+
+@pytest.mark.fault(16)
+def test_trials_are_not_told_as_runs() -> None:
+    job = replace(JOB, manifest=replace(JOB.manifest, kind="HyperparameterTuningJob"))
+    trial = run_of(job, State.RUNNING, kind="CustomJob")
+    assert [row.claim for row in statuses([job], [trial], [])] == ["none"]
+
+
+def shown(desired: list[DesiredJob], runs: list, claims: list, *, whole: bool = True) -> list[str]:  # type: ignore[type-arg]
+    return [
+        row.resource or row.job_name for row in statuses(desired, runs, claims) if is_shown(row, whole=whole)
+    ]
+
+
+def test_by_default_only_the_newest_run_of_a_job_is_shown() -> None:
+    runs = [run_of(JOB, State.FAILED, attempt, number=attempt) for attempt in (1, 2)]
+    claims = [bound_to(JOB, run, attempt=number) for number, run in enumerate(runs, 1)]
+    assert shown([JOB], runs, claims) == [f"{PARENT}/2"]
+
+
+def test_changed_content_is_shown_as_not_submitted_beside_a_live_run_only() -> None:
+    older = wanted(content="older")
+    ended, live = run_of(older, State.SUCCEEDED), run_of(older, State.RUNNING)
+    assert shown([JOB], [ended], [bound_to(older, ended)]) == [JOB.job_name]
+    assert shown([JOB], [live], [bound_to(older, live)]) == [live.resource, JOB.job_name]
+
+
+@pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.HELD])
+def test_an_open_submission_of_older_content_is_shown(state: ClaimState) -> None:
+    older = wanted(content="older")
+    assert older.job_name in shown([JOB], [], [claim_on(older, state)])
+    assert older.job_name not in shown([JOB], [], [claim_on(older, ClaimState.HELD, given_up=True)])
+
+
+def test_an_ended_run_without_a_manifest_is_shown_only_if_manifests_could_not_be_read() -> None:
+    runs = [run_of(JOB, State.SUCCEEDED, attempt, number=attempt) for attempt in (1, 2)]
+    assert shown([], runs, []) == []
+    assert shown([], runs, [], whole=False) == [f"{PARENT}/2"]
+    live = run_of(JOB, State.RUNNING)
+    assert shown([], [live], [bound_to(JOB, live)]) == [live.resource]
+
+
+def test_rows_are_sorted_by_the_attention_that_they_need_then_the_newest_first() -> None:
+    jobs = [wanted(name) for name in "abcdef"]
+    states = [State.SUCCEEDED, State.RUNNING, State.FAILED, State.FAILED]
+    runs = [
+        run_of(job, state, number=number, create_time=f"2026-01-0{number}T00:00:00Z")
+        for number, (job, state) in enumerate(zip(jobs, states, strict=False), 1)
+    ]
+    suspended = replace(jobs[5], manifest=replace(jobs[5].manifest, reconcile=Reconcile(suspend=True)))
+    rows = statuses([*jobs[:5], suspended], runs, [claim_on(jobs[4], ClaimState.HELD)])
+    assert [row.base_name for row in by_attention(rows)] == ["d", "c", "e", "b", "a", "f"]
+    assert [row.base_name for row in newest_first(rows)] == ["d", "c", "b", "a", "e", "f"]
+
+
+def test_rows_of_one_time_are_sorted_by_name_then_by_job_then_by_resource() -> None:
+    names = [("a", "a_1", "9"), ("b", "a_0", "9"), ("b", "b_0", "1"), ("b", "b_0", "2")]
+    rows = [
+        JobStatus(job, base, "CustomJob", None, "none", resource=resource) for base, job, resource in names
+    ]
+    assert newest_first(reversed(rows)) == by_attention(reversed(rows)) == rows
+
+
+def test_an_attempt_without_a_run_is_the_newest_one_of_its_manifest() -> None:
+    first = bound_to(JOB, run_of(JOB, State.FAILED))
+    second = claim_on(JOB, ClaimState.PENDING, attempt=2)
+    older, newest = statuses([JOB], [run_of(JOB, State.FAILED)], [first, second])
+    assert (older.current, newest.current, newest.manifest) == (False, True, JOB.manifest)
+
+
+def test_a_remedy_names_the_job_as_its_manifest_does() -> None:
+    job = wanted("a-b")
+    (row,) = statuses([job], [run_of(job, State.FAILED, error="exit code 1")], [])
+    assert row.cause
+    assert "`reconciler logs a-b`" in row.cause.remedy
+
+
+@pytest.mark.parametrize(
+    ("claim", "state", "condition"),
+    [
+        ("none", None, "not submitted"),
+        ("pending", None, "outcome unknown"),
+        ("bound", None, "deleted outside"),
+        ("rejected", None, "refused"),
+        ("held", None, "held"),
+        *(("bound", state, state.lower()) for state in State),
+    ],
+)
+def test_the_condition_is_the_state_or_the_reason_for_a_missing_run(
+    claim: str, state: State | None, condition: str
+) -> None:
+    row = JobStatus("a_1", "a", "CustomJob", state, claim)
+    assert row.condition == condition
+    given_up = replace(row, given_up=True)
+    assert given_up.condition == (condition if state else "given up")
+    is_live = state is not None and not state.ended
+    assert row.is_open is (is_live or (state is None and claim in ("pending", "held")))
+    assert given_up.is_open is is_live
+
+
+def test_only_the_present_content_of_a_suspended_job_counts_as_suspended() -> None:
+    suspended = replace(JOB.manifest, reconcile=Reconcile(suspend=True))
+    row = JobStatus("a_1", "a", "CustomJob", State.FAILED, "bound", current=True, manifest=suspended)
+    assert row.condition == "suspended"
+    assert replace(row, state=None).condition == "suspended"
+    assert replace(row, current=False).condition == "failed"
+    assert replace(row, manifest=JOB.manifest).condition == "failed"
+    assert replace(row, manifest=None).condition == "failed"
+    assert (replace(row, manifest=None).labels, row.labels) == ({}, suspended.labels)
+
+
+@pytest.mark.parametrize(
+    ("state", "condition"),
+    [
+        (State.FAILED, "suspended"),
+        (State.CANCELLED, "suspended"),
+        (State.SUCCEEDED, "succeeded"),
+        (State.RUNNING, "running"),
+    ],
+)
+def test_a_suspended_job_needs_no_attention_once_it_ended(state: State, condition: str) -> None:
+    job = replace(JOB, manifest=replace(JOB.manifest, reconcile=Reconcile(suspend=True)))
+    (row,) = statuses([job], [run_of(job, state)], [])
+    assert row.condition == condition
+
+
+def test_labels_are_those_of_the_run_and_of_the_manifest_which_wins() -> None:
+    job = replace(JOB, manifest=replace(JOB.manifest, labels={"team": "risk"}))
+    run = run_of(job, State.RUNNING)
+    run = replace(run, labels={**run.labels, "team": "fraud", "stage": "dev"})
+    (row,) = statuses([job], [run], [])
+    assert (row.labels["team"], row.labels["stage"]) == ("risk", "dev")
+
+
+def test_failed_change_has_the_error_without_its_full_stop_before_the_hint() -> None:
+    change = Change(Action.SUBMIT, "new", "census", JOB.job_name, "CustomJob")
+    outcome = failed(change, ServiceError("The bucket is missing.", hint="make it"))
+    assert outcome == Outcome(change, Status.FAILED, error="The bucket is missing (make it)")
+    assert failed(change, ServiceError("The bucket is missing.")).error == "The bucket is missing."
+
+
+def test_progress_begins_with_no_submission_done() -> None:
+    begun = SubmitProgress(2)
+    assert (begun.done, begun.failed, begun.open, begun.details) == (0, 0, 0, "")
+
+
+# --- the words of rows, and their order -------------------------------------------------------------------
+
+
+def test_the_words_for_what_came_of_a_change_never_change() -> None:
+    assert [str(status) for status in Status] == ["applied", "failed", "skipped"]
+
+
+def test_what_is_not_said_is_nothing() -> None:
+    outcome = Outcome(Change(Action.NONE, "", "a", "a_1", "CustomJob"), Status.APPLIED)
+    assert (outcome.state, outcome.error, outcome.resource) == (None, None, "")
+    row = JobStatus("a_1", "a", "CustomJob", None, "none")
+    told = (
+        row.service_state,
+        row.create_time,
+        row.start_time,
+        row.end_time,
+        row.error,
+        row.resource,
+        row.url,
+    )
+    assert told == ("",) * 7
+    assert (row.commit, row.attempt) == ("", 1)
+    assert (row.cause, row.given_up, row.current, row.manifest, row.result) == (None, False, False, None, "")
+    assert outcome.cause is None
+
+
+def test_a_run_without_an_error_tells_none() -> None:
+    (row,) = job_statuses(state_of([JOB], [run_of(JOB, State.RUNNING)]))
+    assert row.error == ""
+
+
+def test_a_claim_tells_the_error_of_its_run_where_the_service_does_not() -> None:
+    run = run_of(JOB, State.RUNNING)
+    claim = claim_on(JOB, ClaimState.HELD, error="once refused")
+    (row,) = job_statuses(state_of([JOB], [run], [claim]))
+    assert row.error == "once refused"
+
+
+def test_the_reason_of_a_cancel_shows_only_once_the_run_is_cancelled() -> None:
+    run = run_of(JOB, State.RUNNING)
+    claim = bound_to(JOB, run, error="cancelled by `reconciler cancel`")
+    (live,) = job_statuses(state_of([JOB], [run], [claim]))
+    (gone,) = job_statuses(state_of([JOB], [], [replace(claim, ended=State.CANCELLED)]))
+    assert (live.error, gone.error) == ("", "cancelled by `reconciler cancel`")
+
+
+def test_an_unwanted_attempt_without_a_run_has_the_name_that_its_claim_gives_it() -> None:
+    claim = claim_on(wanted("a-b"), ClaimState.PENDING)
+    (row,) = job_statuses(state_of([], [], [claim]))
+    assert row.base_name == "a-b"
+
+
+def test_a_job_is_at_its_newest_attempt_and_a_second_run_of_that_is_not_the_job() -> None:
+    for older in ("0" * 64, "f" * 64):
+        job = replace(JOB, earlier=(older,))
+        first = run_of(JOB, State.FAILED)
+        second, beside = (run_of(JOB, State.RUNNING, 2, number=number, identity=older) for number in (2, 3))
+        claims = [bound_to(JOB, first), bound_to(JOB, second, attempt=2, identity=older)]
+        rows = job_statuses(state_of([job], [first, second, beside], claims))
+        assert [row.resource for row in rows if row.current] == [second.resource]
+
+
+def test_a_stranger_beside_a_job_that_is_gone_comes_after_it() -> None:
+    claim = claim_on(JOB, resource="jobs/9", ended=State.SUCCEEDED)
+    stranger = run_of(JOB, State.RUNNING, mark="unknown")
+    rows = job_statuses(state_of([JOB], [stranger], [claim]))
+    assert [(row.claim, row.resource) for row in rows] == [("bound", "jobs/9"), ("none", stranger.resource)]
+
+
+def test_runs_of_one_moment_are_by_name_then_by_resource() -> None:
+    moment = "2026-01-01T00:00:00Z"
+    first, second = wanted("a", "1"), wanted("a", "2")
+    second, first = sorted((first, second), key=lambda job: job.job_name, reverse=True)
+    runs = [
+        replace(run_of(second, State.RUNNING, number=1), create_time=moment),
+        replace(run_of(first, State.RUNNING, number=3), create_time=moment),
+        replace(run_of(first, State.RUNNING, number=2, mark="other"), create_time=moment),
+        replace(run_of(second, State.RUNNING, 2, number=4), create_time="2025-01-01T00:00:00Z"),
+    ]
+    rows = job_statuses(state_of([], runs))
+    assert [row.resource.rpartition("/")[2] for row in rows] == ["4", "2", "3", "1"]
+
+
+def test_a_stranger_of_the_same_moment_has_its_place_by_its_resource() -> None:
+    own = run_of(JOB, State.RUNNING, number=2)
+    stranger = run_of(JOB, State.RUNNING, number=1, mark="unknown", create_time=own.create_time)
+    claim = bound_to(JOB, own)
+    rows = job_statuses(state_of([JOB], [own, stranger], [claim]))
+    assert [row.resource for row in rows] == [stranger.resource, own.resource]

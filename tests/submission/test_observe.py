@@ -1,0 +1,339 @@
+"""Observation of claims and runs, and when it is not to be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.model.claim import ClaimId, ClaimState
+from reconciler.model.job import ATTEMPT, INSTANCE, KEY, SOURCE, ActualJob, State
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.ports import ClaimRead, Versioned
+from reconciler.submission.observe import check_search, doubtful_runs, observe, with_reasons
+from tests.support.memory_ports import BOUNDS, Outside, Time, labels
+from tests.support.planning import bound_to, run_of, wanted
+from tests.support.submission import KEY_1, ORDER, body, settle
+
+
+@pytest.fixture
+def outside() -> Outside:
+    outside = Outside()
+    settle(outside)
+    return outside
+
+
+def test_claims_and_runs_are_seen(outside: Outside) -> None:
+    seen = observe(outside.ports)
+    assert seen.claims == {ClaimId(KEY_1, 1): outside.claim}
+    assert [run.resource for run in seen.runs] == [outside.claim.resource]
+
+
+@pytest.mark.fault(15)
+def test_a_job_that_is_made_between_the_listings_is_no_missing_one(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims are listed first: what a claim names was there before, and the listing of runs must show it."""
+    (made,), claim = outside.jobs.jobs, outside.claim
+    outside.time.now += BOUNDS.visible * 2
+    held = dict(outside.claims.held)
+    outside.jobs.jobs.clear()
+    outside.claims.held.clear()
+
+    def then_made(listed: Callable[[], Any]) -> Any:
+        found = listed()
+        outside.jobs.jobs[:] = [made]
+        outside.claims.held |= held
+        return found
+
+    monkeypatch.setattr(outside.claims, "listed", partial(then_made, outside.claims.listed))
+    monkeypatch.setattr(outside.jobs, "runs", partial(then_made, outside.jobs.runs))
+    seen = observe(outside.ports)
+    assert (seen.claims, [run.resource for run in seen.runs]) == ({}, [claim.resource])
+
+
+@pytest.mark.fault(11)
+def test_a_store_that_is_not_ours_is_no_store(outside: Outside) -> None:
+    outside.claims.genesis = False
+    with pytest.raises(ServiceError, match="no genesis"):
+        observe(outside.ports)
+
+
+@pytest.mark.fault(12)
+def test_a_young_job_that_the_listing_lacks_is_seen_by_its_name(outside: Outside) -> None:
+    outside.jobs.hidden.add(outside.claim.resource)
+    outside.time.now += BOUNDS.visible
+    (run,) = observe(outside.ports).runs
+    assert run.resource == outside.claim.resource
+
+
+@pytest.mark.fault(15)
+def test_a_listing_that_leaves_out_an_old_job_stops_everything(outside: Outside) -> None:
+    outside.jobs.hidden.add(outside.claim.resource)
+    outside.time.now += BOUNDS.visible + timedelta(seconds=1)
+    with pytest.raises(ServiceError) as error:
+        observe(outside.ports)
+    assert error.value.message == (
+        f"the service's listing leaves out {outside.claim.resource}, which exists: nothing can be planned"
+    )
+    assert "filter" in error.value.hint
+
+
+@pytest.mark.fault(15)
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-01-01T00:00:00", "99999-01-01T00:00:00Z"])
+def test_a_job_that_does_not_say_that_it_is_young_is_no_excuse_for_a_listing(
+    outside: Outside, text: str
+) -> None:
+    (job,) = outside.jobs.jobs
+    outside.jobs.jobs = [replace(job, create_time=text)]
+    outside.jobs.hidden.add(job.resource)
+    with pytest.raises(ServiceError, match="leaves out"):
+        observe(outside.ports)
+
+
+def test_a_job_that_lost_its_label_is_seen_all_the_same(outside: Outside) -> None:
+    """Somebody changed it: no sign that listings can't be trusted."""
+    (job,) = outside.jobs.jobs
+    outside.jobs.jobs = [replace(job, labels={**job.labels, SOURCE: "other"})]
+    outside.jobs.hidden.add(job.resource)
+    outside.time.now += BOUNDS.visible * 2
+    assert [run.resource for run in observe(outside.ports).runs] == [job.resource]
+
+
+@pytest.mark.fault(23)
+def test_a_job_that_is_gone_is_not_seen(outside: Outside) -> None:
+    outside.jobs.jobs.clear()
+    assert observe(outside.ports).runs == ()
+
+
+@pytest.mark.parametrize("known", [{"ended": State.FAILED}, {"gone": True}])
+def test_what_is_known_to_be_over_is_not_asked_for(outside: Outside, known: dict[str, object]) -> None:
+    """As long as the listing shows any job."""
+    other = outside.jobs.add({"displayName": "other", "labels": labels("other"), "jobSpec": {}})
+    claim = replace(outside.claim, **known)  # type: ignore[arg-type]
+    outside.claims.write(claim, outside.claims.held[claim.id].generation)
+    outside.jobs.hidden.add(claim.resource)
+    outside.time.now += BOUNDS.visible * 2
+    assert [run.resource for run in observe(outside.ports).runs] == [other.resource]
+
+
+@pytest.mark.fault(15)
+def test_empty_listing_stops_everything_while_ended_job_is_there(outside: Outside) -> None:
+    claim = replace(outside.claim, ended=State.FAILED)
+    outside.claims.write(claim, outside.claims.held[claim.id].generation)
+    outside.jobs.hidden.add(claim.resource)
+    outside.time.now += BOUNDS.visible * 2
+    with pytest.raises(ServiceError, match="leaves out"):
+        observe(outside.ports)
+    outside.jobs.jobs.clear()
+    assert observe(outside.ports).runs == ()
+
+
+def test_another_submission_is_not_asked_for(outside: Outside) -> None:
+    from reconciler.model.ports import Unknown
+    from reconciler.submission.protocol import Order
+
+    outside.jobs.answers = [Unknown("?")]
+    settle(outside, Order(replace(ORDER.claim, id=ClaimId("z" * 52)), body))
+    assert len(observe(outside.ports).runs) == 1
+
+
+def empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) -> tuple[Outside, list[str]]:
+    """A service that lists no job, and the names of the jobs that are then read."""
+    outside = Outside()
+    for number in range(1, claims + 1):
+        job = outside.jobs.add({"displayName": "a", "labels": labels(f"k{number}")}, version)
+        claim = replace(ORDER.claim, id=ClaimId(f"k{number}"), api_version=version, kind="CustomJob")
+        made = {"state": ClaimState.BOUND, "resource": job.resource, "request_ids": ("t",)}
+        given = {**made, "ended": State.FAILED, **known}
+        outside.claims.write(replace(claim, **given), 0)
+        outside.jobs.hidden.add(job.resource)
+    read: list[str] = []
+
+    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+        assert (api_version, kind) == (version, "CustomJob")
+        read.append(resource)
+        raise NotFoundError(resource)
+
+    named = outside.jobs.named
+
+    def of_name(api_version: str, kind: str, job_name: str) -> str | None:
+        assert (api_version, kind, job_name) == (version, "CustomJob", ORDER.claim.job_name)
+        return named(api_version, kind, job_name)
+
+    outside.jobs.read = reading  # type: ignore[method-assign]
+    outside.jobs.named = of_name  # type: ignore[method-assign]
+    observe(outside.ports)
+    return outside, read
+
+
+def test_adopted_job_is_seen_by_its_name_also_after_its_end() -> None:
+    outside = Outside()
+    job = outside.jobs.add({"displayName": "by hand", "labels": {}})
+    claim = replace(ORDER.claim, state=ClaimState.BOUND, resource=job.resource)
+    outside.jobs.hidden.add(job.resource)
+    outside.time.now += BOUNDS.visible * 2
+    written = outside.claims.write(claim, 0)
+    assert written is not None
+    assert [run.state for run in observe(outside.ports).runs] == [State.QUEUED]
+    outside.jobs.becomes(job, State.SUCCEEDED)
+    outside.claims.write(replace(claim, ended=State.SUCCEEDED), written.generation)
+    assert [run.state for run in observe(outside.ports).runs] == [State.SUCCEEDED]
+    outside.jobs.hidden.clear()
+    assert len(observe(outside.ports).runs) == 1
+
+
+def test_adopted_job_that_was_deleted_is_not_asked_for_again(outside: Outside) -> None:
+    claim = replace(ORDER.claim, id=ClaimId("z" * 52), state=ClaimState.BOUND, resource="jobs/7", gone=True)
+    outside.claims.write(claim, 0)
+    outside.jobs.read = lambda *named: pytest.fail("a needless read")  # type: ignore[method-assign]
+    assert len(observe(outside.ports).runs) == 1
+
+
+def test_adopted_job_is_no_reason_to_believe_an_empty_listing() -> None:
+    outside, _ = empty_listing(1)
+    read = outside.jobs.read
+    job = outside.jobs.add({"displayName": "by hand", "labels": {}})
+    outside.jobs.hidden.add(job.resource)
+    claim = replace(ORDER.claim, id=ClaimId("z" * 52), state=ClaimState.BOUND, resource=job.resource)
+    outside.claims.write(claim, 0)
+    names: list[str] = []
+
+    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+        names.append(resource)
+        return job if resource == job.resource else read(api_version, kind, resource)
+
+    outside.jobs.read = reading  # type: ignore[method-assign]
+    observe(outside.ports)
+    assert len(names) == 2
+
+
+def test_three_ended_jobs_are_read_by_name_when_the_listing_is_empty() -> None:
+    assert len(empty_listing(5)[1]) == 3
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        {"ended": None, "gone": True},
+        {"state": ClaimState.PENDING, "request_ids": ("t",), "credential_expiry": Time().now},
+    ],
+    ids=["gone", "pending"],
+)
+def test_only_bound_claims_of_ended_jobs_are_read_when_the_listing_is_empty(known: dict[str, Any]) -> None:
+    assert empty_listing(1, **known)[1] == []
+
+
+def test_jobs_whose_names_the_caller_chose_are_not_read_when_the_listing_is_empty() -> None:
+    assert empty_listing(1, ML_V1)[1] == []
+
+
+@pytest.fixture
+def witness(outside: Outside) -> ActualJob:
+    """A job that the service has and that no search finds."""
+    (job,) = outside.jobs.jobs
+    outside.jobs.hidden.add(job.resource)
+    outside.time.now += BOUNDS.visible + timedelta(seconds=1)
+    return job
+
+
+def test_search_is_not_believed_when_it_leaves_out_an_old_witness(
+    outside: Outside, witness: ActualJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(
+        outside.claims, "read", lambda id: asked.append(id) or ClaimRead(None, outside.time.now)
+    )
+    second = replace(witness, labels={**witness.labels, ATTEMPT: "2"})
+    monkeypatch.setattr(outside.jobs, "read", lambda *of: asked.append(of) or second)
+    with pytest.raises(ServiceError, match="leaves out"):
+        check_search(outside.ports, [witness])
+    assert asked == [(witness.api_version, witness.kind, witness.resource), ClaimId(KEY_1, 2)]
+
+
+def test_search_is_believed_when_the_witness_is_young_or_has_another_key(
+    outside: Outside, witness: ActualJob
+) -> None:
+    check_search(outside.ports, [replace(witness, labels={**witness.labels, KEY: "other"})])
+    outside.time.now -= timedelta(seconds=1)
+    check_search(outside.ports, [witness])
+
+
+def test_witness_that_is_gone_decides_nothing(outside: Outside, witness: ActualJob) -> None:
+    gone = replace(witness, resource="projects/acme/jobs/gone")
+    check_search(outside.ports, [gone])
+    with pytest.raises(ServiceError, match="leaves out"):
+        check_search(outside.ports, [gone, witness])
+
+
+def test_only_cancelled_runs_get_the_reason_that_the_claim_of_their_resource_records() -> None:
+    jobs = [wanted(name) for name in ("replaced", "failed", "unclaimed")]
+    states = (State.CANCELLED, State.FAILED, State.CANCELLED)
+    replaced, failed, unclaimed = (
+        run_of(job, state, number=n) for n, (job, state) in enumerate(zip(jobs, states, strict=True), 1)
+    )
+    claims = [bound_to(jobs[0], replaced, error="because"), bound_to(jobs[1], failed, error="too late")]
+    known = {claim.id: Versioned(claim, 1) for claim in claims}
+    found = with_reasons(known, (replaced, failed, unclaimed))
+    assert found == (replace(replaced, cancelled="because"), failed, unclaimed)
+    assert with_reasons(known, (failed,)) == (failed,)
+
+
+@pytest.mark.parametrize(
+    ("given", "listed", "seen", "is_doubtful"),
+    [(3, 5, 4, False), (7, 5, 6, False), (None, 5, 4, True), (None, 5, 6, False), (3, 5, 2, True)],
+)
+def test_neighbours_run_is_younger_than_the_environment_if_it_is_younger_than_the_listed_or_the_given_own_run(
+    given: int | None, listed: int, seen: int, is_doubtful: bool
+) -> None:
+    job = wanted()
+    own, run = run_of(job, State.SUCCEEDED, number=listed), run_of(job, State.RUNNING, number=seen)
+    neighbours_run = replace(run, labels={**run.labels, INSTANCE: "b"})
+    ports = replace(Outside().ports, neighbours=frozenset({"b"}))
+    claim = bound_to(job, own)
+    oldest = datetime(2026, 1, given, tzinfo=UTC) if given else None
+    found = doubtful_runs(ports, {claim.id: Versioned(claim, 1)}, [own], [neighbours_run], oldest)
+    assert found == (neighbours_run,) * is_doubtful
+
+
+# --- jobs that a listing leaves out -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def unlisted(outside: Outside) -> Outside:
+    """The same, where a listing leaves the job out."""
+    outside.jobs.hidden.add(outside.claim.resource)
+    return outside
+
+
+def test_a_job_is_asked_for_as_what_its_claim_says_it_is(
+    unlisted: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    read = unlisted.jobs.read
+
+    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+        asked.append((api_version, kind, resource))
+        return read(api_version, kind, resource)
+
+    monkeypatch.setattr(unlisted.jobs, "read", reading)
+    observe(unlisted.ports)
+    assert asked == [("aiplatform.googleapis.com/v1", "CustomJob", unlisted.claim.resource)]
+
+
+def test_only_a_claim_that_is_bound_has_a_job_to_ask_for(unlisted: Outside) -> None:
+    claim = replace(unlisted.claim, state=ClaimState.HELD)
+    unlisted.claims.write(claim, unlisted.claims.held[claim.id].generation)
+    assert observe(unlisted.ports).runs == ()
+
+
+def test_a_job_that_lost_its_key_says_nothing_of_the_listing(unlisted: Outside) -> None:
+    (job,) = unlisted.jobs.jobs
+    unlisted.jobs.jobs = [replace(job, labels={**job.labels, KEY: "other"})]
+    unlisted.time.now += BOUNDS.visible + timedelta(days=1)
+    assert [run.resource for run in observe(unlisted.ports).runs] == [job.resource]

@@ -1,0 +1,443 @@
+"""The quota of creates, which all submissions of an apply share, by a clock that nobody waits for."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from reconciler.model.claim import Claim, ClaimState
+from reconciler.model.manifest import JsonObject
+from reconciler.model.ports import Answer, Created, Credential, NotSent, Refused, Unknown
+from reconciler.operations.execute import Applier
+from reconciler.planning.outcome import Outcome, Status
+from reconciler.submission.protocol import Submitter
+from reconciler.submission.quota import NotBegunError, Quota
+from tests.simulation.process import Process
+from tests.support.applying import body_of, plan_of
+from tests.support.memory_ports import BOUNDS, Claims, Jobs, Outside
+from tests.support.planning import wanted
+from tests.support.submission import ID, ML_ORDER, MOMENT, ORDER, RIPE, body, pending
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+FULL = Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute")
+TAKEN: Answer = Created(None)  # type: ignore[arg-type]  # which job doesn't matter
+
+
+@dataclass
+class Clock:
+    """A clock that sleeping puts forward, for several threads."""
+
+    now: float = 0.0
+    slept: list[float] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        with self.lock:
+            self.slept.append(seconds)
+            self.now += seconds
+
+
+def quota(clock: Clock, chance: float = 0.0, **settings: Any) -> Quota:
+    share = min(int(chance * 2**64), 2**64 - 1)
+    return Quota(clock, lambda count: share.to_bytes(count, "big"), **settings)
+
+
+class TestQuota:
+    """One quota, asked directly."""
+
+    def test_creates_keep_apart(self) -> None:
+        clock = Clock()
+        one = quota(clock, pace=1.5)
+        moments = []
+        for _ in range(3):
+            assert one.take(until=100.0) == 0.0
+            moments.append(clock.now)
+        assert moments == [0.0, 1.5, 3.0]
+
+    def test_begins_keep_apart_too_and_wait_for_no_create(self) -> None:
+        clock = Clock()
+        one = quota(clock, pace=1.5)
+        for _ in range(3):
+            one.begin()
+        assert clock.now == 3.0
+
+    def test_the_turn_of_a_create_that_comes_too_late_is_nobodys(self) -> None:
+        clock = Clock()
+        one = quota(clock, pace=10.0)
+        assert one.take(until=0.0) == 0.0
+        assert one.take(until=9.0) == 10.0
+        assert one.take(until=10.0) == 0.0
+        assert clock.now == 10.0
+
+    @pytest.mark.parametrize(("chance", "waits"), [(0.0, 30.0), (0.5, 37.5), (1.0, 45.0)])
+    def test_a_refusal_holds_up_all_and_chance_makes_it_longer(self, chance: float, waits: float) -> None:
+        clock = Clock()
+        one = quota(clock, chance, patience=60.0)
+        one.answered(FULL)
+        assert one.held_for == pytest.approx(waits)
+        one.begin()
+        assert clock.now == pytest.approx(waits)
+        assert one.held_for == 0.0
+
+    @pytest.mark.parametrize(
+        ("refusals", "asked", "waits"),
+        [(1, None, 30), (2, None, 60), (8, None, 3600), (99, None, 3600), (1, 600.0, 600), (1, 1e9, 3600)],
+    )
+    def test_a_backoff_doubles_and_is_what_the_service_asks_for(
+        self, refusals: int, asked: float | None, waits: float
+    ) -> None:
+        assert quota(Clock()).backoff(refusals, asked) == timedelta(seconds=waits)
+        assert quota(Clock(), 1.0).backoff(refusals, asked) <= timedelta(seconds=1.5 * waits)
+        assert quota(Clock(), 0.5).backoff(refusals, asked) == timedelta(seconds=1.25 * waits)
+
+    def test_those_under_way_at_a_refusal_make_it_no_longer(self) -> None:
+        lines: list[str] = []
+        one = quota(Clock(), tell=lines.append)
+        for _ in range(8):
+            one.answered(FULL)
+        assert (one.held_for, len(lines)) == (30.0, 1)
+
+    def test_one_that_asks_for_more_makes_it_longer(self) -> None:
+        one = quota(Clock())
+        one.answered(FULL)
+        one.answered(Refused(429, "RESOURCE_EXHAUSTED", "", 90.0))
+        assert one.held_for == 90.0
+
+    @pytest.mark.parametrize(
+        ("answer", "waits"), [(TAKEN, 30.0), (Refused(400, "", "no"), 30.0), (Unknown("?"), 60.0)]
+    )
+    def test_only_an_answer_ends_the_doubling(self, answer: Answer, waits: float) -> None:
+        clock = Clock()
+        one = quota(clock)
+        one.answered(FULL)
+        one.begin()
+        one.answered(answer)
+        one.answered(FULL)
+        assert one.held_for == waits
+
+    def test_what_was_sent_before_the_refusal_ends_nothing(self) -> None:
+        clock = Clock()
+        one = quota(clock)
+        one.answered(FULL)
+        one.answered(TAKEN)
+        assert one.held_for == 30.0
+        one.begin()
+        one.answered(FULL)
+        assert one.held_for == 60.0
+
+    @pytest.mark.parametrize("answer", [NotSent("no"), Unknown("?"), Refused(403, "PERMISSION_DENIED", "")])
+    def test_nothing_else_holds_anything_up(self, answer: Answer) -> None:
+        one = quota(Clock())
+        one.answered(answer)
+        assert one.held_for == 0.0
+
+    def test_beyond_patience_nothing_begins_and_nobody_waits(self) -> None:
+        clock = Clock()
+        one = quota(clock, patience=89.0)
+        one.answered(FULL)
+        one.begin()
+        one.answered(FULL)
+        for ask in (one.begin, one.check):
+            with pytest.raises(NotBegunError, match="60 submissions a minute"):
+                ask()
+        assert clock.now == 30.0
+        # Somebody else may take long meanwhile.
+        clock.now = 90.0
+        one.begin()
+        one.check()
+
+    def test_a_stop_is_seen_within_a_pause(self) -> None:
+        clock = Clock()
+        one = quota(clock, patience=60.0, pause=2.0, go_on=lambda: clock.now < 5.0)
+        one.answered(FULL)
+        with pytest.raises(NotBegunError, match=r"^$"):
+            one.begin()
+        assert clock.now == 6.0
+
+    def test_of_several_threads_each_has_a_turn_of_its_own(self) -> None:
+        clock = Clock()
+        one = quota(clock, pace=1.0)
+        barrier = threading.Barrier(8)
+
+        def take() -> None:
+            barrier.wait(60)
+            for _ in range(20):
+                assert one.take(until=1e9) == 0.0
+
+        threads = [threading.Thread(target=take) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        # 160 turns, a second apart.
+        assert clock.now >= 159.0
+
+
+class World:
+    """What greenlets that stand for threads need of a world: a clock, and chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0.0
+        self.rng = random.Random(seed)
+
+    def trace(self, who: str, what: str) -> None:
+        """Nobody reads it."""
+
+
+class Time:
+    """The service's clock; sleeping is the process's."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    @property
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self.world.now)
+
+
+class Slow(Outside):
+    """An outside each of whose answers takes as long as it does far away, and whose quota is a minute's.
+
+    Args:
+        a_minute: How many creates it takes in any minute; more are refused.
+        pace: Seconds from one create to the next.
+        lifetime: Seconds for which a credential is good.
+    """
+
+    def __init__(self, seed: int, a_minute: int = 60, pace: float = 1.0, lifetime: float = 300.0) -> None:
+        self.world = World(seed)
+        super().__init__(time=Time(self.world))  # type: ignore[arg-type]
+        self.bounds = replace(BOUNDS, pace=pace, lifetime=timedelta(seconds=lifetime))
+        self.sent_at: list[float] = []
+        self.refused_at: list[float] = []
+        self.process: Process
+        outer = self
+
+        def turn(what: str) -> None:
+            outer.process.sleep(outer.world.rng.uniform(0.05, 0.9))
+
+        class SlowClaims(Claims):
+            def read(self, id: Any) -> Any:
+                turn("read")
+                return super().read(id)
+
+            def write(self, claim: Any, generation: int) -> Any:
+                turn("write")
+                return super().write(claim, generation)
+
+        class SlowJobs(Jobs):
+            def create(self, api_version: str, kind: str, body: JsonObject, credential: Credential) -> Answer:
+                now = outer.world.now
+                recent = [moment for moment in outer.sent_at if moment > now - 60.0]
+                outer.sent_at.append(now)
+                if len(recent) >= a_minute:
+                    outer.refused_at.append(now)
+                    answer: Answer = FULL
+                else:
+                    answer = super().create(api_version, kind, body, credential)
+                turn("answer")
+                return answer
+
+        self.claims, self.jobs = SlowClaims(self.time), SlowJobs(self.time)
+
+    def apply(self, count: int, most: int, **settings: Any) -> list[Outcome]:
+        """What comes of so many jobs, of which so many are submitted at once."""
+        outcomes: list[Outcome] = []
+        jobs = [wanted(f"job-{number}") for number in range(count)]
+
+        def body(process: Process) -> None:
+            ports = replace(self.ports, clock=process, bounds=self.bounds)
+            together = partial(process.together, most)
+            applier = Applier(ports, body_of, together=together, **settings)
+            outcomes.extend(applier.run(plan_of(self, jobs)))
+
+        self.process = Process("one", self.world, body)  # type: ignore[arg-type]
+        while not self.process.ended:
+            if not self.process.ready():
+                self.world.now = self.process.wakes
+            self.process.resume()
+        return outcomes
+
+    @property
+    def names(self) -> list[str]:
+        return [job.job_name for job in self.jobs.jobs]
+
+
+@pytest.mark.fault(49)
+@pytest.mark.parametrize("seed", range(3))
+def test_creates_keep_their_pace_however_many_are_under_way(seed: int) -> None:
+    outside = Slow(seed)
+    outcomes = outside.apply(60, most=8)
+    assert {outcome.status for outcome in outcomes} == {Status.APPLIED}
+    apart = [later - earlier for earlier, later in zip(outside.sent_at, outside.sent_at[1:], strict=False)]
+    assert min(apart) >= 1.0 - 1e-9
+    # One after the other they would take three times as long.
+    assert outside.world.now < 60 * 1.3
+    assert len(set(outside.names)) == len(outside.names) == 60
+
+
+def test_one_after_the_other_they_take_as_long_as_their_answers() -> None:
+    """What the test above compares with."""
+    outside = Slow(0)
+    outside.apply(20, most=1)
+    assert outside.world.now > 20 * 1.3
+
+
+@pytest.mark.fault(4, 49)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_storm_of_refusals_is_sat_out_and_nobody_is_submitted_twice(seed: int) -> None:
+    """Somebody else uses most of the quota: no pace of ours keeps within what is left."""
+    outside = Slow(seed, a_minute=10)
+    outcomes = outside.apply(60, most=8, patience=7200.0, pause=15.0)
+    assert {outcome.status for outcome in outcomes} == {Status.APPLIED}
+    assert len(set(outside.names)) == len(outside.names) == 60
+    assert {found.claim.state for found in outside.claims.held.values()} == {ClaimState.BOUND}
+    # After the first refusal, what may still arrive is what was on its way.
+    for refused in outside.refused_at:
+        on_the_way = [moment for moment in outside.sent_at if refused < moment < refused + 30.0]
+        assert all(moment < refused + 1.0 for moment in on_the_way)
+    assert len(outside.refused_at) < 60
+
+
+def test_what_is_claimed_when_the_service_is_full_is_not_sent() -> None:
+    """Its credential would have ended before it may be sent: it is put back, and sent later."""
+    outside = Slow(1, a_minute=3, pace=0.0, lifetime=30.0)
+    outcomes = outside.apply(12, most=8, patience=7200.0, pause=15.0)
+    put_back = [claim for claim in outside.claims.history if "just before" in claim.error]
+    assert {(claim.state, claim.not_before is None) for claim in put_back} == {(ClaimState.REJECTED, False)}
+    assert {outcome.status for outcome in outcomes} == {Status.APPLIED}
+    assert len(set(outside.names)) == len(outside.names) == 12
+
+
+def stopping_after(outside: Slow, count: int) -> Callable[[], bool]:
+    return lambda: len(outside.jobs.jobs) < count
+
+
+@pytest.mark.fault(31)
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("pace", [0.0, 1.0])
+def test_what_is_not_begun_at_a_stop_is_skipped_and_what_is_begun_ends(seed: int, pace: float) -> None:
+    outside = Slow(seed, pace=pace)
+    outcomes = outside.apply(40, most=8, go_on=stopping_after(outside, 10))
+    statuses = [outcome.status for outcome in outcomes]
+    assert len(statuses) == 40
+    assert statuses.count(Status.SKIPPED) + statuses.count(Status.APPLIED) == 40
+    assert 10 <= statuses.count(Status.APPLIED) <= 18
+    assert {found.claim.state for found in outside.claims.held.values()} == {ClaimState.BOUND}
+    assert len(outside.claims.held) == statuses.count(Status.APPLIED)
+    assert {outcome.error for outcome in outcomes} == {None}
+
+
+# --- one submission while the service takes no more -------------------------------------------------------
+
+
+@pytest.fixture
+def outside() -> Outside:
+    return Outside()
+
+
+def full(outside: Outside, *, stopping: bool = False) -> Submitter:
+    """One for whom the quota is used up for longer than it waits, or who is to stop."""
+    ports = outside.ports
+    quota = Quota(ports.clock, ports.chance, patience=600.0 if stopping else 0.0, go_on=lambda: not stopping)
+    quota.answered(FULL)
+    return Submitter(ports, quota)
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_nothing_is_claimed_or_minted_or_sent(outside: Outside, stopping: bool) -> None:
+    with pytest.raises(NotBegunError):
+        full(outside, stopping=stopping).submit(ORDER)
+    assert (outside.claims.held, outside.credentials.minted, outside.jobs.sent) == ({}, 0, [])
+
+
+def test_without_a_claim_it_is_not_even_looked_for(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outside.jobs, "with_key", None)
+    with pytest.raises(NotBegunError):
+        full(outside).submit(ORDER)
+
+
+def test_what_is_found_is_bound_all_the_same(outside: Outside) -> None:
+    claim = pending(outside)
+    job = outside.jobs.add(body(claim.request_ids[0]))
+    assert full(outside).submit(ORDER).job == job
+
+
+def test_that_nothing_came_of_it_is_kept(outside: Outside) -> None:
+    claim = pending(outside)
+    assert full(outside).submit(ORDER).claim == claim
+    outside.time.now += RIPE + MOMENT
+    settled = full(outside).submit(ORDER)
+    assert settled.claim.state is ClaimState.REJECTED
+    assert settled.claim.error == "not submitted, as the service accepts no more now: 60 submissions a minute"
+    assert len(outside.jobs.sent) == 1
+    assert Submitter(outside.ports).submit(ORDER).claim.state is ClaimState.BOUND
+
+
+@pytest.mark.parametrize("waited", [timedelta(0), RIPE])
+def test_while_a_request_may_still_make_a_job_it_stays_unknown(outside: Outside, waited: timedelta) -> None:
+    """The service makes one job of a name only, so that it needn't be waited for; but it may come."""
+    claim = pending(outside, ML_ORDER)
+    outside.time.now += waited
+    with pytest.raises(NotBegunError):
+        full(outside).submit(ML_ORDER)
+    assert outside.claims.held[ID].claim == claim
+
+
+def test_at_a_stop_it_stays_as_it_is(outside: Outside) -> None:
+    claim = pending(outside)
+    outside.time.now += RIPE + MOMENT
+    with pytest.raises(NotBegunError):
+        full(outside, stopping=True).submit(ORDER)
+    assert outside.claims.held[ID].claim == claim
+
+
+def test_a_persons_word_changes_nothing_while_the_service_takes_no_more(outside: Outside) -> None:
+    claim = pending(outside)
+    outside.time.now += RIPE + MOMENT
+    with pytest.raises(NotBegunError):
+        full(outside).resubmit(ORDER)
+    assert outside.claims.held[ID].claim == claim
+
+
+def test_a_refusal_between_claim_and_request_counts_for_the_claim_too(outside: Outside) -> None:
+    ports = outside.ports
+    quota = Quota(ports.clock, ports.chance)
+
+    def refused_meanwhile(claim: Claim) -> None:
+        outside.claims.before_write = lambda claim: None
+        quota.answered(Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute", 600.0))
+
+    outside.claims.before_write = refused_meanwhile
+    claim = Submitter(ports, quota).submit(ORDER).claim
+    assert (claim.state, outside.jobs.sent) == (ClaimState.REJECTED, [])
+    assert claim.error == "the service stopped accepting submissions just before this one was sent"
+    assert claim.not_before == outside.time.now + timedelta(seconds=600)
+
+
+def test_what_never_left_has_a_turn_of_its_own_when_it_is_sent_again(outside: Outside) -> None:
+    ports = outside.ports
+    outside.jobs.answers = [NotSent("it can't be reached"), NotSent("it can't be reached"), ""]
+    settled = Submitter(ports, Quota(ports.clock, ports.chance, pace=3.0)).submit(ORDER)
+    assert settled.claim.state is ClaimState.BOUND
+    assert outside.time.slept == [2.0, 1.0] * 2
+
+
+def test_a_refusal_is_told_to_all_that_share_the_quota(outside: Outside) -> None:
+    ports = outside.ports
+    quota = Quota(ports.clock, ports.chance)
+    outside.jobs.answers = [FULL]
+    claim = Submitter(ports, quota).submit(ORDER).claim
+    assert quota.held_for == 30.0
+    assert claim.not_before == outside.time.now + timedelta(seconds=30)

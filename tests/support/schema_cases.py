@@ -1,0 +1,698 @@
+"""Documents that the schemas accept, and changes that they refuse."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from reconciler.manifests import schemas
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+
+INPUTS = ["config.schema.json", schemas.ANY_KIND, *schemas.KINDS.values()]
+
+Json = dict[str, Any]
+
+
+def changed(value: Any, edits: Json) -> Any:
+    """A copy with each "a/0/b" set to its value, or taken out where that is GONE."""
+    result = copy.deepcopy(value)
+    for path, new in edits.items():
+        *parents, last = [int(key) if key.isdigit() else key for key in path.split("/")]
+        place = result
+        for key in parents:
+            place = place[key]
+        if new is GONE:
+            del place[last]
+        elif last == APPEND:
+            place.append(new)
+        else:
+            place[last] = new
+    return result
+
+
+GONE = object()
+
+APPEND = "-"
+
+POOL = {
+    "machineSpec": {"machineType": "n1-standard-4"},
+    "replicaCount": 1,
+    "pythonPackageSpec": {
+        "executorImageUri": "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest",
+        "packageUris": ["gs://my-bucket/trainer-0.1.tar.gz"],
+        "pythonModule": "trainer.task",
+        "args": ["--epochs=3"],
+        "env": [{"name": "SEED", "value": "1"}],
+    },
+}
+
+CONTAINER_POOL = {
+    "machineSpec": {"machineType": "n1-standard-4"},
+    "containerSpec": {"imageUri": "example.com/trainer:1"},
+}
+
+CUSTOM_JOB = {
+    "apiVersion": AIPLATFORM_V1,
+    "kind": "CustomJob",
+    "metadata": {"name": "census-income", "labels": {"team": "risk"}},
+    "reconcile": {"attempts": 2, "onDelete": "cancel"},
+    "spec": {
+        "workerPoolSpecs": [POOL, {}, CONTAINER_POOL],
+        "scheduling": {"timeout": "3600s"},
+        "baseOutputDirectory": {"outputUriPrefix": "gs://my-bucket/census"},
+        "encryptionSpec": {"kmsKeyName": "projects/p/locations/l/keyRings/r/cryptoKeys/k"},
+    },
+}
+
+TUNING_JOB = {
+    "apiVersion": AIPLATFORM_V1,
+    "kind": "HyperparameterTuningJob",
+    "metadata": {"name": "census-tuning"},
+    "spec": {
+        "studySpec": {
+            "metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}],
+            "parameters": [
+                {
+                    "parameterId": "rate",
+                    "doubleValueSpec": {"minValue": 1e-5, "maxValue": 0.1},
+                    "scaleType": "UNIT_LOG_SCALE",
+                },
+                {"parameterId": "depth", "integerValueSpec": {"minValue": 1, "maxValue": "8"}},
+                {"parameterId": "kind", "categoricalValueSpec": {"values": ["a", "b"]}},
+            ],
+        },
+        "maxTrialCount": 8,
+        "parallelTrialCount": 2,
+        "trialJobSpec": {"workerPoolSpecs": [POOL]},
+    },
+}
+
+ML_JOB = {
+    "apiVersion": ML_V1,
+    "kind": "Job",
+    "metadata": {"name": "census_ml"},
+    "spec": {
+        "trainingInput": {
+            "scaleTier": "CUSTOM",
+            "masterType": "n1-standard-4",
+            "workerType": "n1-standard-4",
+            "workerCount": "2",
+            "region": "us-central1",
+            "runtimeVersion": "2.11",
+            "pythonVersion": "3.7",
+            "pythonModule": "trainer.task",
+            "packageUris": ["gs://my-bucket/trainer-0.1.tar.gz"],
+            "jobDir": "gs://my-bucket/census",
+            "args": ["--epochs=3"],
+            "hyperparameters": {
+                "params": [{"parameterName": "rate", "type": "DOUBLE", "minValue": 0.1, "maxValue": 1}]
+            },
+            "scheduling": {"maxWaitTime": "1800s", "priority": 1000},
+        }
+    },
+}
+
+CONFIG = {
+    "source": "acme-jobs",
+    "environments": {
+        "local": {"limits": {"submissions": 3}},
+        "prod": {
+            "engine": "google",
+            "project": "acme-prod",
+            "location": "us-central1",
+            "stagingBucket": "acme-staging",
+            "claimsBucket": "gs://acme-claims",
+            "endpoints": {"storage": "https://storage.example.com"},
+            "defaults": {"timeout": "86400s", "baseOutputDirectory": "gs://acme-models"},
+            "limits": {"submissions": None, "acceleratorHours": 12.5},
+        },
+    },
+    "images": {"2.11": {"python": "3.11", "requirements": ["scikit-learn~=1.6"]}},
+    "github": {"repository": "acme/jobs", "apiUrl": "https://github.example.com/api/v3"},
+}
+
+POOLS = "spec/workerPoolSpecs"
+
+PACKAGE = f"{POOLS}/0/pythonPackageSpec"
+
+STUDY = "spec/studySpec"
+
+INPUT = "spec/trainingInput"
+
+IMAGE = {"imageUri": "example.com/trainer:1"}
+
+OWN_IMAGE = {f"{INPUT}/{name}": GONE for name in ("runtimeVersion", "pythonModule", "packageUris", "args")}
+
+GRID = {f"{STUDY}/algorithm": "GRID_SEARCH"}
+
+NESTED = {
+    "parentIntValues": {"values": [1]},
+    "parameterSpec": {"parameterId": "rate", "doubleValueSpec": {"minValue": 0, "maxValue": 1}},
+}
+
+GOOD = {
+    "custom job": (CUSTOM_JOB, {}),
+    "staged package": (CUSTOM_JOB, {"package": {"path": "../trainer"}, f"{PACKAGE}/packageUris": GONE}),
+    "package here": (CUSTOM_JOB, {"package": {"path": "."}}),
+    "four pools": (CUSTOM_JOB, {f"{POOLS}/-": CONTAINER_POOL}),
+    "count as digits": (CUSTOM_JOB, {f"{POOLS}/0/replicaCount": "1", f"{POOLS}/2/replicaCount": "4"}),
+    "empty variable": (CUSTOM_JOB, {f"{PACKAGE}/env/0/value": ""}),
+    "bucket alone": (CUSTOM_JOB, {"spec/baseOutputDirectory/outputUriPrefix": "gs://my-bucket"}),
+    "wait for flex start": (
+        CUSTOM_JOB,
+        {"spec/scheduling": {"strategy": "FLEX_START", "maxWaitDuration": "0s"}},
+    ),
+    "deprecated accelerator": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/machineSpec/acceleratorType": "NVIDIA_TESLA_K80"},
+    ),
+    "fraction of a second": (CUSTOM_JOB, {"spec/scheduling/timeout": "3600.5s"}),
+    "longest name": (CUSTOM_JOB, {"metadata/name": "a" * 100}),
+    "tuning job": (TUNING_JOB, {}),
+    "tuning, staged": (
+        TUNING_JOB,
+        {
+            "package": {"path": "trainer"},
+            "spec/trialJobSpec/workerPoolSpecs/0/pythonPackageSpec/packageUris": GONE,
+        },
+    ),
+    "grid": (TUNING_JOB, {**GRID, f"{STUDY}/parameters/0": GONE}),
+    "ml job": (ML_JOB, {}),
+    "ml, staged": (ML_JOB, {"package": {"path": "trainer"}, f"{INPUT}/packageUris": GONE}),
+    "ml, no tier": (
+        ML_JOB,
+        {f"{INPUT}/{name}": GONE for name in ("scaleTier", "masterType", "workerType", "workerCount")},
+    ),
+    "own image": (ML_JOB, {**OWN_IMAGE, f"{INPUT}/masterConfig": {**IMAGE, "containerArgs": ["x"]}}),
+    "worker has master's image": (
+        ML_JOB,
+        {**OWN_IMAGE, f"{INPUT}/masterConfig": IMAGE, f"{INPUT}/workerConfig": {"containerArgs": ["x"]}},
+    ),
+    "config": (CONFIG, {}),
+    "no source, no cloud": (CONFIG, {"source": GONE, "environments/prod": GONE}),
+}
+
+# What is changed, where the failure is, a part of what is said.
+BAD: dict[str, tuple[Json, Json, str, str]] = {
+    # the envelope
+    "no name": (CUSTOM_JOB, {"metadata/name": GONE}, "/metadata", "'name' is a required property"),
+    "name with a digit first": (CUSTOM_JOB, {"metadata/name": "1st"}, "/metadata/name", "not a job name"),
+    "name with a line end": (CUSTOM_JOB, {"metadata/name": "census\n"}, "/metadata/name", "not a job name"),
+    "name too long": (CUSTOM_JOB, {"metadata/name": "a" * 101}, "/metadata/name", "not a job name"),
+    "label key": (CUSTOM_JOB, {"metadata/labels/Team": "risk"}, "/metadata/labels", "not a label key"),
+    "label value": (CUSTOM_JOB, {"metadata/labels/team": "é"}, "/metadata/labels/team", "not a label value"),
+    "label value too long": (
+        CUSTOM_JOB,
+        {"metadata/labels/team": "a" * 64},
+        "/metadata/labels/team",
+        "not a label value",
+    ),
+    "our label": (
+        CUSTOM_JOB,
+        {"metadata/labels/reconciler-key": "x"},
+        "/metadata/labels",
+        "reconciler's own",
+    ),
+    "number as label": (CUSTOM_JOB, {"metadata/labels/team": 1}, "/metadata/labels/team", "type 'string'"),
+    "no attempts": (CUSTOM_JOB, {"reconcile/attempts": 0}, "/reconcile/attempts", "minimum"),
+    "many attempts": (CUSTOM_JOB, {"reconcile/attempts": 11}, "/reconcile/attempts", "maximum"),
+    "no such reaction": (CUSTOM_JOB, {"reconcile/onChange": "kill"}, "/reconcile/onChange", "not one of"),
+    "absolute path": (CUSTOM_JOB, {"package": {"path": "/src"}}, "/package/path", "not a path relative"),
+    "backslashes": (CUSTOM_JOB, {"package": {"path": "..\\src"}}, "/package/path", "not a path relative"),
+    "bucket as a package": (
+        CUSTOM_JOB,
+        {"package": {"path": "gs://b/x"}},
+        "/package/path",
+        "not a path relative",
+    ),
+    "no spec": (CUSTOM_JOB, {"spec": GONE}, "", "'spec' is a required property"),
+    # Vertex AI
+    "output-only field": (CUSTOM_JOB, {"spec/state": "JOB_STATE_RUNNING"}, "/spec", "'state' was unexpected"),
+    "our field": (CUSTOM_JOB, {"spec/displayName": "x"}, "/spec", "'displayName' was unexpected"),
+    "no pools": (CUSTOM_JOB, {POOLS: GONE}, "/spec", "'workerPoolSpecs' is a required"),
+    "empty pools": (CUSTOM_JOB, {POOLS: []}, "/spec/workerPoolSpecs", "non-empty"),
+    "five pools": (CUSTOM_JOB, {POOLS: [POOL, {}, {}, {}, {}]}, "/spec/workerPoolSpecs", "too long"),
+    "empty first pool": (CUSTOM_JOB, {f"{POOLS}/0": {}}, "/spec/workerPoolSpecs/0", "primary replica"),
+    "two primaries": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/replicaCount": 2},
+        "/spec/workerPoolSpecs/0/replicaCount",
+        "primary replica",
+    ),
+    "no replica": (
+        CUSTOM_JOB,
+        {f"{POOLS}/2/replicaCount": "0"},
+        "/spec/workerPoolSpecs/2/replicaCount",
+        "match",
+    ),
+    "no machine": (CUSTOM_JOB, {f"{POOLS}/2/machineSpec": GONE}, "/spec/workerPoolSpecs/2", "'machineSpec'"),
+    "no machine type": (
+        CUSTOM_JOB,
+        {f"{POOLS}/2/machineSpec": {}},
+        "/spec/workerPoolSpecs/2/machineSpec",
+        "'machineType'",
+    ),
+    "nothing to run": (
+        CUSTOM_JOB,
+        {f"{POOLS}/2/containerSpec": GONE},
+        "/spec/workerPoolSpecs/2",
+        "doesn't say what it runs",
+    ),
+    "two things to run": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/containerSpec": IMAGE},
+        "/spec/workerPoolSpecs/0",
+        "not both",
+    ),
+    "no image": (
+        CUSTOM_JOB,
+        {f"{POOLS}/2/containerSpec": {}},
+        "/spec/workerPoolSpecs/2/containerSpec",
+        "'imageUri'",
+    ),
+    "no executor": (CUSTOM_JOB, {f"{PACKAGE}/executorImageUri": GONE}, f"/{PACKAGE}", "'executorImageUri'"),
+    "empty executor": (
+        CUSTOM_JOB,
+        {f"{PACKAGE}/executorImageUri": ""},
+        f"/{PACKAGE}/executorImageUri",
+        "non-empty",
+    ),
+    "no module": (CUSTOM_JOB, {f"{PACKAGE}/pythonModule": GONE}, f"/{PACKAGE}", "'pythonModule'"),
+    "nothing staged": (CUSTOM_JOB, {f"{PACKAGE}/packageUris": GONE}, f"/{PACKAGE}", "'packageUris'"),
+    "no package": (CUSTOM_JOB, {f"{PACKAGE}/packageUris": []}, f"/{PACKAGE}/packageUris", "non-empty"),
+    "a local package": (
+        CUSTOM_JOB,
+        {f"{PACKAGE}/packageUris/0": "dist/x.tar.gz"},
+        f"/{PACKAGE}/packageUris/0",
+        "not a Cloud Storage object",
+    ),
+    "101 packages": (
+        CUSTOM_JOB,
+        {f"{PACKAGE}/packageUris": [f"gs://my-bucket/{n}" for n in range(101)]},
+        f"/{PACKAGE}/packageUris",
+        "too long",
+    ),
+    "101 variables": (
+        CUSTOM_JOB,
+        {f"{PACKAGE}/env": [{"name": f"V{n}", "value": ""} for n in range(101)]},
+        f"/{PACKAGE}/env",
+        "too long",
+    ),
+    "nameless variable": (CUSTOM_JOB, {f"{PACKAGE}/env/0/name": GONE}, f"/{PACKAGE}/env/0", "'name'"),
+    "variable's name": (
+        CUSTOM_JOB,
+        {f"{PACKAGE}/env/0/name": "MY-VAR"},
+        f"/{PACKAGE}/env/0/name",
+        "environment variable",
+    ),
+    "accelerator": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/machineSpec/acceleratorType": "T4"},
+        f"/{POOLS}/0/machineSpec/acceleratorType",
+        "not one of",
+    ),
+    "disk": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/diskSpec": {"bootDiskType": "ssd"}},
+        f"/{POOLS}/0/diskSpec/bootDiskType",
+        "one of",
+    ),
+    "count out of 32 bits": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/diskSpec": {"bootDiskSizeGb": 2**31}},
+        f"/{POOLS}/0/diskSpec/bootDiskSizeGb",
+        "maximum",
+    ),
+    "strategy": (
+        CUSTOM_JOB,
+        {"spec/scheduling/strategy": "CHEAP"},
+        "/spec/scheduling/strategy",
+        "not one of",
+    ),
+    "wait without flex start": (
+        CUSTOM_JOB,
+        {"spec/scheduling/maxWaitDuration": "60s"},
+        "/spec/scheduling/maxWaitDuration",
+        "only for",
+    ),
+    "seconds as a number": (
+        CUSTOM_JOB,
+        {"spec/scheduling/timeout": 3600},
+        "/spec/scheduling/timeout",
+        "type 'string'",
+    ),
+    "minutes": (CUSTOM_JOB, {"spec/scheduling/timeout": "60m"}, "/spec/scheduling/timeout", "does not match"),
+    "duration with a line end": (
+        CUSTOM_JOB,
+        {"spec/scheduling/timeout": "3600s\n"},
+        "/spec/scheduling/timeout",
+        "does not match",
+    ),
+    "local output": (
+        CUSTOM_JOB,
+        {"spec/baseOutputDirectory/outputUriPrefix": "/tmp/out"},
+        "/spec/baseOutputDirectory/outputUriPrefix",
+        "not a Cloud Storage folder",
+    ),
+    "no output": (
+        CUSTOM_JOB,
+        {"spec/baseOutputDirectory": {}},
+        "/spec/baseOutputDirectory",
+        "'outputUriPrefix' is a required",
+    ),
+    "network": (CUSTOM_JOB, {"spec/network": "default"}, "/spec/network", "full name of a network"),
+    "key": (
+        CUSTOM_JOB,
+        {"spec/encryptionSpec/kmsKeyName": "k"},
+        "/spec/encryptionSpec/kmsKeyName",
+        "full name of a Cloud KMS key",
+    ),
+    "reservation": (
+        CUSTOM_JOB,
+        {
+            f"{POOLS}/0/machineSpec/reservationAffinity": {
+                "reservationAffinityType": "SPECIFIC_RESERVATION",
+                "values": ["projects/p/zones/z/reservations/r"],
+            }
+        },
+        f"/{POOLS}/0/machineSpec/reservationAffinity",
+        "'key' is a required",
+    ),
+    "mount": (
+        CUSTOM_JOB,
+        {f"{POOLS}/0/nfsMounts": [{"server": "10.0.0.1", "path": "data", "mountPoint": "data"}]},
+        f"/{POOLS}/0/nfsMounts/0/path",
+        "not a path on an NFS server",
+    ),
+    "domain": (
+        CUSTOM_JOB,
+        {
+            "spec/pscInterfaceConfig": {
+                "dnsPeeringConfigs": [{"domain": "corp", "targetProject": "p", "targetNetwork": "n"}]
+            }
+        },
+        "/spec/pscInterfaceConfig/dnsPeeringConfigs/0/domain",
+        "not a DNS suffix",
+    ),
+    # tuning on Vertex AI
+    "no study": (TUNING_JOB, {STUDY: GONE}, "/spec", "'studySpec'"),
+    "no trial job": (TUNING_JOB, {"spec/trialJobSpec": GONE}, "/spec", "'trialJobSpec'"),
+    "trial job without packages": (
+        TUNING_JOB,
+        {"spec/trialJobSpec/workerPoolSpecs/0/pythonPackageSpec/packageUris": GONE},
+        "/spec/trialJobSpec/workerPoolSpecs/0/pythonPackageSpec",
+        "'packageUris'",
+    ),
+    "no trials": (TUNING_JOB, {"spec/maxTrialCount": 0}, "/spec/maxTrialCount", "minimum"),
+    "none at once": (TUNING_JOB, {"spec/parallelTrialCount": 0}, "/spec/parallelTrialCount", "minimum"),
+    "no trial count": (TUNING_JOB, {"spec/maxTrialCount": GONE}, "/spec", "'maxTrialCount'"),
+    "no metric": (TUNING_JOB, {f"{STUDY}/metrics": []}, f"/{STUDY}/metrics", "non-empty"),
+    "metric without goal": (TUNING_JOB, {f"{STUDY}/metrics/0/goal": GONE}, f"/{STUDY}/metrics/0", "'goal'"),
+    "metric with a blank": (
+        TUNING_JOB,
+        {f"{STUDY}/metrics/0/metricId": "my metric"},
+        f"/{STUDY}/metrics/0/metricId",
+        "blank",
+    ),
+    "no parameter": (TUNING_JOB, {f"{STUDY}/parameters": []}, f"/{STUDY}/parameters", "non-empty"),
+    "parameter without values": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/1/integerValueSpec": GONE},
+        f"/{STUDY}/parameters/1",
+        "exactly one description",
+    ),
+    "parameter with two": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/1/discreteValueSpec": {"values": [1]}},
+        f"/{STUDY}/parameters/1",
+        "exactly one description",
+    ),
+    "no bound": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/1/integerValueSpec/maxValue": GONE},
+        f"/{STUDY}/parameters/1/integerValueSpec",
+        "'maxValue'",
+    ),
+    "no category": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/2/categoricalValueSpec/values": []},
+        f"/{STUDY}/parameters/2/categoricalValueSpec/values",
+        "non-empty",
+    ),
+    "scale of categories": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/2/scaleType": "UNIT_LINEAR_SCALE"},
+        f"/{STUDY}/parameters/2/scaleType",
+        "categories have no scale",
+    ),
+    "logarithm of zero": (
+        TUNING_JOB,
+        {f"{STUDY}/parameters/0/doubleValueSpec/minValue": 0},
+        f"/{STUDY}/parameters/0/doubleValueSpec/minValue",
+        "above 0",
+    ),
+    "logarithm of zero as digits": (
+        TUNING_JOB,
+        {
+            f"{STUDY}/parameters/1/scaleType": "UNIT_LOG_SCALE",
+            f"{STUDY}/parameters/1/integerValueSpec/minValue": "0",
+        },
+        f"/{STUDY}/parameters/1/integerValueSpec/minValue",
+        "above 0",
+    ),
+    "logarithm of a list with zero": (
+        TUNING_JOB,
+        {
+            f"{STUDY}/parameters/1": {
+                "parameterId": "size",
+                "discreteValueSpec": {"values": [0, 1]},
+                "scaleType": "UNIT_REVERSE_LOG_SCALE",
+            }
+        },
+        f"/{STUDY}/parameters/1/discreteValueSpec/values/0",
+        "above 0",
+    ),
+    "time and duration": (
+        TUNING_JOB,
+        {
+            f"{STUDY}/studyStoppingConfig": {
+                "maximumRuntimeConstraint": {"maxDuration": "60s", "endTime": "2026-11-07T00:00:00Z"}
+            }
+        },
+        f"/{STUDY}/studyStoppingConfig/maximumRuntimeConstraint/endTime",
+        "not both",
+    ),
+    "grid over a range": (TUNING_JOB, GRID, f"/{STUDY}/parameters/0/doubleValueSpec", "can't enumerate"),
+    "grid over a nested range": (
+        TUNING_JOB,
+        {**GRID, f"{STUDY}/parameters/0": GONE, f"{STUDY}/parameters/0/conditionalParameterSpecs": [NESTED]},
+        f"/{STUDY}/parameters/0/conditionalParameterSpecs/0/parameterSpec/doubleValueSpec",
+        "can't enumerate",
+    ),
+    "two conditions": (
+        TUNING_JOB,
+        {
+            f"{STUDY}/parameters/1/conditionalParameterSpecs": [
+                {**NESTED, "parentCategoricalValues": {"values": ["a"]}}
+            ]
+        },
+        f"/{STUDY}/parameters/1/conditionalParameterSpecs/0",
+        "exactly one condition",
+    ),
+    "two rules for stopping": (
+        TUNING_JOB,
+        {f"{STUDY}/medianAutomatedStoppingSpec": {}, f"{STUDY}/convexAutomatedStoppingSpec": {}},
+        f"/{STUDY}/convexAutomatedStoppingSpec",
+        "one rule for stopping",
+    ),
+    # AI Platform Training
+    "no input": (ML_JOB, {INPUT: GONE}, "/spec", "'trainingInput'"),
+    "no region": (ML_JOB, {f"{INPUT}/region": GONE}, f"/{INPUT}", "'region'"),
+    "workers without a tier": (
+        ML_JOB,
+        {f"{INPUT}/scaleTier": GONE, f"{INPUT}/workerType": GONE},
+        f"/{INPUT}/workerCount",
+        "brings its own machines",
+    ),
+    "no runtime": (ML_JOB, {f"{INPUT}/runtimeVersion": GONE}, f"/{INPUT}", "'runtimeVersion'"),
+    "number as runtime": (
+        ML_JOB,
+        {f"{INPUT}/runtimeVersion": 2.1},
+        f"/{INPUT}/runtimeVersion",
+        "type 'string'",
+    ),
+    "runtime": (
+        ML_JOB,
+        {f"{INPUT}/runtimeVersion": "2"},
+        f"/{INPUT}/runtimeVersion",
+        "not a runtime version",
+    ),
+    "runtime and image": (
+        ML_JOB,
+        {f"{INPUT}/masterConfig": IMAGE},
+        f"/{INPUT}/runtimeVersion",
+        "no runtime version",
+    ),
+    "no module in ml": (ML_JOB, {f"{INPUT}/pythonModule": GONE}, f"/{INPUT}", "'pythonModule'"),
+    "nothing staged in ml": (ML_JOB, {f"{INPUT}/packageUris": GONE}, f"/{INPUT}", "'packageUris'"),
+    "custom without machine": (ML_JOB, {f"{INPUT}/masterType": GONE}, f"/{INPUT}", "'masterType'"),
+    "workers of a fixed tier": (
+        ML_JOB,
+        {f"{INPUT}/scaleTier": "BASIC", f"{INPUT}/workerType": GONE},
+        f"/{INPUT}/workerCount",
+        "its own machines",
+    ),
+    "count without type": (ML_JOB, {f"{INPUT}/workerType": GONE}, f"/{INPUT}", "'workerType'"),
+    "evaluators without type": (ML_JOB, {f"{INPUT}/evaluatorCount": 1}, f"/{INPUT}", "'evaluatorType'"),
+    "less than none": (ML_JOB, {f"{INPUT}/workerCount": -1}, f"/{INPUT}/workerCount", "minimum"),
+    "command without image": (
+        ML_JOB,
+        {f"{INPUT}/args": GONE, f"{INPUT}/masterConfig": {"containerCommand": ["x"]}},
+        f"/{INPUT}/masterConfig/containerCommand",
+        "image of your own",
+    ),
+    "arguments twice": (
+        ML_JOB,
+        {**OWN_IMAGE, f"{INPUT}/args": ["x"], f"{INPUT}/masterConfig": {**IMAGE, "containerArgs": ["x"]}},
+        f"/{INPUT}/masterConfig/containerArgs",
+        'not together with "args"',
+    ),
+    "short wait": (
+        ML_JOB,
+        {f"{INPUT}/scheduling/maxWaitTime": "1799.9s"},
+        f"/{INPUT}/scheduling/maxWaitTime",
+        "half an hour",
+    ),
+    "priority": (ML_JOB, {f"{INPUT}/scheduling/priority": 1001}, f"/{INPUT}/scheduling/priority", "maximum"),
+    "local job folder": (
+        ML_JOB,
+        {f"{INPUT}/jobDir": "out"},
+        f"/{INPUT}/jobDir",
+        "not a Cloud Storage folder",
+    ),
+    "nothing to tune": (
+        ML_JOB,
+        {f"{INPUT}/hyperparameters/params": []},
+        f"/{INPUT}/hyperparameters/params",
+        "non-empty",
+    ),
+    "grid over a range in ml": (
+        ML_JOB,
+        {f"{INPUT}/hyperparameters/algorithm": "GRID_SEARCH"},
+        f"/{INPUT}/hyperparameters/params/0/type",
+        "can't enumerate",
+    ),
+    "no bound in ml": (
+        ML_JOB,
+        {f"{INPUT}/hyperparameters/params/0/maxValue": GONE},
+        f"/{INPUT}/hyperparameters/params/0",
+        "'maxValue'",
+    ),
+    "fraction as integer": (
+        ML_JOB,
+        {f"{INPUT}/hyperparameters/params/0/type": "INTEGER"},
+        f"/{INPUT}/hyperparameters/params/0/minValue",
+        "whole numbers",
+    ),
+    "categories in ml": (
+        ML_JOB,
+        {f"{INPUT}/hyperparameters/params/0": {"parameterName": "kind", "type": "CATEGORICAL"}},
+        f"/{INPUT}/hyperparameters/params/0",
+        "'categoricalValues'",
+    ),
+    "categories with a bound": (
+        ML_JOB,
+        {
+            f"{INPUT}/hyperparameters/params/0": {
+                "parameterName": "kind",
+                "type": "CATEGORICAL",
+                "categoricalValues": ["a"],
+                "minValue": 1,
+            }
+        },
+        f"/{INPUT}/hyperparameters/params/0/minValue",
+        "neither bounds nor a scale",
+    ),
+    "no discrete value": (
+        ML_JOB,
+        {
+            f"{INPUT}/hyperparameters/params/0": {
+                "parameterName": "size",
+                "type": "DISCRETE",
+                "discreteValues": [],
+            }
+        },
+        f"/{INPUT}/hyperparameters/params/0/discreteValues",
+        "non-empty",
+    ),
+    "empty list of packages in ml": (
+        ML_JOB,
+        {f"{INPUT}/packageUris": []},
+        f"/{INPUT}/packageUris",
+        "non-empty",
+    ),
+    "logarithm of zero in ml": (
+        ML_JOB,
+        {
+            f"{INPUT}/hyperparameters/params/0/scaleType": "UNIT_LOG_SCALE",
+            f"{INPUT}/hyperparameters/params/0/minValue": 0,
+        },
+        f"/{INPUT}/hyperparameters/params/0/minValue",
+        "above 0",
+    ),
+    # reconciler.yaml
+    "cloud without source": (CONFIG, {"source": GONE}, "", "'source' is a required"),
+    "source": (CONFIG, {"source": "A"}, "/source", "not a source id"),
+    "environment's name": (
+        CONFIG,
+        {"environments/Prod": {"engine": "local"}},
+        "/environments",
+        "name of an env",
+    ),
+    "no engine": (CONFIG, {"environments/prod/engine": GONE}, "/environments/prod", "'engine'"),
+    "no project": (CONFIG, {"environments/prod/project": GONE}, "/environments/prod", "'project'"),
+    "no bucket": (CONFIG, {"environments/prod/stagingBucket": GONE}, "/environments/prod", "'stagingBucket'"),
+    "local is local": (
+        CONFIG,
+        {"environments/local/engine": "google"},
+        "/environments/local/engine",
+        "is the embedded service",
+    ),
+    "unknown endpoint": (
+        CONFIG,
+        {"environments/prod/endpoints/gcs": "https://x"},
+        "/environments/prod/endpoints",
+        "gcs",
+    ),
+    "endpoint": (
+        CONFIG,
+        {"environments/prod/endpoints/storage": "localhost"},
+        "/environments/prod/endpoints/storage",
+        "not a URL",
+    ),
+    "limit": (CONFIG, {"limits": {"cancels": -1}}, "/limits/cancels", "minimum"),
+    "default timeout": (
+        CONFIG,
+        {"environments/prod/defaults/timeout": "1h"},
+        "/environments/prod/defaults/timeout",
+        "does not match",
+    ),
+    "image without requirements": (
+        CONFIG,
+        {"images/2.11/requirements": GONE},
+        "/images/2.11",
+        "'requirements'",
+    ),
+    "repository": (CONFIG, {"github/repository": "jobs"}, "/github/repository", "not a repository"),
+}
+
+
+def walk(node: Any) -> Iterator[Json]:
+    """Every mapping in `node`."""
+    if isinstance(node, dict):
+        yield node
+        node = list(node.values())
+    if isinstance(node, list):
+        for item in node:
+            yield from walk(item)

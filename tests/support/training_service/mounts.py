@@ -1,0 +1,15 @@
+"""Whether this machine can mount buckets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reconciler.training_service.runner import mounts
+
+
+def works(folder: Path) -> bool:
+    """Whether this system lets this user mount."""
+    buckets, root = folder / "probe-buckets", folder / "probe-root"
+    buckets.mkdir()
+    root.mkdir()
+    return mounts.mount_problem(mounts.View(buckets, ()), root, folder) == ""
