@@ -12,12 +12,12 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import InvalidError, NotFoundError, RefusedError, ServiceError, UsageError
 from reconciler.cli import agreed, has_person, print_error, print_message
-from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, find_root, load_config
 from reconciler.model.job import ActualJob
 from reconciler.model.plan import DesiredJob
 from reconciler.model.selection import Selection
 from reconciler.operations.load_desired import load_desired
+from reconciler.operations.session import Session, open_session
 from reconciler.operations.show import FoundJob, find_job
 from reconciler.planning.status_rows import missing_reason
 

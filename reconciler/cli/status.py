@@ -17,11 +17,12 @@ from reconciler.cli import has_colours, print_error, print_json_rows, print_line
 from reconciler.cli.context import context_of, readable_jobs, selection_of
 from reconciler.cli.flag_types import count, terminal_columns, words
 from reconciler.cli.flags import add_format, add_labels, complete_with, job_names
-from reconciler.google.session import Session
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import FORMAT_VERSION, DesiredJob
 from reconciler.operations.plan import wanted_of
+from reconciler.operations.session import Session
 from reconciler.output.json import job_json
 from reconciler.output.status_text import status_text
 from reconciler.output.terminal import number_text
@@ -163,7 +164,7 @@ def _result(session: Session, run: ActualJob) -> tuple[str, str]:
         job = session.read(run)
     except ReconcilerError:
         return run.resource, ""
-    engine = session.engine(job.api_version)
+    engine = engine_spec(job.api_version)
     study = engine.study(job)
     if study is None or study.best is None:
         return run.resource, engine.output_directory(job.kind, job.spec)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from reconciler.base.sanitize import redacted, without_credentials
-from reconciler.google.client import Connection, part_of, parts_of, text_of
+from reconciler.google.client import Connection
 from reconciler.manifests.secrets import without_secrets
+from reconciler.model.fields import part_of, parts_of, text_of
 from reconciler.model.job import ActualJob, LogEntry
 from reconciler.model.manifest import JsonObject
 

@@ -12,7 +12,8 @@ import msgspec
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpResponse, NoAnswerError
-from reconciler.google.client import ApiError, object_of, text_of, typed_record
+from reconciler.google.client import ApiError, object_of, typed_record
+from reconciler.model.fields import text_of
 from reconciler.model.manifest import JsonObject
 
 RESTARTS = 3

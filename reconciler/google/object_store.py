@@ -18,11 +18,11 @@ from reconciler.google.client import (
     delete,
     execute,
     object_of,
-    text_of,
     typed_record,
 )
 from reconciler.google.listing import RecordPages, listing
 from reconciler.model.claim import checked
+from reconciler.model.fields import text_of
 from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:

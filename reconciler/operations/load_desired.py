@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Problem, counted, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError
+from reconciler.engines.spec.container_command import shown_command
+from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.engines.spec.vertex_ai import with_command
 from reconciler.git.index import GitIndex
-from reconciler.google.container_command import shown_command
-from reconciler.google.engines import engine_class
-from reconciler.google.vertex_ai import with_command
 from reconciler.manifests import schemas
 from reconciler.manifests.checked_files import CheckedFiles, Identities
 from reconciler.manifests.files import real_path
@@ -140,7 +140,7 @@ def _job(
         name = f"{manifest.base_name} ({NAME_AT_APPLY})"
     # Defaults come after the name: a changed default must not submit every job again.
     if environment.defaults:
-        engine = engine_class(manifest.api_version)
+        engine = engine_spec(manifest.api_version)
         packed = engine.with_defaults(manifest.kind, unpacked(packed), environment.defaults, name)
     if tree and manifest.module:
         # Only Vertex AI's jobs run staged code in containers.

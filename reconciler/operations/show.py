@@ -24,19 +24,20 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import same_word, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError, ServiceError, UsageError
 from reconciler.base.git_command import SHA, Git
-from reconciler.google.client import numbers_of
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.google.job_log import JobLog
 from reconciler.google.object_store import ObjectStore, StoredObject
-from reconciler.google.session import Session
 from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import Claim, ClaimId, ClaimState, time_of
 from reconciler.model.claimed_run import age, made
 from reconciler.model.details import JobDetails, JobLinks, MetricsFile, Output, OutputFile
+from reconciler.model.fields import numbers_of
 from reconciler.model.job import COMMIT, KEY, ActualJob, State
 from reconciler.model.manifest import ManifestPlace
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.load_desired import load_desired
+from reconciler.operations.session import Session
 from reconciler.planning.attempts import Attempt, attempts_by_base, base_of, keys_of
 from reconciler.reporting.github.settings import run_url
 from reconciler.submission.observe import observe
@@ -125,7 +126,7 @@ def run_details(session: Session, job: FoundJob, environ: Mapping[str, str], *, 
     details = replace(details, links=links, unread=job.unread)
     if job.run is None:
         return details
-    details = replace(details, study=session.engine(job.run.api_version).study(job.run))
+    details = replace(details, study=engine_spec(job.run.api_version).study(job.run))
     return _with_log(_with_outputs(details, session, environ), session, job.run, entries)
 
 
@@ -354,7 +355,7 @@ def _with_spec(
     details: JobDetails, session: Session, spec: Mapping[str, object], not_secret: frozenset[str]
 ) -> JobDetails:
     try:
-        engine = session.engine(details.api_version)
+        engine = engine_spec(details.api_version)
     except UsageError:
         # A newer version may have written the claim.
         return details

@@ -19,7 +19,6 @@ from reconciler.base.errors import (
 )
 from reconciler.base.git_command import SHA, Git, GitError
 from reconciler.google.job_log import hiding
-from reconciler.google.session import Session
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.settings import Config
 from reconciler.model.claim import Claim, ClaimId, ClaimState
@@ -29,6 +28,7 @@ from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Ports
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.plan import plan_of, target_of
+from reconciler.operations.session import Session
 from reconciler.operations.show import FoundJob, place_of, run_details
 from reconciler.output.terminal import number_text
 from reconciler.pages.site import CommitInfo, Site, row_key

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import PREFIX
-from reconciler.google.client import ApiError, NotFoundAtServiceError, execute, part_of, text_of
+from reconciler.google.client import ApiError, NotFoundAtServiceError, execute
+from reconciler.model.fields import part_of, text_of
 from reconciler.model.manifest import JsonObject
 from reconciler.setup.next_steps import Step, grants
 
 if TYPE_CHECKING:  # most set-ups open no session
-    from reconciler.google.session import Session
+    from reconciler.operations.session import Session
 
 
 _FIELDS = "name,location,iamConfiguration,lifecycle,retentionPolicy,versioning,softDeletePolicy"

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import ObjectCommits
-from reconciler.google.session import Session
 from reconciler.model.commit_record import CommitRecord, WantedJob
+from reconciler.operations.session import Session
 from tests.support.held_service import HeldService
 from tests.support.opened import LOCATION, PROJECT, connected, opened
 from tests.support.raw_server import RawServer, answer

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from reconciler.base.http import HttpRequest, HttpResponse
-from reconciler.google.ai_platform import AiPlatformTraining
+from reconciler.engines.api.vertex_ai import VertexAi
+from reconciler.engines.spec import ai_platform, vertex_ai
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.vertex_ai import VertexAi
 from reconciler.model.details import Trial, Workers
 from reconciler.model.job import ActualJob, State
 
@@ -84,7 +84,7 @@ def vertex(kind: str, body: dict[str, Any]) -> ActualJob:
 
 def test_pools_of_vertex_ai() -> None:
     spec = {"workerPoolSpecs": POOLS, "serviceAccount": "a@b", "scheduling": {"timeout": "60s"}}
-    first, second = VertexAi.workers("CustomJob", spec)
+    first, second = vertex_ai.workers("CustomJob", spec)
     assert first == Workers(
         name="workerpool0",
         count=1,
@@ -98,12 +98,12 @@ def test_pools_of_vertex_ai() -> None:
     )
     assert (second.name, second.count, second.machine) == ("workerpool2", 4, "ct5lp-hightpu-4t 4x4")
     assert second.module == "trainer.task"
-    assert VertexAi.limits("CustomJob", spec) == {"serviceAccount": "a@b", "network": "", "timeout": "60s"}
-    assert VertexAi.output_directory("CustomJob", spec) == ""
+    assert vertex_ai.limits("CustomJob", spec) == {"serviceAccount": "a@b", "network": "", "timeout": "60s"}
+    assert vertex_ai.output_directory("CustomJob", spec) == ""
 
 
 def test_study_of_vertex_ai() -> None:
-    study = VertexAi.study(vertex("HyperparameterTuningJob", TUNED))
+    study = vertex_ai.study(vertex("HyperparameterTuningJob", TUNED))
     assert study is not None
     assert (study.planned, study.goals[0].metric, study.goals[0].is_maximum) == (4, "loss", False)
     assert study.trials[0] == Trial(
@@ -117,8 +117,8 @@ def test_study_of_vertex_ai() -> None:
     assert [trial.metrics for trial in study.trials[1:]] == [{"loss": 0.0}, {}, {}]
     assert study.best is study.trials[1]
     assert study.trials[2].reason == "NaN"
-    assert VertexAi.output_directory("HyperparameterTuningJob", TUNED) == "gs://b/census"
-    assert VertexAi.study(vertex("CustomJob", {})) is None
+    assert vertex_ai.output_directory("HyperparameterTuningJob", TUNED) == "gs://b/census"
+    assert vertex_ai.study(vertex("CustomJob", {})) is None
 
 
 def test_roles_and_study_of_ai_platform() -> None:
@@ -139,14 +139,14 @@ def test_roles_and_study_of_ai_platform() -> None:
         "hyperparameters": tuning,
     }
     spec = {"trainingInput": training}
-    master, worker = AiPlatformTraining.workers("Job", spec)
+    master, worker = ai_platform.workers("Job", spec)
     assert master == Workers(
         "master", 1, "n1-standard-4", "NVIDIA_TESLA_T4", 1, "runtime 2.11, Python 3.7", "task", (), ("--m",)
     )
     assert worker == Workers("worker", 2, "n1-highcpu-8", image="gcr.io/p/worker", args=("--w",))
-    assert AiPlatformTraining.output_directory("Job", spec) == "gs://b/census"
-    assert AiPlatformTraining.limits("Job", spec)["timeout"] == "3600s"
-    (basic,) = AiPlatformTraining.workers("Job", {"trainingInput": {"scaleTier": "BASIC_GPU"}})
+    assert ai_platform.output_directory("Job", spec) == "gs://b/census"
+    assert ai_platform.limits("Job", spec)["timeout"] == "3600s"
+    (basic,) = ai_platform.workers("Job", {"trainingInput": {"scaleTier": "BASIC_GPU"}})
     assert basic.machine == "BASIC_GPU"
 
     # The service ranks the trials, and writes their parameters as text.
@@ -166,7 +166,7 @@ def test_roles_and_study_of_ai_platform() -> None:
         {"trialId": "1", "state": "FAILED"},
     ]
     body = {**spec, "trainingOutput": {"trials": trials}}
-    study = AiPlatformTraining.study(ActualJob("r", "n", "ml", "Job", State.SUCCEEDED, "", body=body))
+    study = ai_platform.study(ActualJob("r", "n", "ml", "Job", State.SUCCEEDED, "", body=body))
     assert study is not None
     assert [trial.id for trial in study.trials] == ["1", "2", "10"]
     assert [trial.metrics for trial in study.trials] == [
@@ -176,7 +176,7 @@ def test_roles_and_study_of_ai_platform() -> None:
     ]
     assert (study.planned, study.best) == (3, study.trials[2])
     plain = ActualJob("r", "n", "ml", "Job", State.SUCCEEDED, "", body={"trainingInput": {}})
-    assert AiPlatformTraining.study(plain) is None
+    assert ai_platform.study(plain) is None
 
 
 def test_the_console_shows_jobs_of_google_alone() -> None:
@@ -200,8 +200,8 @@ def test_the_console_shows_jobs_of_google_alone() -> None:
 
 @pytest.mark.parametrize("odd", [{}, {"workerPoolSpecs": 3}, {"workerPoolSpecs": [3, {"replicaCount": []}]}])
 def test_odd_specs_are_no_errors(odd: dict[str, Any]) -> None:
-    assert all(isinstance(each, Workers) for each in VertexAi.workers("CustomJob", odd))
-    assert VertexAi.workers("HyperparameterTuningJob", {"trialJobSpec": odd}) == VertexAi.workers(
+    assert all(isinstance(each, Workers) for each in vertex_ai.workers("CustomJob", odd))
+    assert vertex_ai.workers("HyperparameterTuningJob", {"trialJobSpec": odd}) == vertex_ai.workers(
         "CustomJob", odd
     )
-    assert AiPlatformTraining.workers("Job", odd)[0].count == 1
+    assert ai_platform.workers("Job", odd)[0].count == 1

@@ -20,14 +20,15 @@ from msgspec.structs import replace
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse
 from reconciler.base.sanitize import redacted
+from reconciler.engines.api.engine_client import engine_client
+from reconciler.engines.api.engine_jobs import EngineJobs
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.google.client import ApiError, Connection, Endpoint, execute
-from reconciler.google.engines import EngineJobs, engine_class
-from reconciler.google.session import Session
 from reconciler.model.claim import ClaimId
 from reconciler.model.job import KEY, SOURCE, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.ports import Answer, Created, Credential, NotSent, Refused, Taken, Unknown
+from reconciler.operations.session import Session
 from tests.support.held_service import HeldService
 from tests.support.opened import LOCATION, PROJECT, connected, opened
 from tests.support.raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
@@ -77,7 +78,7 @@ def session(service: HeldService) -> Iterator[Session]:
 def jobs_at(server: RawServer, *versions: str) -> EngineJobs:
     connection = connected(server.url)
     return EngineJobs(
-        "acme-jobs", lambda version: engine_class(version)(connection), versions or (AIPLATFORM_V1,)
+        "acme-jobs", lambda version: engine_client(version, connection), versions or (AIPLATFORM_V1,)
     )
 
 
@@ -216,7 +217,7 @@ def test_whatever_does_not_certainly_refuse_or_name_a_job_is_unknown(fate: Behav
 @pytest.mark.fault(2)
 def test_a_create_whose_answer_never_comes_is_unknown() -> None:
     with RawServer([silence]).running() as server:
-        engine = engine_class(AIPLATFORM_V1)(connected(server.url, timeout=patience(0.3)))
+        engine = engine_client(AIPLATFORM_V1, connected(server.url, timeout=patience(0.3)))
         jobs = EngineJobs("acme-jobs", lambda version: engine, [AIPLATFORM_V1])
         assert isinstance(jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(), CREDENTIAL), Unknown)
     assert len(server.arrived) == 1
@@ -321,7 +322,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
     status: int, headers: dict[str, str], value: Any
 ) -> None:
     SAYS.answer = HttpResponse(status, headers, a_body(value))
-    jobs = EngineJobs("acme-jobs", lambda version: engine_class(version)(CONNECTION), [AIPLATFORM_V1, ML_V1])
+    jobs = EngineJobs("acme-jobs", lambda version: engine_client(version, CONNECTION), [AIPLATFORM_V1, ML_V1])
     made = jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(), CREDENTIAL)
     assert isinstance(made, Unknown | (Created if status < 300 else Refused | Taken))
     store = ObjectClaims(CONNECTION, "claims", "acme-jobs", PROJECT, LOCATION, may_be_new=False)

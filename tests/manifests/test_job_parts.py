@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.google.ai_platform import AiPlatformTraining
-from reconciler.google.vertex_ai import VertexAi
+from reconciler.engines.spec import ai_platform, vertex_ai
 from reconciler.model.job import ActualJob, State, Trials
 from reconciler.model.manifest import AIPLATFORM_V1
 
@@ -35,8 +34,8 @@ def pools(*counts: Any) -> dict[str, Any]:
     ],
 )
 def test_replicas_of_worker_pools(counts: list[Any], replicas: dict[str, int]) -> None:
-    assert VertexAi.replicas("CustomJob", pools(*counts)) == replicas
-    assert VertexAi.replicas(TUNING, {"trialJobSpec": pools(*counts)}) == replicas
+    assert vertex_ai.replicas("CustomJob", pools(*counts)) == replicas
+    assert vertex_ai.replicas(TUNING, {"trialJobSpec": pools(*counts)}) == replicas
 
 
 @pytest.mark.parametrize(
@@ -53,15 +52,15 @@ def test_replicas_of_worker_pools(counts: list[Any], replicas: dict[str, int]) -
     ],
 )
 def test_replicas_of_ai_platform(training: dict[str, Any], replicas: dict[str, int]) -> None:
-    assert AiPlatformTraining.replicas("Job", {"trainingInput": training}) == replicas
+    assert ai_platform.replicas("Job", {"trainingInput": training}) == replicas
 
 
 @pytest.mark.parametrize("broken", [None, 3, "x", [], {}, {"workerPoolSpecs": 5}, {"workerPoolSpecs": [3]}])
 def test_replicas_of_an_answer_that_is_not_as_it_should_be(broken: Any) -> None:
     spec = broken if isinstance(broken, dict) else {}
-    assert VertexAi.replicas("CustomJob", spec) == {}
-    assert VertexAi.replicas(TUNING, {"trialJobSpec": broken}) == {}
-    assert AiPlatformTraining.replicas("Job", {"trainingInput": broken}) == {"master-replica-": 1}
+    assert vertex_ai.replicas("CustomJob", spec) == {}
+    assert vertex_ai.replicas(TUNING, {"trialJobSpec": broken}) == {}
+    assert ai_platform.replicas("Job", {"trainingInput": broken}) == {"master-replica-": 1}
 
 
 def job(kind: str, body: dict[str, Any]) -> ActualJob:
@@ -71,9 +70,9 @@ def job(kind: str, body: dict[str, Any]) -> ActualJob:
 def test_trials() -> None:
     states = {"1": "SUCCEEDED", "2": "ACTIVE", "3": "REQUESTED", "4": "INFEASIBLE"}
     body = {"maxTrialCount": 5, "trials": [{"id": id, "state": state} for id, state in states.items()]}
-    assert VertexAi.trials(job(TUNING, body)) == Trials(frozenset("124"), 5)
-    assert VertexAi.trials(job(TUNING, {"maxTrialCount": 5})) == Trials(frozenset(), 5)
-    assert VertexAi.trials(job("CustomJob", {})) is None
+    assert vertex_ai.trials(job(TUNING, body)) == Trials(frozenset("124"), 5)
+    assert vertex_ai.trials(job(TUNING, {"maxTrialCount": 5})) == Trials(frozenset(), 5)
+    assert vertex_ai.trials(job("CustomJob", {})) is None
 
 
 def test_trials_of_ai_platform() -> None:
@@ -83,19 +82,16 @@ def test_trials_of_ai_platform() -> None:
         "trainingInput": {"hyperparameters": {"goal": "MAXIMIZE", "maxTrials": 4}},
         "trainingOutput": {"trials": trials},
     }
-    assert AiPlatformTraining.trials(job("Job", body)) == Trials(frozenset("12"), 4)
-    assert AiPlatformTraining.trials(job("Job", {"trainingInput": {}})) is None
+    assert ai_platform.trials(job("Job", body)) == Trials(frozenset("12"), 4)
+    assert ai_platform.trials(job("Job", {"trainingInput": {}})) is None
 
 
 def test_the_folder_that_a_job_logs_to() -> None:
     output = {"baseOutputDirectory": {"outputUriPrefix": "gs://b/census/"}}
-    assert VertexAi.log_directory("CustomJob", output) == "gs://b/census/logs"
-    assert VertexAi.log_directory(TUNING, {"trialJobSpec": output}) == "gs://b/census"
-    assert VertexAi.log_directory("CustomJob", {}) == ""
-    assert VertexAi.log_directory_field(TUNING) == ("spec.trialJobSpec.baseOutputDirectory.outputUriPrefix")
-    assert (
-        AiPlatformTraining.log_directory("Job", {"trainingInput": {"jobDir": "gs://b/census"}})
-        == "gs://b/census"
-    )
-    assert AiPlatformTraining.log_directory("Job", {"trainingInput": {}}) == ""
-    assert AiPlatformTraining.log_directory_field("Job") == "spec.trainingInput.jobDir"
+    assert vertex_ai.log_directory("CustomJob", output) == "gs://b/census/logs"
+    assert vertex_ai.log_directory(TUNING, {"trialJobSpec": output}) == "gs://b/census"
+    assert vertex_ai.log_directory("CustomJob", {}) == ""
+    assert vertex_ai.log_directory_field(TUNING) == ("spec.trialJobSpec.baseOutputDirectory.outputUriPrefix")
+    assert ai_platform.log_directory("Job", {"trainingInput": {"jobDir": "gs://b/census"}}) == "gs://b/census"
+    assert ai_platform.log_directory("Job", {"trainingInput": {}}) == ""
+    assert ai_platform.log_directory_field("Job") == "spec.trainingInput.jobDir"

@@ -20,7 +20,6 @@ import urllib3
 from reconciler.base.concurrency import MOST_THREADS
 from reconciler.base.errors import ServiceError
 from reconciler.base.state_dir import home_of
-from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import load_config
 from reconciler.model.plan import DesiredJob, Plan
 from reconciler.operations.apply import Applied, carry_out
@@ -29,6 +28,7 @@ from reconciler.operations.follow_up import follow_up
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.plan import plan_of
+from reconciler.operations.session import Session, open_session
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.submission.observe import observe
 from tests.support.fault_proxy import Fault, FaultProxy, Request, Rule

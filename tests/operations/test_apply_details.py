@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimId, ClaimState
@@ -22,6 +21,7 @@ from reconciler.model.plan import DesiredJob
 from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN
+from reconciler.operations.session import Session
 from reconciler.operations.wait import awaited, wait
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning.outcome import Outcome

@@ -20,8 +20,8 @@ import pytest
 
 from reconciler.base.listener.message import Request, Response
 from reconciler.google.embedded import address_of
-from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
+from reconciler.operations.session import Session
 from reconciler.pages import live
 from reconciler.pages.listener import listening
 from reconciler.pages.live import COOKIE_LASTS, LINK_LASTS, Access, LivePages

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.google.engines import engine_class
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.model.diff import DEFAULTS, FieldChange, is_default, is_filled, is_left_out, is_spelling
 from reconciler.model.job import ATTEMPT, CODE, COMMIT, INSTANCE, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
@@ -37,10 +37,10 @@ POOL = {
     },
 }
 SPEC = {"workerPoolSpecs": [POOL], "scheduling": {"timeout": "3600s"}, "serviceAccount": "a@b"}
-CUSTOM = engine_class(AIPLATFORM_V1).body(
+CUSTOM = engine_spec(AIPLATFORM_V1).body(
     "CustomJob", {**SPEC, "encryptionSpec": {"kmsKeyName": "k"}}, "census_1", LABELS
 )
-TUNING = engine_class(AIPLATFORM_V1).body(
+TUNING = engine_spec(AIPLATFORM_V1).body(
     "HyperparameterTuningJob",
     {
         "studySpec": {"metrics": [{"metricId": "m", "goal": "MAXIMIZE"}], "algorithm": "GRID_SEARCH"},
@@ -53,7 +53,7 @@ TUNING = engine_class(AIPLATFORM_V1).body(
     "census_1",
     LABELS,
 )
-ML = engine_class(ML_V1).body(
+ML = engine_spec(ML_V1).body(
     "Job",
     {"trainingInput": {"region": "r", "scaleTier": "CUSTOM", "workerCount": "2", "args": ["a"]}},
     "census_1",

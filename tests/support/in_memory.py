@@ -15,8 +15,8 @@ import pytest
 from reconciler.base.http import DirectTransport
 from reconciler.cli import run
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
+from reconciler.operations.session import Session
 from tests.support.memory_ports import Outside
 
 LONGEST = 20_000

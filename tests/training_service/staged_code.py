@@ -13,7 +13,7 @@ from typing import Any
 
 import trainers
 
-from reconciler.google.container_command import container_command
+from reconciler.engines.spec.container_command import container_command
 from reconciler.training_service.state.records import JobRecord
 
 BUCKET = "staging"

@@ -14,6 +14,8 @@ from typing import assert_never
 from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.sanitize import is_on_runner
 from reconciler.base.state_dir import home_of
+from reconciler.engines.api.engine_client import CLIENTS, EngineClient, engine_client
+from reconciler.engines.api.engine_jobs import EngineJobs
 from reconciler.google.claim_store import PREFIX, ObjectClaims, ObjectCommits
 from reconciler.google.client import Connection
 from reconciler.google.credentials import (
@@ -24,7 +26,6 @@ from reconciler.google.credentials import (
     google_endpoint,
 )
 from reconciler.google.embedded import EmbeddedService, folder_of
-from reconciler.google.engines import ENGINES, Engine, EngineJobs, engine_class
 from reconciler.google.object_store import ensure_bucket
 from reconciler.google.staging import Staging
 from reconciler.manifests.settings import Config, Environment
@@ -59,12 +60,12 @@ class Session:
         self.environment = environment
         self.connection = connection
         self._default_credentials = credentials
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[str, EngineClient] = {}
 
-    def engine(self, api_version: str) -> Engine:
-        """Return the engine of an apiVersion."""
+    def engine(self, api_version: str) -> EngineClient:
+        """Return the client of the service that runs jobs of an apiVersion."""
         if api_version not in self._engines:
-            self._engines[api_version] = engine_class(api_version)(self.connection)
+            self._engines[api_version] = engine_client(api_version, self.connection)
         return self._engines[api_version]
 
     def runs(self) -> tuple[ActualJob, ...]:
@@ -139,7 +140,7 @@ class Session:
         """The jobs of all engines."""
         # Google switched its ml service off: a request to it would fail every plan.
         gone = set() if self.is_local else {ML_V1}
-        versions = (version for version in ENGINES if version not in gone)
+        versions = (version for version in CLIENTS if version not in gone)
         return EngineJobs(self.config.source, self.engine, versions)
 
     @cached_property
