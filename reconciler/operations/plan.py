@@ -19,7 +19,7 @@ from reconciler.model.applied_tree import Effect, TreeFinding
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Action, Cost, DesiredJob, Plan, Target, Trigger
+from reconciler.model.plan import Cost, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import JobApi
 from reconciler.operations.earlier_code import EarlierCode
 from reconciler.operations.load_desired import Desired
@@ -30,7 +30,7 @@ from reconciler.packaging.staged_uri import staged_uri
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.comparison import code_changed, predecessors
 from reconciler.planning.limits import limit_refusals
-from reconciler.planning.planner import SUBMISSIONS, by_owner, make_plan, with_blocked
+from reconciler.planning.planner import SUBMISSIONS, acting_jobs, by_owner, digest_of, make_plan, with_blocked
 from reconciler.submission.observe import Observed
 
 if TYPE_CHECKING:
@@ -57,29 +57,27 @@ def plan_of(session: Session, desired: Desired, observed: Observed, *, by_hand: 
     environment, source = session.environment, session.config.source
     own, foreign = by_owner(observed.runs, observed.claims, source)
     own = with_specs(session.ports.jobs, desired.jobs, own, observed.claims)
-    # Only whole code has an archive, which the request names.
-    unbuilt = {name for name, tree in desired.code.items() if tree.missing}
-
-    def body(job: DesiredJob) -> JsonObject:
-        if job.job_name in unbuilt:
-            return {}
-        return request_body(job, desired, environment.staging_bucket, job.job_name, {})
-
     plan = make_plan(
         target_of(session.config, environment),
         desired.jobs,
         [*own, *foreign],
         observed.claims,
-        body,
         whole=desired.whole,
         source=source,
         doubtful=observed.doubtful,
         occasion=Trigger(by_hand, session.config.images),
     )
-    acts = (change.desired for change in plan.changes if change.action is not Action.NONE)
-    if any(job and job.job_name in unbuilt for job in acts):
-        plan = replace(plan, digest=None)
+    plan = replace(plan, digest=_digest(plan, desired, environment.staging_bucket))
     return with_refusals(plan, environment.limits)
+
+
+def _digest(plan: Plan, desired: Desired, bucket: str) -> str | None:
+    """Return the plan's digest; None if files of a job's code are missing."""
+    jobs = {job.job_name: job for job in acting_jobs(plan)}
+    # Only whole code has an archive, which the request names.
+    if any(tree.missing for name, tree in desired.code.items() if name in jobs):
+        return None
+    return digest_of(plan, {name: request_body(job, desired, bucket, name, {}) for name, job in jobs.items()})
 
 
 def submitted_by(plan: Plan) -> list[DesiredJob]:

@@ -48,9 +48,7 @@ def applier(outside: Outside, **settings: Any) -> Applier:
 
 def plan_of(outside: Outside, jobs: Iterable[DesiredJob]) -> Plan:
     seen = observe(outside.ports)
-    return make_plan(
-        LOCAL, list(jobs), seen.runs, seen.claims, lambda job: body_of(job, "", {}), source="acme"
-    )
+    return make_plan(LOCAL, list(jobs), seen.runs, seen.claims, source="acme")
 
 
 def apply(outside: Outside, *jobs: DesiredJob, **settings: Any) -> list[Outcome]:

@@ -361,7 +361,6 @@ def _plan(ports: Ports, jobs: Sequence[DesiredJob], observed: Observed, *, whole
         jobs,
         runs,
         observed.claims,
-        lambda job: body_of(job, job.job_name, {}),
         whole=whole,
         source=ports.source,
     )

@@ -288,7 +288,6 @@ class Outside:
             commit.jobs,
             with_specs(ports.jobs, commit.jobs, observed.runs, observed.claims),
             observed.claims,
-            lambda job: body_of(job, job.job_name, {}),
             whole=whole,
             source=OURS,
             doubtful=observed.doubtful,

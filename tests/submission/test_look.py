@@ -43,7 +43,6 @@ def plan_of(outside: Outside, seen: Observation, *jobs: DesiredJob) -> Plan:
         jobs,
         observed.runs,
         observed.claims,
-        lambda job: body_of(job, job.job_name, {}),
         source=outside.ports.source,
     )
 

@@ -13,7 +13,7 @@ from reconciler.model.job import ATTEMPT, CODE, KEY, REQUEST_ID, SOURCE, ActualJ
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject, Manifest, Reconcile
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Change, DesiredJob, Plan, Target, Trigger
-from reconciler.planning.planner import make_plan
+from reconciler.planning.planner import digest_of, make_plan
 
 LOCAL = Target("local", "local", "local", "local")
 GOOGLE = Target("prod", "google", "acme-ml", "us-central1")
@@ -119,10 +119,9 @@ def plan(
     occasion: Trigger | None = None,
 ) -> Plan:
     """The plan of a small world."""
-    known = {claim.id: claim for claim in claims}
-    return make_plan(
-        target, list(desired), list(actual), known, _body, whole=whole, source=source, occasion=occasion
-    )
+    jobs, known = list(desired), {claim.id: claim for claim in claims}
+    made = make_plan(target, jobs, list(actual), known, whole=whole, source=source, occasion=occasion)
+    return replace(made, digest=digest_of(made, {job.job_name: _body(job) for job in jobs}))
 
 
 def _body(job: DesiredJob) -> JsonObject:
