@@ -134,9 +134,7 @@ def _load(
     index: Index,
 ) -> tuple[Validation, Desired, tuple[Problem, ...]]:
     found = validate(root, paths, frozenset(environment.defaults), package_of, checked, index)
-    desired, unfit = stageable_jobs(
-        root, found.manifests, environment, found.identities, index, CodeUse.COMPARED
-    )
+    desired, unfit = stageable_jobs(root, found.manifests, environment, index, CodeUse.COMPARED)
     return found, desired, tuple(sorted([*found.problems, *capped(unfit)]))
 
 
