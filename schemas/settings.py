@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from trim import METHODS
 from words import (
     BUCKET,
     DURATION,
@@ -87,7 +88,7 @@ _DEFAULTS = _mapping(
     },
 )
 
-_APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
+_APIS = tuple(name.partition(".")[0] for name in METHODS)
 _ENDPOINT = "The https URL to use in place of Google's."
 _ENVIRONMENT = _mapping(
     "A place where jobs run.",

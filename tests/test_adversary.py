@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from reconciler.base.state_dir import OLD_HOME, location_of
-from reconciler.google.session import open_session
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.naming import label_of
 from reconciler.operations.load_desired import load_desired
+from reconciler.operations.session import open_session
 from tests.support.commands import COMMANDS
 from tests.support.hostile_repository import HostileRepository, is_plumbing
 from tests.support.raw_server import RawServer, answer

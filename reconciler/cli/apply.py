@@ -28,8 +28,8 @@ from reconciler.cli.flags import FULL, YES, add_format, add_paths, add_selection
 from reconciler.cli.logs import print_ends
 from reconciler.cli.problems import print_problems
 from reconciler.cli.progress import progress, submitting
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.git.commit import commit_of
-from reconciler.google.session import Session
 from reconciler.model.applied_tree import Relation, TreeFinding
 from reconciler.model.cause import cause_of, is_set_up, with_name
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
@@ -42,6 +42,7 @@ from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import Origin, uncarried
 from reconciler.operations.plan import submitted_by, wanted_of, with_changed_files, with_tree
 from reconciler.operations.report import missing_status_reasons, posts_statuses
+from reconciler.operations.session import Session
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.wait import Awaited, unended, wait
 from reconciler.output.json import apply_json
@@ -245,7 +246,7 @@ def _folders(session: Session, ended: Sequence[ActualJob]) -> Iterator[str]:
         return
     for job in sorted(ended, key=lambda job: job.job_name)[:_MOST_FOLDERS]:
         try:
-            uri = session.engine(job.api_version).output_directory(job.kind, session.read(job).spec)
+            uri = engine_spec(job.api_version).output_directory(job.kind, session.read(job).spec)
         except ReconcilerError:  # the line is an extra
             continue
         folder = session.folder_of(uri, os.environ) if uri else None

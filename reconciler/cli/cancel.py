@@ -11,10 +11,10 @@ from reconciler.cli import print_error, print_lines
 from reconciler.cli.context import Context, confirm, context_of, readable_jobs, run_of, selection_of
 from reconciler.cli.flags import YES, add_labels, complete_with, job_names
 from reconciler.cli.progress import progress
-from reconciler.google.session import Session
 from reconciler.model.claim import BY_COMMAND
 from reconciler.model.job import ActualJob, State
 from reconciler.model.selection import Selection
+from reconciler.operations.session import Session
 from reconciler.operations.wait import awaited, wait
 from reconciler.planning.state import target_state
 from reconciler.planning.status_rows import job_statuses

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from reconciler.base.errors import InvalidError, NotFoundError, RefusedError, ServiceError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import agreed, has_person, print_error, print_message
-from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, find_root, load_config
 from reconciler.model.job import ActualJob
 from reconciler.model.plan import DesiredJob
 from reconciler.model.selection import Selection
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.named_job import NamedJob, find_job
+from reconciler.operations.session import Session, open_session
 from reconciler.planning.status_rows import missing_reason
 
 

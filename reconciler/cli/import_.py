@@ -28,7 +28,7 @@ from reconciler.manifests.settings import find_root
 from reconciler.model.selection import Selection
 
 if TYPE_CHECKING:
-    from reconciler.google.session import Session
+    from reconciler.operations.session import Session
     from reconciler.submission.adoption import Adopted
 from reconciler.cli.context import context_of
 from reconciler.cli.flag_types import path

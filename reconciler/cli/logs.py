@@ -21,10 +21,11 @@ from reconciler.cli.context import context_of, run_of
 from reconciler.cli.events import events
 from reconciler.cli.flag_types import trial
 from reconciler.cli.flags import add_name
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.google.job_log import JobLog, hiding
-from reconciler.google.session import Session
 from reconciler.model.cause import Cause, cause_of
 from reconciler.model.job import SERVICE, ActualJob, LogEntry, State, Trials
+from reconciler.operations.session import Session
 from reconciler.submission.claims_upkeep import with_reason
 
 EXAMPLES = """reconciler logs census-income --follow
@@ -215,7 +216,7 @@ class _Part:
 
 def _part(arguments: argparse.Namespace, session: Session, job: ActualJob) -> _Part:
     """Return the chosen part; raise NotFoundError if the job can never have this replica or trial."""
-    engine = session.engine(job.api_version)
+    engine = engine_spec(job.api_version)
     replicas, trials = engine.replicas(job.kind, job.spec), engine.trials(job)
     if arguments.replica:
         _check_replica(arguments.replica, replicas, job)
@@ -323,7 +324,7 @@ def print_ends(session: Session, jobs: Iterable[ActualJob], log_format: str) -> 
 
 def _last_lines(session: Session, job: ActualJob) -> list[str]:
     """Return the last lines of a log as `logs` prints them, without secrets: at most 50, and 64 KiB."""
-    engine = session.engine(job.api_version)
+    engine = engine_spec(job.api_version)
     part = _Part(job, engine.replicas(job.kind, job.spec), engine.trials(job), "", "")
     hide, source = hiding(job.spec), part.source()
     entries = JobLog(session.connection, job).last(_MOST_LINES)

@@ -16,9 +16,9 @@ from reconciler.cli import has_colours
 from reconciler.cli.context import is_by_hand
 from reconciler.cli.events import events
 from reconciler.google.job_log import JobLog
-from reconciler.google.session import Session
 from reconciler.model.cause import cause_of
 from reconciler.model.job import ActualJob, State
+from reconciler.operations.session import Session
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.wait import JobsListener
 from reconciler.output.terminal import SIGNS, elapsed

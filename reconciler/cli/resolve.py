@@ -10,7 +10,6 @@ from reconciler.base.errors import ExitCode, NotFoundError, RefusedError, UsageE
 from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of
 from reconciler.cli.flags import complete_with, job_names
-from reconciler.google.session import Session
 from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import KEY
@@ -20,6 +19,7 @@ from reconciler.operations.execute import applier_of
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import origin_of, uncarried
 from reconciler.operations.plan import hours_of
+from reconciler.operations.session import Session
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.limits import check_limit
 from reconciler.submission.observe import Observed, observe

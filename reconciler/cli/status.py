@@ -18,12 +18,12 @@ from reconciler.cli import has_colours, print_error, print_json_rows, print_line
 from reconciler.cli.context import context_of, readable_jobs, selection_of
 from reconciler.cli.flag_types import count, terminal_columns, words
 from reconciler.cli.flags import add_format, add_labels, complete_with, job_names
-from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import FORMAT_VERSION, DesiredJob
 from reconciler.operations.plan import wanted_of
 from reconciler.operations.results import short_result
+from reconciler.operations.session import Session
 from reconciler.output.json import job_json
 from reconciler.output.status_text import status_text
 from reconciler.planning.outcome import Condition, JobStatus

@@ -14,8 +14,9 @@ from reconciler.base.errors import ExitCode, NotFoundError
 from reconciler.cli.context import context_of, run_of
 from reconciler.cli.flag_types import port
 from reconciler.cli.flags import add_name
-from reconciler.google.session import Session
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.model.job import ActualJob
+from reconciler.operations.session import Session
 
 EXAMPLES = "reconciler tensorboard census-income --port 6006"
 
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 def _folder(session: Session, job: ActualJob) -> str:
     """Return the job's log directory, a local folder or gs://…; raise NotFoundError."""
-    engine = session.engine(job.api_version)
+    engine = engine_spec(job.api_version)
     uri = engine.log_directory(job.kind, job.spec)
     field = engine.log_directory_field(job.kind)
     if not uri:

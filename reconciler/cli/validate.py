@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     found = validate(root, paths, filled, index=index)
     check_found(found, arguments.paths)
     errors = [*found.problems, *capped(_code_problems(root, found.manifests, index))]
-    images = capped(image_warnings(found.images, date.today()))
+    images = capped(image_warnings(found.manifests, date.today()))
     problems = sorted([*errors, *config.warnings, *missing, *found.warnings, *images])
     if arguments.format == "json":
         print_json(validation_json(found.files, problems))

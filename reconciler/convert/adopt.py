@@ -7,11 +7,10 @@ from functools import partial
 
 from reconciler.base.errors import ReconcilerError, ServiceError
 from reconciler.convert.importing.live_job import LiveJob, live_job
-from reconciler.google.engines import ENGINES
-from reconciler.google.responses import ApiError, parts_of, text_of
-from reconciler.google.session import Session
-from reconciler.google.staging import staged_uri
+from reconciler.engines.api.engine_client import CLIENTS
+from reconciler.google.responses import ApiError
 from reconciler.model.claim import ClaimId, ClaimState
+from reconciler.model.fields import parts_of, text_of
 from reconciler.model.job import PREFIX, ActualJob
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import label_of
@@ -20,6 +19,8 @@ from reconciler.model.selection import Selection
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired, load_desired
+from reconciler.operations.session import Session
+from reconciler.packaging.staged_uri import staged_uri
 from reconciler.submission.adoption import Adopted
 from reconciler.submission.observe import Observed, observe
 
@@ -60,7 +61,7 @@ def _imported(job: ActualJob) -> LiveJob:
 
 def _listed(session: Session, wanted: str) -> Iterator[ActualJob]:
     # Google switched the older service off.
-    versions = [version for version in ENGINES if version != ML_V1 or session.is_local]
+    versions = [version for version in CLIENTS if version != ML_V1 or session.is_local]
     refusals: list[ApiError] = []
     for version in versions:
         try:

@@ -29,10 +29,11 @@ from reconciler.base.http import (
 from reconciler.base.http.destination import Destination
 from reconciler.base.sanitize import one_line, without_credentials
 from reconciler.google.client import API_VERSIONS, Connection, Endpoint, execute
-from reconciler.google.responses import ApiError, text_of
+from reconciler.google.responses import ApiError
 from reconciler.manifests.settings import Environment
 from reconciler.manifests.token_hosts import token_hosts
 from reconciler.model.claim import time_of
+from reconciler.model.fields import text_of
 from reconciler.model.ports import Credential
 
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"

@@ -8,8 +8,8 @@ from typing import Any
 
 from reconciler.base.sanitize import redacted, without_credentials
 from reconciler.google.client import Connection
-from reconciler.google.responses import part_of, parts_of, text_of
 from reconciler.manifests.secrets import without_secrets
+from reconciler.model.fields import part_of, parts_of, text_of
 from reconciler.model.job import ActualJob, LogEntry
 from reconciler.model.manifest import JsonObject
 

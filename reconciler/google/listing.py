@@ -13,7 +13,8 @@ import msgspec
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpResponse, NoAnswerError
 from reconciler.google.client import object_of
-from reconciler.google.responses import ApiError, text_of, typed_record
+from reconciler.google.responses import ApiError, typed_record
+from reconciler.model.fields import text_of
 from reconciler.model.manifest import JsonObject
 
 RESTARTS = 3

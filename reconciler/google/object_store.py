@@ -13,8 +13,9 @@ from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpResponse
 from reconciler.google.client import Connection, delete, execute, object_of
 from reconciler.google.listing import RecordPages, listing
-from reconciler.google.responses import ApiError, NotFoundAtServiceError, text_of, typed_record
+from reconciler.google.responses import ApiError, NotFoundAtServiceError, typed_record
 from reconciler.model.claim import checked
+from reconciler.model.fields import text_of
 from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:

@@ -6,10 +6,8 @@ A field with a value of another type counts as missing, so that one such field d
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, TypeVar, get_origin
 
@@ -19,23 +17,12 @@ from msgspec.structs import fields
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import NoAnswerError
 from reconciler.base.sanitize import one_line
-from reconciler.model.details import Value
+from reconciler.model.fields import count_of, list_of, part_of, text_of
 from reconciler.model.manifest import JsonObject
 
 Record = TypeVar("Record", bound=Struct)
 
 _ANY = re.compile(".+")
-
-MOST_NUMBERS = 50
-"""The most numbers of a metrics file or a measurement."""
-
-DEFAULT_TIMEOUT = "604800s"
-"""Both services' limit for a job without a limit: seven days."""
-
-
-def hours(duration: str) -> float:
-    """Convert a duration such as "3600s" to hours; 0 stands for `DEFAULT_TIMEOUT`."""
-    return (float(duration.removesuffix("s")) or hours(DEFAULT_TIMEOUT) * 3600) / 3600
 
 
 class ApiError(ServiceError):
@@ -69,65 +56,6 @@ def unknown(what: str) -> ServiceError:
     )
 
 
-def text_of(resource: JsonObject, name: str) -> str:
-    """Return a text field; "" if it is missing or no text."""
-    value = resource.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def part_of(resource: JsonObject, name: str) -> JsonObject:
-    """Return an object field; an empty object if it is missing or no object."""
-    value = resource.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def parts_of(resource: JsonObject, name: str) -> list[JsonObject]:
-    """Return the objects of a list field, with an empty object in the place of any other item."""
-    value = resource.get(name)
-    return [part if isinstance(part, dict) else {} for part in value] if isinstance(value, list) else []
-
-
-def texts_in(resource: JsonObject, name: str) -> tuple[str, ...]:
-    """Return the texts of a list field."""
-    return tuple(text for text in _list_of(resource, name) if isinstance(text, str))
-
-
-def count_of(resource: JsonObject, name: str, default: int = 0) -> int:
-    """Return a number field, which APIs write as text if it is an int64; the default if it is no number."""
-    value = resource.get(name, default)
-    try:
-        return int(value) if isinstance(value, int | str) else default
-    except ValueError:
-        return default
-
-
-def numbers_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, float]:
-    """Return the pairs with a number that a float can hold, at most `MOST_NUMBERS`; NaN and infinity stay."""
-    found: dict[str, float] = {}
-    for name, value in pairs:
-        if isinstance(value, int | float) and not isinstance(value, bool) and len(found) < MOST_NUMBERS:
-            with suppress(OverflowError):
-                float(value)
-                found[name] = value
-    return found
-
-
-def values_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Value]:
-    """Return the pairs with a number or a text, as parameters of a trial."""
-    return {
-        name: value if isinstance(value, str) or _is_finite(value) else str(value)
-        for name, value in pairs
-        if isinstance(value, int | float | str)
-    }
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer that no float can hold
-        return False
-
-
 def typed_record(kind: type[Record], resource: JsonObject) -> Record:
     """Return the record of a resource; a field with a value of another type counts as missing.
 
@@ -146,13 +74,7 @@ def _reader(type_: Any) -> Callable[[JsonObject, str], Any]:
         return lambda resource, name: typed_record(type_, part_of(resource, name))
     if type_ is int:
         return count_of
-    return {Mapping: _texts_of, list: _list_of}.get(get_origin(type_), text_of)
-
-
-def _list_of(resource: JsonObject, name: str) -> list[Any]:
-    """Return a list field; empty if it is missing or has another type."""
-    value = resource.get(name)
-    return value if isinstance(value, list) else []
+    return {Mapping: _texts_of, list: list_of}.get(get_origin(type_), text_of)
 
 
 def _texts_of(resource: JsonObject, name: str) -> Mapping[str, str]:

@@ -13,9 +13,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, WARNING, Finding, Keys, Problem, Rules, quote
-from reconciler.manifests.checked_files import CheckedDocument, CheckedFile, digest_of
+from reconciler.manifests.checked_files import CheckedFile, digest_of
 from reconciler.manifests.explain import findings, with_boolean_hints
-from reconciler.manifests.fast_validate import checked_document
+from reconciler.manifests.fast_validate import manifest_of
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import PACKAGE_PATH, PackageFolder
 from reconciler.manifests.rules import domain_findings, python_modules
@@ -23,6 +23,7 @@ from reconciler.manifests.schemas import plain_form, schema_of
 from reconciler.manifests.secrets import secrets
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
+from reconciler.model.manifest import Manifest
 from reconciler.model.stand_ins import pointer_digest
 
 FolderOf = Callable[[ManifestFile, str], PackageFolder]
@@ -60,10 +61,10 @@ class DiagnosedJob:
         return self.document.text_at(_NAME).replace("-", "_")
 
     @property
-    def record(self) -> CheckedDocument:
-        """The record of a valid job."""
+    def manifest(self) -> Manifest:
+        """The manifest of a valid job, without its file."""
         assert isinstance(self.schema, Mapping), "a valid manifest has a schema"
-        return checked_document(self.document.value, self.document.line, self.schema, self._places)
+        return manifest_of(self.document.value, self.document.line, self.schema, self._places)
 
     def _places(self, images: Sequence[tuple[Keys, str]]) -> list[tuple[int, int]]:
         found = [self.document.position(keys) for keys, _ in images]
@@ -103,7 +104,7 @@ class DiagnosedFile:
             return None
         warnings = tuple(replace(problem, path="") for problem in self.problems)
         return CheckedFile(
-            self.digest, self.size, self.aliased, tuple(job.record for job in self.jobs), warnings
+            self.digest, self.size, self.aliased, tuple(job.manifest for job in self.jobs), warnings
         )
 
     @property

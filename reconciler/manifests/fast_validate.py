@@ -10,17 +10,18 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from msgspec import Raw, msgpack
+from msgspec import msgpack
+from msgspec.structs import replace
 
 from reconciler.manifests import schemas
-from reconciler.manifests.checked_files import DEFAULT_POLICY, CheckedDocument, CheckedFile, Identities
+from reconciler.manifests.checked_files import CheckedFile
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import is_valid, plain_form
 from reconciler.manifests.secrets import has_secrets
 from reconciler.manifests.training_images import PlaceImages, noted_images, places_by_text
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.canonical import canonical_spec
-from reconciler.model.manifest import JsonObject, Manifest, Reconcile
+from reconciler.model.manifest import Manifest, Reconcile
 from reconciler.model.naming import identities, label_of
 
 # Most characters in a document with aliases: a few aliases can repeat a large amount of text.
@@ -45,49 +46,53 @@ def check_files(
     ]
     valid = [plain for each in candidates if (plain := _valid(each, contents[each.digest])) is not None]
     sound = [each for each in valid if next(domain_findings(each.document.value), None) is None]
-    found: dict[bytes, list[CheckedDocument]] = {}
+    manifests: dict[bytes, list[Manifest]] = {}
     for each in sound:
-        record = _record(each, contents[each.digest])
-        if record is not None:
-            found.setdefault(each.digest, []).append(record)
+        manifest = _manifest(each, contents[each.digest])
+        if manifest is not None:
+            manifests.setdefault(each.digest, []).append(manifest)
     return {
         digest: CheckedFile(
             digest,
             len(contents[digest]),
             sum(document.aliased for document in read[digest]),
-            tuple(documents),
+            tuple(of_file),
         )
-        for digest, documents in found.items()
-        if len(documents) == len(read[digest])
+        for digest, of_file in manifests.items()
+        if len(of_file) == len(read[digest])
     }
 
 
-def checked_document(
+def manifest_of(
     value: Mapping[str, Any], line: int, schema: Mapping[str, Any], place_images: PlaceImages
-) -> CheckedDocument:
-    """Return the record of a manifest that is valid by `schema`; `line` is its first in the file."""
+) -> Manifest:
+    """Return the manifest, without its file, of a value that is valid by `schema`.
+
+    `line` is its document's first in the file.
+    """
     spec = canonical_spec(value["spec"], schema)
-    staged = value.get("package", {})
-    package = staged.get("path", "")
-    policy = _reconcile(value["reconcile"]) if "reconcile" in value else None
-    return CheckedDocument(
+    package = value.get("package", {})
+    manifest = Manifest(
+        value["apiVersion"],
+        value["kind"],
+        value["metadata"]["name"],
+        _packer.encode(spec),
+        value["metadata"].get("labels", {}),
+        reconcile=_reconcile(value["reconcile"]) if "reconcile" in value else _DEFAULT_POLICY,
         line=line,
-        api_version=value["apiVersion"],
-        kind=value["kind"],
-        name=value["metadata"]["name"],
-        spec=Raw(_packer.encode(spec)),
-        labels=value["metadata"].get("labels", {}),
-        package=package,
-        reconcile=policy,
-        # The identity of a job with a package includes the code, which is read later.
-        identities=() if package else _identities(value, spec, policy or DEFAULT_POLICY),
-        modules=tuple(module for _, module in python_modules(value)) if package else (),
+        written=package.get("path", ""),
+        module=package.get("module", ""),
+        requirements=package.get("requirements", ""),
+        python_modules=tuple(module for _, module in python_modules(value)) if package else (),
         images=noted_images(value["spec"], place_images),
-        module=staged.get("module", ""),
-        requirements=staged.get("requirements", ""),
     )
+    if manifest.written:
+        return manifest  # its identities include the code, which is read later
+    labelled = [(identity, label_of(identity)) for identity in identities(manifest, spec, "")]
+    return replace(manifest, identities=tuple(labelled))
 
 
+_DEFAULT_POLICY = Reconcile()
 _packer = msgpack.Encoder(order="sorted")  # equal specs become equal bytes
 
 
@@ -113,13 +118,13 @@ def _valid(candidate: _Candidate, data: bytes) -> _Candidate | None:
     return candidate._replace(document=CleanDocument(plain, document.line, document.aliased))
 
 
-def _record(candidate: _Candidate, data: bytes) -> CheckedDocument | None:
-    """Return the record of a valid document in a file; None if it is too long or has no JSON form."""
+def _manifest(candidate: _Candidate, data: bytes) -> Manifest | None:
+    """Return the manifest of a valid document in a file; None if it is too long or has no JSON form."""
     value, line, schema = candidate.document.value, candidate.document.line, candidate.schema
     if schema is None or (b"&" in data and _is_long(value)):
         return None
     try:
-        return checked_document(value, line, schema, partial(places_by_text, data, line))
+        return manifest_of(value, line, schema, partial(places_by_text, data, line))
     except (ValueError, OverflowError, RecursionError):
         return None  # a value that has no JSON form
 
@@ -131,13 +136,6 @@ def _schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
     if api_version.__class__ is not str or kind.__class__ is not str:
         return None
     return schemas.manifest_schema(api_version, kind, filled)
-
-
-def _identities(value: Mapping[str, Any], spec: JsonObject, policy: Reconcile) -> Identities:
-    # Only the fields that the hash covers.
-    name = value["metadata"]["name"]
-    manifest = Manifest(value["apiVersion"], value["kind"], name, spec, reconcile=policy)
-    return tuple([(each, label_of(each)) for each in identities(manifest, spec, "")])
 
 
 def _reconcile(policy: Mapping[str, Any]) -> Reconcile:

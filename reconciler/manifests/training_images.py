@@ -14,9 +14,9 @@ from typing import Any
 from msgspec import Struct, json
 
 from reconciler.base.diagnostics import WARNING, Keys, Problem, pointer_of, quote
-from reconciler.manifests.checked_files import PlacedImage
 from reconciler.manifests.schemas import folder
 from reconciler.manifests.yaml_load import place_of
+from reconciler.model.manifest import Manifest, PlacedImage
 
 PlaceImages = Callable[[Sequence[tuple[Keys, str]]], list[tuple[int, int]]]
 """Finds line and column of images, which are given by path and URI in the order of the document."""
@@ -105,18 +105,18 @@ def noted_images(spec: Any, place_images: PlaceImages) -> tuple[PlacedImage, ...
     return tuple(PlacedImage(pointer_of(keys), uri, *place) for (keys, uri), place in places)
 
 
-def image_warnings(images: Iterable[tuple[str, PlacedImage]], today: date) -> list[Problem]:
+def image_warnings(manifests: Iterable[Manifest], today: date) -> list[Problem]:
     """Return a warning for each image past its end, and for each container's tag in place of a digest.
 
-    `images` are those of `noted_images`, each with its file's path. The warnings depend on the day, so they
-    are no part of the cached results.
+    The warnings depend on the day, so they are no part of the cached results.
     """
-    found = []
-    for path, image in images:
-        if sentences := _warning(image.pointer.rpartition("/")[2], image.uri, today):
-            place = path, image.line, image.column, image.pointer
-            found.append(Problem(*place, *sentences, level=WARNING))
-    return found
+    warnings = []
+    for manifest in manifests:
+        for image in manifest.images:
+            if sentences := _warning(image.pointer.rpartition("/")[2], image.uri, today):
+                place = manifest.path, image.line, image.column, image.pointer
+                warnings.append(Problem(*place, *sentences, level=WARNING))
+    return warnings
 
 
 def _is_noted(field: str, uri: str) -> bool:

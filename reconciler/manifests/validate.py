@@ -17,15 +17,7 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Problem, Rules, capped
 from reconciler.base.workers import WorkerProcesses, process_count
-from reconciler.manifests.checked_files import (
-    DEFAULT_POLICY,
-    CheckedDocument,
-    CheckedFile,
-    CheckedFiles,
-    Identities,
-    PlacedImage,
-    digest_of,
-)
+from reconciler.manifests.checked_files import CheckedFile, CheckedFiles, digest_of
 from reconciler.manifests.fast_validate import check_files
 from reconciler.manifests.files import Folders, Found, ManifestFile, find_manifests, real_path
 from reconciler.manifests.packages import (
@@ -138,19 +130,15 @@ class Validation(Struct, frozen=True):
         manifests: The valid documents, sorted by file and line; their specs in canonical form.
         problems: Sorted, without repeats, at most 100 a file and then the number of further ones.
         warnings: What is probably a mistake in valid documents, in the same form.
-        images: Path and image, for `image_warnings`.
         files: Number of files, without those in packages.
         invalid: The base names of invalid documents, as far as they are readable, '-' as '_'.
-        identities: Of each manifest; () for one with a package.
     """
 
     manifests: tuple[Manifest, ...]
     problems: tuple[Problem, ...]
     files: int
     invalid: frozenset[str] = frozenset()
-    identities: tuple[Identities, ...] = ()
     warnings: tuple[Problem, ...] = ()
-    images: tuple[tuple[str, PlacedImage], ...] = ()
 
 
 def validate(
@@ -273,9 +261,9 @@ class _Validator:
     def _package_folders(self, entries: Iterable[_Entry]) -> Iterator[PackageFolder]:
         for file, found in entries:
             if isinstance(found, CheckedFile):
-                for document in found.documents:
-                    if document.package:
-                        yield self._packages.folder(file, document.package)
+                for manifest in found.manifests:
+                    if manifest.written:
+                        yield self._packages.folder(file, manifest.written)
             else:
                 yield from (job.package for job in found.jobs if job.package is not None)
 
@@ -286,8 +274,8 @@ class _Validator:
         conflicting = {
             file.place
             for file, found in checked
-            for document in found.documents
-            if document.package and not self._packages.fits(file, document.package, document.modules)
+            for manifest in found.manifests
+            if manifest.written and not self._packages.fits(file, manifest.written, manifest.python_modules)
         }
         if len(set(names)) < len(names):
             repeated = {name for name, count in Counter(names).items() if count > 1}
@@ -296,15 +284,17 @@ class _Validator:
             }
         return conflicting
 
-    def _documents(
-        self, file: ManifestFile, found: CheckedFile | DiagnosedFile
-    ) -> Iterator[tuple[CheckedDocument, PackageFolder | None]]:
-        """Yield the valid documents of a file, and their packages."""
+    def _manifests(self, file: ManifestFile, found: CheckedFile | DiagnosedFile) -> Iterator[Manifest]:
+        """Yield the valid manifests of a file."""
         if isinstance(found, CheckedFile):
-            for each in found.documents:
-                yield each, self._packages.folder(file, each.package) if each.package else None
+            for manifest in found.manifests:
+                package = self._packages.folder(file, manifest.written).real if manifest.written else None
+                yield replace(manifest, path=file.path, digest=found.digest, package=package)
         else:
-            yield from ((job.record, job.package) for job in found.checked if job.is_valid)
+            for job in found.checked:
+                if job.is_valid:
+                    package = job.package.real if job.package else None
+                    yield replace(job.manifest, path=file.path, digest=found.digest, package=package)
 
     def _combine(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
         diagnosed = [found for _, found in entries if not isinstance(found, CheckedFile)]
@@ -320,49 +310,19 @@ class _Validator:
             from reconciler.manifests.diagnose import repeated_names  # as in `_diagnosed`
 
             problems += repeated_names(job for each in diagnosed for job in each.checked)
-        manifests: list[Manifest] = []
-        identities: list[Identities] = []
-        images: list[tuple[str, PlacedImage]] = []
-        for file, found in entries:
-            for document, package in self._documents(file, found):
-                manifests.append(manifest_of(document, file.path, package, found.digest))
-                identities.append(document.identities)
-                images += ((file.path, image) for image in document.images)
+        manifests = tuple([manifest for file, found in entries for manifest in self._manifests(file, found)])
         invalid = {job.base_name for each in diagnosed for job in each.jobs if not job.is_valid} - {""}
         errors = [problem for problem in problems if problem.level != WARNING]
         return Validation(
-            tuple(manifests),
+            manifests,
             tuple(capped(errors)),
             len(entries),
             frozenset(invalid),
-            tuple(identities),
             tuple(capped(problem for problem in problems if problem.level == WARNING)),
-            tuple(images),
         )
 
 
 def _base_names(found: CheckedFile | DiagnosedFile) -> list[str]:
     if isinstance(found, CheckedFile):
-        return [document.name.replace("-", "_") for document in found.documents]
+        return [manifest.base_name for manifest in found.manifests]
     return [job.base_name for job in found.checked if job.base_name]
-
-
-def manifest_of(
-    document: CheckedDocument, path: str, package: PackageFolder | None, digest: bytes = b""
-) -> Manifest:
-    """Return the manifest of a valid document in the file `path`."""
-    return Manifest(
-        api_version=document.api_version,
-        kind=document.kind,
-        name=document.name,
-        packed=document.spec,
-        labels=document.labels,
-        package=package.real if package is not None else None,
-        reconcile=document.reconcile or DEFAULT_POLICY,
-        path=path,
-        line=document.line,
-        written=document.package,
-        digest=digest,
-        module=document.module,
-        requirements=document.requirements,
-    )

@@ -103,6 +103,22 @@ def _shifted(keys: Keys, before: Any, after: Any, pointers: Sequence[str]) -> It
         yield max(0, counted - aligned)
 
 
+REQUESTED = frozenset(
+    {
+        "displayName",
+        "jobId",
+        "encryptionSpec",
+        "jobSpec",
+        "maxFailedTrialCount",
+        "maxTrialCount",
+        "parallelTrialCount",
+        "studySpec",
+        "trainingInput",
+        "trialJobSpec",
+    }
+)
+"""Fields that a request may set, besides those in its own body; the service writes the others."""
+
 DEFAULTS: Mapping[str, tuple[Any, ...]] = {
     "bootDiskSizeGb": (100,),
     "bootDiskType": ("pd-ssd", "hyperdisk-balanced"),

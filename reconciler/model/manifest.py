@@ -6,26 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import Raw, Struct, msgpack
+from msgspec import Struct, msgpack
 
 AIPLATFORM_V1 = "aiplatform.googleapis.com/v1"
 ML_V1 = "ml.googleapis.com/v1"
 
 JsonObject = Mapping[str, Any]
-Packed = JsonObject | Raw
+Packed = JsonObject | bytes
 """A JSON object, or its MessagePack until it is decoded."""
 OnLiveRun = Literal["keep", "cancel"]
 
 
 def unpacked(packed: Packed) -> JsonObject:
     """Return the object itself, decoded."""
-    if isinstance(packed, Raw):
+    if isinstance(packed, bytes):
         found: JsonObject = msgpack.decode(packed)
         return found
     return packed
 
 
-class Reconcile(Struct, frozen=True):
+Identities = tuple[tuple[str, str], ...]
+"""A job's identities, newest first: each as 64 hex digits and in its form as a label."""
+
+
+class Reconcile(Struct, frozen=True, array_like=True):
     """Policy for the job: the manifest's `reconcile`, with its defaults filled in.
 
     Attributes:
@@ -40,8 +44,23 @@ class Reconcile(Struct, frozen=True):
     not_secret: tuple[str, ...] = ()
 
 
-class Manifest(Struct, frozen=True):
-    """One valid YAML document.
+class PlacedImage(Struct, frozen=True, array_like=True):
+    """Image in a file that may deserve a warning.
+
+    Attributes:
+        pointer: JSON pointer into its document.
+        uri: As written.
+        line, column: Its place in the file, from 1.
+    """
+
+    pointer: str
+    uri: str
+    line: int
+    column: int
+
+
+class Manifest(Struct, frozen=True, array_like=True):
+    """One valid YAML document; without its file in a `CheckedFile`, which processes exchange.
 
     Attributes:
         api_version: `aiplatform.googleapis.com/v1` or `ml.googleapis.com/v1`.
@@ -49,14 +68,18 @@ class Manifest(Struct, frozen=True):
         name: The base name as written.
         packed: The `spec`, decoded on demand: most jobs are in sync, and their spec is never read.
         labels: The user's labels of the job in the cloud.
-        package: Absolute path of the folder of staged code; None without code.
+        package: Absolute path of the folder of staged code; None without code, and without its file.
         reconcile: The policy for the job.
-        path: The file, relative to the repository's root.
+        path: The file, relative to the repository's root; "" without its file.
         line: First line of the document in the file, from 1.
         written: `package.path` as written in the file; "" without a package.
         digest: The BLAKE2b of the file's bytes as they were read, 32 bytes; b"" if unknown.
         module: The module of the package that the containers run; "" without containers that run staged code.
         requirements: The path, in the package, of the lock file that they install; "" for none.
+        python_modules: The Python modules that the package must contain.
+        identities: Of all versions of the hash; () with a package, whose code is a part of them, and if they
+            are to be computed.
+        images: Images that deserve a warning now, or from some day on.
     """
 
     api_version: str
@@ -72,6 +95,9 @@ class Manifest(Struct, frozen=True):
     digest: bytes = b""
     module: str = ""
     requirements: str = ""
+    python_modules: tuple[str, ...] = ()
+    identities: Identities = ()
+    images: tuple[PlacedImage, ...] = ()
 
     @property
     def spec(self) -> JsonObject:

@@ -11,7 +11,6 @@ from functools import partial
 from msgspec.structs import replace as replaced
 
 from reconciler.base.errors import ReconcilerError, RefusedError
-from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
 from reconciler.model.applied_tree import NOT_COMPARED, TreeFinding
 from reconciler.model.plan import Action, Plan
@@ -28,6 +27,7 @@ from reconciler.operations.plan import (
     with_line_ends,
 )
 from reconciler.operations.report import open_record, posts_statuses
+from reconciler.operations.session import Session
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.tree import OlderTreeError, TreeCheck, tree_check
 from reconciler.planning.limits import check_limits

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from reconciler.base.concurrency import RunTasks, run_concurrently, run_in_order
 from reconciler.base.errors import ReconcilerError, ServiceError
-from reconciler.google.session import Session
 from reconciler.google.staging import Staging
 from reconciler.model.claim import Claim, ClaimId, ClaimState, by_apply, rerun_digest
 from reconciler.model.claimed_run import age
@@ -24,6 +23,7 @@ from reconciler.model.plan import Action, Change, DesiredJob, Plan
 from reconciler.model.ports import Ports, Versioned
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.plan import request_body
+from reconciler.operations.session import Session
 from reconciler.operations.submissions import (
     Listener,
     Submission,

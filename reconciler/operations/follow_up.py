@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from reconciler.base.errors import InvalidError, ReconcilerError
-from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
 from reconciler.operations.apply import Applied
 from reconciler.operations.load_desired import Desired
@@ -22,6 +21,7 @@ from reconciler.operations.report import (
     record_keys,
     unposted_sentences,
 )
+from reconciler.operations.session import Session
 from reconciler.planning.outcome import Status
 from reconciler.reporting.github.statuses import Failed
 from reconciler.submission.look import FULL_AFTER, keep_summary, look

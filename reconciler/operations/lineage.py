@@ -247,7 +247,6 @@ class _Reader:
             commit.root,
             valid.manifests,
             self._environment,
-            valid.identities,
             commit.index,
             CodeUse.COMPARED,
         )

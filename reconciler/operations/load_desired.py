@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,12 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Problem, counted, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError
+from reconciler.engines.spec.container_command import shown_command
+from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.engines.spec.vertex_ai import with_command
 from reconciler.git.index import GitIndex
-from reconciler.google.container_command import shown_command
-from reconciler.google.engines import engine_class
-from reconciler.google.vertex_ai import with_command
 from reconciler.manifests import schemas
-from reconciler.manifests.checked_files import CheckedFiles, Identities
+from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.validate import validate
@@ -64,7 +63,6 @@ def desired_jobs(
     root: Path,
     manifests: Sequence[Manifest],
     environment: Environment,
-    known: Sequence[Identities] = (),
     index: Index = COMMITTED,
     use: CodeUse = CodeUse.NAMED,
 ) -> Desired:
@@ -72,7 +70,7 @@ def desired_jobs(
 
     The arguments are those of `stageable_jobs`.
     """
-    desired, problems = stageable_jobs(root, manifests, environment, known, index, use)
+    desired, problems = stageable_jobs(root, manifests, environment, index, use)
     if problems:
         raise InvalidError("some packages can't be staged", problems=problems)
     return desired
@@ -82,7 +80,6 @@ def stageable_jobs(
     root: Path,
     manifests: Sequence[Manifest],
     environment: Environment,
-    known: Sequence[Identities] = (),
     index: Index = COMMITTED,
     use: CodeUse = CodeUse.NAMED,
 ) -> tuple[Desired, list[Problem]]:
@@ -92,21 +89,20 @@ def stageable_jobs(
         root: The repository's root.
         manifests: All valid manifests.
         environment: The environment of the jobs.
-        known: The identities of each manifest, as `Validation.identities` has them; computed by default.
         index: What git tracks; by default everything, as among files that were written from a commit.
         use: What the code is read for, which decides what may stand for its files.
     """
     reader: CodeReader | None = None
     jobs = []
     trees: dict[str, SourceTree] = {}
-    for manifest, found in zip(manifests, known or repeat(()), strict=False):
+    for manifest in manifests:
         if manifest.package is None:
-            jobs.append(_job(manifest, found, None, environment))
+            jobs.append(_job(manifest, None, environment))
             continue
         reader = reader or _code_reader(root, index, use)
         # The name contains the code's digest, so a job with unreadable code has none.
         if tree := reader.read(manifest, manifest.package):
-            job = _job(manifest, found, tree, environment)
+            job = _job(manifest, tree, environment)
             reader.add_archive(job.job_name, manifest, tree)
             trees[job.job_name] = tree
             jobs.append(job)
@@ -120,33 +116,31 @@ def _code_reader(root: Path, index: Index, use: CodeUse) -> CodeReader:
     return CodeReader(root, index, use)
 
 
-def _job(
-    manifest: Manifest, known: Identities, tree: SourceTree | None, environment: Environment
-) -> DesiredJob:
-    packed = manifest.packed
+def _job(manifest: Manifest, tree: SourceTree | None, environment: Environment) -> DesiredJob:
+    packed, labelled = manifest.packed, manifest.identities
     code = tree.digest if tree else ""
     codes = (code, tree.former) if tree and tree.former not in ("", code) else (code,)
-    if not known:
+    if not labelled:
         # The package's code is part of a job's identities, and only read here.
         schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
         assert schema is not None, "a valid manifest has a schema"
         packed = canonical_spec(manifest.spec, schema)
-        found = (each for one in codes for each in identities(manifest, packed, one))
-        known = tuple((each, label_of(each)) for each in found)
+        computed = (each for one in codes for each in identities(manifest, packed, one))
+        labelled = tuple((each, label_of(each)) for each in computed)
     # The first identity names the job; the others are those of older versions of the hash, or of the reading.
-    identity, *earlier = [each for each, _ in known]
+    identity, *earlier = [each for each, _ in labelled]
     name = job_name(manifest.base_name, identity)
     if tree and not tree.has_name:
         name = f"{manifest.base_name} ({NAME_AT_APPLY})"
     # Defaults come after the name: a changed default must not submit every job again.
     if environment.defaults:
-        engine = engine_class(manifest.api_version)
+        engine = engine_spec(manifest.api_version)
         packed = engine.with_defaults(manifest.kind, unpacked(packed), environment.defaults, name)
     if tree and manifest.module:
         # Only Vertex AI's jobs run staged code in containers.
         command = shown_command(manifest.module, lock_file(manifest, tree))
         packed = with_command(manifest.kind, unpacked(packed), command)
-    keys = tuple([key for _, key in known])
+    keys = tuple([key for _, key in labelled])
     return DesiredJob(manifest, identity, name, code, packed, tuple(earlier), keys)
 
 
@@ -186,7 +180,7 @@ def load_desired(
     check_found(found, paths)
     if found.problems:
         raise InvalidError("some manifests are not valid", problems=found.problems)
-    desired = desired_jobs(root, found.manifests, environment, found.identities, index, use)
+    desired = desired_jobs(root, found.manifests, environment, index, use)
     jobs = selected_jobs(desired.jobs, selection) if selection else desired.jobs
     is_part = bool(paths or selection)
     left_out = () if is_part else left_out_manifests(root, index)[1]

@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import same_word, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError, ServiceError, UsageError
-from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.claimed_run import age, made
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.manifest import ManifestPlace
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.load_desired import load_desired
+from reconciler.operations.session import Session
 from reconciler.planning.attempts import Attempt, base_of, keys_of
 from reconciler.planning.state import NameState, target_state
 from reconciler.submission.observe import observe
@@ -97,9 +97,10 @@ class NamedJob(Struct):
 
     @property
     def live_runs(self) -> list[ActualJob]:
-        """All live runs that the name means and that a recorded request made, oldest first."""
+        """The live runs that the name means and that claims stand for, oldest first."""
+        # Of several runs of one attempt, apply cancels all but the one that its claim stands for.
         attempts = self.state.attempts if self.is_base_name else ()
-        runs = (run for one in attempts if one.claim for run in (one.run, *one.others))
+        runs = (attempt.run for attempt in attempts if attempt.claim)
         return sorted((run for run in runs if run and not run.state.ended), key=age)
 
     def resource(self) -> Mapping[str, object]:

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError
-from reconciler.google.container_command import container_command
-from reconciler.google.engines import engine_class
-from reconciler.google.session import Session
-from reconciler.google.staging import staged_uri
-from reconciler.google.vertex_ai import with_command
+from reconciler.engines.spec.container_command import container_command
+from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.engines.spec.vertex_ai import with_command
 from reconciler.manifests.known_values import accelerator_type_of, machine_doubt
 from reconciler.manifests.settings import Config, Environment, Limits
 from reconciler.model.applied_tree import Effect, TreeFinding
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Action, Cost, DesiredJob, Plan, Target, Trigger
+from reconciler.model.plan import Cost, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import JobApi
 from reconciler.operations.earlier_code import EarlierCode
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin, origin_of
+from reconciler.operations.session import Session
 from reconciler.operations.staged_code import lock_file
+from reconciler.packaging.staged_uri import staged_uri
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.comparison import code_changed, predecessors
 from reconciler.planning.limits import limit_refusals
-from reconciler.planning.planner import SUBMISSIONS, make_plan, with_blocked
+from reconciler.planning.planner import SUBMISSIONS, acting_jobs, digest_of, make_plan, with_blocked
 from reconciler.planning.state import TargetState, target_state
 from reconciler.submission.observe import Observed
 
@@ -55,26 +55,23 @@ def state_of(session: Session, desired: Desired, observed: Observed) -> TargetSt
 
 def plan_of(session: Session, desired: Desired, state: TargetState, *, by_hand: bool = False) -> Plan:
     """Return the plan for a state from `state_of`; `by_hand` is True if a person started the command."""
-    environment = session.environment
-    # Only whole code has an archive, which the request names.
-    unbuilt = {name for name, tree in desired.code.items() if tree.missing}
-
-    def body(job: DesiredJob) -> JsonObject:
-        if job.job_name in unbuilt:
-            return {}
-        return request_body(job, desired, environment.staging_bucket, job.job_name, {})
-
     plan = make_plan(
-        target_of(session.config, environment),
+        target_of(session.config, session.environment),
         state,
-        body,
         whole=desired.whole,
         occasion=Trigger(by_hand, session.config.images),
     )
-    acts = (change.desired for change in plan.changes if change.action is not Action.NONE)
-    if any(job and job.job_name in unbuilt for job in acts):
-        plan = replace(plan, digest=None)
-    return with_refusals(plan, environment.limits)
+    plan = replace(plan, digest=_digest(plan, desired, session.environment.staging_bucket))
+    return with_refusals(plan, session.environment.limits)
+
+
+def _digest(plan: Plan, desired: Desired, bucket: str) -> str | None:
+    """Return the plan's digest; None if files of a job's code are missing."""
+    jobs = {job.job_name: job for job in acting_jobs(plan)}
+    # Only whole code has an archive, which the request names.
+    if any(tree.missing for name, tree in desired.code.items() if name in jobs):
+        return None
+    return digest_of(plan, {name: request_body(job, desired, bucket, name, {}) for name, job in jobs.items()})
 
 
 def submitted_by(plan: Plan) -> list[DesiredJob]:
@@ -196,7 +193,7 @@ def _accelerators(job: DesiredJob) -> Iterator[str]:
 
 
 def _is_untimed(job: DesiredJob) -> bool:
-    limits = engine_class(job.manifest.api_version).limits(job.manifest.kind, job.spec)
+    limits = engine_spec(job.manifest.api_version).limits(job.manifest.kind, job.spec)
     return "timeout" in limits and not float(limits["timeout"].removesuffix("s") or 0)
 
 
@@ -211,21 +208,21 @@ def _is_on_unknown_machine(job: DesiredJob) -> bool:
 
 def _machines(job: DesiredJob) -> Iterator[tuple[str, Workers]]:
     """Yield the type of the machines of each of a job's groups of replicas, and the group."""
-    for worker in engine_class(job.manifest.api_version).workers(job.manifest.kind, job.spec):
+    for worker in engine_spec(job.manifest.api_version).workers(job.manifest.kind, job.spec):
         if worker.machine:
             yield worker.machine.split()[0], worker
 
 
 def hours_of(job: DesiredJob) -> float:
     """Return the maximum number of accelerator-hours of one run of a job."""
-    return engine_class(job.manifest.api_version).accelerator_hours(job.manifest.kind, job.spec)
+    return engine_spec(job.manifest.api_version).accelerator_hours(job.manifest.kind, job.spec)
 
 
 def request_body(
     job: DesiredJob, desired: Desired, bucket: str, job_name: str, labels: Mapping[str, str]
 ) -> JsonObject:
     """Return the exact body of the create request, with the job's package staged in `bucket`."""
-    engine = engine_class(job.manifest.api_version)
+    engine = engine_spec(job.manifest.api_version)
     spec, kind = job.spec, job.manifest.kind
     archive = desired.archives.get(job.job_name)
     if archive and job.manifest.module:

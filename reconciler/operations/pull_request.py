@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -28,7 +28,7 @@ from reconciler.manifests.settings import (
 )
 from reconciler.manifests.validate import Validation, validate
 from reconciler.model.diff import Comparison
-from reconciler.model.plan import Change, Edit, Plan, Target
+from reconciler.model.plan import Change, DesiredJob, Edit, Plan, Target
 from reconciler.model.selection import EVERYTHING, Selection
 from reconciler.model.stand_ins import CodeUse
 from reconciler.model.tracking import Index
@@ -102,18 +102,17 @@ def proposal_of(
     left_out, partial = left_out_manifests(root, index)
     warnings = (*comparison.warnings, *missing, *partial, *new.warnings)
     comparison = replace(comparison, problems=problems, base_problems=len(of_base), warnings=warnings)
-    plan = propose(
-        target,
-        comparison,
-        [job for job in before.jobs if job.manifest.path not in left_out],
-        after.jobs,
-        hours_of,
-        whole=not paths,
-        invalid={*new.invalid, *(manifest.base_name for manifest in new.manifests)},
-    )
+    remaining = [job for job in before.jobs if job.manifest.path not in left_out]
+    hours = _hours(remaining), _hours(after.jobs)
+    invalid = {*new.invalid, *(manifest.base_name for manifest in new.manifests)}
+    plan = propose(target, comparison, remaining, after.jobs, hours, whole=not paths, invalid=invalid)
     if selection and not problems:
         plan = only_of(plan, selected_jobs((*before.jobs, *after.jobs), selection))
     return with_refusals(_with_code(plan, root, before, after), sides[1].limits)
+
+
+def _hours(jobs: Iterable[DesiredJob]) -> dict[str, float]:
+    return {job.manifest.base_name: hours_of(job) for job in jobs}
 
 
 def _names(root: Path, path: Path) -> Names:
@@ -135,9 +134,7 @@ def _load(
     index: Index,
 ) -> tuple[Validation, Desired, tuple[Problem, ...]]:
     found = validate(root, paths, frozenset(environment.defaults), package_of, checked, index)
-    desired, unfit = stageable_jobs(
-        root, found.manifests, environment, found.identities, index, CodeUse.COMPARED
-    )
+    desired, unfit = stageable_jobs(root, found.manifests, environment, index, CodeUse.COMPARED)
     return found, desired, tuple(sorted([*found.problems, *capped(unfit)]))
 
 

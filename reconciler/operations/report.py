@@ -11,7 +11,6 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from reconciler.base.errors import InvalidError, ServiceError
-from reconciler.google.session import Session
 from reconciler.manifests.settings import Config
 from reconciler.model.commit_record import CommitRecord
 from reconciler.model.plan import Plan
@@ -19,6 +18,7 @@ from reconciler.model.ports import CommitStore, VersionedRecord
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
 from reconciler.operations.plan import plan_of, state_of
+from reconciler.operations.session import Session
 from reconciler.planning.lineage import MOST_APPLIED, Lineage, applied_last, newest_of, newest_whole
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.reporting.commit_record import may_fail, record_for

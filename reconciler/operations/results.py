@@ -12,12 +12,13 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from reconciler.base.errors import ServiceError
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.google.object_store import ObjectStore, StoredObject
-from reconciler.google.responses import numbers_of
-from reconciler.google.session import Session
 from reconciler.model.claim import time_of
 from reconciler.model.details import MetricsFile, Output, OutputFile, Study
+from reconciler.model.fields import numbers_of
 from reconciler.model.job import ActualJob
+from reconciler.operations.session import Session
 from reconciler.output.terminal import number_text
 
 _FIELDS = "name,generation,size,updated"
@@ -90,7 +91,7 @@ def result_text(study: Study | None, results: Results) -> str:
 
 def short_result(session: Session, run: ActualJob, environ: Mapping[str, str]) -> str:
     """Return the result of a succeeded run, which has its spec, in a few words; "" for none."""
-    engine = session.engine(run.api_version)
+    engine = engine_spec(run.api_version)
     study = engine.study(run)
     uri = "" if study and study.best else engine.output_directory(run.kind, run.spec)
     return result_text(study, results_of(session, uri, run.create_time, environ))

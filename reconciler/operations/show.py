@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError, UsageError
 from reconciler.base.git_command import SHA, Git
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.google.job_log import JobLog
-from reconciler.google.session import Session
 from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import ClaimState, time_of
@@ -23,6 +23,7 @@ from reconciler.model.job import COMMIT, ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.named_job import NamedJob
 from reconciler.operations.results import results_of
+from reconciler.operations.session import Session
 from reconciler.reporting.github.settings import run_url
 
 LAST_ENTRIES = 10
@@ -46,7 +47,7 @@ def run_details(session: Session, job: NamedJob, environ: Mapping[str, str], *, 
     details = replace(details, links=links, unread=job.unread)
     if job.run is None:
         return details
-    details = replace(details, study=session.engine(job.run.api_version).study(job.run))
+    details = replace(details, study=engine_spec(job.run.api_version).study(job.run))
     uri = details.output.uri if details.output else ""
     results = results_of(session, uri, job.run.create_time, environ)
     unread = {**results.unread, **details.unread}
@@ -121,7 +122,7 @@ def _with_spec(
     details: JobDetails, session: Session, spec: Mapping[str, object], not_secret: frozenset[str]
 ) -> JobDetails:
     try:
-        engine = session.engine(details.api_version)
+        engine = engine_spec(details.api_version)
     except UsageError:
         # A newer version may have written the claim.
         return details

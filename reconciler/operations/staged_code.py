@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from reconciler.base.checkout import repository_in
 from reconciler.base.diagnostics import Problem, counted, pointer_of, quote
-from reconciler.google.engines import engine_class
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.manifests.files import real_path
 from reconciler.manifests.yaml_load import position_in
 from reconciler.model.manifest import Manifest
@@ -123,4 +123,4 @@ def lock_file(manifest: Manifest, tree: SourceTree) -> str:
 
 
 def _module(manifest: Manifest) -> str:
-    return engine_class(manifest.api_version).module(manifest.kind, manifest.spec)
+    return engine_spec(manifest.api_version).module(manifest.kind, manifest.spec)

@@ -29,8 +29,8 @@ from reconciler.model.ports import ClaimStore, StoredTree
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from reconciler.google.session import Session
     from reconciler.operations.load_desired import Desired
+    from reconciler.operations.session import Session
 
 _TRIES = 5
 _NOT_IN_ORDER = (Relation.OLDER, Relation.DIVERGED, Relation.UNKNOWN)

@@ -23,11 +23,11 @@ from reconciler.base.errors import InvalidError, ReconcilerError, ServiceError, 
 from reconciler.base.http.connections import time_since_boot
 from reconciler.base.listener.message import TEXT, Request, Responder, Response
 from reconciler.base.sanitize import one_line
-from reconciler.google.session import Session, open_session
 from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.model.details import JobDetails
 from reconciler.operations.load_desired import Desired, load_desired
+from reconciler.operations.session import Session, open_session
 from reconciler.operations.show import prepare_time
 from reconciler.pages.listener import NOT_ALLOWED, NOT_FOUND, READING
 from reconciler.pages.rendering import Pages

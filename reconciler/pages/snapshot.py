@@ -19,7 +19,6 @@ from reconciler.base.errors import (
 )
 from reconciler.base.git_command import SHA, Git, GitError
 from reconciler.google.job_log import hiding
-from reconciler.google.session import Session
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.settings import Config
 from reconciler.model.claim import ClaimState
@@ -30,6 +29,7 @@ from reconciler.operations.load_desired import Desired
 from reconciler.operations.named_job import NamedJob, read_run
 from reconciler.operations.plan import plan_of, state_of, target_of
 from reconciler.operations.results import Results, result_text
+from reconciler.operations.session import Session
 from reconciler.operations.show import run_details
 from reconciler.pages.site import CommitInfo, Site, row_key
 from reconciler.pages.template import PageContent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -22,24 +22,20 @@ from reconciler.planning.drift import (
 )
 from reconciler.planning.state import NameState, TargetState
 
-BodyOf = Callable[[DesiredJob], JsonObject]
-
 
 def make_plan(
     target: Target,
     state: TargetState,
-    body_of: BodyOf,
     *,
     whole: bool = True,
     occasion: Trigger | None = None,
 ) -> Plan:
-    """Return the plan: the changes that apply makes, and the drift that it reports.
+    """Return the plan without its digest: the changes that apply makes, and the drift that it reports.
 
     Args:
         target: The plan's target.
         state: The desired jobs, the claims and the runs. Runs of other repositories are reported, and the
             content of doubtful runs is not submitted while they run.
-        body_of: The request body of a desired job, for the digest; the same for every attempt.
         whole: True if the state has all jobs of the repository; only then a run can be orphaned.
         occasion: What decides about another try of a failed set-up; None if no person started the command.
     """
@@ -59,7 +55,33 @@ def make_plan(
     changes += (cancel for _, cancel in findings if cancel and cancel.actual and state.owns(cancel.actual))
     ordered = tuple(sorted(changes, key=_order))
     drift = tuple(sorted(finding for finding, _ in findings))
-    return Plan(target, ordered, drift, _digest(target, ordered, body_of), whole)
+    return Plan(target, ordered, drift, None, whole)
+
+
+def acting_jobs(plan: Plan) -> list[DesiredJob]:
+    """Return the desired jobs whose request bodies are a part of the plan's digest."""
+    return [change.desired for change in _acting(plan) if change.desired]
+
+
+def digest_of(plan: Plan, bodies: Mapping[str, JsonObject]) -> str:
+    """Return a SHA-256 of the target and every change other than `none`.
+
+    `bodies` are the request bodies of the first attempts of `acting_jobs`, by job name.
+    """
+    # Without paths, lines and reasons: a manifest that only moves keeps the digest of its review.
+    target = plan.target
+    content: Mapping[str, object] = {
+        "target": [target.environment, target.engine, target.project, target.location],
+        "changes": [
+            [change.action, change.job_name, bodies[change.desired.job_name] if change.desired else None]
+            for change in _acting(plan)
+        ],
+    }
+    return "sha256:" + hashlib.sha256(canonical_json(content)).hexdigest()
+
+
+def _acting(plan: Plan) -> list[Change]:
+    return [change for change in plan.changes if change.action is not Action.NONE]
 
 
 def with_blocked(plan: Plan, reasons: Mapping[str, str]) -> Plan:
@@ -114,20 +136,6 @@ def _of_unwanted(name: NameState, *, any_wanted: bool) -> Iterator[Finding]:
 def _order(change: Change) -> tuple[str, str, str, str]:
     resource = change.actual.resource if change.actual else ""
     return change.base_name, change.job_name, change.action, resource
-
-
-def _digest(target: Target, changes: Iterable[Change], body_of: BodyOf) -> str:
-    """Return a SHA-256 of the target and every change other than `none`."""
-    # Without paths, lines and reasons: a manifest that only moves keeps the digest of its review.
-    said: Mapping[str, object] = {
-        "target": [target.environment, target.engine, target.project, target.location],
-        "changes": [
-            [change.action, change.job_name, body_of(change.desired) if change.desired else None]
-            for change in changes
-            if change.action is not Action.NONE
-        ],
-    }
-    return "sha256:" + hashlib.sha256(canonical_json(said)).hexdigest()
 
 
 SUBMISSIONS = (Action.SUBMIT, Action.RETRY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -14,9 +14,6 @@ from reconciler.planning.comparison import is_only_named, why_changed
 from reconciler.planning.decide import decide
 from reconciler.planning.state import NameState
 
-HoursOf = Callable[[DesiredJob], float]
-"""The most accelerator-hours that one run of a job can use."""
-
 _NOT_ASKED = "submitted unless this content already ran"
 """A comparison asks no service."""
 
@@ -26,7 +23,7 @@ def propose(
     comparison: Comparison,
     before: Sequence[DesiredJob],
     after: Sequence[DesiredJob],
-    hours: HoursOf,
+    hours: tuple[Mapping[str, float], Mapping[str, float]],
     *,
     whole: bool = True,
     invalid: Collection[str] = (),
@@ -38,7 +35,7 @@ def propose(
         comparison: The base, and the problems of both sides.
         before: The jobs of the base's valid manifests.
         after: The jobs of the work tree's valid manifests.
-        hours: The most accelerator-hours of one run.
+        hours: The most accelerator-hours of one run of each side's jobs, by base name.
         whole: True if both are all that the repository wants; only then a removed job is cancelled.
         invalid: Base names of other manifests of the work tree, '-' as '_'.
     """
@@ -61,7 +58,7 @@ def propose(
             change = _removed(old[name], whole=whole, is_empty=is_empty)
         if change.action is Action.SUBMIT:
             change = replace(change, notes=(*change.notes, _NOT_ASKED))
-        changes.append(replace(change, hours=(_hours(was, hours), _hours(now, hours))))
+        changes.append(replace(change, hours=(_hours(was, hours[0]), _hours(now, hours[1]))))
     return Plan(target, tuple(changes), (), None, whole, comparison)
 
 
@@ -72,8 +69,8 @@ def only_of(plan: Plan, jobs: Sequence[DesiredJob]) -> Plan:
     return replace(plan, changes=changes, whole=False)
 
 
-def _hours(job: DesiredJob | None, hours: HoursOf) -> float:
-    return 0.0 if job is None or job.manifest.reconcile.suspend else hours(job)
+def _hours(job: DesiredJob | None, hours: Mapping[str, float]) -> float:
+    return 0.0 if job is None or job.manifest.reconcile.suspend else hours[job.manifest.base_name]
 
 
 def _removed(job: DesiredJob, *, whole: bool, is_empty: bool) -> Change:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import PREFIX
 from reconciler.google.client import execute
-from reconciler.google.responses import ApiError, NotFoundAtServiceError, part_of, text_of
+from reconciler.google.responses import ApiError, NotFoundAtServiceError
+from reconciler.model.fields import part_of, text_of
 from reconciler.model.manifest import JsonObject
 from reconciler.setup.next_steps import Step, grants
 
 if TYPE_CHECKING:  # most set-ups open no session
-    from reconciler.google.session import Session
+    from reconciler.operations.session import Session
 
 
 _FIELDS = "name,location,iamConfiguration,lifecycle,retentionPolicy,versioning,softDeletePolicy"

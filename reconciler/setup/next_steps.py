@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from reconciler.base.git_command import Git
 from reconciler.google.claim_store import PREFIX
+from reconciler.google.client import API_VERSIONS
 from reconciler.manifests.settings import Environment
 from reconciler.setup.files import (
     APPLY_WORKFLOW,
@@ -38,7 +39,8 @@ _PROVIDER = "github"
 _POOLS = "projects/$PROJECT_NUMBER/locations/global/workloadIdentityPools"
 _POOL_LENGTH = 32
 _ENABLE = "gcloud services enable"
-_APIS = ("aiplatform", "cloudresourcemanager", "iam", "iamcredentials", "logging", "storage", "sts")
+# Google switched "ml" off.
+_APIS = sorted({*API_VERSIONS, "cloudresourcemanager", "iam", "sts"} - {"ml"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.claimed_run import elder
-from reconciler.model.diff import FieldChange, diff, is_default, is_filled, is_spelling
+from reconciler.model.diff import REQUESTED, FieldChange, diff, is_default, is_filled, is_spelling
 from reconciler.model.job import (
     ATTEMPT,
     CODE,
@@ -35,22 +35,6 @@ from reconciler.submission.observe import Observed
 
 _LABELS = (SOURCE, INSTANCE, KEY, ATTEMPT, CODE)
 """Labels that identify a job; the other labels describe its request and the user's own purposes."""
-
-REQUESTED = frozenset(
-    {
-        "displayName",
-        "jobId",
-        "encryptionSpec",
-        "jobSpec",
-        "maxFailedTrialCount",
-        "maxTrialCount",
-        "parallelTrialCount",
-        "studySpec",
-        "trainingInput",
-        "trialJobSpec",
-    }
-)
-"""Fields that a request may set, besides those in its own body; the service writes the others."""
 
 
 class Mismatch(Struct, frozen=True):

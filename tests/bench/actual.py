@@ -19,7 +19,6 @@ from reconciler.base.listener.message import Request
 from reconciler.base.state_dir import prepare_home
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.object_store import ensure_bucket
-from reconciler.google.session import Session
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.model.job import KEY, REQUEST_ID
@@ -28,6 +27,7 @@ from reconciler.model.plan import DesiredJob
 from reconciler.operations.execute import labels_of
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.plan import request_body, wanted_of
+from reconciler.operations.session import Session
 from reconciler.submission.look import keep_summary, look
 from reconciler.submission.protocol import bound
 from reconciler.training_service.application import IMAGES, Application

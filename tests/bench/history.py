@@ -23,7 +23,6 @@ from msgspec.structs import replace
 
 from reconciler.base.http import HttpRequest, HttpResponse, Transport
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.session import Session
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import ClaimId
 from reconciler.model.job import REQUEST_ID
@@ -35,6 +34,7 @@ from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.plan import plan_of, request_body, state_of, wanted_of
 from reconciler.operations.report import record_keys
+from reconciler.operations.session import Session
 from reconciler.operations.watch.loop import FULL_AFTER as HOURLY
 from reconciler.pages.snapshot import snapshot
 from reconciler.pages.template import PageContent

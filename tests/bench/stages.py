@@ -25,7 +25,6 @@ from msgspec.structs import replace
 from reconciler.base.http import HttpRequest, HttpResponse, Transport
 from reconciler.cli import json_text
 from reconciler.google.client import Connection
-from reconciler.google.session import Session, embedded_endpoint
 from reconciler.manifests import plain_reader
 from reconciler.manifests.files import Folders, ManifestFile, find_manifests
 from reconciler.manifests.rules import domain_findings
@@ -38,6 +37,7 @@ from reconciler.model.manifest import Manifest
 from reconciler.model.plan import Plan
 from reconciler.operations.load_desired import Desired, desired_jobs
 from reconciler.operations.plan import plan_of, state_of, target_of
+from reconciler.operations.session import Session, embedded_endpoint
 from reconciler.output.json import plan_json
 from reconciler.output.text import plan_text
 from reconciler.pages.charts import figures

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from reconciler.base.concurrency import run_concurrently
-from reconciler.google.session import open_session
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import State
 from reconciler.model.manifest import AIPLATFORM_V1
+from reconciler.operations.session import open_session
 from tests.support.live_jobs import PLACE, rows, send
 from tests.support.repository import Repository
 from tests.support.waiting import until

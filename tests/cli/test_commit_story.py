@@ -12,10 +12,10 @@ import pytest
 
 from reconciler.base.errors import InvalidError
 from reconciler.git.commit import commit_of
-from reconciler.google.session import open_session
 from reconciler.manifests.settings import load_config
 from reconciler.operations.follow_up import FollowUp, load_or_report
 from reconciler.operations.load_desired import Desired, load_desired
+from reconciler.operations.session import open_session
 from tests.support.commit_story import Story
 from tests.support.github_server import secondary_limit
 from tests.support.repository import IMAGE, switching_git

@@ -18,7 +18,7 @@ from reconciler import cli
 from reconciler.base.errors import NotFoundError
 from reconciler.cli import logs
 from reconciler.cli.logs import PrintedEntries
-from reconciler.google import ai_platform
+from reconciler.engines.spec import ai_platform
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.training_service.state.records import UNFINISHED, JobRecord, JobState
 from reconciler.training_service.state.run_folder import run_folder
@@ -245,7 +245,7 @@ def test_trials_that_go_on_from_an_earlier_job_have_larger_numbers_than_planned(
         "trainingOutput": {"trials": [{"trialId": "10", "state": "RUNNING"}]},
     }
     job = ActualJob("r", "census_1", "ml.googleapis.com/v1", "Job", State.RUNNING, "RUNNING", body=body)
-    trials = ai_platform.AiPlatformTraining.trials(job)
+    trials = ai_platform.trials(job)
     logs._check_trial(10, trials, job)
     logs._check_trial(11, trials, job)
     source = logs._Part(job, {"master-replica-": 1}, trials, "", "").source()
@@ -253,7 +253,7 @@ def test_trials_that_go_on_from_an_earlier_job_have_larger_numbers_than_planned(
     assert source(LogEntry("", "INFO", "a", trial="9")) == "trial 9  "
     del tuning["resumePreviousJobId"]
     with pytest.raises(NotFoundError):
-        logs._check_trial(11, ai_platform.AiPlatformTraining.trials(job), job)
+        logs._check_trial(11, ai_platform.trials(job), job)
 
 
 def test_what_a_replica_is_called_and_says_does_nothing_where_it_is_shown(several: Job) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, NoAnswerError
 from reconciler.cli import run
-from reconciler.google import session
+from reconciler.operations import session
 from tests.support.held_service import HeldService
 from tests.support.repository import Repository
 

@@ -20,9 +20,9 @@ from reconciler.base.errors import ExitCode
 from reconciler.base.http import DirectTransport
 from reconciler.base.state_dir import home_of
 from reconciler.cli import run
-from reconciler.google.session import open_session
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import ClaimState
+from reconciler.operations.session import open_session
 from reconciler.training_service.state.records import JobState
 from tests.support.held_service import HeldService
 from tests.support.in_memory import MANIFEST

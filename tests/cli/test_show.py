@@ -17,8 +17,8 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from reconciler import cli
+from reconciler.engines.api.engine_jobs import EngineJobs
 from reconciler.google.claim_store import ObjectClaims
-from reconciler.google.engines import EngineJobs
 from reconciler.manifests import schemas
 from reconciler.operations import results
 from reconciler.training_service.state.records import UNFINISHED, JobState

@@ -49,7 +49,7 @@ READING = {"dataclasses", "jsonschema_rs", "msgspec", "yaml"}
 # What reads every distribution that is installed.
 DISTRIBUTIONS = {"importlib.metadata"}
 # What asks a service.
-ASKING = {"reconciler.google.session", "reconciler.training_service.client", "reconciler.base.http.send"}
+ASKING = {"reconciler.operations.session", "reconciler.training_service.client", "reconciler.base.http.send"}
 # What decides and tells of a plan.
 PLANNING = {"reconciler.planning.planner", "reconciler.submission.observe"}
 # What stages a package, where a manifest has one.

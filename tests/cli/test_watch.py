@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse
 from reconciler.base.state_dir import home_of
-from reconciler.google.session import Session
 from reconciler.manifests import fast_validate
 from reconciler.manifests.checked_files import CheckedFile
+from reconciler.operations.session import Session
 from reconciler.operations.watch import loop as watch_loop
 from reconciler.operations.watch.loop import run_pass
 from reconciler.operations.watch.source import KeptSettings

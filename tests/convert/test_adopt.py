@@ -15,12 +15,12 @@ from reconciler.base.errors import ServiceError
 from reconciler.convert.adopt import adopt_jobs, find_live_jobs
 from reconciler.convert.importing.placeholders import SourceError
 from reconciler.google.responses import ApiError
-from reconciler.google.session import Session
 from reconciler.manifests.settings import from_document
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.selection import LabelTerm, Selection
+from reconciler.operations.session import Session
 from reconciler.packaging.sdist import Sdist
 from tests.support.in_memory import MANIFEST, session_over
 from tests.support.memory_ports import PARENT, Outside

@@ -34,7 +34,6 @@ def _replace(struct: Any, **changes: Any) -> Any:
 def _stand_in() -> ModuleType:
     module: Any = ModuleType("msgspec")
     module.Struct = _Struct
-    module.Raw = type("Raw", (), {})
     module.json = SimpleNamespace(Encoder=_NoEncoder, decode=lambda data, type: json.loads(data))
     module.msgpack = SimpleNamespace(Encoder=_NoEncoder)
     found: ModuleType = module

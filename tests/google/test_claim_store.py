@@ -18,11 +18,11 @@ from msgspec.structs import replace
 from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.google.commit_store import ObjectCommits
-from reconciler.google.session import Session
 from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.job import State
+from reconciler.operations.session import Session
 from tests.support.held_service import HeldService
 from tests.support.opened import BUCKET, CLAIM, KEY, LOCATION, PROJECT, connected, opened
 from tests.support.raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence

@@ -24,7 +24,8 @@ from msgspec.structs import replace
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError
-from reconciler.google import ai_platform, client, object_store, vertex_ai
+from reconciler.engines.api import ai_platform, vertex_ai
+from reconciler.google import client, object_store
 from reconciler.google.client import Connection, Endpoint, address, object_of
 from reconciler.google.listing import RecordPages
 from reconciler.google.responses import ApiError, NotFoundAtServiceError, typed_record
@@ -373,7 +374,7 @@ LOOK = """
 import sys
 from pathlib import Path
 from reconciler.manifests.settings import from_document
-from reconciler.google.session import open_session
+from reconciler.operations.session import open_session
 from reconciler.submission.observe import observe
 
 config = from_document(Path(sys.argv[1]).parent, {"source": "acme-jobs"})

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from reconciler.base.errors import InvalidError, ServiceError
 from reconciler.google import credentials as credentials_module
 from reconciler.google.credentials import DefaultCredentials, GeneratedTokens, OwnToken
-from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, from_document, load_config
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.model.ports import Created, Credential, Refused
+from reconciler.operations.session import Session, open_session
 from tests.support.held_service import HeldService
 from tests.support.noted_locks import Meeting
 from tests.support.opened import connected, opened

@@ -13,10 +13,9 @@ import pytest
 
 from reconciler.base.http import DirectTransport
 from reconciler.base.http.destination import ThisMachine
-from reconciler.google.ai_platform import AiPlatformTraining
+from reconciler.engines.spec import ai_platform, vertex_ai
 from reconciler.google.client import Connection, Endpoint
 from reconciler.google.job_log import JobLog
-from reconciler.google.vertex_ai import VertexAi
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.training_service.jobs.cluster import pools_of
 from reconciler.training_service.jobs.launch import replicas_of
@@ -155,7 +154,7 @@ def test_replicas_are_called_alike_by_those_who_ask_and_who_run_them(
     body = ml_job("census_1")
     body["trainingInput"] |= training
     service.post(ML, body)
-    assert named(AiPlatformTraining.replicas("Job", body)) == run_as(service)
+    assert named(ai_platform.replicas("Job", body)) == run_as(service)
 
 
 def test_pools_are_called_alike_by_those_who_ask_and_who_run_them(service: Service) -> None:
@@ -163,7 +162,7 @@ def test_pools_are_called_alike_by_those_who_ask_and_who_run_them(service: Servi
     (pool,) = spec["workerPoolSpecs"]
     spec["workerPoolSpecs"] = [pool, {**pool, "replicaCount": "3"}, {}, {**pool, "replicaCount": "1"}]
     assert service.post(f"{VERTEX}/customJobs", {"displayName": "a", "jobSpec": spec}).status == 200
-    assert named(VertexAi.replicas("CustomJob", spec)) == run_as(service)
+    assert named(vertex_ai.replicas("CustomJob", spec)) == run_as(service)
 
 
 def named(replicas: Mapping[str, int]) -> list[str]:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, RetryingReads
+from reconciler.engines.api.engine_client import engine_client
+from reconciler.engines.api.engine_jobs import EngineJobs
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.engines import EngineJobs, engine_class
 from reconciler.model.manifest import AIPLATFORM_V1
 from reconciler.model.ports import Answer, Created, Credential, NotSent, Refused, Taken, Unknown
 from tests.support.raw_server import ANSWERS, FAULTS, SLOW, Behaviour, RawServer, answer
@@ -84,7 +85,7 @@ def create(url: str, transport: DirectTransport, seconds: float = 30.0) -> Answe
     reads = RetryingReads(Quick(transport, seconds), sleep=pytest.fail, random=lambda: 0.0)
     endpoint = Endpoint(reads, pytest.fail, "acme-ml", "us-central1", {"aiplatform": f"{url}/"})
     connection = Connection(endpoint)
-    jobs = EngineJobs("acme", lambda version: engine_class(version)(connection), [AIPLATFORM_V1])
+    jobs = EngineJobs("acme", lambda version: engine_client(version, connection), [AIPLATFORM_V1])
     credential = Credential({"Authorization": f"Bearer {TOKEN}"}, datetime.now(UTC))
     return jobs.create(AIPLATFORM_V1, "CustomJob", BODY, credential)
 

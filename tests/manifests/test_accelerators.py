@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reconciler.google.engines import engine_class
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.manifests import known_values, rules
 from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
@@ -79,7 +79,7 @@ def pool(replicas: int = 1, **machine: Any) -> dict[str, Any]:
 def test_the_accelerators_of_a_job_are_those_of_all_its_machines(
     pools: list[dict[str, Any]], count: int
 ) -> None:
-    engine = engine_class(AIPLATFORM_V1)
+    engine = engine_spec(AIPLATFORM_V1)
     assert engine.accelerator_hours("CustomJob", {"workerPoolSpecs": pools}) == count * WEEK
     tuning = {"trialJobSpec": {"workerPoolSpecs": pools}, "maxTrialCount": 3}
     assert engine.accelerator_hours("HyperparameterTuningJob", tuning) == 3 * count * WEEK
@@ -87,6 +87,6 @@ def test_the_accelerators_of_a_job_are_those_of_all_its_machines(
 
 def test_on_the_older_service_too() -> None:
     training = {"scaleTier": "CUSTOM", "masterType": "a2-highgpu-4g"}
-    assert engine_class(ML_V1).accelerator_hours("Job", {"trainingInput": training}) == 4 * WEEK
+    assert engine_spec(ML_V1).accelerator_hours("Job", {"trainingInput": training}) == 4 * WEEK
     given = {**training, "masterConfig": {"acceleratorConfig": {"count": "2", "type": "NVIDIA_TESLA_A100"}}}
-    assert engine_class(ML_V1).accelerator_hours("Job", {"trainingInput": given}) == 2 * WEEK
+    assert engine_spec(ML_V1).accelerator_hours("Job", {"trainingInput": given}) == 2 * WEEK

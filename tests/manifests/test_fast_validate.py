@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from msgspec import Raw
 
-from reconciler.manifests.checked_files import DEFAULT_POLICY, CheckedDocument, CheckedFile, digest_of
+from reconciler.manifests.checked_files import CheckedFile, digest_of
 from reconciler.manifests.diagnose import DiagnosedFile, diagnose
 from reconciler.manifests.fast_validate import check_files
 from reconciler.manifests.files import ManifestFile
@@ -47,21 +46,9 @@ def looked_at_closely(data: bytes, filled: frozenset[str]) -> DiagnosedFile:
     return found
 
 
-def named(document: CheckedDocument) -> tuple[str, ...]:
-    """The identities that a document's job gets without package."""
-    manifest = Manifest(
-        document.api_version,
-        document.kind,
-        document.name,
-        document.spec,
-        reconcile=document.reconcile or DEFAULT_POLICY,
-    )
+def named(manifest: Manifest) -> tuple[str, ...]:
+    """The identities that a manifest's job gets without package."""
     return tuple((each, label_of(each)) for each in identities(manifest, manifest.spec, ""))
-
-
-def told(value: Any) -> str:
-    """A value's text, of what is packed its bytes'."""
-    return repr(bytes(value) if isinstance(value, Raw) else value)
 
 
 def compare(data: bytes, filled: frozenset[str] = frozenset()) -> bool:
@@ -73,14 +60,14 @@ def compare(data: bytes, filled: frozenset[str] = frozenset()) -> bool:
     assert close.problems == []
     assert all(job.is_valid for job in close.jobs)
     assert (quick.size, quick.aliased, quick.digest) == (len(data), close.aliased, digest_of(data))
-    assert len(quick.documents) == len(close.jobs)
-    for document, job in zip(quick.documents, close.jobs, strict=True):
-        expected = job.record
+    assert len(quick.manifests) == len(close.jobs)
+    for manifest, job in zip(quick.manifests, close.jobs, strict=True):
+        expected = job.manifest
         # By their text too: 1, 1.0 and true are equal in Python.
-        for name in set(CheckedDocument.__struct_fields__) - {"identities"}:
-            assert told(getattr(document, name)) == told(getattr(expected, name)), name
-        assert document.identities == (() if document.package else named(expected))
-        assert document.name.replace("-", "_") == job.base_name
+        for name in Manifest.__struct_fields__:
+            assert repr(getattr(manifest, name)) == repr(getattr(expected, name)), name
+        assert manifest.identities == (() if manifest.written else named(expected))
+        assert manifest.base_name == job.base_name
     return True
 
 

@@ -116,7 +116,7 @@ def validated(folder: Path, text: str) -> Validation:
 def test_other_forms_give_the_same_name_and_request_as_the_plain_form(tmp_path: Path) -> None:
     plain, pasted = validated(tmp_path / "a", PLAIN), validated(tmp_path / "b", PASTED)
     assert (plain.problems, pasted.problems) == ((), ())
-    assert pasted.identities == plain.identities
+    assert pasted.manifests[0].identities == plain.manifests[0].identities
     assert pasted.manifests[0].spec == plain.manifests[0].spec
 
 
@@ -154,7 +154,7 @@ def test_every_mix_of_the_other_forms_gives_the_name_of_the_plain_form(seed: int
         other = {**plain, "spec": _spelled_otherwise(plain["spec"], source)}
         found = validated(tmp_path / f"{number}other", json.dumps(other))
         assert found.problems == (), other
-        assert found.identities == expected.identities
+        assert found.manifests[0].identities == expected.manifests[0].identities
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from reconciler.base.errors import InvalidError, ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, NotSentError
 from reconciler.base.http.destination import GITHUB, GOOGLE, OwnerHosts, ThisMachine, destination_of
 from reconciler.google.credentials import DefaultCredentials
-from reconciler.google.session import open_session
 from reconciler.manifests.settings import Config, from_document, load_config
 from reconciler.manifests.token_hosts import token_hosts
+from reconciler.operations.session import open_session
 from reconciler.reporting.github.settings import github_settings
 from tests.support.google_place import CONFIG, SUBMITTER
 from tests.support.held_service import HeldService

@@ -45,7 +45,7 @@ def warnings_about(root: Path, text: str) -> list[Problem]:
     (root / "jobs/job.yaml").write_text(text)
     found = validate(root, [root / "jobs"])
     assert found.problems == ()
-    return image_warnings(found.images, TODAY)
+    return image_warnings(found.manifests, TODAY)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_place_is_the_same_once_the_file_was_checked(root: Path) -> None:
     (root / "jobs/job.yaml").write_text(MANIFEST % (PYTHON % ENDED))
     checked = CheckedFiles()
     first, second = (validate(root, [root / "jobs"], checked=checked) for _ in range(2))
-    assert first.images == second.images
-    assert len(first.images) == 1
+    assert first.manifests[0].images == second.manifests[0].images
+    assert len(first.manifests[0].images) == 1
 
 
 def test_each_document_of_a_file_has_its_own_place(root: Path) -> None:

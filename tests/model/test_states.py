@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.google.ai_platform import AiPlatformTraining
-from reconciler.google.vertex_ai import VertexAi
+from reconciler.engines.api.ai_platform import AiPlatformTraining
+from reconciler.engines.api.vertex_ai import VertexAi
 from reconciler.manifests import schemas
 from reconciler.model.job import ActualJob, State
 from reconciler.reporting.status import status_of

@@ -57,7 +57,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "planning.proposal": ("planning/test_proposal",),
     "planning.outcome": ("planning/test_status_rows", "operations/test_execute", "cli/test_progress"),
     "planning.status_rows": ("planning/test_status_rows",),
-    "base.sanitize": ("base/test_sanitize", "google/test_engines"),
+    "base.sanitize": ("base/test_sanitize", "engines/api/test_engine_jobs"),
     "submission.protocol": ("submission/test_protocol", "submission/test_quota", "operations/test_execute"),
     "operations.execute": (
         "operations/test_execute",

@@ -20,7 +20,6 @@ import urllib3
 from reconciler.base.concurrency import MOST_THREADS
 from reconciler.base.errors import ServiceError
 from reconciler.base.state_dir import home_of
-from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import load_config
 from reconciler.model.plan import DesiredJob, Plan
 from reconciler.operations.apply import Applied, carry_out
@@ -28,7 +27,8 @@ from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.follow_up import follow_up
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN
-from reconciler.operations.plan import plan_of
+from reconciler.operations.plan import plan_of, state_of
+from reconciler.operations.session import Session, open_session
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.submission.observe import observe
 from tests.support.fault_proxy import Fault, FaultProxy, Request, Rule
@@ -64,7 +64,7 @@ class Place:
             yield session
 
     def plan(self, session: Session) -> Plan:
-        return plan_of(session, self.desired, observe(session.ports))
+        return plan_of(session, self.desired, state_of(session, self.desired, observe(session.ports)))
 
     def apply(self, change: Callable[[Applier], Applier] = lambda applier: applier) -> list[Outcome]:
         """One whole pass, of which nothing is left unkept."""

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import InvalidError
 from reconciler.cli import run
-from reconciler.google.container_command import staged_module
-from reconciler.google.vertex_ai import VertexAi
+from reconciler.engines.api.vertex_ai import VertexAi
+from reconciler.engines.spec.container_command import staged_module
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import validate
 from reconciler.model.job import State

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import NotFoundError, ServiceError
-from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model import claim
 from reconciler.model.cause import unsettled_reason
@@ -28,6 +27,7 @@ from reconciler.model.ports import NotSent, Refused, Unknown
 from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN
+from reconciler.operations.session import Session
 from reconciler.operations.wait import awaited, wait
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning import attempts as attempts_of

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.google.staging import staged_uri
 from reconciler.manifests.settings import Environment
 from reconciler.model.manifest import ML_V1, Manifest
 from reconciler.operations import staged_code
 from reconciler.operations.load_desired import desired_jobs
 from reconciler.packaging.sdist import MTIME, Sdist, build_sdist, check_sdist, tar_gz
 from reconciler.packaging.source_tree import SourceFile, SourceTree, SourceTreeError
+from reconciler.packaging.staged_uri import staged_uri
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -20,9 +20,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from reconciler.base.listener.message import Request, Response
-from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.operations.load_desired import load_desired
+from reconciler.operations.session import Session, open_session
 from reconciler.pages import live
 from reconciler.pages.listener import listening
 from reconciler.pages.live import COOKIE_LASTS, LINK_LASTS, Access, LiveJobs, LivePages

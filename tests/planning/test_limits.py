@@ -8,7 +8,7 @@ import pytest
 from msgspec import structs
 
 from reconciler.base.errors import ExitCode, RefusedError
-from reconciler.google.engines import engine_class
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.manifests.settings import GOOGLE_LIMITS, Limits
 from reconciler.model.job import State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
@@ -66,7 +66,7 @@ def job(spec: dict[str, Any]) -> DesiredJob:
 )  # fmt: skip
 def test_accelerator_hours(spec: dict[str, Any], hours: float) -> None:
     wanted = job(spec)
-    engine = engine_class(wanted.manifest.api_version)
+    engine = engine_spec(wanted.manifest.api_version)
     assert engine.accelerator_hours(wanted.manifest.kind, spec) == pytest.approx(hours)
 
 

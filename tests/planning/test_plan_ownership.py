@@ -18,7 +18,7 @@ OLDER = wanted(content="older", on_change="cancel")
 def test_without_a_source_every_run_is_the_repositorys_own() -> None:
     run = replace(run_of(JOB, State.RUNNING), labels={})
     run = replace(run, labels={**run_of(JOB, State.RUNNING).labels, SOURCE: "somebody"})
-    found = make_plan(LOCAL, state_of([JOB], [run]), lambda job: {})
+    found = make_plan(LOCAL, state_of([JOB], [run]))
     assert [change.actual for change in found.changes] == [run]
     assert found.drift == ()
 
@@ -27,7 +27,7 @@ def test_without_a_word_of_it_a_plan_is_of_all_and_of_every_source() -> None:
     gone = wanted("gone", on_delete="cancel")
     run = replace(run_of(gone, State.RUNNING), labels={**run_of(gone, State.RUNNING).labels, SOURCE: "x"})
     claim = bound_to(gone, run)
-    found = make_plan(LOCAL, state_of([JOB], [run], [claim]), lambda job: {})
+    found = make_plan(LOCAL, state_of([JOB], [run], [claim]))
     assert [change.action for change in found.changes] == [Action.SUBMIT, Action.CANCEL]
 
 

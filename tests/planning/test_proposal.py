@@ -20,14 +20,15 @@ from tests.support.planning import GOOGLE, LOCAL, wanted
 BASE = "0123456789abcdef0123456789abcdef01234567"
 
 
-def hours(job: DesiredJob) -> float:
+def hours(jobs: list[DesiredJob]) -> dict[str, float]:
     """Another number for each content."""
-    return 1.0 + len(job.spec["args"][0])
+    return {job.manifest.base_name: 1.0 + len(job.spec["args"][0]) for job in jobs}
 
 
 def proposed(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Plan:
     comparison = Comparison(BASE, tuple(options.pop("problems", ())))
-    return propose(options.pop("target", LOCAL), comparison, before, after, hours, **options)
+    target = options.pop("target", LOCAL)
+    return propose(target, comparison, before, after, (hours(before), hours(after)), **options)
 
 
 def one(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Change:
@@ -37,7 +38,7 @@ def one(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Ch
 
 def test_a_plan_has_its_comparison() -> None:
     comparison = Comparison(BASE, (Problem("x", 1, 1, "", "wrong"),), 3)
-    assert propose(GOOGLE, comparison, [], [], hours) == Plan(GOOGLE, (), (), None, comparison=comparison)
+    assert propose(GOOGLE, comparison, [], [], ({}, {})) == Plan(GOOGLE, (), (), None, comparison=comparison)
 
 
 JOB = wanted()

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from reconciler.base.errors import ServiceError
-from reconciler.google.session import Session
 from reconciler.manifests.settings import from_document
 from reconciler.model.job import KEY, SOURCE
 from reconciler.model.manifest import AIPLATFORM_V1
+from reconciler.operations.session import Session
 from reconciler.setup.claims_bucket import Prepared, prepare_claims
 from tests.support.held_service import HeldService
 from tests.support.opened import LOCATION, PROJECT, connected, opened

@@ -11,7 +11,7 @@ from itertools import takewhile
 from math import inf
 from typing import Any
 
-from reconciler.google.engines import engine_class
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import ATTEMPT, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob, State
 from reconciler.model.manifest import ML_V1, JsonObject
@@ -968,7 +968,7 @@ class Checker:
 def _plain_body(job: DesiredJob, name: str) -> JsonObject:
     """Return the body of a create without labels, as a person would send it."""
     manifest = job.manifest
-    return engine_class(manifest.api_version).body(manifest.kind, job.spec, name, {})
+    return engine_spec(manifest.api_version).body(manifest.kind, job.spec, name, {})
 
 
 class Checkers:

@@ -356,7 +356,7 @@ def _as_named_before(job: DesiredJob) -> DesiredJob:
 
 def _plan(ports: Ports, jobs: Sequence[DesiredJob], observed: Observed, *, whole: bool) -> Plan:
     state = comparable_state(ports.jobs, jobs, observed, ports.source)
-    return make_plan(_TARGET, state, lambda job: body_of(job, job.job_name, {}), whole=whole)
+    return make_plan(_TARGET, state, whole=whole)
 
 
 def _actions(plan: Plan, exempt: set[str]) -> set[tuple[str, str, bool]]:

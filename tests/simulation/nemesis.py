@@ -6,7 +6,7 @@ import gzip
 import random
 from typing import Any
 
-from reconciler.google.engines import engine_class
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.naming import job_name, label_of
@@ -232,7 +232,7 @@ class Nemesis:
         manifest = job.manifest
         name = by_hand_name(manifest.name, len(self._world.jobs))
         self._say("person", f"makes {name} by hand")
-        body = engine_class(manifest.api_version).body(manifest.kind, job.spec, name, {})
+        body = engine_spec(manifest.api_version).body(manifest.kind, job.spec, name, {})
         self._world.make(manifest.api_version, manifest.kind, body, "person")
 
     def _next_attempt(self, job: DesiredJob) -> int:
@@ -256,4 +256,4 @@ def _body(job: DesiredJob, source: str, other: bool, attempt: int, mark: str) ->
     labels = {SOURCE: source, KEY: label_of(job.identity), ATTEMPT: str(attempt), REQUEST_ID: mark}
     name = job_name(job.manifest.base_name, job.identity, attempt)
     content = desired(job.manifest.name, "other", job.manifest.reconcile) if other else job
-    return engine_class(job.manifest.api_version).body(job.manifest.kind, content.spec, name, labels)
+    return engine_spec(job.manifest.api_version).body(job.manifest.kind, content.spec, name, labels)

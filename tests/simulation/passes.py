@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import ReconcilerError
 from reconciler.cli.apply import WAITING_PATIENCE
-from reconciler.google.engines import engine_class
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.manifests.settings import Limits
 from reconciler.model.claim import BY_COMMAND
 from reconciler.model.job import State
@@ -288,7 +288,6 @@ class Outside:
         plan = make_plan(
             Target(self.place.environment, self.place.engine, "acme-ml", "us-central1"),
             state,
-            lambda job: body_of(job, job.job_name, {}),
             whole=whole,
             occasion=Trigger(by_hand),
         )
@@ -360,7 +359,7 @@ def is_busy(plan: Plan) -> bool:
 
 def body_of(job: DesiredJob, job_name: str, labels: Mapping[str, str]) -> JsonObject:
     """A create's body, as the engine writes it."""
-    engine = engine_class(job.manifest.api_version)
+    engine = engine_spec(job.manifest.api_version)
     return engine.body(job.manifest.kind, job.spec, job_name, {**job.manifest.labels, **labels})
 
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
-from reconciler.google.engines import engine_class
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json, claim_of
 from reconciler.model.diff import DEFAULTS, FieldChange, is_default, is_filled, is_left_out, is_spelling
 from reconciler.model.job import (
@@ -54,10 +54,10 @@ POOL = {
     },
 }
 SPEC = {"workerPoolSpecs": [POOL], "scheduling": {"timeout": "3600s"}, "serviceAccount": "a@b"}
-CUSTOM = engine_class(AIPLATFORM_V1).body(
+CUSTOM = engine_spec(AIPLATFORM_V1).body(
     "CustomJob", {**SPEC, "encryptionSpec": {"kmsKeyName": "k"}}, "census_1", LABELS
 )
-TUNING = engine_class(AIPLATFORM_V1).body(
+TUNING = engine_spec(AIPLATFORM_V1).body(
     "HyperparameterTuningJob",
     {
         "studySpec": {"metrics": [{"metricId": "m", "goal": "MAXIMIZE"}], "algorithm": "GRID_SEARCH"},
@@ -70,7 +70,7 @@ TUNING = engine_class(AIPLATFORM_V1).body(
     "census_1",
     LABELS,
 )
-ML = engine_class(ML_V1).body(
+ML = engine_spec(ML_V1).body(
     "Job",
     {"trainingInput": {"region": "r", "scaleTier": "CUSTOM", "workerCount": "2", "args": ["a"]}},
     "census_1",

@@ -156,7 +156,7 @@ def test_run_that_a_claim_names_stays_own_when_its_instance_label_is_changed(out
 
 
 def plan_beside(*doubtful: ActualJob) -> Plan:
-    return make_plan(GOOGLE, state_of([wanted()], doubtful=doubtful), lambda job: {})
+    return make_plan(GOOGLE, state_of([wanted()], doubtful=doubtful))
 
 
 def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
@@ -181,7 +181,7 @@ def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
     job, doubtful = wanted(attempts=2), run("")
     failed = run_of(job, State.FAILED, number=2)
     claim = bound_to(job, failed)
-    change = only(make_plan(GOOGLE, state_of([job], [failed], [claim], doubtful=[doubtful]), lambda job: {}))
+    change = only(make_plan(GOOGLE, state_of([job], [failed], [claim], doubtful=[doubtful])))
     assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 2, doubtful)
     assert "wait until it has ended, or cancel it, and apply again" in change.reason
 
@@ -192,7 +192,7 @@ def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
 def test_attempt_that_made_no_job_is_blocked_beside_a_doubtful_run(state: ClaimState, action: Action) -> None:
     job = wanted()
     claim = claim_on(job, state)
-    plan = make_plan(GOOGLE, state_of([job], [], [claim], doubtful=[run("")]), lambda job: {})
+    plan = make_plan(GOOGLE, state_of([job], [], [claim], doubtful=[run("")]))
     assert only(plan).action is action
 
 

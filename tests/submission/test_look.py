@@ -40,7 +40,7 @@ def ports_of(outside: Outside) -> Ports:
 def plan_of(outside: Outside, seen: Observation, *jobs: DesiredJob) -> Plan:
     observed = seen.observed
     state = target_state(jobs, observed.runs, observed.claims, source=outside.ports.source)
-    return make_plan(TARGET, state, lambda job: body_of(job, job.job_name, {}))
+    return make_plan(TARGET, state)
 
 
 def applied(outside: Outside, *jobs: DesiredJob, full: bool = False) -> Plan:

@@ -20,4 +20,4 @@ def body_of(job: DesiredJob, job_name: str, labels: Any) -> dict[str, Any]:
 def plan_of(outside: Outside, jobs: Iterable[DesiredJob]) -> Plan:
     seen = observe(outside.ports)
     state = target_state(list(jobs), seen.runs, seen.claims, source="acme")
-    return make_plan(LOCAL, state, lambda job: body_of(job, "", {}))
+    return make_plan(LOCAL, state)

@@ -37,7 +37,7 @@ environments:
 HURRIED = """
 import sys
 from msgspec.structs import replace
-from reconciler.google import session
+from reconciler.operations import session
 from reconciler.__main__ import main
 
 session.GOOGLE_BOUNDS = replace(session.GOOGLE_BOUNDS, look_again=0.05, pace=0.0)

@@ -16,8 +16,8 @@ from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpRequest, HttpResponse
 from reconciler.cli import run
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
+from reconciler.operations.session import Session
 from tests.support.memory_ports import Outside
 from tests.support.repository import Result
 

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, Transport
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import from_document
 from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.operations.session import Session, open_session
 from tests.support.held_service import HeldService
 from tests.support.tls import Loopback
 from tests.support.waiting import PATIENCE

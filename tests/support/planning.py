@@ -13,7 +13,7 @@ from reconciler.model.job import ATTEMPT, CODE, KEY, REQUEST_ID, SOURCE, ActualJ
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject, Manifest, Reconcile
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Change, DesiredJob, Plan, Target, Trigger
-from reconciler.planning.planner import make_plan
+from reconciler.planning.planner import digest_of, make_plan
 from reconciler.planning.state import TargetState, target_state
 
 LOCAL = Target("local", "local", "local", "local")
@@ -120,9 +120,9 @@ def plan(
     occasion: Trigger | None = None,
 ) -> Plan:
     """The plan of a small world."""
-    return make_plan(
-        target, state_of(desired, actual, claims, source=source), _body, whole=whole, occasion=occasion
-    )
+    jobs = [*desired]
+    made = make_plan(target, state_of(jobs, actual, claims, source=source), whole=whole, occasion=occasion)
+    return replace(made, digest=digest_of(made, {job.job_name: _body(job) for job in jobs}))
 
 
 def state_of(

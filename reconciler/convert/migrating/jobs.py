@@ -33,7 +33,7 @@ from reconciler.manifests.files import ManifestFile, read_one, real_path
 from reconciler.manifests.packages import package_folder
 from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.training_images import has_ended, images_in
-from reconciler.manifests.validate import manifest_of, validate
+from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
@@ -357,7 +357,8 @@ class _FileMigration:
             name = lines[made.document.line]
             if not made.is_valid or name not in by_name:
                 continue
-            manifest = manifest_of(made.record, self._path, made.package)
+            package = made.package.real if made.package else None
+            manifest = replace(made.manifest, path=self._path, package=package)
             desired, problems = stageable_jobs(self._root, [manifest], self._environment, index=self._index)
             for problem in problems:
                 keys = ("package", "path")

@@ -14,7 +14,6 @@ from msgspec.structs import replace as replaced
 
 from reconciler.base.errors import InvalidError, ReconcilerError, UsageError, machine_error
 from reconciler.git.commit import commit_of
-from reconciler.google.session import Session, open_session
 from reconciler.model.plan import Action
 from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.follow_up import FollowUp, follow_up, load_or_report
@@ -22,6 +21,7 @@ from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import exported
 from reconciler.operations.plan import plan_of, state_of, wanted_of
 from reconciler.operations.report import post_statuses, record_keys, unposted_sentences
+from reconciler.operations.session import Session, open_session
 from reconciler.operations.watch.health import Health
 from reconciler.operations.watch.report import PassReporter
 from reconciler.operations.watch.source import Source

@@ -26,7 +26,7 @@ _PYTHON_IMAGE = re.compile(
     r":(?P<python>3\.\d{1,2})(?:[.-][\w.-]*)?(?:@sha256:[0-9a-f]{64})?"
 )
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-# `google/run_staged.py` prints the first, and exits with the second.
+# `engines/spec/run_staged.py` prints the first, and exits with the second.
 _SAID = "reconciler: "
 _EXIT_CODE = 1
 

@@ -13,7 +13,6 @@ from reconciler.cli import run
 from reconciler.convert.migrating.containers import framework
 from reconciler.convert.migrating.dependencies import dependencies
 from reconciler.convert.migrating.jobs import Migration, Options, migrate
-from reconciler.manifests.checked_files import PlacedImage
 from reconciler.manifests.settings import find_root, load_config
 from reconciler.manifests.training_images import (
     has_ended,
@@ -23,6 +22,7 @@ from reconciler.manifests.training_images import (
 )
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
+from reconciler.model.manifest import AIPLATFORM_V1, Manifest, PlacedImage
 from reconciler.operations.load_desired import desired_jobs
 from reconciler.packaging.source_tree import SourceFile
 
@@ -306,7 +306,8 @@ def test_report_of_ai_platform_names_the_way_out(root: Path) -> None:
 )
 def test_warning_of_an_image_past_its_end_names_the_way_out(field: str, way_out: str) -> None:
     placed = PlacedImage(f"/spec/workerPoolSpecs/0/{field}", OLD, 3, 7)
-    (warning,) = image_warnings([("job.yaml", placed)], TODAY)
+    manifest = Manifest(AIPLATFORM_V1, "CustomJob", "job", {}, images=(placed,))
+    (warning,) = image_warnings([manifest], TODAY)
     assert "on 2026-07-11" in warning.message
     assert way_out in warning.hint
 

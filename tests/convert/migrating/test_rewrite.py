@@ -25,7 +25,7 @@ from reconciler.manifests.training_images import (
     training_image_uri,
     training_images,
 )
-from reconciler.model.manifest import AIPLATFORM_V1
+from reconciler.model.manifest import AIPLATFORM_V1, Manifest
 
 Json = dict[str, Any]
 FACTS = json.loads((Path(__file__).parent / "migration_facts.json").read_text("utf-8"))
@@ -181,8 +181,9 @@ def test_image_ends_on_this_day(fact: Json) -> None:
     spec = {"workerPoolSpecs": [{"pythonPackageSpec": {"executorImageUri": uri}}]}
     placed = noted_images(spec, partial(places_by_text, text.encode(), 1))
     last = date.fromisoformat(fact["end_of_availability"])
-    assert image_warnings([("job.yaml", *placed)], last) == []
-    (warning,) = image_warnings([("job.yaml", *placed)], last + timedelta(days=1))
+    manifest = Manifest(AIPLATFORM_V1, "CustomJob", "job", spec, path="job.yaml", images=placed)
+    assert image_warnings([manifest], last) == []
+    (warning,) = image_warnings([manifest], last + timedelta(days=1))
     assert (warning.path, warning.line, warning.column, warning.level) == ("job.yaml", 2, 21, WARNING)
     assert warning.message == f"Google ended the availability of the image {fact['image']} on {last}"
 

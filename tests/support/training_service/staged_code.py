@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from reconciler.google.container_command import container_command
+from reconciler.engines.spec.container_command import container_command
 from reconciler.training_service.state.records import JobRecord
 from tests.support.training_service import trainers
 

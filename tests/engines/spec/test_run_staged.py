@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from reconciler.google.container_command import container_command, shown_command, staged_module
+from reconciler.engines.spec.container_command import container_command, shown_command, staged_module
 from reconciler.packaging.sdist import build_code, place_in_code
 from reconciler.packaging.source_tree import SourceFile, SourceTree
 

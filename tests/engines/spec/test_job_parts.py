@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from reconciler.base.http import HttpRequest, HttpResponse
-from reconciler.google.ai_platform import AiPlatformTraining
+from reconciler.engines.api.vertex_ai import VertexAi
+from reconciler.engines.spec import ai_platform, vertex_ai
 from reconciler.google.client import Connection, Endpoint
-from reconciler.google.vertex_ai import VertexAi
 from reconciler.model.details import Trial, Workers
 from reconciler.model.job import ActualJob, State, Trials
 from reconciler.model.manifest import AIPLATFORM_V1
@@ -85,7 +85,7 @@ def vertex(kind: str, body: dict[str, Any]) -> ActualJob:
 
 def test_pools_of_vertex_ai() -> None:
     spec = {"workerPoolSpecs": POOLS, "serviceAccount": "a@b", "scheduling": {"timeout": "60s"}}
-    first, second = VertexAi.workers("CustomJob", spec)
+    first, second = vertex_ai.workers("CustomJob", spec)
     assert first == Workers(
         name="workerpool0",
         count=1,
@@ -99,12 +99,12 @@ def test_pools_of_vertex_ai() -> None:
     )
     assert (second.name, second.count, second.machine) == ("workerpool2", 4, "ct5lp-hightpu-4t 4x4")
     assert second.module == "trainer.task"
-    assert VertexAi.limits("CustomJob", spec) == {"serviceAccount": "a@b", "network": "", "timeout": "60s"}
-    assert VertexAi.output_directory("CustomJob", spec) == ""
+    assert vertex_ai.limits("CustomJob", spec) == {"serviceAccount": "a@b", "network": "", "timeout": "60s"}
+    assert vertex_ai.output_directory("CustomJob", spec) == ""
 
 
 def test_study_of_vertex_ai() -> None:
-    study = VertexAi.study(vertex("HyperparameterTuningJob", TUNED))
+    study = vertex_ai.study(vertex("HyperparameterTuningJob", TUNED))
     assert study is not None
     assert (study.planned, study.goals[0].metric, study.goals[0].is_maximum) == (4, "loss", False)
     assert study.trials[0] == Trial(
@@ -118,8 +118,8 @@ def test_study_of_vertex_ai() -> None:
     assert [trial.metrics for trial in study.trials[1:]] == [{"loss": 0.0}, {}, {}]
     assert study.best is study.trials[1]
     assert study.trials[2].reason == "NaN"
-    assert VertexAi.output_directory("HyperparameterTuningJob", TUNED) == "gs://b/census"
-    assert VertexAi.study(vertex("CustomJob", {})) is None
+    assert vertex_ai.output_directory("HyperparameterTuningJob", TUNED) == "gs://b/census"
+    assert vertex_ai.study(vertex("CustomJob", {})) is None
 
 
 def test_roles_and_study_of_ai_platform() -> None:
@@ -140,14 +140,14 @@ def test_roles_and_study_of_ai_platform() -> None:
         "hyperparameters": tuning,
     }
     spec = {"trainingInput": training}
-    master, worker = AiPlatformTraining.workers("Job", spec)
+    master, worker = ai_platform.workers("Job", spec)
     assert master == Workers(
         "master", 1, "n1-standard-4", "NVIDIA_TESLA_T4", 1, "runtime 2.11, Python 3.7", "task", (), ("--m",)
     )
     assert worker == Workers("worker", 2, "n1-highcpu-8", image="gcr.io/p/worker", args=("--w",))
-    assert AiPlatformTraining.output_directory("Job", spec) == "gs://b/census"
-    assert AiPlatformTraining.limits("Job", spec)["timeout"] == "3600s"
-    (basic,) = AiPlatformTraining.workers("Job", {"trainingInput": {"scaleTier": "BASIC_GPU"}})
+    assert ai_platform.output_directory("Job", spec) == "gs://b/census"
+    assert ai_platform.limits("Job", spec)["timeout"] == "3600s"
+    (basic,) = ai_platform.workers("Job", {"trainingInput": {"scaleTier": "BASIC_GPU"}})
     assert basic.machine == "BASIC_GPU"
 
     # The service ranks the trials, and writes their parameters as text.
@@ -167,7 +167,7 @@ def test_roles_and_study_of_ai_platform() -> None:
         {"trialId": "1", "state": "FAILED"},
     ]
     body = {**spec, "trainingOutput": {"trials": trials}}
-    study = AiPlatformTraining.study(ActualJob("r", "n", "ml", "Job", State.SUCCEEDED, "", body=body))
+    study = ai_platform.study(ActualJob("r", "n", "ml", "Job", State.SUCCEEDED, "", body=body))
     assert study is not None
     assert [trial.id for trial in study.trials] == ["1", "2", "10"]
     assert [trial.metrics for trial in study.trials] == [
@@ -177,7 +177,7 @@ def test_roles_and_study_of_ai_platform() -> None:
     ]
     assert (study.planned, study.best) == (3, study.trials[2])
     plain = ActualJob("r", "n", "ml", "Job", State.SUCCEEDED, "", body={"trainingInput": {}})
-    assert AiPlatformTraining.study(plain) is None
+    assert ai_platform.study(plain) is None
 
 
 def test_the_console_shows_jobs_of_google_alone() -> None:
@@ -201,11 +201,11 @@ def test_the_console_shows_jobs_of_google_alone() -> None:
 
 @pytest.mark.parametrize("odd", [{}, {"workerPoolSpecs": 3}, {"workerPoolSpecs": [3, {"replicaCount": []}]}])
 def test_odd_specs_are_no_errors(odd: dict[str, Any]) -> None:
-    assert all(isinstance(each, Workers) for each in VertexAi.workers("CustomJob", odd))
-    assert VertexAi.workers("HyperparameterTuningJob", {"trialJobSpec": odd}) == VertexAi.workers(
+    assert all(isinstance(each, Workers) for each in vertex_ai.workers("CustomJob", odd))
+    assert vertex_ai.workers("HyperparameterTuningJob", {"trialJobSpec": odd}) == vertex_ai.workers(
         "CustomJob", odd
     )
-    assert AiPlatformTraining.workers("Job", odd)[0].count == 1
+    assert ai_platform.workers("Job", odd)[0].count == 1
 
 
 # --- the parts of a job -----------------------------------------------------------------------------------
@@ -234,8 +234,8 @@ def pools(*counts: Any) -> dict[str, Any]:
     ],
 )
 def test_replicas_of_worker_pools(counts: list[Any], replicas: dict[str, int]) -> None:
-    assert VertexAi.replicas("CustomJob", pools(*counts)) == replicas
-    assert VertexAi.replicas(TUNING, {"trialJobSpec": pools(*counts)}) == replicas
+    assert vertex_ai.replicas("CustomJob", pools(*counts)) == replicas
+    assert vertex_ai.replicas(TUNING, {"trialJobSpec": pools(*counts)}) == replicas
 
 
 @pytest.mark.parametrize(
@@ -252,15 +252,15 @@ def test_replicas_of_worker_pools(counts: list[Any], replicas: dict[str, int]) -
     ],
 )
 def test_replicas_of_ai_platform(training: dict[str, Any], replicas: dict[str, int]) -> None:
-    assert AiPlatformTraining.replicas("Job", {"trainingInput": training}) == replicas
+    assert ai_platform.replicas("Job", {"trainingInput": training}) == replicas
 
 
 @pytest.mark.parametrize("broken", [None, 3, "x", [], {}, {"workerPoolSpecs": 5}, {"workerPoolSpecs": [3]}])
 def test_replicas_of_an_answer_that_is_not_as_it_should_be(broken: Any) -> None:
     spec = broken if isinstance(broken, dict) else {}
-    assert VertexAi.replicas("CustomJob", spec) == {}
-    assert VertexAi.replicas(TUNING, {"trialJobSpec": broken}) == {}
-    assert AiPlatformTraining.replicas("Job", {"trainingInput": broken}) == {"master-replica-": 1}
+    assert vertex_ai.replicas("CustomJob", spec) == {}
+    assert vertex_ai.replicas(TUNING, {"trialJobSpec": broken}) == {}
+    assert ai_platform.replicas("Job", {"trainingInput": broken}) == {"master-replica-": 1}
 
 
 def job(kind: str, body: dict[str, Any]) -> ActualJob:
@@ -270,9 +270,9 @@ def job(kind: str, body: dict[str, Any]) -> ActualJob:
 def test_trials() -> None:
     states = {"1": "SUCCEEDED", "2": "ACTIVE", "3": "REQUESTED", "4": "INFEASIBLE"}
     body = {"maxTrialCount": 5, "trials": [{"id": id, "state": state} for id, state in states.items()]}
-    assert VertexAi.trials(job(TUNING, body)) == Trials(frozenset("124"), 5)
-    assert VertexAi.trials(job(TUNING, {"maxTrialCount": 5})) == Trials(frozenset(), 5)
-    assert VertexAi.trials(job("CustomJob", {})) is None
+    assert vertex_ai.trials(job(TUNING, body)) == Trials(frozenset("124"), 5)
+    assert vertex_ai.trials(job(TUNING, {"maxTrialCount": 5})) == Trials(frozenset(), 5)
+    assert vertex_ai.trials(job("CustomJob", {})) is None
 
 
 def test_trials_of_ai_platform() -> None:
@@ -282,19 +282,16 @@ def test_trials_of_ai_platform() -> None:
         "trainingInput": {"hyperparameters": {"goal": "MAXIMIZE", "maxTrials": 4}},
         "trainingOutput": {"trials": trials},
     }
-    assert AiPlatformTraining.trials(job("Job", body)) == Trials(frozenset("12"), 4)
-    assert AiPlatformTraining.trials(job("Job", {"trainingInput": {}})) is None
+    assert ai_platform.trials(job("Job", body)) == Trials(frozenset("12"), 4)
+    assert ai_platform.trials(job("Job", {"trainingInput": {}})) is None
 
 
 def test_the_folder_that_a_job_logs_to() -> None:
     output = {"baseOutputDirectory": {"outputUriPrefix": "gs://b/census/"}}
-    assert VertexAi.log_directory("CustomJob", output) == "gs://b/census/logs"
-    assert VertexAi.log_directory(TUNING, {"trialJobSpec": output}) == "gs://b/census"
-    assert VertexAi.log_directory("CustomJob", {}) == ""
-    assert VertexAi.log_directory_field(TUNING) == ("spec.trialJobSpec.baseOutputDirectory.outputUriPrefix")
-    assert (
-        AiPlatformTraining.log_directory("Job", {"trainingInput": {"jobDir": "gs://b/census"}})
-        == "gs://b/census"
-    )
-    assert AiPlatformTraining.log_directory("Job", {"trainingInput": {}}) == ""
-    assert AiPlatformTraining.log_directory_field("Job") == "spec.trainingInput.jobDir"
+    assert vertex_ai.log_directory("CustomJob", output) == "gs://b/census/logs"
+    assert vertex_ai.log_directory(TUNING, {"trialJobSpec": output}) == "gs://b/census"
+    assert vertex_ai.log_directory("CustomJob", {}) == ""
+    assert vertex_ai.log_directory_field(TUNING) == ("spec.trialJobSpec.baseOutputDirectory.outputUriPrefix")
+    assert ai_platform.log_directory("Job", {"trainingInput": {"jobDir": "gs://b/census"}}) == "gs://b/census"
+    assert ai_platform.log_directory("Job", {"trainingInput": {}}) == ""
+    assert ai_platform.log_directory_field("Job") == "spec.trainingInput.jobDir"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -19,11 +20,12 @@ from msgspec.structs import replace
 from reconciler.base.errors import NotFoundError, ServiceError, UsageError
 from reconciler.base.http import HttpRequest, HttpResponse
 from reconciler.base.sanitize import redacted
+from reconciler.engines.api.engine_client import CLIENTS, engine_client
+from reconciler.engines.api.engine_jobs import EngineJobs
+from reconciler.engines.spec.engine_spec import SPECS, engine_spec
 from reconciler.google.claim_store import ObjectClaims
 from reconciler.google.client import Connection, Endpoint, execute
-from reconciler.google.engines import ENGINES, EngineJobs, engine_class
 from reconciler.google.responses import ApiError
-from reconciler.google.session import Session
 from reconciler.manifests.schemas import KINDS
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import ClaimId
@@ -39,6 +41,7 @@ from reconciler.model.ports import (
     Taken,
     Unknown,
 )
+from reconciler.operations.session import Session
 from tests.support.held_service import HeldService
 from tests.support.opened import LOCATION, PROJECT, connected
 from tests.support.raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
@@ -77,7 +80,7 @@ def labels(source: str = "acme-jobs", key: str = "k1") -> dict[str, str]:
 def jobs_at(server: RawServer, *versions: str) -> EngineJobs:
     connection = connected(server.url)
     return EngineJobs(
-        "acme-jobs", lambda version: engine_class(version)(connection), versions or (AIPLATFORM_V1,)
+        "acme-jobs", lambda version: engine_client(version, connection), versions or (AIPLATFORM_V1,)
     )
 
 
@@ -217,7 +220,7 @@ def test_whatever_does_not_certainly_refuse_or_name_a_job_is_unknown(fate: Behav
 @pytest.mark.fault(2)
 def test_a_create_whose_answer_never_comes_is_unknown() -> None:
     with RawServer([silence]).running() as server:
-        engine = engine_class(AIPLATFORM_V1)(connected(server.url, timeout=patience(0.3)))
+        engine = engine_client(AIPLATFORM_V1, connected(server.url, timeout=patience(0.3)))
         jobs = EngineJobs("acme-jobs", lambda version: engine, [AIPLATFORM_V1])
         assert isinstance(jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(), CREDENTIAL), Unknown)
     assert len(server.arrived) == 1
@@ -322,7 +325,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
     status: int, headers: dict[str, str], value: Any
 ) -> None:
     SAYS.answer = HttpResponse(status, headers, a_body(value))
-    jobs = EngineJobs("acme-jobs", lambda version: engine_class(version)(CONNECTION), [AIPLATFORM_V1, ML_V1])
+    jobs = EngineJobs("acme-jobs", lambda version: engine_client(version, CONNECTION), [AIPLATFORM_V1, ML_V1])
     made = jobs.create(AIPLATFORM_V1, "CustomJob", custom_job(), CREDENTIAL)
     assert isinstance(made, Unknown | (Created if status < 300 else Refused | Taken))
     store = ObjectClaims(CONNECTION, "claims", "acme-jobs", PROJECT, LOCATION, may_be_new=False)
@@ -604,15 +607,15 @@ def test_what_holds_no_environment_leaves_the_text_alone() -> None:
 
 
 def test_every_kind_has_an_engine() -> None:
-    assert list(ENGINES) == [AIPLATFORM_V1, ML_V1]
-    for api_version, _ in KINDS:
-        assert engine_class(api_version).__module__.startswith("reconciler.google.")
+    assert {api_version for api_version, _ in KINDS} == {*SPECS} == {*CLIENTS}
 
 
 def test_engine_of_unknown_api_version_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(UsageError, match=r"no engine runs batch/v1") as caught:
-        engine_class("batch/v1")
-    assert caught.value.hint == f"write apiVersion: {AIPLATFORM_V1} or {ML_V1}"
+    connection = Connection(Endpoint(cast("Any", None), dict, "p", "l", {}))
+    for find in (engine_spec, partial(engine_client, connection=connection)):
+        with pytest.raises(UsageError, match=r"no engine runs batch/v1") as caught:
+            find("batch/v1")
+        assert caught.value.hint == f"write apiVersion: {AIPLATFORM_V1} or {ML_V1}"
 
 
 def test_job_of_claim_with_unknown_api_version_cannot_be_read(repository: Repository) -> None:

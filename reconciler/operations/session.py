@@ -19,6 +19,8 @@ from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.http import HttpRequest
 from reconciler.base.sanitize import is_on_runner
 from reconciler.base.state_dir import home_of
+from reconciler.engines.api.engine_client import CLIENTS, EngineClient, engine_client
+from reconciler.engines.api.engine_jobs import EngineJobs
 from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import API_VERSIONS, Connection, Endpoint
 from reconciler.google.commit_store import ObjectCommits
@@ -29,7 +31,6 @@ from reconciler.google.credentials import (
     OwnToken,
     google_endpoint,
 )
-from reconciler.google.engines import ENGINES, Engine, EngineJobs, engine_class
 from reconciler.google.object_store import ensure_bucket
 from reconciler.google.responses import api_error
 from reconciler.google.staging import Staging
@@ -66,12 +67,12 @@ class Session:
         self.environment = environment
         self.connection = connection
         self._default_credentials = credentials
-        self._engines: dict[str, Engine] = {}
+        self._engines: dict[str, EngineClient] = {}
 
-    def engine(self, api_version: str) -> Engine:
-        """Return the engine of an apiVersion."""
+    def engine(self, api_version: str) -> EngineClient:
+        """Return the client of the service that runs jobs of an apiVersion."""
         if api_version not in self._engines:
-            self._engines[api_version] = engine_class(api_version)(self.connection)
+            self._engines[api_version] = engine_client(api_version, self.connection)
         return self._engines[api_version]
 
     def runs(self) -> tuple[ActualJob, ...]:
@@ -146,7 +147,7 @@ class Session:
         """The jobs of all engines."""
         # Google switched its ml service off: a request to it would fail every plan.
         gone = set() if self.is_local else {ML_V1}
-        versions = (version for version in ENGINES if version not in gone)
+        versions = (version for version in CLIENTS if version not in gone)
         return EngineJobs(self.config.source, self.engine, versions)
 
     @cached_property

@@ -1,0 +1,193 @@
+"""Client of Vertex AI: `aiplatform.googleapis.com/v1` `customJobs` and `hyperparameterTuningJobs`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from reconciler.base.concurrency import call_all
+from reconciler.base.http import HttpResponse
+from reconciler.engines.spec import vertex_ai
+from reconciler.google.client import Connection, execute, filter_of, object_of, with_headers
+from reconciler.google.listing import RecordPages, ResourcePages, listing
+from reconciler.google.responses import about, typed_record, unknown
+from reconciler.model.cause import error_info
+from reconciler.model.job import KEY, ActualJob, State
+from reconciler.model.manifest import AIPLATFORM_V1, JsonObject
+
+_COLLECTIONS = {"CustomJob": "customJobs", "HyperparameterTuningJob": "hyperparameterTuningJobs"}
+_CONSOLE_PAGES = {"CustomJob": "training", "HyperparameterTuningJob": "hyperparameter-tuning-jobs"}
+_LISTED = "name,displayName,state,labels,createTime,startTime,endTime,error"
+# The service reduces a page size that is too large (AIP-158).
+_PAGE_SIZE = 1000
+_METHODS = "aiplatform.projects.locations"
+
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState. PAUSED, UPDATING and unknown states
+# count as RUNNING: only a known end may be reported as an end.
+_STATES = {
+    "JOB_STATE_QUEUED": State.QUEUED,
+    "JOB_STATE_PENDING": State.PREPARING,
+    "JOB_STATE_RUNNING": State.RUNNING,
+    "JOB_STATE_SUCCEEDED": State.SUCCEEDED,
+    "JOB_STATE_FAILED": State.FAILED,
+    "JOB_STATE_CANCELLING": State.CANCELLING,
+    "JOB_STATE_CANCELLED": State.CANCELLED,
+    "JOB_STATE_EXPIRED": State.FAILED,
+    "JOB_STATE_PARTIALLY_SUCCEEDED": State.FAILED,
+}
+# Not the live states: a filter by them would leave out a state that this version doesn't know. Jobs of the
+# two rare ended states are listed, as the embedded service refuses their names.
+_ENDED_STATES = ("JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED")
+
+
+class _Error(Struct, frozen=True, gc=False):
+    code: int = 0
+    message: str = ""
+    details: list[Any] = []
+
+
+class _Job(Struct, frozen=True, rename="camel", gc=False):
+    """Fields `_LISTED` of a job of either kind."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    display_name: str = ""
+    state: str = ""
+    labels: Mapping[str, str] = {}
+    create_time: str = ""
+    start_time: str = ""
+    end_time: str = ""
+    error: _Error = _Error()
+
+
+_PAGES = {kind: RecordPages(items, _Job) for kind, items in _COLLECTIONS.items()}
+
+
+class VertexAi:
+    """Custom jobs and hyper-parameter tuning jobs of one project and location."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def jobs(self, labels: Mapping[str, str], base: str = "", *, live: bool = False) -> tuple[ActualJob, ...]:
+        """List the jobs of both kinds with these labels; arguments as in `EngineClient.jobs`."""
+        wanted = filter_of(labels, f"{base}_" if base else "", "display_name", _ENDED_STATES if live else ())
+        listings = [partial(self._listed, kind, labels, wanted) for kind in _COLLECTIONS]
+        # A service on this machine answers concurrent requests no faster.
+        if not self._connection.endpoint.distant:
+            return tuple(job for listing in listings for job in listing())
+        return tuple(job for jobs in call_all(listings) for job in jobs)
+
+    def whole_jobs(self, wanted: str) -> list[ActualJob]:
+        """List the jobs of both kinds that a filter selects, with their specs."""
+        return [
+            self._read(kind, resource)
+            for kind, pages in _PAGES.items()
+            for resource in listing(self._lister(kind, wanted, _items(kind)), ResourcePages(pages))
+        ]
+
+    def with_key(self, kind: str, key: str) -> tuple[ActualJob, ...]:
+        """List the jobs of a kind with this key label."""
+        return tuple(self._listed(kind, {KEY: key}, filter_of({KEY: key})))
+
+    def read(self, kind: str, resource: str) -> ActualJob:
+        """Read a job with its spec; raise NotFoundError."""
+        answer = self._connection.get(f"{_METHODS}.{_items(kind)}.get", name=_checked_name(kind, resource))
+        return self._read(kind, about(object_of(answer.body), "name"))
+
+    @staticmethod
+    def named(kind: str, job_name: str) -> None:
+        """Return None: Vertex AI chooses the resource names of jobs."""
+
+    def create(self, kind: str, body: JsonObject, headers: Mapping[str, str]) -> ActualJob:
+        """Send one `create`."""
+        # Vertex AI accepts no id from the caller: a second request would create a second job.
+        request = self._collection(kind).create(parent=self._parent, body=body)
+        answer = execute(request, with_headers(self._connection, headers))
+        return self._read(kind, about(answer, "name", self._names(kind)))
+
+    def cancel(self, job: ActualJob) -> None:
+        """Send one `cancel`, which the service carries out by best effort."""
+        execute(self._collection(job.kind).cancel(name=_checked_name(job.kind, job.resource), body={}))
+
+    @property
+    def _parent(self) -> str:
+        endpoint = self._connection.endpoint
+        return f"projects/{endpoint.project}/locations/{endpoint.location}"
+
+    def _names(self, kind: str) -> re.Pattern[str]:
+        """Return the pattern of the resource names of this target's jobs."""
+        endpoint = self._connection.endpoint
+        # Vertex AI writes a project as its number.
+        project, location = re.escape(endpoint.project), re.escape(endpoint.location)
+        return re.compile(f"projects/(?:{project}|[0-9]+)/locations/{location}/{_items(kind)}/[0-9]+")
+
+    def _listed(self, kind: str, labels: Mapping[str, str], wanted: str) -> list[ActualJob]:
+        """List the jobs of a kind that a filter selects; all must have the labels."""
+        get = self._lister(kind, wanted, f"{_items(kind)}({_LISTED})")
+        # A service that ignored the filter would return jobs of other repositories.
+        found = (job for job in listing(get, _PAGES[kind]) if labels.items() <= job.labels.items())
+        return [self._actual(kind, job, {}, {}) for job in found]
+
+    def _lister(self, kind: str, wanted: str, fields: str) -> Callable[..., HttpResponse]:
+        """Return a function that requests a page of a kind's listing."""
+        return partial(
+            self._connection.get,
+            f"{_METHODS}.{_items(kind)}.list",
+            parent=self._parent,
+            filter=wanted or None,
+            pageSize=_PAGE_SIZE,
+            fields=f"{fields},nextPageToken",
+        )
+
+    def _collection(self, kind: str) -> Any:
+        return self._connection.client(f"{_METHODS}.{_items(kind)}")
+
+    def _read(self, kind: str, resource: JsonObject) -> ActualJob:
+        return self._actual(kind, typed_record(_Job, resource), vertex_ai.spec_of(kind, resource), resource)
+
+    def _actual(self, kind: str, job: _Job, spec: JsonObject, body: JsonObject) -> ActualJob:
+        return ActualJob(
+            resource=job.name,
+            job_name=job.display_name,
+            api_version=AIPLATFORM_V1,
+            kind=kind,
+            state=_STATES.get(job.state, State.RUNNING),
+            service_state=job.state,
+            labels=job.labels,
+            spec=spec,
+            body=body,
+            create_time=job.create_time,
+            start_time=job.start_time,
+            end_time=job.end_time,
+            error=job.error.message,
+            error_code=job.error.code,
+            info=error_info(job.error.details),
+            url=self._url(kind, job.name),
+            on_runner=self._connection.endpoint.on_runner,
+        )
+
+    def _url(self, kind: str, name: str) -> str:
+        endpoint = self._connection.endpoint
+        if not endpoint.console:
+            return ""
+        page = f"locations/{endpoint.location}/{_CONSOLE_PAGES[kind]}/{name.rpartition('/')[2]}"
+        return f"https://console.cloud.google.com/vertex-ai/{page}?project={endpoint.project}"
+
+
+def _items(kind: str) -> str:
+    """Return the API's name for the collection of a kind."""
+    if kind not in _COLLECTIONS:
+        raise unknown(f"Vertex AI has no jobs of the kind {kind!r}")
+    return _COLLECTIONS[kind]
+
+
+def _checked_name(kind: str, resource: str) -> str:
+    # The name comes from a claim or a listing and becomes a part of an address.
+    pattern = rf"projects/[\w.:-]+/locations/[\w-]+/{_items(kind)}/[\w-]+"
+    if not re.fullmatch(pattern, resource, re.ASCII):
+        raise unknown(f"{resource!r} is not a {kind} of Vertex AI")
+    return resource

@@ -1,0 +1,1 @@
+"""Specs of jobs, by apiVersion: defaults, package, command, request body, hours, workers, trials. Pure."""

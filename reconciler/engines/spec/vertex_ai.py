@@ -1,0 +1,253 @@
+"""Specs of Vertex AI: `CustomJob` and `HyperparameterTuningJob` of `aiplatform.googleapis.com/v1`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+from reconciler.engines.spec.container_command import shown_command, staged_module
+from reconciler.engines.spec.timeout import DEFAULT_TIMEOUT, hours
+from reconciler.manifests.known_values import accelerators_of
+from reconciler.model.details import Goal, Measurement, Study, Trial, Workers
+from reconciler.model.fields import count_of, numbers_of, part_of, parts_of, text_of, texts_in, values_of
+from reconciler.model.job import ActualJob, Trials
+from reconciler.model.manifest import JsonObject
+from reconciler.packaging.staged_uri import without_staged
+
+_TOPOLOGY = re.compile("[0-9]{1,4}(?:x[0-9]{1,4}){1,2}")
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/Trial: states before the start of a trial.
+_UNBEGUN_TRIALS = ("", "STATE_UNSPECIFIED", "REQUESTED")
+
+
+def module(kind: str, spec: JsonObject) -> str:
+    """Return the first pool's Python module; "" if all pools run containers."""
+    packages = (pool.get("pythonPackageSpec") for pool in _job_spec(kind, spec)["workerPoolSpecs"])
+    return next((str(package["pythonModule"]) for package in packages if package), "")
+
+
+def accelerator_hours(kind: str, spec: JsonObject) -> float:
+    """Return the accelerators of all replicas times `scheduling.timeout` times `maxTrialCount`."""
+    job_spec = _job_spec(kind, spec)
+    pools = sum(_accelerators(pool) for pool in job_spec["workerPoolSpecs"])
+    timeout = job_spec.get("scheduling", {}).get("timeout", DEFAULT_TIMEOUT)
+    return pools * int(spec.get("maxTrialCount", 1)) * hours(timeout)
+
+
+def with_defaults(kind: str, spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
+    """Fill in missing `serviceAccount`, `network`, `timeout` and `baseOutputDirectory`."""
+    return _job_spec_changed(kind, spec, lambda job_spec: _filled(job_spec, defaults, job_name))
+
+
+def with_package(kind: str, spec: JsonObject, uri: str) -> JsonObject:
+    """Append `uri` to the package URIs of every pool that runs a Python package."""
+    return _pools_changed(kind, spec, lambda pool: _pool_with(pool, uri))
+
+
+def with_command(kind: str, spec: JsonObject, command: Sequence[str]) -> JsonObject:
+    """Return `spec` with a command for every container."""
+    return _pools_changed(kind, spec, lambda pool: _pool_with_command(pool, command))
+
+
+def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
+    """Return a `CustomJob` or `HyperparameterTuningJob` resource."""
+    head: dict[str, Any] = {"displayName": job_name, "labels": dict(labels)}
+    if kind != "CustomJob":
+        return {**head, **spec}
+    job_spec = {name: value for name, value in spec.items() if name != "encryptionSpec"}
+    encryption = {"encryptionSpec": spec["encryptionSpec"]} if "encryptionSpec" in spec else {}
+    return {**head, "jobSpec": job_spec, **encryption}
+
+
+def spec_of(kind: str, resource: JsonObject) -> JsonObject:
+    """Return the fields of a resource that a manifest's `spec` has; empty for a listed resource."""
+    names = ("studySpec", "trialJobSpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
+    own = part_of(resource, "jobSpec") if kind == "CustomJob" else _selected(names, resource)
+    spec = {**own, **_selected(("encryptionSpec",), resource)}
+    pools = _job_spec(kind, spec).get("workerPoolSpecs")
+    if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
+        return spec
+    return _pools_changed(kind, spec, _pool_without_staged)
+
+
+def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
+    """Return the replicas of each worker pool."""
+    pools = parts_of(_job_spec(kind, spec), "workerPoolSpecs")
+    # An empty pool only keeps the numbers of the pools behind it. Other pools default to one replica.
+    counts = (count_of(pool, "replicaCount", 1) if pool else 0 for pool in pools)
+    return {f"workerpool{number}-": count for number, count in enumerate(counts) if count}
+
+
+def trials(job: ActualJob) -> Trials | None:
+    """Return the trials in the resource of a tuning job."""
+    if job.kind == "CustomJob":
+        return None
+    trials = parts_of(job.body, "trials")
+    begun = (text_of(trial, "id") for trial in trials if text_of(trial, "state") not in _UNBEGUN_TRIALS)
+    return Trials(frozenset(begun), count_of(job.body, "maxTrialCount"))
+
+
+def log_directory(kind: str, spec: JsonObject) -> str:
+    """Return AIP_TENSORBOARD_LOG_DIR; for a tuning job, the parent of all trials' folders."""
+    base = output_directory(kind, spec)
+    return f"{base}/logs" if base and kind == "CustomJob" else base
+
+
+def log_directory_field(kind: str) -> str:
+    """Return the path of `outputUriPrefix`."""
+    below = "" if kind == "CustomJob" else "trialJobSpec."
+    return f"spec.{below}baseOutputDirectory.outputUriPrefix"
+
+
+def workers(kind: str, spec: JsonObject) -> list[Workers]:
+    """Return the worker pools, without empty ones."""
+    pools = enumerate(parts_of(_job_spec(kind, spec), "workerPoolSpecs"))
+    return [_workers(number, pool) for number, pool in pools if pool]
+
+
+def limits(kind: str, spec: JsonObject) -> Mapping[str, str]:
+    """Return the fields of the `CustomJobSpec` and of its `scheduling`."""
+    job_spec = _job_spec(kind, spec)
+    given = {**job_spec, "timeout": text_of(part_of(job_spec, "scheduling"), "timeout")}
+    return {name: text_of(given, name) for name in ("serviceAccount", "network", "timeout")}
+
+
+def output_directory(kind: str, spec: JsonObject) -> str:
+    """Return `baseOutputDirectory`, which contains a folder for each trial of a tuning job."""
+    return text_of(part_of(_job_spec(kind, spec), "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
+
+
+def study(job: ActualJob) -> Study | None:
+    """Return the trials in the resource of a tuning job."""
+    if job.kind == "CustomJob":
+        return None
+    metrics = parts_of(part_of(job.body, "studySpec"), "metrics")
+    goals = (Goal(text_of(each, "metricId"), text_of(each, "goal") == "MAXIMIZE") for each in metrics)
+    trials = (_trial(trial) for trial in parts_of(job.body, "trials"))
+    parameters = parts_of(part_of(job.body, "studySpec"), "parameters")
+    return Study(
+        tuple(goals),
+        tuple(trials),
+        count_of(job.body, "maxTrialCount"),
+        frozenset(_logarithmic(parameters)),
+    )
+
+
+def _workers(number: int, pool: JsonObject) -> Workers:
+    machine, package = part_of(pool, "machineSpec"), part_of(pool, "pythonPackageSpec")
+    container = part_of(pool, "containerSpec")
+    task = package or container
+    command = texts_in(container, "command")
+    staged = staged_module(command)
+    return Workers(
+        name=f"workerpool{number}",
+        count=count_of(pool, "replicaCount", 1),
+        machine=" ".join(filter(None, (text_of(machine, "machineType"), text_of(machine, "tpuTopology")))),
+        accelerator=text_of(machine, "acceleratorType"),
+        accelerator_count=count_of(machine, "acceleratorCount"),
+        image=text_of(package, "executorImageUri") or text_of(container, "imageUri"),
+        module=staged[0] if staged else text_of(package, "pythonModule"),
+        command=() if staged else command,
+        args=texts_in(task, "args"),
+        env=tuple((text_of(each, "name"), text_of(each, "value")) for each in parts_of(task, "env")),
+    )
+
+
+def _trial(trial: JsonObject) -> Trial:
+    return Trial(
+        id=text_of(trial, "id"),
+        state=text_of(trial, "state"),
+        parameters=values_of(
+            (text_of(each, "parameterId"), each.get("value")) for each in parts_of(trial, "parameters")
+        ),
+        metrics=_metrics(part_of(trial, "finalMeasurement")),
+        start_time=text_of(trial, "startTime"),
+        end_time=text_of(trial, "endTime"),
+        reason=text_of(trial, "infeasibleReason"),
+        measurements=tuple(
+            Measurement(count_of(each, "stepCount") or number, _metrics(each))
+            for number, each in enumerate(parts_of(trial, "measurements"), 1)
+        ),
+    )
+
+
+def _metrics(measurement: JsonObject) -> Mapping[str, float]:
+    found = parts_of(measurement, "metrics")
+    return numbers_of((text_of(each, "metricId"), each.get("value", 0.0)) for each in found)
+
+
+def _logarithmic(parameters: Iterable[JsonObject]) -> Iterator[str]:
+    """Yield the ids of the parameters with a logarithmic scale, those below a condition too."""
+    for parameter in parameters:
+        if text_of(parameter, "scaleType") == "UNIT_LOG_SCALE":
+            yield text_of(parameter, "parameterId")
+        children = parts_of(parameter, "conditionalParameterSpecs")
+        yield from _logarithmic(part_of(child, "parameterSpec") for child in children)
+
+
+def _job_spec(kind: str, spec: JsonObject) -> JsonObject:
+    """Return the `CustomJobSpec`: a custom job's whole spec, or a tuning job's `trialJobSpec`."""
+    return spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")
+
+
+def _accelerators(pool: JsonObject) -> int:
+    machine, replicas = pool.get("machineSpec", {}), int(pool.get("replicaCount", 1))
+    name, given = machine.get("machineType", ""), int(machine.get("acceleratorCount", 0))
+    # A slice may be a whole pool: its topology then determines the machines, whatever `replicaCount` is.
+    return max(replicas * (given or accelerators_of(name)), _chips(machine.get("tpuTopology", "")))
+
+
+def _chips(topology: str) -> int:
+    """Return the TPU chips of a topology such as "4x4"; 0 for none."""
+    return prod(map(int, topology.split("x"))) if _TOPOLOGY.fullmatch(topology) else 0
+
+
+def _job_spec_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
+    if kind == "CustomJob":
+        return change(spec)
+    return {**spec, "trialJobSpec": change(spec["trialJobSpec"])}
+
+
+def _filled(job_spec: JsonObject, defaults: JsonObject, job_name: str) -> JsonObject:
+    filled = dict(_selected(("serviceAccount", "network"), defaults))
+    if "baseOutputDirectory" in defaults:
+        prefix = f"{defaults['baseOutputDirectory'].rstrip('/')}/{job_name}"
+        filled["baseOutputDirectory"] = {"outputUriPrefix": prefix}
+    merged = {**filled, **job_spec}
+    if "timeout" in defaults:
+        merged["scheduling"] = {"timeout": defaults["timeout"], **job_spec.get("scheduling", {})}
+    return merged
+
+
+def _pool_with(pool: JsonObject, uri: str) -> JsonObject:
+    if "pythonPackageSpec" not in pool:
+        return pool
+    package = pool["pythonPackageSpec"]
+    uris = [*package.get("packageUris", []), uri]
+    return {**pool, "pythonPackageSpec": {**package, "packageUris": uris}}
+
+
+def _selected(names: Iterable[str], resource: JsonObject) -> JsonObject:
+    return {name: resource[name] for name in names if name in resource}
+
+
+def _pools_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
+    return _job_spec_changed(
+        kind,
+        spec,
+        lambda job_spec: {**job_spec, "workerPoolSpecs": [change(p) for p in job_spec["workerPoolSpecs"]]},
+    )
+
+
+def _pool_without_staged(pool: JsonObject) -> JsonObject:
+    if package := part_of(pool, "pythonPackageSpec"):
+        return {**pool, "pythonPackageSpec": without_staged(package)}
+    staged = staged_module(texts_in(part_of(pool, "containerSpec"), "command"))
+    return _pool_with_command(pool, shown_command(*staged)) if staged else pool
+
+
+def _pool_with_command(pool: JsonObject, command: Sequence[str]) -> JsonObject:
+    if "containerSpec" not in pool:
+        return pool
+    return {**pool, "containerSpec": {**pool["containerSpec"], "command": [*command]}}
