@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from reconciler.base.diagnostics import WARNING, Problem
-from reconciler.model.plan import FORMAT_VERSION, Action, Change, Plan
+from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, Plan
+from reconciler.output.wording.cause import cause_message, cause_remedy
+from reconciler.output.wording.notes import note_text
+from reconciler.output.wording.plan import outcome_error, reason_text, row_error
+from reconciler.output.wording.tree import tree_line
 
 if TYPE_CHECKING:
     from reconciler.model.applied_tree import TreeFinding
@@ -47,15 +51,19 @@ def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
         "digest": plan.digest,
         "summary": summary(plan),
         "changes": [_change_json(change) for change in plan.changes],
-        "drift": [_values(drift, "kind", "job_name", "base_name", "detail") for drift in plan.drift],
+        "drift": [_drift_json(finding) for finding in plan.drift],
         "problems": [problem_json(problem) for problem in problems],
         "appliedTree": _tree_json(plan.tree) if plan.tree and plan.tree.commit else None,
     }
 
 
+def _drift_json(finding: Drift) -> Json:
+    return {**_values(finding, "kind", "job_name", "base_name"), "detail": note_text(finding.detail)}
+
+
 def _tree_json(tree: TreeFinding) -> Json:
     time = tree.time.isoformat().replace("+00:00", "Z") if tree.time else None
-    return {**_values(tree, "commit", "relation", "effect"), "time": time, "message": tree.line or None}
+    return {**_values(tree, "commit", "relation", "effect"), "time": time, "message": tree_line(tree) or None}
 
 
 def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
@@ -65,7 +73,8 @@ def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
         "outcomes": [
             {
                 **_values(outcome.change, "job_name", "action"),
-                **_values(outcome, "status", "state", "error"),
+                **_values(outcome, "status", "state"),
+                "error": outcome_error(outcome) if outcome.reason else None,
                 "cause": _cause_json(outcome.cause) if outcome.cause else None,
             }
             for outcome in outcomes
@@ -77,7 +86,9 @@ def job_json(job: JobStatus) -> Json:
     """Return one of the `jobs` of `status --format json`."""
     return {
         **_values(job, "job_name", "base_name", "kind", "state", "claim"),
-        **_known(job, "create_time", "start_time", "end_time", "error", "resource", "url", "commit"),
+        **_known(job, "create_time", "start_time", "end_time"),
+        "error": row_error(job) or None,
+        **_known(job, "resource", "url", "commit"),
         "attempt": job.attempt,
         "cause": _cause_json(job.cause) if job.cause else None,
     }
@@ -171,7 +182,7 @@ def _numbers_json(values: Mapping[str, float]) -> Json:
 
 
 def _cause_json(cause: Cause) -> Json:
-    return {"class": cause.class_, "message": cause.message, "remedy": cause.remedy}
+    return {"class": cause.class_, "message": cause_message(cause), "remedy": cause_remedy(cause)}
 
 
 def summary(plan: Plan) -> dict[str, int]:
@@ -183,7 +194,9 @@ def summary(plan: Plan) -> dict[str, int]:
 
 def _change_json(change: Change) -> Json:
     return {
-        **_values(change, "action", "reason", "base_name", "job_name", "kind"),
+        "action": change.action,
+        "reason": reason_text(change.reason),
+        **_values(change, "base_name", "job_name", "kind"),
         **_known(change, "path", "line"),
         "fields": [_values(field, "pointer", "before", "after") for field in change.fields],
         "spec": change.spec,

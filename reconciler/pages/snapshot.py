@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -22,6 +22,7 @@ from reconciler.google.job_log import hiding
 from reconciler.google.session import Session
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.settings import Config
+from reconciler.model.cause import Cause
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.details import JobDetails
 from reconciler.model.job import ActualJob
@@ -167,7 +168,7 @@ def with_details(session: Session, taken: Snapshot, environ: Mapping[str, str], 
     notes = [f"{len(failures)} jobs could not be read, the first because: {failures[0]}"] if failures else []
     # The rows quote the same errors as the details.
     rows = [
-        replace(row, cause=found.cause, error=found.error, result=_result(found))
+        replace(row, cause=found.cause, error=found.error, reason=None, result=_result(found))
         if (found := details.get(row_key(row)))
         else row
         for row in site.rows
@@ -216,10 +217,15 @@ def details_of(session: Session, taken: Snapshot, key: Key, environ: Mapping[str
     return replace(
         details,
         error=safe(details.error),
-        cause=replace(cause, message=safe(cause.message)) if cause else None,
+        cause=_safe_cause(cause, safe) if cause else None,
         log=tuple(replace(entry, text=safe(entry.text)) for entry in details.log),
         unread={part: safe(reason) for part, reason in details.unread.items()},
     )
+
+
+def _safe_cause(cause: Cause, safe: Callable[[str], str]) -> Cause:
+    texts = {name: safe(value) for name, value in cause.values.items() if isinstance(value, str)}
+    return replace(cause, values={**cause.values, **texts})
 
 
 def _found(

@@ -11,7 +11,8 @@ from reconciler.model.canonical import canonical_json
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Plan, Target, Trigger
+from reconciler.model.plan import Action, Change, DesiredJob, Drift, NotDone, Plan, Target, Trigger
+from reconciler.model.reason import NoteCode, Reason
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.planning.decide import decide
 from reconciler.planning.drift import (
@@ -74,11 +75,11 @@ def make_plan(
         if cancel and cancel.actual and source in (None, cancel.actual.labels.get(SOURCE, source))
     )
     ordered = tuple(sorted(changes, key=_order))
-    told = tuple(sorted(found for found, _ in findings))
-    return Plan(target, ordered, told, _digest(target, ordered, body_of), whole)
+    drift = tuple(sorted((found for found, _ in findings), key=_drift_order))
+    return Plan(target, ordered, drift, _digest(target, ordered, body_of), whole)
 
 
-def with_blocked(plan: Plan, reasons: Mapping[str, str]) -> Plan:
+def with_blocked(plan: Plan, reasons: Mapping[str, Reason]) -> Plan:
     """Return the plan with the reasons against submissions, by the names of their jobs' first attempts.
 
     The digest stays: a review is of what the manifests ask for.
@@ -145,6 +146,14 @@ def _of_unwanted(by_base: Mapping[str, Iterable[Attempt]], *, any_wanted: bool) 
 def _order(change: Change) -> tuple[str, str, str, str]:
     resource = change.actual.resource if change.actual else ""
     return change.base_name, change.job_name, change.action, resource
+
+
+def _drift_order(finding: Drift) -> tuple[str, str, str, bool, list[str], str]:
+    # The order of the sentences, of which only the one of a second run begins in the same way for each run.
+    detail = finding.detail
+    is_other = detail.code is not NoteCode.SECOND_RUN
+    values = [*map(str, detail.values.values())]
+    return finding.kind, finding.job_name, finding.base_name, is_other, values, detail.code
 
 
 def _digest(target: Target, changes: Iterable[Change], body_of: BodyOf) -> str:

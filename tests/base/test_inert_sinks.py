@@ -38,6 +38,7 @@ from reconciler.output.text import outcomes_text, plan_text, validation_github, 
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.setup.claims_bucket import Prepared
 from tests.base.test_inert import ACTED_ON, runner_finds_command, texts
+from tests.support.planning import noting, saying
 from tests.support.repository import Repository
 
 pytestmark = pytest.mark.fault(45)
@@ -48,7 +49,7 @@ TARGET = Target("prod", "google", "acme", "europe-west4")
 
 def change(text: str) -> Change:
     fields = (FieldChange("/a", text, None), FieldChange(text, None, {text: [text]}))
-    return Change(Action.SUBMIT, text, text, text, "CustomJob", text, 3, fields=fields)
+    return Change(Action.SUBMIT, saying(text), text, text, "CustomJob", text, 3, fields=fields)
 
 
 def status(text: str) -> JobStatus:
@@ -69,7 +70,7 @@ def status(text: str) -> JobStatus:
 
 
 def plan(text: str) -> Plan:
-    drift = Drift(next(iter(DriftKind)), text, text, text)
+    drift = Drift(next(iter(DriftKind)), text, text, noting(text))
     return Plan(TARGET, (change(text),), (drift,), "sha256:" + "0" * 64)
 
 
@@ -80,7 +81,9 @@ def problem(text: str) -> Problem:
 SINKS: dict[str, Callable[[str], object]] = {
     "plan": lambda text: print(plan_text(plan(text), verbose=True)),
     "plan as JSON": lambda text: print_json(plan_json(plan(text))),
-    "outcomes": lambda text: print(outcomes_text([Outcome(change(text), Status.FAILED, State.FAILED, text)])),
+    "outcomes": lambda text: print(
+        outcomes_text([Outcome(change(text), Status.FAILED, State.FAILED, saying(text))])
+    ),
     "status": lambda text: print(status_text([status(text)], [status(text)], NOW, wide=True)),
     "status as JSON": lambda text: print_json_rows(FORMAT_VERSION, "jobs", [job_json(status(text))]),
     "problems": lambda text: print(validation_text(1, [problem(text)])),

@@ -14,15 +14,16 @@ from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.google.session import Session
 from reconciler.manifests.settings import Config, Environment
-from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import COMMIT, REQUEST_ID, ActualJob, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
+from reconciler.model.reason import of_submission
 from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.wait import awaited, wait
+from reconciler.output.wording.plan import reason_text
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning.outcome import Outcome
 from reconciler.submission.observe import observe
@@ -235,13 +236,14 @@ class TestSaid:
     CLAIM = Claim(ClaimId("k" * 52), ClaimState.PENDING, "census_1", "census", "v1", "CustomJob", error="odd")
 
     def test_what_is_known_of_an_unknown_outcome(self) -> None:
-        assert unsettled_reason(self.CLAIM, cause="no answer came") == (
+        assert reason_text(of_submission(self.CLAIM, cause="no answer came")) == (
             "it is not known whether a job was created (no answer came): the next apply finds out"
         )
 
     def test_what_is_held_and_waits_for_nothing(self) -> None:
         held = replace(self.CLAIM, state=ClaimState.HELD)
-        assert unsettled_reason(held) == "odd; run `reconciler resolve census_1 --resubmit` or `--give-up`"
+        said = reason_text(of_submission(held))
+        assert said == "odd; run `reconciler resolve census_1 --resubmit` or `--give-up`"
 
 
 class Uploads:

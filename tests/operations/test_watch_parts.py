@@ -63,6 +63,7 @@ from reconciler.operations.watch.wakeups import (
 from reconciler.pages.listener import address_of, listening
 from reconciler.submission.observe import Observed
 from tests.support.in_memory import Commands, commands_in
+from tests.support.planning import detail_of
 from tests.support.repository import Repository
 from tests.support.waiting import until
 
@@ -462,7 +463,7 @@ class TestTelling:
             commands.outside.jobs.becomes(first, state)
             turn = self.turn(commands, told, turn)
             assert turn.plan is not None
-            details |= {found.detail for found in turn.plan.drift if found.kind is DriftKind.SUPERSEDED}
+            details |= {detail_of(found) for found in turn.plan.drift if found.kind is DriftKind.SUPERSEDED}
         assert len(details) == 3
         assert told.names() == []
 

@@ -7,9 +7,10 @@ from msgspec.structs import replace
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change
+from reconciler.output.wording.plan import row_error
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.planning.status_rows import job_statuses
-from tests.support.planning import bound_to, claim_on, run_of, wanted
+from tests.support.planning import bound_to, claim_on, run_of, saying, wanted
 
 JOB = wanted()
 
@@ -19,8 +20,8 @@ def test_the_words_for_what_came_of_a_change_never_change() -> None:
 
 
 def test_what_is_not_said_is_nothing() -> None:
-    outcome = Outcome(Change(Action.NONE, "", "a", "a_1", "CustomJob"), Status.APPLIED)
-    assert (outcome.state, outcome.error, outcome.resource) == (None, None, "")
+    outcome = Outcome(Change(Action.NONE, saying(""), "a", "a_1", "CustomJob"), Status.APPLIED)
+    assert (outcome.state, outcome.reason, outcome.resource) == (None, None, "")
     row = JobStatus("a_1", "a", "CustomJob", None, "none")
     told = (
         row.service_state,
@@ -54,7 +55,7 @@ def test_the_reason_of_a_cancel_shows_only_once_the_run_is_cancelled() -> None:
     claim = bound_to(JOB, run, error="cancelled by `reconciler cancel`")
     (live,) = job_statuses([JOB], [run], {claim.id: claim})
     (gone,) = job_statuses([JOB], [], {claim.id: replace(claim, ended=State.CANCELLED)})
-    assert (live.error, gone.error) == ("", "cancelled by `reconciler cancel`")
+    assert (row_error(live), row_error(gone)) == ("", "cancelled by `reconciler cancel`")
 
 
 def test_an_unwanted_attempt_without_a_run_has_the_name_that_its_claim_gives_it() -> None:

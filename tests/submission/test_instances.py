@@ -24,7 +24,7 @@ from tests.submission.test_submission import ORDER, settle
 from tests.support.held_service import HeldService
 from tests.support.memory_ports import Outside
 from tests.support.opened import opened
-from tests.support.planning import GOOGLE, bound_to, claim_on, mark_of, only, run_of, wanted
+from tests.support.planning import GOOGLE, bound_to, claim_on, mark_of, only, reason_of, run_of, wanted
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -165,17 +165,17 @@ def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content()
     change = only(plan_beside(doubtful))
     assert change.action is Action.BLOCKED
     assert change.actual is doubtful
-    assert change.reason.startswith(f"{doubtful.resource} (running) has this content")
-    assert "submitted under no instance" in change.reason
-    assert "wait until it has ended, or cancel it, and apply again" in change.reason
+    assert reason_of(change).startswith(f"{doubtful.resource} (running) has this content")
+    assert "submitted under no instance" in reason_of(change)
+    assert "wait until it has ended, or cancel it, and apply again" in reason_of(change)
 
 
 def test_submission_beside_several_doubtful_runs_names_the_first_and_its_instance() -> None:
     first, second = run("blue"), replace(run("green"), resource="projects/1/locations/l/customJobs/9")
     change = only(plan_beside(first, second))
     assert change.actual is first
-    assert change.reason.startswith(f"{first.resource} (running) has this content")
-    assert 'submitted under the instance "blue"' in change.reason
+    assert reason_of(change).startswith(f"{first.resource} (running) has this content")
+    assert 'submitted under the instance "blue"' in reason_of(change)
 
 
 def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
@@ -184,7 +184,7 @@ def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
     claim = bound_to(job, failed)
     change = only(make_plan(GOOGLE, [job], [failed], {claim.id: claim}, lambda job: {}, doubtful=[doubtful]))
     assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 2, doubtful)
-    assert "wait until it has ended, or cancel it, and apply again" in change.reason
+    assert "wait until it has ended, or cancel it, and apply again" in reason_of(change)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,9 @@ from reconciler.operations.watch.metrics import Metrics
 from reconciler.operations.watch.state import Pass, Result
 from reconciler.output.json import problem_json
 from reconciler.output.text import short_error
+from reconciler.output.wording.notes import note_text
+from reconciler.output.wording.plan import outcome_error
+from reconciler.output.wording.tree import tree_line
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.observe import Observed
@@ -76,7 +79,8 @@ class PassReporter(ApplyListener):
 
     def compared(self, tree: TreeFinding) -> None:
         """Report what a person should know of the checkout's commit."""
-        found = [(("message", tree.line),)] if tree.line else []
+        line = tree_line(tree)
+        found = [(("message", line),)] if line else []
         self._report_new("warning", found, about="tree", same=_without_times)
 
     def carried_out(self, outcomes: Sequence[Outcome], origin: Origin) -> None:
@@ -184,7 +188,7 @@ def _of_error(error: ReconcilerError) -> Fields:
 
 
 def _of_drift(found: Drift) -> Fields:
-    return ("job", found.job_name), ("kind", str(found.kind)), ("detail", found.detail)
+    return ("job", found.job_name), ("kind", str(found.kind)), ("detail", note_text(found.detail))
 
 
 def _without_states(fields: Fields) -> Fields:
@@ -199,7 +203,7 @@ def _without_times(fields: Fields) -> Fields:
 
 def _of_outcomes(outcomes: Iterable[Outcome], status: Status) -> Iterable[Fields]:
     return [
-        (("job", outcome.change.job_name), ("error", outcome.error))
+        (("job", outcome.change.job_name), ("error", error))
         for outcome in outcomes
-        if outcome.status is status and outcome.error
+        if outcome.status is status and (error := outcome_error(outcome))
     ]
