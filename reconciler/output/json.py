@@ -75,6 +75,7 @@ def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
                 **_values(outcome.change, "job_name", "action"),
                 **_values(outcome, "status", "state"),
                 "error": outcome_error(outcome) if outcome.reason else None,
+                "reasonCode": _code(outcome),
                 "cause": _cause_json(outcome.cause) if outcome.cause else None,
             }
             for outcome in outcomes
@@ -88,6 +89,7 @@ def job_json(job: JobStatus) -> Json:
         **_values(job, "job_name", "base_name", "kind", "state", "claim"),
         **_known(job, "create_time", "start_time", "end_time"),
         "error": row_error(job) or None,
+        "reasonCode": _code(job),
         **_known(job, "resource", "url", "commit"),
         "attempt": job.attempt,
         "cause": _cause_json(job.cause) if job.cause else None,
@@ -181,6 +183,12 @@ def _numbers_json(values: Mapping[str, float]) -> Json:
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
+def _code(of: Outcome | JobStatus) -> str | None:
+    """Return the code of a job's cause, else of the reason for its missing run or its outcome."""
+    said = of.cause or of.reason
+    return said.code if said else None
+
+
 def _cause_json(cause: Cause) -> Json:
     return {"class": cause.class_, "message": cause_message(cause), "remedy": cause_remedy(cause)}
 
@@ -196,6 +204,7 @@ def _change_json(change: Change) -> Json:
     return {
         "action": change.action,
         "reason": reason_text(change.reason),
+        "reasonCode": change.reason.code,
         **_values(change, "base_name", "job_name", "kind"),
         **_known(change, "path", "line"),
         "fields": [_values(field, "pointer", "before", "after") for field in change.fields],

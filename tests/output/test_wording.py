@@ -1,4 +1,4 @@
-"""Each code has words."""
+"""Each code has words, and JSON prints the code beside them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from datetime import UTC, datetime
 import pytest
 from msgspec.structs import replace
 
-from reconciler.model.cause import _CAUSES, Cause, CauseClass
+from reconciler.model.cause import _CAUSES, Cause, CauseClass, cause_of
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
-from reconciler.model.plan import Edit
+from reconciler.model.plan import Action, Edit, Plan
 from reconciler.model.reason import NoteCode, Reason, ReasonCode, because, of_submission
+from reconciler.output.json import apply_json, job_json, plan_json
 from reconciler.output.wording import cause, notes
 from reconciler.output.wording import plan as of_plan
 from reconciler.output.wording.cause import cause_remedy, cause_text
 from reconciler.output.wording.plan import names_edit, reason_beside, reason_text
-from tests.support.planning import claim_on, run_of, wanted
+from reconciler.planning.outcome import Outcome, Status
+from reconciler.planning.status_rows import job_statuses
+from tests.support.planning import LOCAL, bound_to, claim_on, only, plan, run_of, saying, wanted
 
 JOB = wanted()
 FAILED = run_of(JOB, State.FAILED, error="exit code 3", error_code=3)
@@ -95,3 +98,47 @@ def test_remedy_below_a_log_does_not_name_the_log() -> None:
     assert cause_text(CAUSE, below_log=True) == "user code: exit code 3: ValueError: NaN; correct the code"
     on_runner = replace(CAUSE, on_runner=True)
     assert cause_remedy(on_runner, below_log=True) == cause_remedy(on_runner)
+
+
+def test_plan_prints_the_code_beside_its_sentence() -> None:
+    (change,) = plan_json(plan([JOB], [FAILED], [bound_to(JOB, FAILED)]))["changes"]
+    assert (change["reasonCode"], change["reason"][:7]) == ("failed", "failed;")
+    assert [*change][:3] == ["action", "reason", "reasonCode"]
+
+
+def test_outcome_has_the_code_of_its_cause_or_of_its_reason() -> None:
+    change = only(plan([JOB]))
+    held = of_submission(claim_on(JOB, ClaimState.HELD))
+    outcomes = [
+        Outcome(change, Status.APPLIED, State.FAILED, saying("exit code 3"), cause=cause_of(FAILED)),
+        Outcome(change, Status.FAILED, reason=held),
+        Outcome(change, Status.APPLIED, State.QUEUED),
+    ]
+    printed = apply_json(Plan(LOCAL, (change,), (), None), outcomes)["outcomes"]
+    assert [outcome["reasonCode"] for outcome in printed] == ["non-zero-exit", "held", None]
+    assert (change.action, printed[0]["error"]) == (Action.SUBMIT, "exit code 3")
+
+
+@pytest.mark.parametrize(
+    ("claim", "code"),
+    [
+        (claim_on(JOB, ClaimState.PENDING), "outcome-unknown"),
+        (claim_on(JOB, ClaimState.REJECTED, error="no quota"), "refused"),
+        (claim_on(JOB, ClaimState.HELD), "held"),
+        (claim_on(JOB, ClaimState.HELD, given_up=True), "given-up"),
+        (claim_on(JOB, resource="gone"), "deleted-outside"),
+        (claim_on(JOB, resource="gone", ended=State.SUCCEEDED), "record-gone"),
+    ],
+)
+def test_status_has_the_code_of_a_missing_run(claim: object, code: str) -> None:
+    assert isinstance(claim, type(claim_on(JOB)))
+    (row,) = job_statuses([JOB], [], {claim.id: claim})
+    assert job_json(row)["reasonCode"] == code
+
+
+def test_status_has_the_code_of_a_cause_and_none_for_other_jobs() -> None:
+    (failed,) = job_statuses([JOB], [FAILED], {})
+    assert job_json(failed)["reasonCode"] == "non-zero-exit"
+    (never,) = job_statuses([JOB], [], {})
+    (live,) = job_statuses([JOB], [run_of(JOB, State.RUNNING)], {})
+    assert job_json(never)["reasonCode"] is job_json(live)["reasonCode"] is None
