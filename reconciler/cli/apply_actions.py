@@ -19,7 +19,8 @@ from reconciler.output.annotations import Annotation, annotation_lines
 from reconciler.output.document import joined, text
 from reconciler.output.ends import End, ends_markdown
 from reconciler.output.markdown import plan_markdown, problems_markdown
-from reconciler.output.text import matters, outcome_counts, outcome_reason, problem_annotations
+from reconciler.output.problems import problem_annotations
+from reconciler.output.text import matters, outcome_counts, outcome_reason
 from reconciler.output.wording.cause import brief_cause
 from reconciler.output.wording.plan import reason_text
 from reconciler.planning.outcome import Outcome, Status

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
-
-from reconciler.base.diagnostics import WARNING, Problem
+from reconciler.base.diagnostics import Problem
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, Plan
+from reconciler.output.problems import problem_json
 from reconciler.output.wording.cause import cause_message, cause_remedy
 from reconciler.output.wording.notes import note_text
 from reconciler.output.wording.plan import outcome_error, reason_text, row_error
@@ -24,21 +23,6 @@ if TYPE_CHECKING:
     from reconciler.planning.outcome import JobStatus, Outcome
 
 Json = dict[str, Any]
-
-
-def validation_json(files: int, problems: Sequence[Problem]) -> Json:
-    """Return the output of `validate --format json`."""
-    return {
-        "formatVersion": FORMAT_VERSION,
-        "valid": all(problem.level == WARNING for problem in problems),
-        "files": files,
-        "problems": [problem_json(problem) for problem in problems],
-    }
-
-
-def problem_json(problem: Problem) -> Json:
-    """Return a problem with its place and level."""
-    return asdict(problem)
 
 
 def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:

@@ -28,6 +28,7 @@ from reconciler.output.document import (
     text,
 )
 from reconciler.output.groups import Group, by_importance, grouped
+from reconciler.output.problems import problem_count
 from reconciler.output.review import diff_lines, field_values, spec_lines
 from reconciler.output.text import (
     SHOWN_OF_SHA,
@@ -39,7 +40,6 @@ from reconciler.output.text import (
     notes_below,
     own_notes,
     place,
-    problem_count,
     shared_notes,
     summary_line,
     target_text,

@@ -1,4 +1,4 @@
-"""Plan, status and problems as text for people; `markdown` serves GitHub, and `json` scripts.
+"""Plan and outcomes as text for people; `markdown` serves GitHub, and `json` scripts.
 
 All text from manifests and services goes through `sanitize`, so that it can't act on a terminal or on a
 workflow's log.
@@ -12,13 +12,13 @@ from math import ceil
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
+from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Edit, NotDone, Plan, Target
-from reconciler.model.reason import ReasonCode, because
-from reconciler.output.annotations import Annotation, annotation_lines
+from reconciler.model.reason import Note, ReasonCode, because
 from reconciler.output.json import summary
+from reconciler.output.problems import problem_count
 from reconciler.output.review import diff_lines, field_values, spec_lines, yaml_lines
 from reconciler.output.terminal import Paint, painter, width_of
 from reconciler.output.wording.cause import cause_label
@@ -27,10 +27,8 @@ from reconciler.output.wording.plan import names_edit, reason_text
 from reconciler.output.wording.tree import tree_note
 from reconciler.planning.outcome import Outcome, Status
 
-# Imported late, because `validate` prints with this module and needs no planning.
 if TYPE_CHECKING:
     from reconciler.model.diff import Comparison, FieldChange, FileChange
-    from reconciler.model.reason import Note
 
 MAX_FIELDS = 50
 MAX_FILES = 20
@@ -42,53 +40,6 @@ _LEAST_ROOM = 40  # columns of a reason
 _NAMED = 5  # jobs in a sentence
 _SHORT = 4  # lines of a change; blank lines surround longer ones
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
-_ANNOTATIONS: dict[Level, tuple[str, str]] = {
-    ERROR: ("problem", "Invalid manifest"),
-    WARNING: ("warning", "Probably a mistake"),
-}
-"""Level -> noun and title."""
-
-
-def problems_text(problems: Sequence[Problem]) -> str:
-    """Return a line for each problem, in the format of compilers, with the hint below."""
-    lines = []
-    for problem in problems:
-        field = f" ({problem.pointer})" if problem.pointer else ""
-        where = f"{problem.path}:{problem.line}:{problem.column}"
-        level = "warning: " if problem.level == WARNING else ""
-        lines.append(one_line(f"{where}: {level}{problem.message}{field}"))
-        if problem.hint:
-            lines += (f"    {one_line(line)}" for line in problem.hint.splitlines())
-    return "\n".join(lines)
-
-
-def validation_text(files: int, problems: Sequence[Problem]) -> str:
-    """Return the problems, and a last line that counts them."""
-    valid = f"{counted(files, 'file')} valid" if files else "No manifests found"
-    if not problems:
-        return f"{valid}."
-    if all(problem.level == WARNING for problem in problems):
-        return f"{problems_text(problems)}\n\n{valid}; {problem_count(problems)}."
-    return f"{problems_text(problems)}\n\n{problem_count(problems)} of {files}."
-
-
-def validation_github(files: int, problems: Sequence[Problem]) -> str:
-    """Return workflow commands, which GitHub shows as annotations at file and line."""
-    lines = [line for level in _ANNOTATIONS for line in problem_annotations(problems, level)]
-    return "\n".join(lines or [validation_text(files, problems)])
-
-
-def problem_annotations(problems: Sequence[Problem], level: Level = ERROR) -> Iterator[str]:
-    """Yield workflow commands for the problems of a level, at the places of their manifests."""
-    noun, title = _ANNOTATIONS[level]
-    found = [
-        Annotation(
-            "\n".join(filter(None, (each.message, each.hint))), title, each.path, each.line, each.column
-        )
-        for each in problems
-        if each.level == level
-    ]
-    return annotation_lines(found, noun, "run `reconciler validate`", level)
 
 
 def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False, width: int | None = None) -> str:
@@ -390,11 +341,3 @@ def _out_of_sync(plan: Plan) -> str:
     if awaited := sum(change.is_awaited for change in plan.changes):
         counts.append(f"{awaited} to be submitted again")
     return f" ({', '.join(counts)})" if counts else ""
-
-
-def problem_count(problems: Sequence[Problem]) -> str:
-    """Return the numbers of problems and warnings, and of files with any."""
-    files = len({problem.path for problem in problems})
-    numbers = Counter(problem.level for problem in problems)
-    counts = [counted(numbers[level], noun) for level, (noun, _) in _ANNOTATIONS.items() if numbers[level]]
-    return f"{' and '.join(counts)} in {counted(files, 'file')}"

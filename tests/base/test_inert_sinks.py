@@ -32,9 +32,10 @@ from reconciler.cli.problems import print_problems
 from reconciler.model.diff import FieldChange
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, DriftKind, Plan, Target
-from reconciler.output.json import job_json, plan_json, validation_json
+from reconciler.output.json import job_json, plan_json
+from reconciler.output.problems import validation_github, validation_json, validation_text
 from reconciler.output.status_text import status_text
-from reconciler.output.text import outcomes_text, plan_text, validation_github, validation_text
+from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.setup.claims_bucket import Prepared
 from tests.base.test_inert import ACTED_ON, runner_finds_command, texts

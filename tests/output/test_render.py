@@ -18,11 +18,11 @@ from reconciler.model.diff import FileChange, diff
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, NotDone, Plan, Target
 from reconciler.model.reason import Note, NoteCode, ReasonCode, because
-from reconciler.output.json import validation_json
 from reconciler.output.markdown import plan_markdown
+from reconciler.output.problems import problems_text, validation_github, validation_json, validation_text
 from reconciler.output.review import earlier_spec
 from reconciler.output.status_text import status_text
-from reconciler.output.text import outcomes_text, plan_text, problems_text, validation_github, validation_text
+from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from tests.base.test_inert import runner_finds_command
 from tests.support.planning import noting, reason_of, saying, wanted

@@ -14,7 +14,7 @@ from reconciler.operations.apply import ApplyListener
 from reconciler.operations.origin import Origin, uncarried
 from reconciler.operations.watch.metrics import Metrics
 from reconciler.operations.watch.state import Pass, Result
-from reconciler.output.json import problem_json
+from reconciler.output.problems import problem_json
 from reconciler.output.text import short_error
 from reconciler.output.wording.notes import note_text
 from reconciler.output.wording.plan import outcome_error
