@@ -16,7 +16,7 @@ from reconciler.google.session import Session, open_session
 from reconciler.manifests.settings import Config, Environment, find_root, load_config
 from reconciler.model.job import ActualJob
 from reconciler.model.plan import DesiredJob
-from reconciler.model.reason import of_missing_run
+from reconciler.model.reason import missing_reason
 from reconciler.model.selection import Selection
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.show import FoundJob, find_job
@@ -98,7 +98,7 @@ def found_run(name: str, session: Session) -> FoundJob:
     if found.run is None:
         # An attempt's claim is the last word on a job that was refused, is held or was deleted.
         last = found.attempt.claim if found.attempt else None
-        reason = (missing_text(of_missing_run(last)) or "it was deleted from the service") if last else ""
+        reason = (missing_text(missing_reason(last)) or "it was deleted from the service") if last else ""
         not_yet = "it wasn't submitted yet: see `reconciler plan`"
         raise NotFoundError(f'the service has no run of "{name}"', hint=reason or not_yet)
     return found

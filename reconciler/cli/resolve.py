@@ -14,7 +14,7 @@ from reconciler.google.session import Session
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import KEY
 from reconciler.model.plan import DesiredJob
-from reconciler.model.reason import of_submission
+from reconciler.model.reason import unsettled_reason
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.execute import applier_of
 from reconciler.operations.load_desired import Desired, load_desired
@@ -97,7 +97,7 @@ def _resubmit(session: Session, desired: Desired, claim: Claim, observed: Observ
     if result.claim.state is ClaimState.BOUND:
         print(one_line(f"{claim.job_name} is {result.claim.resource}"))
         return ExitCode.DONE
-    reason = reason_text(of_submission(result.claim, result.until, result.cause))
+    reason = reason_text(unsettled_reason(result.claim, result.until, result.cause))
     print(one_line(f"{claim.job_name}: {reason}"))
     return ExitCode.FAILED
 

@@ -276,18 +276,18 @@ class Note(Struct, frozen=True):
     values: Mapping[str, Any] = {}
 
 
-def of_held(claim: Claim) -> Reason:
+def held_reason(claim: Claim) -> Reason:
     """Return the reason of a HELD claim (docs/at-most-once.md): a person runs a command."""
     return because(ReasonCode.HELD, error=claim.error, job_name=claim.job_name)
 
 
-def of_missing_run(claim: Claim) -> Reason:
+def missing_reason(claim: Claim) -> Reason:
     """Return the reason for an attempt's missing run."""
     if claim.given_up:
         return because(ReasonCode.GIVEN_UP, base_name=claim.base_name)
     match claim.state:
         case ClaimState.HELD:
-            return of_held(claim)
+            return held_reason(claim)
         case ClaimState.PENDING:
             return because(ReasonCode.OUTCOME_UNKNOWN)
         case ClaimState.REJECTED:
@@ -300,7 +300,7 @@ def of_missing_run(claim: Claim) -> Reason:
             assert_never(claim.state)
 
 
-def of_submission(claim: Claim, until: datetime | None = None, cause: str = "") -> Reason:
+def unsettled_reason(claim: Claim, until: datetime | None = None, cause: str = "") -> Reason:
     """Return the reason for a submission that was sent and has no run.
 
     Args:
@@ -313,4 +313,4 @@ def of_submission(claim: Claim, until: datetime | None = None, cause: str = "") 
         return because(ReasonCode.EARLIER_REQUEST, until=until)
     if claim.state is ClaimState.REJECTED:
         return because(ReasonCode.NOT_ACCEPTED, error=claim.error, not_before=claim.not_before)
-    return of_held(claim)
+    return held_reason(claim)

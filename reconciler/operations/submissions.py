@@ -14,7 +14,7 @@ from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import Change
 from reconciler.model.ports import Ports
-from reconciler.model.reason import ReasonCode, because, of_submission
+from reconciler.model.reason import ReasonCode, because, unsettled_reason
 from reconciler.planning.outcome import Outcome, Status, SubmitProgress, failed
 from reconciler.submission.protocol import Order, SubmissionResult, Submitter
 from reconciler.submission.quota import NotBegunError, Quota
@@ -150,7 +150,7 @@ class Submissions:
         if claim.state is ClaimState.BOUND:
             state = self._state(claim, result.job)
             return Outcome(one.change, Status.APPLIED, state=state, resource=claim.resource)
-        reason = of_submission(claim, result.until, result.cause)
+        reason = unsettled_reason(claim, result.until, result.cause)
         return Outcome(one.change, Status.FAILED, reason=reason)
 
     def _state(self, claim: Claim, job: ActualJob | None) -> State | None:

@@ -18,7 +18,7 @@ from reconciler.base.sanitize import lines, one_line
 from reconciler.model.claim import Claim, ClaimState, time_of
 from reconciler.model.details import JobDetails, Output, OutputFile, Study, Trial, Value, Workers
 from reconciler.model.job import PREFIX, SERVICE, LogEntry, State
-from reconciler.model.reason import ReasonCode, because, of_held
+from reconciler.model.reason import ReasonCode, because, held_reason
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import (
     GAP,
@@ -429,7 +429,7 @@ def claim_words(claim: Claim | None, details: JobDetails) -> str:
     if claim.state is ClaimState.REJECTED:
         later = f" after {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
         return f"rejected: {claim.error}; apply submits it again{later}"
-    reason = because(ReasonCode.GIVEN_UP) if claim.given_up else of_held(claim)
+    reason = because(ReasonCode.GIVEN_UP) if claim.given_up else held_reason(claim)
     return f"held: {reason_text(reason, details.base_name)}"
 
 

@@ -17,7 +17,7 @@ from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Target, Trigger
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
-from reconciler.model.reason import Reason, ReasonCode, because, of_held
+from reconciler.model.reason import Reason, ReasonCode, because, held_reason
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
 
@@ -246,7 +246,7 @@ class _Decision:
         # Only after the search for a job: a job that appears is bound even after giving up.
         if claim.given_up:
             return self._none(attempt, because(ReasonCode.GIVEN_UP), NotDone.GIVEN_UP)
-        return self._blocked(attempt.id.key, attempt.id.attempt, of_held(claim), attempt.run)
+        return self._blocked(attempt.id.key, attempt.id.attempt, held_reason(claim), attempt.run)
 
     def _bound(self, attempt: Attempt) -> Change:
         state, run = attempt.state, attempt.run

@@ -12,7 +12,7 @@ from reconciler.model.claimed_run import made
 from reconciler.model.job import COMMIT, ActualJob, attempt_of
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import DesiredJob
-from reconciler.model.reason import of_missing_run
+from reconciler.model.reason import missing_reason
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.planning.outcome import Condition, JobStatus
 
@@ -119,7 +119,7 @@ def _of_claim(claim: Claim, base_name: str, manifest: Manifest | None, *, curren
         kind=claim.kind,
         state=claim.ended,
         claim=claim.state,
-        reason=of_missing_run(claim),
+        reason=missing_reason(claim),
         resource=claim.resource,
         commit=claim.commit,
         attempt=claim.id.attempt,

@@ -21,7 +21,7 @@ from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, DriftKind, Plan
 from reconciler.model.ports import NotSent, Refused, Unknown
-from reconciler.model.reason import Reason, ReasonCode, because, of_submission
+from reconciler.model.reason import Reason, ReasonCode, because, unsettled_reason
 from reconciler.operations.execute import Applier
 from reconciler.output.wording.plan import outcome_error, reason_text
 from reconciler.planning import attempts as attempts_of
@@ -882,7 +882,7 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
     assert lines == [
         f"{job.job_name}: its request may have created a job; looking for it until 00:03:00 UTC at the latest"
     ]
-    assert reason_text(of_submission(waiting.claim, waiting.until, waiting.cause)) == (
+    assert reason_text(unsettled_reason(waiting.claim, waiting.until, waiting.cause)) == (
         "an earlier request may still create a job: it can be submitted again after 00:03:00 UTC"
     )
     assert sum(outside.time.slept) == 60.0
@@ -928,7 +928,7 @@ def test_resubmitting_says_how_it_went(outside: Outside) -> None:
     apply(outside, job)
     waiting = applier(outside).resubmit(job, claim_of_job(outside, job), ())
     assert (
-        reason_text(of_submission(waiting.claim, waiting.until, waiting.cause))
+        reason_text(unsettled_reason(waiting.claim, waiting.until, waiting.cause))
         == "it is not known whether a job was created: the next apply after 00:03:00 UTC finds out"
     )
     settled = applier(outside, patience=3600.0).resubmit(job, claim_of_job(outside, job), ())

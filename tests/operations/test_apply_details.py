@@ -18,7 +18,7 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import COMMIT, REQUEST_ID, ActualJob, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
-from reconciler.model.reason import of_submission
+from reconciler.model.reason import unsettled_reason
 from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN
@@ -236,13 +236,13 @@ class TestSaid:
     CLAIM = Claim(ClaimId("k" * 52), ClaimState.PENDING, "census_1", "census", "v1", "CustomJob", error="odd")
 
     def test_what_is_known_of_an_unknown_outcome(self) -> None:
-        assert reason_text(of_submission(self.CLAIM, cause="no answer came")) == (
+        assert reason_text(unsettled_reason(self.CLAIM, cause="no answer came")) == (
             "it is not known whether a job was created (no answer came): the next apply finds out"
         )
 
     def test_what_is_held_and_waits_for_nothing(self) -> None:
         held = replace(self.CLAIM, state=ClaimState.HELD)
-        said = reason_text(of_submission(held))
+        said = reason_text(unsettled_reason(held))
         assert said == "odd; run `reconciler resolve census_1 --resubmit` or `--give-up`"
 
 

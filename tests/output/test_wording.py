@@ -12,7 +12,7 @@ from reconciler.model.cause import _CAUSES, Cause, CauseClass, cause_of
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Edit, Plan
-from reconciler.model.reason import NoteCode, Reason, ReasonCode, because, of_submission
+from reconciler.model.reason import NoteCode, Reason, ReasonCode, because, unsettled_reason
 from reconciler.output.json import apply_json, job_json, plan_json
 from reconciler.output.wording import cause, notes
 from reconciler.output.wording import plan as of_plan
@@ -66,7 +66,7 @@ def test_value_with_braces_is_printed_as_it_is() -> None:
 
 def test_time_is_printed_in_utc() -> None:
     claim = claim_on(JOB, ClaimState.HELD)
-    assert reason_text(of_submission(claim, TIME)).endswith("can be submitted again after 12:30:00 UTC")
+    assert reason_text(unsettled_reason(claim, TIME)).endswith("can be submitted again after 12:30:00 UTC")
 
 
 CHANGED = because(ReasonCode.CHANGED, fields=1, code=False, rerun=False)
@@ -108,7 +108,7 @@ def test_plan_prints_the_code_beside_its_sentence() -> None:
 
 def test_outcome_has_the_code_of_its_cause_or_of_its_reason() -> None:
     change = only(plan([JOB]))
-    held = of_submission(claim_on(JOB, ClaimState.HELD))
+    held = unsettled_reason(claim_on(JOB, ClaimState.HELD))
     outcomes = [
         Outcome(change, Status.APPLIED, State.FAILED, saying("exit code 3"), cause=cause_of(FAILED)),
         Outcome(change, Status.FAILED, reason=held),
