@@ -12,7 +12,7 @@ from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.job import SOURCE, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, Change, DesiredJob, Drift, NotDone, Plan, Target, Trigger
-from reconciler.model.reason import NoteCode, Reason
+from reconciler.model.reason import Reason
 from reconciler.planning.attempts import Attempt, attempts_by_base, keys_of
 from reconciler.planning.decide import decide
 from reconciler.planning.drift import (
@@ -148,12 +148,10 @@ def _order(change: Change) -> tuple[str, str, str, str]:
     return change.base_name, change.job_name, change.action, resource
 
 
-def _drift_order(finding: Drift) -> tuple[str, str, str, bool, list[str], str]:
-    # The order of the sentences, of which only the one of a second run begins in the same way for each run.
-    detail = finding.detail
-    is_other = detail.code is not NoteCode.SECOND_RUN
-    values = [*map(str, detail.values.values())]
-    return finding.kind, finding.job_name, finding.base_name, is_other, values, detail.code
+def _drift_order(finding: Drift) -> tuple[str, str, str, list[str], str]:
+    # The order of the sentences: a second run's begins with "a", and its values with a state in upper case.
+    values = [*map(str, finding.detail.values.values())]
+    return finding.kind, finding.job_name, finding.base_name, values, finding.detail.code
 
 
 def _digest(target: Target, changes: Iterable[Change], body_of: BodyOf) -> str:

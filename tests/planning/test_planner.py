@@ -766,6 +766,20 @@ def test_a_second_run_that_ends_or_has_ended_is_told_and_not_cancelled(state: St
     )
 
 
+def test_plan_sorts_findings_of_one_job_as_their_sentences() -> None:
+    first, older = run_of(JOB, State.RUNNING), run_of(JOB, State.RUNNING, number=4)
+    younger = run_of(JOB, State.QUEUED, number=5)
+    strangers = [
+        run_of(JOB, state, number=n, mark="?") for n, state in ((2, State.RUNNING), (6, State.QUEUED))
+    ]
+    foreign = run_of(JOB, State.RUNNING, number=3)
+    foreign = replace(foreign, labels={**foreign.labels, SOURCE: "globex"})
+    found = plan([JOB], [first, older, younger, *strangers, foreign], [bound_to(JOB, first)])
+    sentences = [detail_of(finding) for finding in found.drift]
+    assert len({*sentences}) == 5
+    assert sentences == sorted(sentences)
+
+
 @pytest.mark.fault(18)
 def test_without_a_claim_second_runs_are_told_and_not_cancelled() -> None:
     found = plan([JOB], [run_of(JOB, State.RUNNING, number=n) for n in (1, 2)])
