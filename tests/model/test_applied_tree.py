@@ -272,7 +272,7 @@ def test_message_changes_its_unit_at_a_whole_one(seconds: int, said: str) -> Non
 def test_finding_without_a_record_has_nothing_to_say() -> None:
     found = finding_of(Relation.NONE, Effect.APPLY, None, TIME, "")
     assert (found.relation, found.effect) == (Relation.NONE, Effect.APPLY)
-    assert (found.commit, found.time) == ("", None)
+    assert (found.commit, found.time, found.age, found.remedy) == ("", None, 0.0, "")
     assert tree_message(found) == tree_hint(found) == tree_note(found) == ""
 
 
