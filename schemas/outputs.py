@@ -6,11 +6,14 @@ from typing import Any
 
 from words import Schema, whole
 
+from reconciler.model.reason import ReasonCode
+
 _STATES = ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED"]
 _ACTIONS = ["submit", "retry", "cancel", "none", "blocked"]
 _DRIFT = ["orphaned", "superseded", "cancelled-outside", "deleted-outside", "modified", "duplicate"]
 
 
+_CODES = [str(code) for code in ReasonCode]
 _RELATIONS = ["none", "same", "newer", "older", "diverged", "unknown"]
 
 
@@ -36,6 +39,10 @@ def _one_of(values: list[str], description: str) -> Schema:
 
 def _state(description: str) -> Schema:
     return {"description": description, "enum": [*_STATES, None]}
+
+
+def _code(description: str) -> Schema:
+    return {"description": f"{description} A later version may have further codes.", "enum": [*_CODES, None]}
 
 
 def _object(description: str, properties: Schema) -> Schema:
@@ -119,6 +126,7 @@ _PLAN: Schema = {
         {
             "action": _one_of(_ACTIONS, "What apply does."),
             "reason": _text("Why, for readers."),
+            "reasonCode": _one_of(_CODES, "Why, for scripts; a later version may have further codes."),
             "baseName": _text("The base name as the manifest writes it."),
             "jobName": _text(
                 "The run's name; with `(name known at apply)`, it depends on a submodule whose files a plan "
@@ -209,6 +217,7 @@ _APPLY: Schema = {
             "status": _one_of(["applied", "failed", "skipped"], "Whether it was done."),
             "state": _state("The job's last known state; null where there is no job."),
             "error": _text_or_null("Why it failed, or how the job did; null where nothing did."),
+            "reasonCode": _code("The code of the cause, else of the error; null where there is neither."),
             "cause": _CAUSE,
         },
     ),
@@ -230,6 +239,7 @@ _STATUS: Schema = {
             "startTime": _text_or_null("When it began to run."),
             "endTime": _text_or_null("When it ended."),
             "error": _text_or_null("Why it failed, or why there is no job."),
+            "reasonCode": _code("The code of the cause, else of why there is no job; null for neither."),
             "resource": _text_or_null("The service's full name of the job."),
             "url": _text_or_null("A page about the job."),
             "commit": _text_or_null("The commit that asked for the job."),

@@ -31,9 +31,10 @@ from reconciler.cli.progress import progress, submitting
 from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.git.commit import commit_of
 from reconciler.model.applied_tree import Relation, TreeFinding
-from reconciler.model.cause import cause_of, is_set_up, with_name
+from reconciler.model.cause import cause_of, is_set_up
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.plan import Action, Change, NotDone, Plan
+from reconciler.model.reason import ReasonCode, because
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.execute import PATIENCE
@@ -47,6 +48,9 @@ from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.wait import Awaited, unended, wait
 from reconciler.output.json import apply_json
 from reconciler.output.text import outcomes_text, plan_text
+from reconciler.output.wording.cause import cause_text
+from reconciler.output.wording.plan import reason_text
+from reconciler.output.wording.tree import tree_line
 from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
@@ -172,9 +176,9 @@ class _Listener(ApplyListener):
 
     def compared(self, tree: TreeFinding) -> None:
         """Print what a person should know of the checkout's commit."""
-        if tree.line:
+        if line := tree_line(tree):
             is_unknown = tree.relation is Relation.UNKNOWN
-            print_note(tree.line, self._arguments.log_format, is_warning=is_unknown)
+            print_note(line, self._arguments.log_format, is_warning=is_unknown)
 
     def planned(self, plan: Plan, origin: Origin) -> None:
         """Print the plan and notes about commits; ask before it is carried out in Google Cloud."""
@@ -258,7 +262,8 @@ def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
     for job in ended:
         if job.resource == outcome.resource and outcome.status is Status.APPLIED:
             cause = cause_of(job, outcome.change.base_name)
-            return replace(outcome, state=job.state, error=job.error or outcome.error, cause=cause)
+            reason = because(ReasonCode.ERROR, message=job.error) if job.error else outcome.reason
+            return replace(outcome, state=job.state, reason=reason, cause=cause)
     return outcome
 
 
@@ -284,7 +289,9 @@ def _failure(job: ActualJob, change: Change | None) -> str:
         attempt = attempt_of(job) - change.free
         if job.state is State.FAILED and attempt < attempts and not is_set_up(job):
             more = f"; the next apply starts attempt {attempt + 1} of {attempts}"
-    return f"{job.job_name} {ended} {cause_of(job, name)}{more}"
+    cause = cause_of(job, name)
+    assert cause is not None, "it ended other than SUCCEEDED"
+    return f"{job.job_name} {ended} {cause_text(cause)}{more}"
 
 
 def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[Failure]:
@@ -298,4 +305,4 @@ def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[Failure]:
         if change.actual and change.actual.state.ended and not change.stopped:
             yield change, _failure(change.actual, change)
         else:
-            yield change, f"{change.job_name}: {with_name(change.reason, change.desired.manifest.name)}"
+            yield change, f"{change.job_name}: {reason_text(change.reason, change.desired.manifest.name)}"

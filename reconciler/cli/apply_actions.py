@@ -19,7 +19,10 @@ from reconciler.output.annotations import Annotation, annotation_lines
 from reconciler.output.document import joined, text
 from reconciler.output.ends import End, ends_markdown
 from reconciler.output.markdown import plan_markdown, problems_markdown
-from reconciler.output.text import matters, outcome_counts, outcome_reason, problem_annotations
+from reconciler.output.problems import problem_annotations
+from reconciler.output.text import matters, outcome_counts, outcome_reason
+from reconciler.output.wording.cause import brief_cause
+from reconciler.output.wording.plan import reason_text
 from reconciler.planning.outcome import Outcome, Status
 
 # Together they stay below GitHub's limit for a summary.
@@ -123,6 +126,6 @@ def _ends(
 def _reason(change: Change, job: ActualJob | None) -> str:
     """Return why a job that was left alone isn't in sync; "" for a success."""
     if job is None or not job.state.ended:
-        return change.reason
+        return reason_text(change.reason)
     cause = cause_of(job, change.base_name)
-    return cause.brief if cause else ""
+    return brief_cause(cause) if cause else ""

@@ -16,11 +16,12 @@ from reconciler.cli import agreed, has_person, print_error, print_message
 from reconciler.manifests.settings import Config, Environment, find_root, load_config
 from reconciler.model.job import ActualJob
 from reconciler.model.plan import DesiredJob
+from reconciler.model.reason import missing_reason
 from reconciler.model.selection import Selection
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.named_job import NamedJob, find_job
 from reconciler.operations.session import Session, open_session
-from reconciler.planning.status_rows import missing_reason
+from reconciler.output.wording.plan import missing_text
 
 
 class Context(Struct, frozen=True):
@@ -105,7 +106,7 @@ def run_of(session: Session, name: str, *, live: bool = False) -> tuple[NamedJob
     if job.run is None:
         # An attempt's claim is the last word on a job that was refused, is held or was deleted.
         last = job.attempt.claim if job.attempt else None
-        reason = (missing_reason(last) or "it was deleted from the service") if last else ""
+        reason = (missing_text(missing_reason(last)) or "it was deleted from the service") if last else ""
         not_yet = "it wasn't submitted yet: see `reconciler plan`"
         raise NotFoundError(f'the service has no run of "{name}"', hint=reason or not_yet)
     return job, job.run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import secrets
 import sys
 import time
@@ -26,6 +25,7 @@ from reconciler.google.job_log import JobLog, hiding
 from reconciler.model.cause import Cause, cause_of
 from reconciler.model.job import SERVICE, ActualJob, LogEntry, State, Trials
 from reconciler.operations.session import Session
+from reconciler.output.wording.cause import cause_text
 from reconciler.submission.claims_upkeep import with_reason
 
 EXAMPLES = """reconciler logs census-income --follow
@@ -138,7 +138,6 @@ class PrintedEntries:
             return self._newest
 
 
-_SEE_LOG = re.compile(r"see `reconciler logs [^`]*`(, | and )")
 _MOST_NAMED = 100
 
 
@@ -166,10 +165,8 @@ def _print_cause(job: ActualJob, cause: Cause | None, printed: bool, log_format:
     if cause is None:
         return
     sys.stdout.flush()
-    # The log is above.
-    words = _SEE_LOG.sub("", str(cause))
     verb = {State.FAILED: " failed,", State.CANCELLED: " was"}.get(job.state, ":")
-    line = f"{job.job_name}{verb} {words}"
+    line = f"{job.job_name}{verb} {cause_text(cause, below_log=True)}"
     if printed:
         print_message(line, log_format)
     else:

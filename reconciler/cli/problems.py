@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from reconciler.base.diagnostics import ERROR, Problem
 from reconciler.cli.events import events
-from reconciler.output.json import problem_json
-from reconciler.output.text import problems_text
+from reconciler.output.problems import problem_json, problems_text
 
 
 def print_problems(problems: Sequence[Problem], log_format: str) -> None:

@@ -23,6 +23,8 @@ from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.wait import JobsListener
 from reconciler.output.terminal import SIGNS, elapsed
 from reconciler.output.text import short_error
+from reconciler.output.wording.cause import cause_message
+from reconciler.output.wording.plan import progress_text
 from reconciler.planning.attempts import base_of
 from reconciler.planning.outcome import SubmitProgress
 
@@ -89,7 +91,7 @@ class _Bar:
         bar = Table.grid(padding=(0, 2))
         counts = Text(f"submitted {now.done} of {now.total}")
         bar.add_row(ProgressBar(total=now.total, completed=now.done, width=_BAR), counts)
-        return Group(bar, Text(now.details))
+        return Group(bar, Text(progress_text(now)))
 
 
 class _CountedLines:
@@ -108,7 +110,7 @@ class _CountedLines:
         if new >= _EVERY or now - self._written_at >= _EVERY_SECONDS:
             self._written, self._written_at = standing.done, now
             counts = f"submitted {standing.done} of {standing.total}"
-            self._write(", ".join(filter(None, (counts, standing.details))))
+            self._write(", ".join(filter(None, (counts, progress_text(standing)))))
 
 
 @contextmanager
@@ -188,7 +190,7 @@ def _table(session: Session, jobs: tuple[ActualJob, ...]) -> Table:
 def _last_line(session: Session, job: ActualJob) -> str:
     # On a narrow terminal the service's own words would be cut off before the reason.
     if cause := cause_of(job):
-        return one_line(cause.message)
+        return one_line(cause_message(cause))
     if job.error:
         return short_error(job.error)
     try:

@@ -10,16 +10,17 @@ from reconciler.base.errors import ExitCode, NotFoundError, RefusedError, UsageE
 from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of
 from reconciler.cli.flags import complete_with, job_names
-from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import KEY
 from reconciler.model.plan import DesiredJob
+from reconciler.model.reason import unsettled_reason
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.execute import applier_of
 from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import origin_of, uncarried
 from reconciler.operations.plan import hours_of
 from reconciler.operations.session import Session
+from reconciler.output.wording.plan import reason_text
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.limits import check_limit
 from reconciler.submission.observe import Observed, observe
@@ -96,7 +97,7 @@ def _resubmit(session: Session, desired: Desired, claim: Claim, observed: Observ
     if result.claim.state is ClaimState.BOUND:
         print(one_line(f"{claim.job_name} is {result.claim.resource}"))
         return ExitCode.DONE
-    reason = unsettled_reason(result.claim, result.until, result.cause)
+    reason = reason_text(unsettled_reason(result.claim, result.until, result.cause))
     print(one_line(f"{claim.job_name}: {reason}"))
     return ExitCode.FAILED
 

@@ -18,8 +18,7 @@ from reconciler.manifests.training_images import image_warnings
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import Manifest
 from reconciler.operations.jobs_folder import manifest_paths
-from reconciler.output.json import validation_json
-from reconciler.output.text import validation_github, validation_text
+from reconciler.output.problems import validation_github, validation_json, validation_text
 
 EXAMPLES = "reconciler validate jobs/"
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Protocol
 from msgspec import Meta, Struct, ValidationError, convert
 
 from reconciler.model.claim import checked
+from reconciler.model.reason import Reason, ReasonCode, because
 
 MOST_ANCESTORS = 1000
 """Number of ancestors that a record names, the newest ones."""
@@ -23,8 +24,6 @@ MAX_BYTES = 100_000
 """Longest record that is read: twice the longest that is written."""
 
 _FORMAT = 1
-_SHOWN_OF_SHA = 7
-_UNITS = ((86400, "day"), (3600, "hour"), (60, "minute"))
 _Commit = Annotated[str, Meta(pattern=r"\A[0-9a-f]{40}\Z")]
 _Who = Annotated[str, Meta(max_length=200)]
 _Ancestors = Annotated[tuple[_Commit, ...], Meta(max_length=MOST_ANCESTORS)]
@@ -192,39 +191,28 @@ def is_recorded(effect: Effect, engine: str, *, whole: bool, is_published: bool)
 
 
 class TreeFinding(Struct, frozen=True):
-    """Comparison of a checkout with the tree that was applied last.
+    """Comparison of a checkout with the tree that was applied last; `output/wording/tree.py` has its words.
 
     Attributes:
         relation: The relation of the checkout.
         effect: What it permits.
         commit: The commit that was applied last; "" for none.
         time: When that was applied first; None for none.
-        message: What a person should know, as a clause; "" for nothing.
-        hint: What a person can do, as a clause; "" for nothing.
+        age: Seconds since then.
+        remedy: How the history is fetched, as a clause; "" if it is known.
     """
 
     relation: Relation
     effect: Effect
     commit: str = ""
     time: datetime | None = None
-    message: str = ""
-    hint: str = ""
+    age: float = 0.0
+    remedy: str = ""
 
     @property
     def is_behind(self) -> bool:
         """True if another commit's jobs are newer, so that the statuses are left to that commit."""
         return self.effect is not Effect.APPLY and self.relation in (Relation.OLDER, Relation.DIVERGED)
-
-    @property
-    def line(self) -> str:
-        """The message and the hint in one line; "" for nothing."""
-        return f"{self.message}: {self.hint}" if self.hint else self.message
-
-    @property
-    def note(self) -> str:
-        """The line as a sentence; "" for nothing, and where the checkout is refused."""
-        line = self.line if self.effect is not Effect.REFUSE else ""
-        return f"{line[0].upper()}{line[1:]}." if line else ""
 
 
 NOT_COMPARED = TreeFinding(Relation.NONE, Effect.APPLY)
@@ -234,7 +222,7 @@ NOT_COMPARED = TreeFinding(Relation.NONE, Effect.APPLY)
 def finding_of(
     relation: Relation, effect: Effect, tree: AppliedTree | None, now: datetime, remedy: str
 ) -> TreeFinding:
-    """Return the finding with its message.
+    """Return the finding.
 
     Args:
         relation: The relation of the checkout.
@@ -245,43 +233,11 @@ def finding_of(
     """
     if tree is None:
         return TreeFinding(relation, effect)
-    applied = f"{tree.commit[:_SHOWN_OF_SHA]}, applied {_ago((now - tree.time).total_seconds())}"
-    if relation in _IN_ORDER:
-        gone = f"no branch has {applied}, any more" if relation is Relation.NONE else ""
-        return TreeFinding(relation, effect, tree.commit, tree.time, gone)
-    withheld = ", so it cancels nothing" if effect is Effect.WITHHOLD else ""
-    allow = "use `reconciler apply --allow-older`"
-    message, hint = {
-        Relation.OLDER: (f"this checkout is older than {applied}", f"pull, or {allow}"),
-        Relation.DIVERGED: (
-            f"this checkout has diverged from {applied}",
-            f"merge or rebase, and push, or {allow}",
-        ),
-        Relation.UNKNOWN: (
-            f"this checkout's history doesn't show if it is newer than {applied}",
-            f"{remedy}, or {allow}",
-        ),
-    }[relation]
-    if effect is Effect.APPLY:
-        # As the head of its branch, or because a person asked for it.
-        return TreeFinding(
-            relation, effect, tree.commit, tree.time, f"{message}, and is applied all the same"
-        )
-    return TreeFinding(relation, effect, tree.commit, tree.time, message + withheld, hint)
+    age = (now - tree.time).total_seconds()
+    return TreeFinding(relation, effect, tree.commit, tree.time, age, remedy)
 
 
-def withheld_reason(relation: Relation, commit: str) -> str:
-    """Return why a cancel is withheld, for its outcome; "" if the relation permits it."""
-    shown = commit[:_SHOWN_OF_SHA]
-    return {
-        Relation.OLDER: f"withheld: this checkout is older than {shown}, which was applied",
-        Relation.DIVERGED: f"withheld: this checkout has diverged from {shown}, which was applied",
-        Relation.UNKNOWN: f"withheld: this checkout may be older than {shown}, which was applied",
-    }.get(relation, "")
-
-
-def _ago(seconds: float) -> str:
-    for size, unit in _UNITS:
-        if (number := int(seconds // size)) > 0:
-            return f"{number} {unit}{'' if number == 1 else 's'} ago"
-    return "less than a minute ago"
+def withheld_reason(relation: Relation, commit: str) -> Reason | None:
+    """Return why a cancel is withheld, for its outcome; None if the relation permits it."""
+    is_permitted = relation in _IN_ORDER
+    return None if is_permitted else because(ReasonCode.WITHHELD, relation=relation, commit=commit)

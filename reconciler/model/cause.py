@@ -1,4 +1,4 @@
-"""Reasons why a job is blocked, was given up or didn't succeed, each with its remedy, for every output."""
+"""Causes of jobs' ends other than SUCCEEDED: the diagnosis; `output/wording/cause.py` has the words."""
 
 from __future__ import annotations
 
@@ -6,101 +6,15 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
 
-from reconciler.base.sanitize import one_line
-from reconciler.model.claim import Claim, ClaimState, is_by_apply
+from reconciler.model.claim import is_by_apply
 from reconciler.model.job import UNREADABLE, ActualJob, ErrorInfo, State
-
-_BARE = "`reconciler rerun`"
-RERUN = f"run it again with {_BARE}"
-"""The way to run a content again: a changed `rerun` is other content, with claims and a name of its own."""
-OTHER_NAME = f"get another name with {_BARE}"
-MORE_ATTEMPTS = f'raise "attempts" or {RERUN}'
-GIVEN_UP = f"given up; {RERUN}"
-
-
-class Blocked(StrEnum):
-    """Reasons why a job isn't submitted, with the places of their values; `held` returns one more.
-
-    A blocked change sends no request and cancels nothing; apply reports it and ends with a failure. The next
-    plan decides anew, so that a job goes on as soon as its reason is gone.
-    """
-
-    STRANGER = "{resource} has this job's labels, but no recorded request created it; {end} it, or " + RERUN
-    """A run may do the same work, and no claim proves its origin: a submission beside it could pay twice."""
-
-    UNREADABLE = (
-        "the training service can't read the state of {resource}: `reconciler cancel {name}` stops it if it "
-        "runs, and finds out how it ended"
-    )
-    """The job may be alive."""
-
-    OTHER_INSTANCE = (
-        "{resource} ({state}) has this content and was submitted under {instance}; it may be "
-        "this environment's own, from before its instance changed: wait until it has ended, or cancel it, "
-        "and apply again"
-    )
-    """A live run of this content has the label of another `instance` (`observe.Observed.doubtful`)."""
-
-    NAME_OF_RUN = "{resource} has this name but different content; " + OTHER_NAME
-    """A name has 16 digits of the content's hash: two contents may have the same."""
-
-    NAME_OF_CLAIM = "a claim has the name {job_name} for different content; " + OTHER_NAME
-    """As above, and the service no longer has the run."""
-
-    ML_IS_SHARED = (
-        "the environment {environment} also uses the project {project}, and AI Platform can't tell their "
-        "jobs apart: give the newer environment a project of its own"
-    )
-    """AI Platform lists jobs by project, whatever their location: both environments would own each run."""
-
-    ML_IS_GONE = (
-        "Google shut down AI Platform Training on 2025-01-31; "
-        "run `reconciler migrate`, which rewrites it for Vertex AI"
-    )
-    """Only the embedded service still runs jobs of ml.googleapis.com/v1."""
-
-
-def with_name(reason: str, base_name: str) -> str:
-    """Return a reason or a remedy with the job's name in its `reconciler rerun` command."""
-    return reason.replace(_BARE, f"{_BARE[:-1]} {base_name}`") if base_name else reason
-
-
-def held(claim: Claim) -> str:
-    """Return the reason and the remedy for a HELD claim (docs/at-most-once.md): a person runs a command."""
-    reason = claim.error or "held"
-    return f"{reason}; run `reconciler resolve {claim.job_name} --resubmit` or `--give-up`"
-
-
-def held_short(claim: Claim) -> str:
-    """Return remedy and reason for a held submission; the remedy comes first, as the end may be cut off."""
-    return f"held, see `reconciler resolve {claim.base_name}`: {claim.error or 'no reason given'}"
-
-
-def unsettled_reason(claim: Claim, until: datetime | None = None, cause: str = "") -> str:
-    """Return the reason for a submission without a run, with the next step.
-
-    Args:
-        until: The latest time at which an unknown outcome can be settled; None if unknown.
-        cause: The known cause of the unknown outcome.
-    """
-    after = f" after {until:%H:%M:%S} UTC" if until else ""
-    if claim.state is ClaimState.PENDING:
-        why = f" ({cause})" if cause else ""
-        return f"it is not known whether a job was created{why}: the next apply{after} finds out"
-    if claim.state is ClaimState.HELD and until:
-        return f"an earlier request may still create a job: it can be submitted again{after}"
-    if claim.state is ClaimState.REJECTED:
-        later = f"; not submitted again before {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
-        return f"{claim.error}{later}"
-    return held(claim)
-
+from reconciler.model.reason import ReasonCode
 
 DOMAIN = "training-service.reconciler"
 """The domain of the embedded service's reasons, as in google.rpc.ErrorInfo."""
@@ -121,132 +35,69 @@ class Cause(Struct, frozen=True):
 
     Attributes:
         class_: Its class.
-        brief: The cause in a few words, without anything that the trainer printed.
-        message: The cause in one line; for user code with the last line of the traceback.
-        remedy: The next step.
+        code: Its code.
+        values: `head`, the first line of the service's message, and where they apply: `exit_code` of code
+            that failed ("" if unknown), `last`, the line that explains it, `stored`, the recorded reason of a
+            cancel, `word`, the service's own reason if this version has no code for it, and `is_live` if the
+            job hasn't ended.
+        name: The job's name for the commands of the remedy.
+        on_runner: True if a runner of GitHub Actions ran it, which keeps nothing.
     """
 
     class_: CauseClass
-    brief: str
-    message: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.about}{self.message.removesuffix('.')}; {self.remedy}"
-
-    @property
-    def short(self) -> str:
-        """The cause and the next step, without anything that the trainer printed."""
-        # Errors of a service say more than a few words; they are short enough for a commit status.
-        is_short = self.class_ is not CauseClass.USER_CODE and len(self.message) <= _SHORT
-        return f"{self.about}{self.message.removesuffix('.') if is_short else self.brief}; {self.remedy}"
-
-    @property
-    def about(self) -> str:
-        """The class for readers, with a colon; "" if the message says it."""
-        words = {CauseClass.USER_CODE: "user code: ", CauseClass.CANCELLED: ""}
-        return words.get(self.class_, f"{self.class_}: ")
+    code: ReasonCode
+    values: Mapping[str, Any]
+    name: str
+    on_runner: bool = False
 
 
-_SHORT = 60
 _USER, _SET_UP, _RESOURCES = CauseClass.USER_CODE, CauseClass.SET_UP, CauseClass.RESOURCES
 _CANCELLED, _SERVICE = CauseClass.CANCELLED, CauseClass.SERVICE
-# Words of remedies: where a person has the machine, and on a runner of GitHub Actions, which keeps nothing.
-_WORDS_HERE = {
-    "log": "see `reconciler logs {name}`",
-    "apply": "run `reconciler apply`",
-    "again": "run it again with `reconciler rerun {name}`",
-    "restart": " (`reconciler serve --stop` makes it read changed variables)",
-    "python": "install one with `uv python install`",
-}
-_WORDS_ON_RUNNER = {
-    "log": "see its log in the workflow's run",
-    "apply": "run the workflow again",
-    "again": "run the workflow again",
-    "restart": "",
-    "python": "install one in an earlier step, by actions/setup-python",
-}
-_APPLY = "then {apply}"
-_CODE = "{log} and correct the code"
-_MACHINE = "give it a larger machineType"
-_WAYS_OUT = 'set "suspend: true" to leave it stopped, or {again}'
-_RETURNS = "`reconciler apply` submits it again once a manifest wants it"
-_AGAIN = "{again}"
-_LIMIT = 'raise the limit under "scheduling"'
-_STOP = "`reconciler cancel {name}` stops it if it runs, and finds out how it ended"
-_ENTRY = 'correct its entry under "images" in reconciler.yaml'
 
-# By reason: class, words and remedy. docs/causes.md says where the reasons come from.
-_REASONS: Mapping[str, tuple[CauseClass, str, str]] = {
-    "NON_ZERO_EXIT": (_USER, "exit code {exitCode}", _CODE),
-    "ENDED_BY_SIGNAL": (_USER, "ended by a signal", _CODE),
-    "MODULE_MISSING": (
-        _USER,
-        "a module is missing",
-        "list its package in the code's requirements.txt or setup.py, or correct the import",
-    ),
-    "COMMAND_NOT_RUN": (_USER, "its command can't be run", "correct the image or its command"),
-    "INVALID_JOB": (_USER, "the job can't be run as it is written", "correct the manifest"),
-    "NO_METRIC": (_USER, "no trial reported the metric", _CODE),
-    "INDEX_UNREACHABLE": (
-        _SET_UP,
-        "a package index can't be reached",
-        f"make it reachable, or correct its address{{restart}}, {_APPLY}",
-    ),
-    "INSTALLER_SETTINGS": (_SET_UP, "pip's settings are wrong", f"correct them{{restart}}, {_APPLY}"),
-    "PACKAGES_NOT_RESOLVED": (
-        _SET_UP,
-        "no version of a package fits",
-        f"correct the package's requirements, or {_ENTRY}, {_APPLY}",
-    ),
-    "PACKAGES_NOT_INSTALLED": (
-        _SET_UP,
-        "its packages can't be installed",
-        f"{{log}}, install what is missing, {_APPLY}",
-    ),
-    "CODE_NOT_STARTED": (_SET_UP, "its code can't be started", f"do what the message says, {_APPLY}"),
-    "PACKAGE_MISSING": (_SET_UP, "its package is missing in the bucket", "{apply}"),
-    "PYTHON_MISSING": (
-        _SET_UP,
-        "no Python on this machine fits its image",
-        f"{{python}}, or {_ENTRY}, {_APPLY}",
-    ),
-    "IMAGE_UNKNOWN": (_SET_UP, "its image is unknown here", f"{_ENTRY}, {_APPLY}"),
-    "IMAGE_NOT_PULLED": (
-        _SET_UP,
-        "its image can't be pulled",
-        f"check its name and your login, or build it, {_APPLY}",
-    ),
-    "ENGINE_MISSING": (
-        _SET_UP,
-        "no container engine works on this machine",
-        f"install or start Docker or Podman, {_APPLY}",
-    ),
-    "ENGINE_FAILED": (_SET_UP, "the container engine failed", f"correct what its message names, {_APPLY}"),
-    "HOME_NOT_TRUSTED": (_SET_UP, "the state directory isn't trusted", "{apply}"),
-    "PERMISSION": (_SET_UP, "a permission is missing", f"grant it, then {_AGAIN}"),
-    "IMAGE": (_SET_UP, "its image can't be pulled or started", f"correct the image, then {_AGAIN}"),
-    "PACKAGES": (_SET_UP, "its packages can't be installed", "correct the package's requirements"),
-    "OUT_OF_MEMORY": (_RESOURCES, "out of memory", _MACHINE),
-    "KILLED": (_RESOURCES, "killed: out of memory, or by hand", f"{_MACHINE}, or {_AGAIN}"),
-    "DISK_FULL": (_RESOURCES, "the disk is full", f"free or add disk space, then {_AGAIN}"),
-    "LOG_LIMIT": (_RESOURCES, "it printed too much", "let it print less"),
-    "PROCESS_LIMIT": (_RESOURCES, "it had too many processes", "let it start fewer"),
-    "TOO_MANY_REPLICAS": (_RESOURCES, "too many replicas for this machine", "use fewer replicas"),
-    "NO_TPU": (_RESOURCES, "this machine has no TPU", "run it in Google Cloud, or without a TPU"),
-    "TRIAL_TIME_LIMIT": (_RESOURCES, "a trial reached its time limit", 'raise its "timeout"'),
-    "DEADLINE": (_RESOURCES, "it reached its time limit", 'raise its "timeout"'),
-    "EXPIRED": (_RESOURCES, "no machine became free in time", 'raise "maxWaitDuration"'),
-    "QUOTA": (_RESOURCES, "the quota is exhausted", f"request more quota, then {_AGAIN}"),
-    "STOCK_OUT": (_RESOURCES, "no such machine is free", f"choose another machine or region, or {_AGAIN}"),
-    "REQUESTED": (_CANCELLED, "cancelled on request", _WAYS_OUT),
-    "TIME_LIMIT": (_CANCELLED, "cancelled by its time limit", f"{_LIMIT}, or correct the code if it hung"),
-    "WAIT_LIMIT": (_CANCELLED, "cancelled by its waiting limit", _LIMIT),
-    "PARTIAL": (_USER, "some of its results are missing", _CODE),
-    "MACHINE_FAILED": (_SERVICE, "the machine failed", _AGAIN),
-    "RUNNER_LOST": (_SERVICE, "the process that ran it was lost", _AGAIN),
-    "INTERNAL": (_SERVICE, "the service failed", _AGAIN),
-    UNREADABLE: (_SERVICE, "its record can't be read", _AGAIN),
+# By the reasons of the embedded service, and those that Google's words have here. docs/causes.md says where
+# they come from.
+_CAUSES: Mapping[str, tuple[CauseClass, ReasonCode]] = {
+    "NON_ZERO_EXIT": (_USER, ReasonCode.NON_ZERO_EXIT),
+    "ENDED_BY_SIGNAL": (_USER, ReasonCode.ENDED_BY_SIGNAL),
+    "MODULE_MISSING": (_USER, ReasonCode.MODULE_MISSING),
+    "COMMAND_NOT_RUN": (_USER, ReasonCode.COMMAND_NOT_RUN),
+    "INVALID_JOB": (_USER, ReasonCode.INVALID_JOB),
+    "NO_METRIC": (_USER, ReasonCode.NO_METRIC),
+    "INDEX_UNREACHABLE": (_SET_UP, ReasonCode.INDEX_UNREACHABLE),
+    "INSTALLER_SETTINGS": (_SET_UP, ReasonCode.INSTALLER_SETTINGS),
+    "PACKAGES_NOT_RESOLVED": (_SET_UP, ReasonCode.PACKAGES_NOT_RESOLVED),
+    "PACKAGES_NOT_INSTALLED": (_SET_UP, ReasonCode.PACKAGES_NOT_INSTALLED),
+    "CODE_NOT_STARTED": (_SET_UP, ReasonCode.CODE_NOT_STARTED),
+    "PACKAGE_MISSING": (_SET_UP, ReasonCode.PACKAGE_MISSING),
+    "PYTHON_MISSING": (_SET_UP, ReasonCode.PYTHON_MISSING),
+    "IMAGE_UNKNOWN": (_SET_UP, ReasonCode.IMAGE_UNKNOWN),
+    "IMAGE_NOT_PULLED": (_SET_UP, ReasonCode.IMAGE_NOT_PULLED),
+    "ENGINE_MISSING": (_SET_UP, ReasonCode.ENGINE_MISSING),
+    "ENGINE_FAILED": (_SET_UP, ReasonCode.ENGINE_FAILED),
+    "HOME_NOT_TRUSTED": (_SET_UP, ReasonCode.HOME_NOT_TRUSTED),
+    "PERMISSION": (_SET_UP, ReasonCode.PERMISSION_MISSING),
+    "IMAGE": (_SET_UP, ReasonCode.IMAGE_FAILED),
+    "PACKAGES": (_SET_UP, ReasonCode.PACKAGES_FAILED),
+    "OUT_OF_MEMORY": (_RESOURCES, ReasonCode.OUT_OF_MEMORY),
+    "KILLED": (_RESOURCES, ReasonCode.KILLED),
+    "DISK_FULL": (_RESOURCES, ReasonCode.DISK_FULL),
+    "LOG_LIMIT": (_RESOURCES, ReasonCode.LOG_LIMIT),
+    "PROCESS_LIMIT": (_RESOURCES, ReasonCode.PROCESS_LIMIT),
+    "TOO_MANY_REPLICAS": (_RESOURCES, ReasonCode.TOO_MANY_REPLICAS),
+    "NO_TPU": (_RESOURCES, ReasonCode.NO_TPU),
+    "TRIAL_TIME_LIMIT": (_RESOURCES, ReasonCode.TRIAL_TIME_LIMIT),
+    "DEADLINE": (_RESOURCES, ReasonCode.TIME_LIMIT),
+    "EXPIRED": (_RESOURCES, ReasonCode.NO_MACHINE_IN_TIME),
+    "QUOTA": (_RESOURCES, ReasonCode.QUOTA_EXHAUSTED),
+    "STOCK_OUT": (_RESOURCES, ReasonCode.NO_MACHINE_FREE),
+    "REQUESTED": (_CANCELLED, ReasonCode.CANCELLED_ON_REQUEST),
+    "TIME_LIMIT": (_CANCELLED, ReasonCode.CANCELLED_BY_TIME_LIMIT),
+    "WAIT_LIMIT": (_CANCELLED, ReasonCode.CANCELLED_BY_WAIT_LIMIT),
+    "PARTIAL": (_USER, ReasonCode.RESULTS_MISSING),
+    "MACHINE_FAILED": (_SERVICE, ReasonCode.MACHINE_FAILED),
+    "RUNNER_LOST": (_SERVICE, ReasonCode.RUNNER_LOST),
+    "INTERNAL": (_SERVICE, ReasonCode.SERVICE_FAILED),
+    UNREADABLE: (_SERVICE, ReasonCode.RECORD_UNREADABLE),
 }
 
 _DEADLINE = r"timed out|time.?out|ran for longer than"
@@ -283,7 +134,6 @@ _PLACE = r'  File "(?:[^"]*/)?([^"/]+)", line (\d+)'
 _TRACEBACK = "Traceback (most recent call last):"
 _MARKED = r"Set-up failed \((?P<reason>[A-Z_]+)(?:; image=(?P<image>[^;)]*))?(?:; entry=(?P<entry>\w*))?\): "
 _UNREADABLE = r"Unreadable \((?P<columns>[a-z_ ]*)\): "
-_MOST = 300
 
 
 def is_set_up(job: ActualJob) -> bool:
@@ -339,32 +189,33 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
         return None
     head = re.split(rf"\n|{re.escape(_TRACEBACK)}", job.error.strip(), maxsplit=1)[0]
     reason, metadata = _reason(job, head), dict(job.info.metadata) if job.info else {}
-    known = _REASONS.get(reason)
-    class_, brief, remedy = known or (_class_of(metadata), reason.lower().replace("_", " "), _AGAIN)
+    class_, code = _CAUSES.get(reason) or (_class_of(metadata), ReasonCode.OTHER)
+    values: dict[str, Any] = {"head": head}
+    last = job.error.strip().rpartition("\n")[2].strip()
     if reason == "NON_ZERO_EXIT":
-        code = metadata.get("exitCode") or next(iter(re.findall(_EXIT_CODE, head)), "")
-        brief = f"exit code {code}" if code else "its code failed"
-        last = _last_printed(job.error)
-        message = ": ".join(filter(None, (brief, last)))
-        known = _REASONS.get(next((name for words, name in _EXCEPTIONS if re.match(words, last)), ""))
+        exit_code = metadata.get("exitCode") or next(iter(re.findall(_EXIT_CODE, head)), "")
+        values |= {"exit_code": exit_code, "last": _last_printed(job.error)}
+        exception = (name for words, name in _EXCEPTIONS if re.match(words, values["last"]))
+        known = _CAUSES.get(next(exception, ""))
         # A line that one of Google's jobs printed mustn't change the class, only the remedy (docs/causes.md).
         if known and (job.info or known[0] is _USER):
-            class_, remedy = known[0], known[2]
-    else:
-        if job.is_unreadable and not job.state.ended:
-            remedy = _STOP
-        if reason == "REQUESTED" and job.cancelled is not None:
-            brief = job.cancelled or "cancelled outside the reconciler"
-            remedy = _RETURNS if is_by_apply(job.cancelled) else remedy
-        message = brief if class_ is _CANCELLED else head or brief
-        last = job.error.strip().rpartition("\n")[2].strip()
-        # The installer names the package in its last line.
-        if reason.startswith("PACKAGES") and job.info and last != head:
-            message = f"{head} … {last}"
-    name = name or job.job_name
-    words = _WORDS_ON_RUNNER if job.on_runner else _WORDS_HERE
-    remedy = remedy.format(name=name, **{key: text.format(name=name) for key, text in words.items()})
-    return Cause(class_, brief, one_line(message)[:_MOST], remedy)
+            class_, code = known
+    elif reason == "REQUESTED" and job.cancelled is not None:
+        code, values["stored"] = _code_of_cancel(job.cancelled), job.cancelled
+    elif reason.startswith("PACKAGES") and job.info and last != head:
+        values["last"] = last  # the installer names the package in its last line
+    if code is ReasonCode.OTHER:
+        values["word"] = reason
+    if job.is_unreadable and not job.state.ended:
+        values["is_live"] = True
+    return Cause(class_, code, values, name or job.job_name, job.on_runner)
+
+
+def _code_of_cancel(stored: str) -> ReasonCode:
+    """Return the code of a cancel by the reason that the claim records; "" for none."""
+    if is_by_apply(stored):
+        return ReasonCode.CANCELLED_BY_APPLY
+    return ReasonCode.CANCELLED_BY_RECONCILER if stored else ReasonCode.CANCELLED_OUTSIDE
 
 
 def is_cancelled_outside(job: ActualJob) -> bool:

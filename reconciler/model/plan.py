@@ -16,6 +16,7 @@ from reconciler.model.manifest import JsonObject, Manifest, Packed, unpacked
 if TYPE_CHECKING:
     from reconciler.model.applied_tree import TreeFinding
     from reconciler.model.diff import Comparison, FieldChange, FileChange
+    from reconciler.model.reason import Note, Reason
 
 FORMAT_VERSION = 1
 
@@ -122,8 +123,7 @@ class Change(Struct, frozen=True):
 
     Attributes:
         action: The action of apply.
-        reason: A short phrase for readers, also in commit statuses and, for a cancel, in its claim. Only the
-            layout of the output depends on it.
+        reason: Its reason; its sentence is also in commit statuses and, for a cancel, in its claim.
         base_name: The base name as written in the manifest.
         job_name: The run's name, with its attempt.
         attempt: From 1.
@@ -137,7 +137,7 @@ class Change(Struct, frozen=True):
         repair: True if a cancel is of a duplicate job of an attempt.
         stuck: Reason for leaving an out-of-sync job unchanged; None for a job in sync or a planned action.
         edit: Difference from the base commit's manifest; None in a plan against the service.
-        notes: Other differences from the base, and their effect on live runs; one sentence each.
+        notes: Other differences from the base, and their effect on live runs.
         code_changed: True if the staged code differs from the base's.
         cancels_earlier: True if the submission cancels the run of the base's content, if that is still live.
         hours: The most accelerator-hours of one run, by the base's manifest and by the work tree's; 0 for a
@@ -148,7 +148,7 @@ class Change(Struct, frozen=True):
     """
 
     action: Action
-    reason: str
+    reason: Reason
     base_name: str
     job_name: str
     kind: str
@@ -165,7 +165,7 @@ class Change(Struct, frozen=True):
     repair: bool = False
     stuck: NotDone | None = None
     edit: Edit | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     code_changed: bool = False
     cancels_earlier: bool = False
     hours: tuple[float, float] = (0.0, 0.0)
@@ -202,13 +202,13 @@ class Cost(Struct, frozen=True):
     unknown: tuple[str, ...] = ()
 
 
-class Drift(Struct, frozen=True, order=True):
+class Drift(Struct, frozen=True):
     """Reported difference of an actual job."""
 
     kind: DriftKind
     job_name: str
     base_name: str
-    detail: str
+    detail: Note
 
 
 class Plan(Struct, frozen=True):

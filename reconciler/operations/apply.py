@@ -14,6 +14,7 @@ from reconciler.base.errors import ReconcilerError, RefusedError
 from reconciler.manifests.settings import Config
 from reconciler.model.applied_tree import NOT_COMPARED, TreeFinding
 from reconciler.model.plan import Action, Plan
+from reconciler.model.reason import ReasonCode, because
 from reconciler.operations.execute import PATIENCE, Applier, applier_of
 from reconciler.operations.lineage import read_lineage
 from reconciler.operations.load_desired import Desired
@@ -165,8 +166,8 @@ def _return_ended(
     """
     awaited = [change for change in plan.changes if change.is_awaited]
     if is_reviewed or not awaited:
-        said = "it isn't submitted by the reviewed plan: apply again once its job has ended"
-        return plan, [Outcome(change, Status.SKIPPED, error=said) for change in awaited]
+        reason = because(ReasonCode.RETURN_NOT_REVIEWED)
+        return plan, [Outcome(change, Status.SKIPPED, reason=reason) for change in awaited]
     outcomes = [*applier.await_ends(plan)]
     ended = {outcome.change.base_name for outcome in outcomes if outcome.status is Status.APPLIED}
     unended = [outcome for outcome in outcomes if outcome.status is not Status.APPLIED]

@@ -21,6 +21,7 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, Change, DesiredJob, Plan
 from reconciler.model.ports import Ports, Versioned
+from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.plan import request_body
 from reconciler.operations.session import Session
@@ -31,6 +32,7 @@ from reconciler.operations.submissions import (
     delay_of,
     waiting_line,
 )
+from reconciler.output.wording.plan import reason_text
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.outcome import Outcome, Status, failed
@@ -72,7 +74,7 @@ class Applier:
             uses threads.
         listener: Called with the submissions' progress, from one thread at a time.
         withheld: Called before each cancel of a run without a duplicate, and before each submission of
-            content whose job apply had cancelled; returns why it is withheld, "" for nothing; raises
+            content whose job apply had cancelled; returns why it is withheld, None for nothing; raises
             ServiceError.
     """
 
@@ -86,7 +88,7 @@ class Applier:
     go_on: Callable[[], bool] = lambda: True
     together: RunTasks = run_in_order
     listener: Listener = lambda standing: None
-    withheld: Callable[[], str] = lambda: ""
+    withheld: Callable[[], Reason | None] = lambda: None
 
     def run(self, plan: Plan) -> Generator[Outcome]:
         """Carry out the plan; yield the outcome of each change except `none`, as it becomes known."""
@@ -117,10 +119,10 @@ class Applier:
         yield from self._cancel([c for c in replaced if c.base_name in waiting - missing], cancelled)
         for change in plan.changes:
             if change.action is Action.BLOCKED:
-                yield Outcome(change, Status.SKIPPED, error=change.reason)
+                yield Outcome(change, Status.SKIPPED, reason=change.reason)
         for change in replaced:
             if change.base_name in missing:
-                yield Outcome(change, Status.SKIPPED, error="its replacement was not submitted")
+                yield Outcome(change, Status.SKIPPED, reason=because(ReasonCode.REPLACEMENT_MISSING))
         yield from self._await_ends(cancelled)
 
     def upkeep(self, desired: Sequence[DesiredJob], observed: Observed) -> list[str]:
@@ -204,15 +206,15 @@ class Applier:
             if outcome.state is None or outcome.state.ended:
                 yield outcome
             else:
-                said = "its job is still cancelling: apply again once it has ended"
-                yield Outcome(outcome.change, Status.SKIPPED, error=said)
+                reason = because(ReasonCode.STILL_CANCELLING)
+                yield Outcome(outcome.change, Status.SKIPPED, reason=reason)
 
     def _withheld(self, changes: Iterable[Change]) -> Iterator[Outcome]:
         """Yield the outcomes of returns that the checkout doesn't permit."""
         for change in changes:
             try:
                 if reason := self.withheld():
-                    yield Outcome(change, Status.SKIPPED, error=reason)
+                    yield Outcome(change, Status.SKIPPED, reason=reason)
             except ReconcilerError as error:
                 yield failed(change, error)
 
@@ -246,15 +248,16 @@ class Applier:
             try:
                 # Which of two runs of one attempt stays doesn't depend on the tree.
                 if not change.repair and (reason := self.withheld()):
-                    yield Outcome(change, Status.SKIPPED, error=reason)
+                    yield Outcome(change, Status.SKIPPED, reason=reason)
                     continue
-                reason = f"cancelled: {change.reason}" if change.repair else by_apply(change.reason)
-                record_cancel(self.ports, run, reason)
+                why = reason_text(change.reason)
+                stored = f"cancelled: {why}" if change.repair else by_apply(why)
+                record_cancel(self.ports, run, stored)
                 cancel(self.ports, run)
                 cancelled.append((change, run))
                 # An apply that wants the run may have seen it alive in between, and cleared the reason.
                 with suppress(ServiceError):
-                    record_cancel(self.ports, run, reason)
+                    record_cancel(self.ports, run, stored)
             except ReconcilerError as error:
                 yield failed(change, error)
 

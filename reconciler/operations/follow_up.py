@@ -22,6 +22,7 @@ from reconciler.operations.report import (
     unposted_sentences,
 )
 from reconciler.operations.session import Session
+from reconciler.output.wording.plan import outcome_error
 from reconciler.planning.outcome import Status
 from reconciler.reporting.github.statuses import Failed
 from reconciler.submission.look import FULL_AFTER, keep_summary, look
@@ -118,9 +119,11 @@ def _update(
     session: Session, desired: Desired, applied: Applied, full: bool, full_after: timedelta | None
 ) -> FollowUp:
     errors = {
-        outcome.change.desired.manifest.name: outcome.error
+        outcome.change.desired.manifest.name: error
         for outcome in applied.outcomes
-        if outcome.change.desired and outcome.error and outcome.status is not Status.APPLIED
+        if outcome.status is not Status.APPLIED
+        and outcome.change.desired
+        and (error := outcome_error(outcome))
     }
     observed = None
     try:

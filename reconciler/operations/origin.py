@@ -35,6 +35,7 @@ from reconciler.manifests.files import real_path
 from reconciler.manifests.packages import PackageFolder, PackageOf, is_below_any, package_folder
 from reconciler.manifests.settings import FILE_NAME, JOBS_FOLDER, Config, is_manifest
 from reconciler.model.plan import DesiredJob, Plan
+from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.packaging.source_tree import SourceTree, read_source_tree
 
 if TYPE_CHECKING:
@@ -82,17 +83,16 @@ class Origin:
         """Return the commit that a job carries, which brought its content; "" for none."""
         return self.brought_by.get(job.manifest.base_name, self.commit) if job.job_name in self.made else ""
 
-    def line_end_reasons(self) -> dict[str, str]:
-        """Return why jobs that differ in line ends alone must not be submitted, with the remedy, by name."""
-        reasons = {}
-        for name, paths in self.line_ends.items():
-            places = " ".join(map(shlex.quote, paths))
-            reasons[name] = (
-                f"{self.differences[name]}, so that it isn't the commit's job: commit it so, or run "
-                f"`printf '\\n* -text\\n' >> \"$(git rev-parse --git-path info/attributes)\" && "
-                f"rm -- {places} && git restore -- {places}`"
+    def line_end_reasons(self) -> dict[str, Reason]:
+        """Return why jobs that differ in line ends alone must not be submitted, by name."""
+        return {
+            name: because(
+                ReasonCode.OTHER_LINE_ENDS,
+                difference=self.differences[name],
+                paths=" ".join(map(shlex.quote, paths)),
             )
-        return reasons
+            for name, paths in self.line_ends.items()
+        }
 
     def part(self, plan: Plan) -> Plan:
         """Return the part of a plan that is the commit's: the whole plan only if all jobs are."""

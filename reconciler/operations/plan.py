@@ -24,6 +24,7 @@ from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin, origin_of
 from reconciler.operations.session import Session
 from reconciler.operations.staged_code import lock_file
+from reconciler.output.wording.tree import tree_line
 from reconciler.packaging.staged_uri import staged_uri
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.comparison import code_changed, predecessors
@@ -100,7 +101,7 @@ def with_line_ends(session: Session, plan: Plan, origin: Origin) -> Plan:
 
 def with_tree(plan: Plan, tree: TreeFinding) -> Plan:
     """Return the plan with what the checkout's commit means for its apply."""
-    refusals = (tree.line, *plan.refusals) if tree.effect is Effect.REFUSE else plan.refusals
+    refusals = (tree_line(tree), *plan.refusals) if tree.effect is Effect.REFUSE else plan.refusals
     return replace(plan, tree=tree, refusals=refusals)
 
 

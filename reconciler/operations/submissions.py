@@ -10,11 +10,11 @@ from math import ceil
 
 from reconciler.base.concurrency import RunTasks
 from reconciler.base.errors import NotFoundError, ReconcilerError, ServiceError
-from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import Change
 from reconciler.model.ports import Ports
+from reconciler.model.reason import ReasonCode, because, unsettled_reason
 from reconciler.planning.outcome import Outcome, Status, SubmitProgress, failed
 from reconciler.submission.protocol import Order, SubmissionResult, Submitter
 from reconciler.submission.quota import NotBegunError, Quota
@@ -132,7 +132,8 @@ class Submissions:
             if one.result:
                 return one, self._outcome(one)
             # No request was sent, so the job certainly does not exist: skipped, not failed.
-            return one, Outcome(one.change, Status.SKIPPED, error=error.message or None)
+            reason = because(ReasonCode.ERROR, message=error.message) if error.message else None
+            return one, Outcome(one.change, Status.SKIPPED, reason=reason)
         except ReconcilerError as error:
             return one, failed(one.change, error)
 
@@ -149,7 +150,8 @@ class Submissions:
         if claim.state is ClaimState.BOUND:
             state = self._state(claim, result.job)
             return Outcome(one.change, Status.APPLIED, state=state, resource=claim.resource)
-        return Outcome(one.change, Status.FAILED, error=unsettled_reason(claim, result.until, result.cause))
+        reason = unsettled_reason(claim, result.until, result.cause)
+        return Outcome(one.change, Status.FAILED, reason=reason)
 
     def _state(self, claim: Claim, job: ActualJob | None) -> State | None:
         if job is not None:

@@ -25,6 +25,8 @@ from reconciler.model.applied_tree import (
     withheld_reason,
 )
 from reconciler.model.ports import ClaimStore, StoredTree
+from reconciler.model.reason import Reason
+from reconciler.output.wording.tree import tree_hint, tree_message
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -111,7 +113,7 @@ class TreeCheck:
         """Compare, and raise OlderTreeError if nothing may be done."""
         finding = self.compare()
         if finding.effect is Effect.REFUSE:
-            raise OlderTreeError(finding.message, hint=finding.hint)
+            raise OlderTreeError(tree_message(finding), hint=tree_hint(finding))
         return finding
 
     def record(self) -> None:
@@ -150,8 +152,8 @@ class TreeCheck:
         """The record of the tree that was applied last, as last read or written."""
         return self._stored.tree
 
-    def withheld(self) -> str:
-        """Return why the next cancel or return is withheld, "" if it is permitted; raise ServiceError.
+    def withheld(self) -> Reason | None:
+        """Return why the next cancel or return is withheld, None if it is permitted; raise ServiceError.
 
         The record is read again: another apply may have recorded a commit since, whose jobs must live.
         """
@@ -159,7 +161,7 @@ class TreeCheck:
             return withheld_reason(self.finding.relation, self.finding.commit)
         known, tree = self._stored.tree, self._claims.applied_tree().tree
         if tree is None or (known and tree.commit == known.commit):
-            return ""
+            return None
         return withheld_reason(relation_of(tree, self._history), tree.commit)
 
     @property

@@ -15,10 +15,10 @@ from datetime import datetime, timedelta
 
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import lines, one_line
-from reconciler.model.cause import GIVEN_UP, held, with_name
 from reconciler.model.claim import Claim, ClaimState, time_of
 from reconciler.model.details import JobDetails, Output, OutputFile, Study, Trial, Value, Workers
 from reconciler.model.job import PREFIX, SERVICE, LogEntry, State
+from reconciler.model.reason import ReasonCode, because, held_reason
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import (
     GAP,
@@ -33,6 +33,8 @@ from reconciler.output.terminal import (
     width_of,
 )
 from reconciler.output.text import short_error
+from reconciler.output.wording.cause import cause_headline, cause_remedy
+from reconciler.output.wording.plan import reason_text
 
 _LABEL = 13  # columns of a row's name
 _LEAST_ROOM = 20
@@ -150,8 +152,8 @@ def _state(details: JobDetails) -> str:
 def _record(details: JobDetails, now: datetime) -> Iterator[Row]:
     """Yield the rows about the run: its cause, name, manifest, commit and times."""
     if details.cause is not None:
-        yield "Cause", f"{details.cause.about}{details.cause.message}", False
-        yield "Next step", details.cause.remedy, False
+        yield "Cause", cause_headline(details.cause), False
+        yield "Next step", cause_remedy(details.cause), False
     attempt = f", attempt {details.attempt}" if details.attempt > 1 else ""
     yield "Job", f"{details.job_name} ({details.kind}{attempt} in {details.environment})", False
     if other := details.other_run:
@@ -429,7 +431,8 @@ def claim_words(claim: Claim | None, details: JobDetails) -> str:
     if claim.state is ClaimState.REJECTED:
         later = f" after {claim.not_before:%H:%M:%S} UTC" if claim.not_before else ""
         return f"rejected: {claim.error}; apply submits it again{later}"
-    return f"held: {with_name(GIVEN_UP, details.base_name) if claim.given_up else held(claim)}"
+    reason = because(ReasonCode.GIVEN_UP) if claim.given_up else held_reason(claim)
+    return f"held: {reason_text(reason, details.base_name)}"
 
 
 def _links(details: JobDetails) -> Iterator[Row]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from msgspec import to_builtins
+
 from reconciler.model.plan import Action, Change, Edit
 
 Group = tuple[Change, ...]
@@ -50,6 +52,7 @@ def _key(change: Change) -> str | None:
         return None
     fields = [[field.pointer, field.before, field.after] for field in change.fields]
     files = [[file.path, file.added, file.removed] for file in change.files]
-    said = [change.action, change.reason, change.kind, change.notes, change.code_changed, change.attempt]
+    reasons = to_builtins([change.reason, change.notes])
+    said = [change.action, reasons, change.kind, change.code_changed, change.attempt]
     # In ASCII, as a service's JSON may have lone surrogates.
     return json.dumps([*said, fields, files], sort_keys=True)

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
-
-from reconciler.base.diagnostics import WARNING, Problem
-from reconciler.model.plan import FORMAT_VERSION, Action, Change, Plan
+from reconciler.base.diagnostics import Problem
+from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, Plan
+from reconciler.output.problems import problem_json
+from reconciler.output.wording.cause import cause_message, cause_remedy
+from reconciler.output.wording.notes import note_text
+from reconciler.output.wording.plan import outcome_error, reason_text, row_error
+from reconciler.output.wording.tree import tree_line
 
 if TYPE_CHECKING:
     from reconciler.model.applied_tree import TreeFinding
@@ -20,21 +23,6 @@ if TYPE_CHECKING:
     from reconciler.planning.outcome import JobStatus, Outcome
 
 Json = dict[str, Any]
-
-
-def validation_json(files: int, problems: Sequence[Problem]) -> Json:
-    """Return the output of `validate --format json`."""
-    return {
-        "formatVersion": FORMAT_VERSION,
-        "valid": all(problem.level == WARNING for problem in problems),
-        "files": files,
-        "problems": [problem_json(problem) for problem in problems],
-    }
-
-
-def problem_json(problem: Problem) -> Json:
-    """Return a problem with its place and level."""
-    return asdict(problem)
 
 
 def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
@@ -47,15 +35,19 @@ def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
         "digest": plan.digest,
         "summary": summary(plan),
         "changes": [_change_json(change) for change in plan.changes],
-        "drift": [_values(drift, "kind", "job_name", "base_name", "detail") for drift in plan.drift],
+        "drift": [_drift_json(finding) for finding in plan.drift],
         "problems": [problem_json(problem) for problem in problems],
         "appliedTree": _tree_json(plan.tree) if plan.tree and plan.tree.commit else None,
     }
 
 
+def _drift_json(finding: Drift) -> Json:
+    return {**_values(finding, "kind", "job_name", "base_name"), "detail": note_text(finding.detail)}
+
+
 def _tree_json(tree: TreeFinding) -> Json:
     time = tree.time.isoformat().replace("+00:00", "Z") if tree.time else None
-    return {**_values(tree, "commit", "relation", "effect"), "time": time, "message": tree.line or None}
+    return {**_values(tree, "commit", "relation", "effect"), "time": time, "message": tree_line(tree) or None}
 
 
 def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
@@ -65,7 +57,9 @@ def apply_json(plan: Plan, outcomes: Iterable[Outcome]) -> Json:
         "outcomes": [
             {
                 **_values(outcome.change, "job_name", "action"),
-                **_values(outcome, "status", "state", "error"),
+                **_values(outcome, "status", "state"),
+                "error": outcome_error(outcome) if outcome.reason else None,
+                "reasonCode": _code(outcome),
                 "cause": _cause_json(outcome.cause) if outcome.cause else None,
             }
             for outcome in outcomes
@@ -77,7 +71,10 @@ def job_json(job: JobStatus) -> Json:
     """Return one of the `jobs` of `status --format json`."""
     return {
         **_values(job, "job_name", "base_name", "kind", "state", "claim"),
-        **_known(job, "create_time", "start_time", "end_time", "error", "resource", "url", "commit"),
+        **_known(job, "create_time", "start_time", "end_time"),
+        "error": row_error(job) or None,
+        "reasonCode": _code(job),
+        **_known(job, "resource", "url", "commit"),
         "attempt": job.attempt,
         "cause": _cause_json(job.cause) if job.cause else None,
     }
@@ -171,8 +168,14 @@ def _numbers_json(values: Mapping[str, float]) -> Json:
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
+def _code(of: Outcome | JobStatus) -> str | None:
+    """Return the code of a job's cause, else of the reason for its missing run or its outcome."""
+    said = of.cause or of.reason
+    return said.code if said else None
+
+
 def _cause_json(cause: Cause) -> Json:
-    return {"class": cause.class_, "message": cause.message, "remedy": cause.remedy}
+    return {"class": cause.class_, "message": cause_message(cause), "remedy": cause_remedy(cause)}
 
 
 def summary(plan: Plan) -> dict[str, int]:
@@ -184,7 +187,10 @@ def summary(plan: Plan) -> dict[str, int]:
 
 def _change_json(change: Change) -> Json:
     return {
-        **_values(change, "action", "reason", "base_name", "job_name", "kind"),
+        "action": change.action,
+        "reason": reason_text(change.reason),
+        "reasonCode": change.reason.code,
+        **_values(change, "base_name", "job_name", "kind"),
         **_known(change, "path", "line"),
         "fields": [_values(field, "pointer", "before", "after") for field in change.fields],
         "spec": change.spec,

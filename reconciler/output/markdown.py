@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from urllib.parse import quote
 
 from reconciler.base.diagnostics import WARNING, Problem, counted
 from reconciler.base.sanitize import one_line
-from reconciler.model.cause import with_name
 from reconciler.model.diff import Comparison, FieldChange
 from reconciler.model.plan import Action, Change, Edit, Plan
 from reconciler.output.document import (
@@ -30,6 +28,7 @@ from reconciler.output.document import (
     text,
 )
 from reconciler.output.groups import Group, by_importance, grouped
+from reconciler.output.problems import problem_count
 from reconciler.output.review import diff_lines, field_values, spec_lines
 from reconciler.output.text import (
     SHOWN_OF_SHA,
@@ -41,14 +40,15 @@ from reconciler.output.text import (
     notes_below,
     own_notes,
     place,
-    problem_count,
     shared_notes,
     summary_line,
     target_text,
     way_out,
 )
+from reconciler.output.wording.notes import note_text, setting_effect
+from reconciler.output.wording.plan import reason_beside
+from reconciler.output.wording.tree import tree_note
 from reconciler.planning.planner import SUBMISSIONS
-from reconciler.planning.settings_changes import decides
 
 _FEW = 3
 _Bodies = Mapping[int, str]
@@ -172,7 +172,9 @@ def problems_markdown(message: str, problems: Sequence[Problem], limit: int | No
 
 def _plan_markdown(plan: Plan, bodies: _Bodies, limit: int | None, links: Links) -> str:
     changes = [change for change in plan.changes if matters(change)]
-    drift = [f"| {found.kind} | {code(found.job_name)} | {text(found.detail)} |" for found in plan.drift]
+    drift = [
+        f"| {found.kind} | {code(found.job_name)} | {text(note_text(found.detail))} |" for found in plan.drift
+    ]
     return document(
         joined(f"### Plan for {text(target_text(plan.target))}", summary_line(plan), *_refusals(plan)),
         [
@@ -205,7 +207,7 @@ def _comparison_markdown(
         return joined(first, f"No changes for {between}: {counts}.{base_note}")
     top = [first, f"### Plan for {between}", *_refusals(plan)]
     if compared.settings:
-        effects = dict.fromkeys(filter(None, (decides(field.pointer) for field in compared.settings)))
+        effects = dict.fromkeys(filter(None, (setting_effect(field.pointer) for field in compared.settings)))
         decided = f"; they affect {', '.join(effects)}" if effects else ""
         top.append(f"**Settings change:** {len(compared.settings):,} in {code('reconciler.yaml')}{decided}.")
     top += map(text, compared.notes)
@@ -242,7 +244,7 @@ def _refusals(plan: Plan) -> list[str]:
     refused = [f"**Apply would refuse this plan:** {text(refusal)}." for refusal in plan.refusals]
     if raised := way_out(plan):
         refused += [text(WAY_OUT), fence([*map(one_line, raised)], "yaml")]
-    return [*refused, text(plan.tree.note)] if plan.tree and plan.tree.note else refused
+    return [*refused, text(note)] if plan.tree and (note := tree_note(plan.tree)) else refused
 
 
 def _run(links: Links) -> str:
@@ -265,7 +267,7 @@ def _hours(group: Group) -> str:
 
 
 def _setting(field: FieldChange) -> tuple[str, ...]:
-    return code(field.pointer), *map(code, field_values(field)), decides(field.pointer)
+    return code(field.pointer), *map(code, field_values(field)), setting_effect(field.pointer)
 
 
 def _problem(problem: Problem) -> str:
@@ -312,9 +314,8 @@ def _row(group: Group, links: Links, base: str, notes: Sequence[str], limit: int
     change, names = group[0], [one.base_name if one.edit else one.job_name for one in group]
     label = f"**{_label(change)}**" if change.action is Action.BLOCKED else _label(change)
     # The label says already that a job is new or removed.
-    said = re.fullmatch(rf"{change.edit}(?: \((.*)\))?", change.reason)
-    reason = said[1] or "" if said else change.reason
-    why = "; ".join([with_name(reason, change.base_name)] * bool(reason) + [*notes])
+    reason = reason_beside(change.reason, change.edit, change.base_name)
+    why = "; ".join(filter(None, [reason, *notes]))
     if len(group) == 1:
         name, file = code(names[0]), links.file(change, base)
     else:

@@ -23,6 +23,8 @@ from reconciler.output.terminal import (
     width_of,
 )
 from reconciler.output.text import short_error
+from reconciler.output.wording.cause import cause_headline, cause_label, cause_text
+from reconciler.output.wording.plan import row_error
 from reconciler.planning.outcome import Condition, JobStatus
 
 _NONE = "-"
@@ -80,7 +82,7 @@ def status_text(
     paint, width = painter(colour=colour), None if wide else width
     times = Counter(row.base_name for row in rows)
     cells = [_cells(row, now, is_only=times[row.base_name] == 1, wide=wide) for row in rows]
-    brief = max((width_of(_causes(row)[-1]) for row in rows if row.cause or row.error), default=0)
+    brief = max((width_of(_causes(row)[-1]) for row in rows if row.cause or row_error(row)), default=0)
     columns = _columns(cells, width, brief)
     room = dict(columns).get(_CAUSE, 0)
     is_cut = False
@@ -152,9 +154,9 @@ def _causes(row: JobStatus) -> list[str]:
     """Return the cause: with its remedy, without it, and in a few words."""
     cause = row.cause
     if cause is None:
-        error = short_error(row.error)
+        error = short_error(row_error(row))
         return [error if len(error) <= _MAX_ERROR else f"{error[:_MAX_ERROR]}…"]
-    return [one_line(text) for text in (str(cause), cause.about + cause.message, cause.about + cause.brief)]
+    return [one_line(words(cause)) for words in (cause_text, cause_headline, cause_label)]
 
 
 def _shorter_cause(row: JobStatus, room: int) -> str:

@@ -1,4 +1,4 @@
-"""Plan, status and problems as text for people; `markdown` serves GitHub, and `json` scripts.
+"""Plan and outcomes as text for people; `markdown` serves GitHub, and `json` scripts.
 
 All text from manifests and services goes through `sanitize`, so that it can't act on a terminal or on a
 workflow's log.
@@ -12,19 +12,21 @@ from math import ceil
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from reconciler.base.diagnostics import ERROR, WARNING, Level, Problem, counted
+from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import one_line
-from reconciler.model.cause import with_name
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Edit, NotDone, Plan, Target
-from reconciler.output.annotations import Annotation, annotation_lines
+from reconciler.model.reason import Note, ReasonCode, because
 from reconciler.output.json import summary
+from reconciler.output.problems import problem_count
 from reconciler.output.review import diff_lines, field_values, spec_lines, yaml_lines
 from reconciler.output.terminal import Paint, painter, width_of
+from reconciler.output.wording.cause import cause_label
+from reconciler.output.wording.notes import note_text, setting_effect
+from reconciler.output.wording.plan import names_edit, reason_text
+from reconciler.output.wording.tree import tree_note
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.planning.settings_changes import decides
 
-# Imported late, because `validate` prints with this module and needs no planning.
 if TYPE_CHECKING:
     from reconciler.model.diff import Comparison, FieldChange, FileChange
 
@@ -38,53 +40,6 @@ _LEAST_ROOM = 40  # columns of a reason
 _NAMED = 5  # jobs in a sentence
 _SHORT = 4  # lines of a change; blank lines surround longer ones
 _SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
-_ANNOTATIONS: dict[Level, tuple[str, str]] = {
-    ERROR: ("problem", "Invalid manifest"),
-    WARNING: ("warning", "Probably a mistake"),
-}
-"""Level -> noun and title."""
-
-
-def problems_text(problems: Sequence[Problem]) -> str:
-    """Return a line for each problem, in the format of compilers, with the hint below."""
-    lines = []
-    for problem in problems:
-        field = f" ({problem.pointer})" if problem.pointer else ""
-        where = f"{problem.path}:{problem.line}:{problem.column}"
-        level = "warning: " if problem.level == WARNING else ""
-        lines.append(one_line(f"{where}: {level}{problem.message}{field}"))
-        if problem.hint:
-            lines += (f"    {one_line(line)}" for line in problem.hint.splitlines())
-    return "\n".join(lines)
-
-
-def validation_text(files: int, problems: Sequence[Problem]) -> str:
-    """Return the problems, and a last line that counts them."""
-    valid = f"{counted(files, 'file')} valid" if files else "No manifests found"
-    if not problems:
-        return f"{valid}."
-    if all(problem.level == WARNING for problem in problems):
-        return f"{problems_text(problems)}\n\n{valid}; {problem_count(problems)}."
-    return f"{problems_text(problems)}\n\n{problem_count(problems)} of {files}."
-
-
-def validation_github(files: int, problems: Sequence[Problem]) -> str:
-    """Return workflow commands, which GitHub shows as annotations at file and line."""
-    lines = [line for level in _ANNOTATIONS for line in problem_annotations(problems, level)]
-    return "\n".join(lines or [validation_text(files, problems)])
-
-
-def problem_annotations(problems: Sequence[Problem], level: Level = ERROR) -> Iterator[str]:
-    """Yield workflow commands for the problems of a level, at the places of their manifests."""
-    noun, title = _ANNOTATIONS[level]
-    found = [
-        Annotation(
-            "\n".join(filter(None, (each.message, each.hint))), title, each.path, each.line, each.column
-        )
-        for each in problems
-        if each.level == level
-    ]
-    return annotation_lines(found, noun, "run `reconciler validate`", level)
 
 
 def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False, width: int | None = None) -> str:
@@ -110,13 +65,13 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False, width:
         lines += [*_last_lines(plan, compared), *(paint("!", line) for line in refused)]
         raised = way_out(plan)
         return "\n".join([*lines, *(["", WAY_OUT, "", *map(one_line, raised)] if raised else [])])
-    drift = (f"{finding.kind} {finding.job_name}: {finding.detail}" for finding in plan.drift)
+    drift = (f"{finding.kind} {finding.job_name}: {note_text(finding.detail)}" for finding in plan.drift)
     lines += (paint("~", f"  ~ {one_line(line)}") for line in drift)
     if plan.drift:
         lines.append("")
     lines += [paint("head", summary_line(plan)), *(paint("!", line) for line in refused)]
-    if plan.tree and plan.tree.note:
-        lines.append(paint("!", one_line(plan.tree.note)))
+    if plan.tree and (note := tree_note(plan.tree)):
+        lines.append(paint("!", one_line(note)))
     # The digest is for `apply --plan-digest`, which needs it only if the plan does anything.
     if plan.digest and any(change.action is not Action.NONE for change in plan.changes):
         lines.append(f"Digest: {plan.digest}")
@@ -145,9 +100,9 @@ def _changes_lines(shown: Sequence[Change], paint: Paint, width: int | None) -> 
     yield from [*below, ""] if below else ()
 
 
-def shared_notes(changes: Iterable[Change]) -> Mapping[Edit, Sequence[str]]:
+def shared_notes(changes: Iterable[Change]) -> Mapping[Edit, Sequence[Note]]:
     """Return the notes that all changes of an edit have, by edit; none for an edit of a single change."""
-    noted: dict[Edit, list[tuple[str, ...]]] = {}
+    noted: dict[Edit, list[tuple[Note, ...]]] = {}
     for change in changes:
         if change.edit:
             noted.setdefault(change.edit, []).append(change.notes)
@@ -158,15 +113,15 @@ def shared_notes(changes: Iterable[Change]) -> Mapping[Edit, Sequence[str]]:
     }
 
 
-def own_notes(change: Change, shared: Mapping[Edit, Sequence[str]]) -> list[str]:
-    """Return the notes of a change without the shared ones."""
+def own_notes(change: Change, shared: Mapping[Edit, Sequence[Note]]) -> list[str]:
+    """Return the sentences of a change's notes, without the shared ones."""
     said = shared.get(change.edit, ()) if change.edit else ()
-    return [note for note in change.notes if note not in said]
+    return [note_text(note) for note in change.notes if note not in said]
 
 
-def notes_below(shared: Mapping[Edit, Sequence[str]]) -> list[str]:
+def notes_below(shared: Mapping[Edit, Sequence[Note]]) -> list[str]:
     """Return the shared notes as sentences."""
-    return [f"For each {edit} job: {note}." for edit, notes in shared.items() for note in notes]
+    return [f"For each {edit} job: {note_text(note)}." for edit, notes in shared.items() for note in notes]
 
 
 def _settings_lines(compared: Comparison) -> Iterator[str]:
@@ -174,7 +129,7 @@ def _settings_lines(compared: Comparison) -> Iterator[str]:
     if compared.settings:
         yield "Settings change, in reconciler.yaml:"
         for field in compared.settings[:MAX_FIELDS]:
-            effect = decides(field.pointer)
+            effect = setting_effect(field.pointer)
             yield f"  ! {field_line(field)}  ({effect})" if effect else f"    {field_line(field)}"
         left = len(compared.settings) - MAX_FIELDS
         yield from [f"    … and {left} more"] * (left > 0)
@@ -282,8 +237,8 @@ def outcome_reason(outcome: Outcome) -> str:
     """Return why a change failed, or why its job didn't succeed, in a few words; "" for neither."""
     # `apply --wait` says the whole cause and the next step in a sentence of its own.
     if outcome.cause:
-        return f"{outcome.cause.about}{outcome.cause.brief}"
-    return with_name(short_error(outcome.error or ""), outcome.change.base_name)
+        return cause_label(outcome.cause)
+    return short_error(reason_text(outcome.reason, outcome.change.base_name)) if outcome.reason else ""
 
 
 def target_text(target: Target) -> str:
@@ -306,9 +261,9 @@ def _head_lines(change: Change, paint: Paint, width: int | None) -> Iterator[str
     yield f"  {paint(sign, f'{sign} {word}')} {paint('head', name)}  {change.kind}{where * has_room}"
     if not has_room:
         yield f"    {where}"
-    edit = f"{change.edit}: " if change.edit and change.edit not in change.reason else ""
-    if not is_removed or change.reason != Edit.REMOVED:
-        reason = f"{edit}{one_line(with_name(change.reason, change.base_name))}"
+    edit = f"{change.edit}: " if change.edit and not names_edit(change.reason, change.edit) else ""
+    if not is_removed or change.reason.code is not ReasonCode.REMOVED:
+        reason = f"{edit}{one_line(reason_text(change.reason, change.base_name))}"
         room = max(_LEAST_ROOM, width - 6) if width else len(reason)
         is_short = len(reason) <= room
         # A word stays whole, because a broken address can't be copied: the terminal wraps it.
@@ -375,7 +330,8 @@ def matters(change: Change) -> bool:
         return change.edit is not Edit.UNCHANGED
     if change.action is not Action.NONE or change.is_awaited:
         return True
-    return change.stuck is not None and change.reason != NotDone.SUSPENDED
+    # Of a suspended job only what goes on all the same.
+    return change.stuck is not None and change.reason != because(ReasonCode.SUSPENDED)
 
 
 def _out_of_sync(plan: Plan) -> str:
@@ -385,11 +341,3 @@ def _out_of_sync(plan: Plan) -> str:
     if awaited := sum(change.is_awaited for change in plan.changes):
         counts.append(f"{awaited} to be submitted again")
     return f" ({', '.join(counts)})" if counts else ""
-
-
-def problem_count(problems: Sequence[Problem]) -> str:
-    """Return the numbers of problems and warnings, and of files with any."""
-    files = len({problem.path for problem in problems})
-    numbers = Counter(problem.level for problem in problems)
-    counts = [counted(numbers[level], noun) for level, (noun, _) in _ANNOTATIONS.items() if numbers[level]]
-    return f"{' and '.join(counts)} in {counted(files, 'file')}"

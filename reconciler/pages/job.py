@@ -26,6 +26,7 @@ from reconciler.output.details import (
 )
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import number_text
+from reconciler.output.wording.cause import cause_remedy
 from reconciler.pages.charts import figures
 from reconciler.pages.template import PageClock, PageContent, safe_link, shown_spec
 from reconciler.pages.timeline import Span
@@ -48,7 +49,7 @@ def job_values(details: JobDetails, content: PageContent, clock: PageClock, comm
     more = "" if output is None or output.is_complete else " and more"
     return {
         "facts": [(name, value) for name, value in _facts(details, content, clock, commit) if value],
-        "remedy": details.cause.remedy if details.cause else "",
+        "remedy": cause_remedy(details.cause) if details.cause else "",
         "study": _study(details.study) if details.study else None,
         "metrics": [
             {

@@ -25,6 +25,9 @@ from reconciler.model.job import PREFIX
 from reconciler.output.status_text import CONDITION_SIGNS, state_text
 from reconciler.output.terminal import duration
 from reconciler.output.text import short_error, summary_line, target_text
+from reconciler.output.wording.cause import cause_headline, cause_text
+from reconciler.output.wording.notes import note_text
+from reconciler.output.wording.plan import row_error
 from reconciler.pages.job import job_values, span_of, span_words
 from reconciler.pages.site import CommitInfo, JobReader, RecordedJobs, Site, row_key
 from reconciler.pages.template import (
@@ -232,7 +235,8 @@ class Pages:
         """
         started, condition = time_of(row.start_time), row.condition
         ended = time_of(row.end_time) or self._site.made
-        cause = (str(row.cause) if detailed else row.cause.about + row.cause.message) if row.cause else ""
+        words = cause_text if detailed else cause_headline
+        cause = words(row.cause) if row.cause else ""
         return {
             "name": row.job_name if by_run or not row.base_name else row.base_name,
             "path": self._paths.get(row_key(row), ""),
@@ -241,7 +245,7 @@ class Pages:
             "ran": duration(ended - started) if started else "",
             "commit": row.commit[:_SHORT_SHA],
             "commit_path": address("commits", row.commit) if row.commit in self._site.commits else "",
-            "words": without_secrets(cause or short_error(row.error) or row.result),
+            "words": without_secrets(cause or short_error(row_error(row)) or row.result),
         }
 
     def _overview(self, rows: Sequence[JobStatus], number: int) -> View:
@@ -269,7 +273,7 @@ class Pages:
                     "kind": each.kind,
                     "name": each.job_name,
                     "path": names.get(each.job_name, ""),
-                    "detail": each.detail,
+                    "detail": note_text(each.detail),
                 }
                 for each in drift[:_MOST_DRIFT]
             ],
@@ -348,7 +352,7 @@ class Pages:
             return None
         # The details are newer than the row.
         row = (
-            replace(row, **{name: getattr(details, name) for name in _CURRENT})
+            replace(row, **{name: getattr(details, name) for name in _CURRENT}, reason=None)
             if details.create_time
             else row
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +21,7 @@ from reconciler.base.git_command import SHA, Git, GitError
 from reconciler.google.job_log import hiding
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.settings import Config
+from reconciler.model.cause import Cause
 from reconciler.model.claim import ClaimState
 from reconciler.model.details import JobDetails
 from reconciler.model.job import ActualJob, State
@@ -172,13 +173,12 @@ def with_details(session: Session, taken: Snapshot, environ: Mapping[str, str], 
 
 
 def completed(row: JobStatus, details: JobDetails | None) -> JobStatus:
-    """Return a row with the cause, the error and the result that the details have; None for unknown ones."""
-    if details is None:
+    """Return the row of a run with the cause, the error and the result that its details have, if any."""
+    if details is None or row.state is None:
         return row
-    is_result = row.state is State.SUCCEEDED
     results = Results(details.output, details.metrics)
-    result = result_text(details.study, results) if is_result else ""
-    return replace(row, cause=details.cause, error=details.error, result=result)
+    result = result_text(details.study, results) if row.state is State.SUCCEEDED else ""
+    return replace(row, cause=details.cause, error=details.error, reason=None, result=result)
 
 
 def _details(
@@ -216,10 +216,15 @@ def details_of(
     return replace(
         details,
         error=safe(details.error),
-        cause=replace(cause, message=safe(cause.message)) if cause else None,
+        cause=_safe_cause(cause, safe) if cause else None,
         log=tuple(replace(entry, text=safe(entry.text)) for entry in details.log),
         unread={part: safe(reason) for part, reason in details.unread.items()},
     )
+
+
+def _safe_cause(cause: Cause, safe: Callable[[str], str]) -> Cause:
+    texts = {name: safe(value) for name, value in cause.values.items() if isinstance(value, str)}
+    return replace(cause, values={**cause.values, **texts})
 
 
 def _jobs(state: TargetState) -> dict[Key, NamedJob]:

@@ -15,6 +15,7 @@ from reconciler.model.job import CODE, COMMIT, KEY, ActualJob
 from reconciler.model.manifest import JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Change, DesiredJob
+from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.planning.state import NameState, TargetState
 
 CODE_POINTER = "/package"
@@ -31,7 +32,7 @@ class Difference(Struct, frozen=True):
         commit: The previous run's commit; "" if unknown.
     """
 
-    reason: str
+    reason: Reason
     fields: tuple[FieldChange, ...] = ()
     is_new: bool = False
     commit: str = ""
@@ -41,7 +42,7 @@ def compared(job: DesiredJob, name: NameState) -> Difference:
     """Return the differences of a desired job from the previous run under its base name."""
     last = name.predecessor
     if last is None or last.run is None:
-        return Difference("changed" if name.others else "new", is_new=True)
+        return Difference(because(ReasonCode.CHANGED if name.others else ReasonCode.NEW), is_new=True)
     fields = _fields(last.run, job)
     of_spec = [field for field in fields if field.pointer != CODE_POINTER]
     count = len(of_spec) - shifted(last.run.spec, job.spec, of_spec)
@@ -102,18 +103,14 @@ def _rerun_changed(claim: Claim | None, job: DesiredJob) -> bool | None:
     return known != rerun_digest(job.manifest.reconcile.rerun) if known else None
 
 
-def why_changed(count: int, *, code: bool, rerun: bool | None) -> str:
-    """Return the reason for a job's new identity, as a short phrase.
+def why_changed(count: int, *, code: bool, rerun: bool | None) -> Reason:
+    """Return the reason for a job's new identity.
 
     Args:
         count: Number of changed fields of its spec.
         code: True if its code changed.
         rerun: True if its `rerun` changed; None if unknown.
     """
-    said = [f"{count} field{'s' if count > 1 else ''} changed"] if count else []
-    said += ["the code changed"] if code else []
     # Without another difference, `rerun` must have changed, unless it is known to be the same.
-    if rerun or (rerun is None and not said):
-        said.append("rerun changed")
-    *first, last = said or ["only a default was added or removed"]
-    return " and ".join([", ".join(first), last] if first else [last])
+    is_rerun = rerun is None and not (count or code)
+    return because(ReasonCode.CHANGED, fields=count, code=code, rerun=bool(rerun) or is_rerun)

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import quote
-from reconciler.model.cause import (
-    GIVEN_UP,
-    MORE_ATTEMPTS,
-    RERUN,
-    Blocked,
-    cause_of,
-    entry_digest,
-    held,
-)
+from reconciler.model.cause import cause_of, entry_digest
 from reconciler.model.claim import MOST_RETURNS, Claim, ClaimState, time_of
 from reconciler.model.claimed_run import age
 from reconciler.model.diff import FieldChange
@@ -26,6 +17,7 @@ from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Target, Trigger
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
+from reconciler.model.reason import Reason, ReasonCode, because, held_reason
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
 from reconciler.planning.state import NameState
@@ -36,10 +28,6 @@ BETWEEN_TRIES = timedelta(minutes=10)
 """Time from the end of one such try to the next."""
 
 _AUTOMATIC = Trigger()
-_GONE = "the service no longer has its record"
-_WANTED_AGAIN = "apply cancelled it while it was unwanted, and it is wanted again"
-_RETURNS_LATER = "cancelling; submitted again once it has ended"
-_TOO_OFTEN = "stopped and wanted again three times: another apply wants other content"
 
 
 def decide(
@@ -109,9 +97,11 @@ class _Decision:
         known = open_ or self._mine
         if not known:
             key = label_of(self._job.identity)
-            return self._about(Action.NONE, NotDone.SUSPENDED, key, 1, stuck=NotDone.SUSPENDED)
+            reason = because(ReasonCode.SUSPENDED)
+            return self._about(Action.NONE, reason, key, 1, stuck=NotDone.SUSPENDED)
         counting = _counting(known)
-        return self._none(counting, f"{NotDone.SUSPENDED}{_unsettled(counting)}", NotDone.SUSPENDED)
+        reason = because(ReasonCode.SUSPENDED, **_activity(counting))
+        return self._none(counting, reason, NotDone.SUSPENDED)
 
     def _first(self) -> Change:
         """Return the change of a content that this environment never submitted."""
@@ -126,13 +116,15 @@ class _Decision:
         """Return the change of a content whose last job apply has cancelled."""
         if self._wanted <= last.id.attempt:
             # It was lowered since, to less than what failed before.
-            change = self._none(last, f"{last.cancelled}; {MORE_ATTEMPTS}", NotDone.FAILED)
+            reason = because(ReasonCode.ATTEMPTS_USED_UP, cancelled=last.cancelled)
+            change = self._none(last, reason, NotDone.FAILED)
         elif not self._may_return(last):
-            change = self._none(last, f"{_TOO_OFTEN}; {RERUN}", NotDone.CANCELLED)
+            change = self._none(last, because(ReasonCode.RETURNED_TOO_OFTEN), NotDone.CANCELLED)
         elif beside := self._beside():
             change = self._blocked(last.id.key, last.id.attempt + 1, _of_stranger(beside), beside)
         else:
-            change = self._submission(last.id.key, last.id.attempt + 1, _WANTED_AGAIN, actual=last.run)
+            reason = because(ReasonCode.WANTED_AGAIN)
+            change = self._submission(last.id.key, last.id.attempt + 1, reason, actual=last.run)
         return replace(change, stopped=True)
 
     def _may_return(self, last: Attempt) -> bool:
@@ -142,11 +134,12 @@ class _Decision:
     def _stopping(self, last: Attempt) -> Change:
         """Return the change of a content whose last job apply is cancelling."""
         if self._wanted < last.id.attempt:  # once stopped, the attempt itself doesn't count
-            change = self._none(last, f"cancelling; {MORE_ATTEMPTS}", NotDone.FAILED)
+            change = self._none(last, because(ReasonCode.ATTEMPTS_USED_UP), NotDone.FAILED)
         elif self._may_return(last):
-            change = self._none(last, _RETURNS_LATER)
+            change = self._none(last, because(ReasonCode.RETURNS_LATER))
         else:
-            change = self._none(last, f"cancelling; {_TOO_OFTEN}; {RERUN}", NotDone.CANCELLED)
+            reason = because(ReasonCode.RETURNED_TOO_OFTEN, is_cancelling=True)
+            change = self._none(last, reason, NotDone.CANCELLED)
         return replace(change, stopped=True)
 
     def _after_failure(self, last: Attempt) -> Change:
@@ -157,18 +150,20 @@ class _Decision:
         tried = self._tries(number)
         is_due = self._is_due(last, tried)
         if tried >= TRIES and not is_due:
-            return self._none(last, f"{self._why_failed(last)}; tried {tried} times", NotDone.FAILED)
+            reason = because(ReasonCode.SET_UP_TRIES_USED_UP, cause=self._cause(last), tries=tried)
+            return self._none(last, reason, NotDone.FAILED)
         # A run of unknown origin may do the same work: a submission beside it could pay twice.
         if beside := self._beside():
             return self._blocked(last.id.key, number + 1, _of_stranger(beside), beside)
         if not tried:
-            reason = f"attempt {number - self._free} failed, {left} left"
+            reason = because(ReasonCode.ATTEMPT_FAILED, attempt=number - self._free, left=left)
             return self._submission(last.id.key, number + 1, reason, actual=last.run)
-        reason, when = f"{self._why_failed(last)}; this doesn't count as an attempt", None
+        reason, when = because(ReasonCode.SET_UP_FAILED, cause=self._cause(last)), None
         if not is_due:
             ended = time_of(last.run.end_time) if last.run else None
             when = ended and ended + BETWEEN_TRIES
-            reason += f", try {tried + 1} of {TRIES}" + (f", not before {_time(when)}" if when else "")
+            tries = {"try": tried + 1, "tries": TRIES, "not_before": when}
+            reason = replace(reason, values={**reason.values, **tries})
         return self._submission(last.id.key, number + 1, reason, actual=last.run, not_before=when)
 
     @property
@@ -198,9 +193,13 @@ class _Decision:
         # Should the change never reach the service, it is tried once more and not without end.
         return self._occasion.by_hand or (has_changed and tried <= TRIES)
 
-    def _why_failed(self, last: Attempt) -> str:
-        cause = cause_of(last.run, self._job.manifest.name) if last.run else None
-        return f"set-up failed: {cause.brief}" if cause else "set-up failed"
+    def _cause(self, last: Attempt) -> Reason:
+        """Return the cause of a failed set-up, with what its few words need."""
+        assert last.run is not None, "a failed set-up has a run"
+        cause = cause_of(last.run)
+        assert cause is not None, "a failed run has a cause"
+        names = _OF_BRIEF_CAUSE & cause.values.keys()
+        return Reason(cause.code, {name: cause.values[name] for name in names})
 
     def _beside(self) -> ActualJob | None:
         """Return a run without a recorded request that may do the same work as a submission."""
@@ -213,59 +212,58 @@ class _Decision:
         claim = attempt.claim
         if attempt.id.attempt > self._wanted and not attempt.bound and not attempt.run:
             wanted = self._job.manifest.reconcile.attempts
-            said = f'attempt {attempt.id.attempt} is no longer needed: "attempts" is {wanted}'
+            reason = because(ReasonCode.ATTEMPT_NOT_NEEDED, attempt=attempt.id.attempt, attempts=wanted)
             # FAILED: such an attempt exists only because an earlier one failed; a stopped one is not counted.
-            return self._none(attempt, said, NotDone.FAILED)
+            return self._none(attempt, reason, NotDone.FAILED)
         if claim is None:
             # Should the job be gone by then, this is another try of what failed a moment ago.
-            change = self._again(attempt, "found without a claim: adopted if it is the same job")
+            change = self._again(attempt, because(ReasonCode.FOUND_WITHOUT_CLAIM))
             return replace(change, not_before=self._next_try(attempt.id.attempt - 1))
         match claim.state:
             case ClaimState.BOUND:
                 return self._bound(attempt)
             case ClaimState.PENDING:
-                return self._again(attempt, _found(attempt) or self._why_pending(claim))
+                return self._again(attempt, _JOB_FOUND if attempt.run else self._why_pending(claim))
             case ClaimState.REJECTED:
                 # No request of a rejected claim can make a job: the next one is as good as the first.
-                why = _found(attempt) or _why_rejected(claim)
-                change = self._again(attempt, why, fresh=not attempt.run)
+                why = because(ReasonCode.REFUSED, error=claim.error, not_before=claim.not_before)
+                change = self._again(attempt, _JOB_FOUND if attempt.run else why, fresh=not attempt.run)
                 return replace(change, stopped=not attempt.run and attempt.id.attempt - 1 in self._stopped)
             case ClaimState.HELD:
                 return self._held(attempt, claim)
             case _:
                 assert_never(claim.state)
 
-    def _again(self, attempt: Attempt, reason: str, *, fresh: bool = False) -> Change:
+    def _again(self, attempt: Attempt, reason: Reason, *, fresh: bool = False) -> Change:
         return self._submission(attempt.id.key, attempt.id.attempt, reason, actual=attempt.run, fresh=fresh)
 
-    def _why_pending(self, claim: Claim) -> str:
-        when = ""
-        if claim.credential_expiry:
-            bounds = EMBEDDED_BOUNDS if self._target.engine == "local" else GOOGLE_BOUNDS
-            when = f" after {_time(claim.credential_expiry + bounds.executes + bounds.visible)}"
-        unknown = "the outcome of its submission is unknown"
-        return f"{unknown}: apply looks for its job, and submits it again{when} if none appears"
+    def _why_pending(self, claim: Claim) -> Reason:
+        bounds = EMBEDDED_BOUNDS if self._target.engine == "local" else GOOGLE_BOUNDS
+        expiry = claim.credential_expiry
+        until = expiry + bounds.executes + bounds.visible if expiry else None
+        return because(ReasonCode.OUTCOME_UNKNOWN, until=until)
 
     def _held(self, attempt: Attempt, claim: Claim) -> Change:
         if attempt.run and attempt.run.resource != claim.odd:
-            return self._again(attempt, _found(attempt))
+            return self._again(attempt, _JOB_FOUND)
         # Only after the search for a job: a job that appears is bound even after giving up.
         if claim.given_up:
-            return self._none(attempt, GIVEN_UP, NotDone.GIVEN_UP)
-        return self._blocked(attempt.id.key, attempt.id.attempt, held(claim), attempt.run)
+            return self._none(attempt, because(ReasonCode.GIVEN_UP), NotDone.GIVEN_UP)
+        return self._blocked(attempt.id.key, attempt.id.attempt, held_reason(claim), attempt.run)
 
     def _bound(self, attempt: Attempt) -> Change:
         state, run = attempt.state, attempt.run
         if run and run.has_unknown_state:
-            reason = Blocked.UNREADABLE.format(resource=run.resource, name=self._job.manifest.name)
+            name = self._job.manifest.name
+            reason = because(ReasonCode.STATE_UNREADABLE, resource=run.resource, name=name)
             return self._blocked(attempt.id.key, attempt.id.attempt, reason, run)
         match state:
             case None:
-                return self._none(attempt, f"deleted outside; {RERUN}", NotDone.DELETED)
+                return self._none(attempt, because(ReasonCode.DELETED_OUTSIDE), NotDone.DELETED)
             case State.CANCELLING if attempt.stopping:
                 return self._stopping(attempt)
             case State.QUEUED | State.PREPARING | State.RUNNING | State.CANCELLING:
-                return self._none(attempt, state.lower())
+                return self._none(attempt, because(ReasonCode(state.lower())))
             case State.SUCCEEDED | State.FAILED | State.CANCELLED:
                 return self._ended(attempt, state)
             case _:
@@ -273,14 +271,14 @@ class _Decision:
 
     def _ended(self, attempt: Attempt, state: State) -> Change:
         """Return the change of an ended attempt: it stays ended, even if other content ran since."""
-        stuck, remedy = _END[state]
+        code, stuck = ReasonCode(state.lower()), _END[state]
         if stuck is None and attempt.run and attempt.run.is_unreadable:
-            stuck, remedy = NotDone.UNREADABLE, [f"its record can't be read; {RERUN}"]
+            code, stuck = ReasonCode.RECORD_UNREADABLE, NotDone.UNREADABLE
         if self._overtaken(attempt):
-            said = f"already ran as {self._name(attempt)} ({state.lower()}); {RERUN}"
-            return self._none(attempt, said, stuck or NotDone.REVERTED)
-        gone = [] if attempt.run else [_GONE]
-        return self._none(attempt, "; ".join([attempt.cancelled or state.lower(), *gone, *remedy]), stuck)
+            reason = because(ReasonCode.ALREADY_RAN, job_name=self._name(attempt), state=state)
+            return self._none(attempt, reason, stuck or NotDone.REVERTED)
+        reason = because(code, state=state, cancelled=attempt.cancelled, is_gone=attempt.run is None)
+        return self._none(attempt, reason, stuck)
 
     def _overtaken(self, attempt: Attempt) -> bool:
         """Return True if other content ran later."""
@@ -292,7 +290,7 @@ class _Decision:
         self,
         key: str,
         number: int,
-        reason: str,
+        reason: Reason,
         *,
         fields: tuple[FieldChange, ...] = (),
         actual: ActualJob | None = None,
@@ -302,10 +300,10 @@ class _Decision:
         """Return a submission, or the reason against it; `fresh` if no earlier request can make a job."""
         if self._job.manifest.api_version == ML_V1:
             if self._target.engine == "google":
-                return self._blocked(key, number, Blocked.ML_IS_GONE, actual)
+                return self._blocked(key, number, because(ReasonCode.AI_PLATFORM_GONE), actual)
             if self._target.sharing:
-                sharing, project = quote(self._target.sharing), quote(self._target.project)
-                reason = Blocked.ML_IS_SHARED.format(environment=sharing, project=project)
+                sharing, project = self._target.sharing, self._target.project
+                reason = because(ReasonCode.PROJECT_SHARED, environment=sharing, project=project)
                 return self._blocked(key, number, reason, actual)
         # An attempt whose request may have left goes on: its claim is settled, whatever runs beside it.
         if fresh and self._doubtful:
@@ -317,20 +315,20 @@ class _Decision:
         change = self._about(action, reason, key, number, fields=fields, actual=actual)
         return replace(change, not_before=not_before)
 
-    def _clash(self, name: str) -> str | None:
+    def _clash(self, name: str) -> Reason | None:
         """Return the reason against a job name that other content has."""
         for attempt in self._rest:
             for run in (attempt.run, *attempt.others, *attempt.strangers):
                 if run and run.job_name == name:
-                    return Blocked.NAME_OF_RUN.format(resource=run.resource)
+                    return because(ReasonCode.NAME_OF_OTHER_RUN, resource=run.resource)
             if attempt.name == name:
-                return Blocked.NAME_OF_CLAIM.format(job_name=name)
+                return because(ReasonCode.NAME_OF_OTHER_CLAIM, job_name=name)
         return None
 
-    def _blocked(self, key: str, number: int, reason: str, actual: ActualJob | None = None) -> Change:
-        return self._about(Action.BLOCKED, str(reason), key, number, actual=actual)
+    def _blocked(self, key: str, number: int, reason: Reason, actual: ActualJob | None = None) -> Change:
+        return self._about(Action.BLOCKED, reason, key, number, actual=actual)
 
-    def _none(self, attempt: Attempt, reason: str, stuck: NotDone | None = None) -> Change:
+    def _none(self, attempt: Attempt, reason: Reason, stuck: NotDone | None = None) -> Change:
         key, number = attempt.id.key, attempt.id.attempt
         return self._about(Action.NONE, reason, key, number, actual=attempt.run, stuck=stuck)
 
@@ -341,7 +339,7 @@ class _Decision:
     def _about(
         self,
         action: Action,
-        reason: str,
+        reason: Reason,
         key: str,
         number: int,
         *,
@@ -376,12 +374,14 @@ def _set_up(attempt: Attempt | None) -> tuple[str, str] | None:
     return metadata.get("image", ""), metadata.get("entry", "")
 
 
-_END: dict[State, tuple[NotDone | None, list[str]]] = {
-    State.SUCCEEDED: (None, []),
-    State.FAILED: (NotDone.FAILED, [MORE_ATTEMPTS]),
-    State.CANCELLED: (NotDone.CANCELLED, [RERUN]),
+_END: dict[State, NotDone | None] = {
+    State.SUCCEEDED: None,
+    State.FAILED: NotDone.FAILED,
+    State.CANCELLED: NotDone.CANCELLED,
 }
-"""By final state: the reason for being out of sync, and the remedies."""
+"""By final state: the reason for being out of sync."""
+_JOB_FOUND = because(ReasonCode.JOB_FOUND)
+_OF_BRIEF_CAUSE = {"exit_code", "stored", "word"}
 
 
 def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
@@ -396,40 +396,27 @@ def _counting(attempts: Sequence[Attempt]) -> Attempt:
     return max(reversed(attempts), key=lambda attempt: (attempt.state is not None, attempt.id.attempt))
 
 
-def _of_stranger(run: ActualJob) -> str:
-    end = "delete" if run.state.ended else "cancel"
-    return Blocked.STRANGER.format(resource=run.resource, end=end)
+def _of_stranger(run: ActualJob) -> Reason:
+    return because(ReasonCode.RUN_WITHOUT_REQUEST, resource=run.resource, state=run.state)
 
 
-def _of_other_instance(run: ActualJob) -> str:
-    instance = f'the instance "{run.labels[INSTANCE]}"' if INSTANCE in run.labels else "no instance"
-    return Blocked.OTHER_INSTANCE.format(resource=run.resource, state=run.state.lower(), instance=instance)
+def _of_other_instance(run: ActualJob) -> Reason:
+    instance = run.labels.get(INSTANCE)
+    return because(ReasonCode.OTHER_INSTANCE, resource=run.resource, state=run.state, instance=instance)
 
 
-def _unsettled(attempt: Attempt) -> str:
-    """Return the remaining activity of a suspended job, as a clause."""
+def _activity(attempt: Attempt) -> Mapping[str, State | str]:
+    """Return what goes on of a suspended job: its run's state, or its submission that isn't settled."""
+    claim = attempt.claim
     if attempt.state and not attempt.state.ended:
-        return f"; its run continues: {attempt.state.lower()}"
-    if attempt.claim and attempt.claim.state is ClaimState.PENDING:
-        return "; the outcome of its submission is unknown"
-    if attempt.claim and attempt.claim.state is ClaimState.HELD and not attempt.claim.given_up:
-        return f"; {attempt.claim.error}"
-    return ""
+        return {"state": attempt.state}
+    if claim and claim.state is ClaimState.PENDING:
+        return {"submission": claim.state}
+    if claim and claim.state is ClaimState.HELD and not claim.given_up:
+        return {"submission": claim.state, "error": claim.error}
+    return {}
 
 
 def _counts(run: ActualJob) -> bool:
     """Return True if a run did, or may still do, the work of a further attempt."""
     return run.state not in (State.FAILED, State.CANCELLED)
-
-
-def _found(attempt: Attempt) -> str:
-    return "its job was found: the claim is bound to it" if attempt.run else ""
-
-
-def _why_rejected(claim: Claim) -> str:
-    when = f"; not before {_time(claim.not_before)}" if claim.not_before else ""
-    return f"refused: {claim.error or 'no reason given'}{when}"
-
-
-def _time(time: datetime) -> str:
-    return f"{time.astimezone(UTC):%H:%M:%S} UTC"

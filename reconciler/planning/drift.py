@@ -11,6 +11,7 @@ from reconciler.model.claim import Claim
 from reconciler.model.claimed_run import may_cancel
 from reconciler.model.job import KEY, SOURCE, ActualJob, State, labels_digest
 from reconciler.model.plan import Action, Change, DesiredJob, Drift, DriftKind
+from reconciler.model.reason import NotCancelled, Note, NoteCode, Reason, ReasonCode, because
 from reconciler.planning.attempts import Attempt, keys_of
 
 Finding = tuple[Drift, Change | None]
@@ -19,17 +20,15 @@ Finding = tuple[Drift, Change | None]
 
 def drift_of_desired(job: DesiredJob, attempt: Attempt) -> Iterator[Drift]:
     """Yield outside changes to an attempt of a desired job."""
-    about = Drift(DriftKind.MODIFIED, attempt.name, job.manifest.name, "")
+    about = attempt.name, job.manifest.name
     # A suspended manifest doesn't want its run back.
     wanted = attempt.bound and not job.manifest.reconcile.suspend
     if wanted and attempt.state is None:
-        detail = "the service no longer has it, and its final state is unknown"
-        yield replace(about, kind=DriftKind.DELETED_OUTSIDE, detail=detail)
+        yield Drift(DriftKind.DELETED_OUTSIDE, *about, Note(NoteCode.DELETED_OUTSIDE))
     if wanted and _is_cancelled_outside(attempt):
-        detail = "cancelled, although a manifest asks for it"
-        yield replace(about, kind=DriftKind.CANCELLED_OUTSIDE, detail=detail)
+        yield Drift(DriftKind.CANCELLED_OUTSIDE, *about, Note(NoteCode.CANCELLED_OUTSIDE))
     if attempt.claim and attempt.run and _is_modified(attempt.claim, attempt.run):
-        yield replace(about, detail="its labels differ from those it was submitted with")
+        yield Drift(DriftKind.MODIFIED, *about, Note(NoteCode.LABELS_DIFFER))
 
 
 def superseded_runs(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:
@@ -37,12 +36,12 @@ def superseded_runs(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:
     run, manifest = attempt.run, job.manifest
     if run is None or run.state.ended:
         return
-    detail = f"{run.state.lower()} with content that {manifest.path} no longer has"
+    detail = Note(NoteCode.OLD_CONTENT, {"state": run.state, "path": manifest.path})
     finding = Drift(DriftKind.SUPERSEDED, run.job_name, manifest.name, detail)
     if manifest.reconcile.on_change != "cancel":
         yield finding, None
         return
-    reason = f"superseded by {job.job_name} (onChange: cancel)"
+    reason = because(ReasonCode.SUPERSEDED, by=job.job_name)
     finding, cancel = _to_cancel(finding, attempt, run, reason, any_wanted=True)
     yield finding, cancel and replace(cancel, base_name=manifest.name, path=manifest.path, line=manifest.line)
 
@@ -59,13 +58,13 @@ def orphaned_runs(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Iter
     run = attempt.run
     if run is None or run.state.ended:
         return
-    detail = f"{run.state.lower()}, but no manifest asks for it"
+    detail = Note(NoteCode.NO_MANIFEST, {"state": run.state})
     claim = attempt.claim
     finding = Drift(DriftKind.ORPHANED, run.job_name, claim.base_name if claim else base_name, detail)
     if claim is None or claim.on_delete != "cancel":
         yield finding, None
     else:
-        reason = "no manifest asks for it (onDelete: cancel)"
+        reason = because(ReasonCode.UNWANTED)
         yield _to_cancel(finding, attempt, run, reason, any_wanted=any_wanted)
 
 
@@ -77,17 +76,18 @@ def duplicate_runs(attempt: Attempt, base_name: str, *, any_wanted: bool) -> Ite
     for run in attempt.others:
         assert attempt.run is not None, "other runs exist only beside the run that stays"
         stays = attempt.run.resource
-        detail = f"a second run of the same attempt ({run.state.lower()}): {run.resource} beside {stays}"
+        about = {"state": run.state, "resource": run.resource, "stays": stays}
+        detail = Note(NoteCode.SECOND_RUN, about)
         finding = Drift(DriftKind.DUPLICATE, run.job_name, base_name, detail)
         # A copied label is no proof of origin: only a run of a recorded request may be cancelled.
         if not may_cancel(attempt.claim, run):
             yield finding, None
             continue
-        reason = f"a second run of the same attempt; {stays} stays"
+        reason = because(ReasonCode.DUPLICATE, stays=stays)
         finding, cancel = _to_cancel(finding, attempt, run, reason, any_wanted=any_wanted)
         yield finding, cancel and replace(cancel, base_name=base_name, repair=True)
     for run in attempt.strangers:
-        detail = f"{run.resource} ({run.state.lower()}) has its labels, but no recorded request created it"
+        detail = Note(NoteCode.RUN_WITHOUT_REQUEST, {"resource": run.resource, "state": run.state})
         yield Drift(DriftKind.DUPLICATE, run.job_name, base_name, detail), None
 
 
@@ -95,8 +95,8 @@ def foreign_runs(job: DesiredJob, runs: Iterable[ActualJob]) -> Iterator[Drift]:
     """Yield live runs of the desired content that belong to another repository; they are never cancelled."""
     for run in runs:
         if run.labels.get(KEY) in keys_of(job) and not run.state.ended:
-            whose = run.labels.get(SOURCE, "nobody")
-            detail = f"{run.resource} ({run.state.lower()}) has the same content and belongs to {whose}"
+            about = {"resource": run.resource, "state": run.state, "owner": run.labels.get(SOURCE)}
+            detail = Note(NoteCode.RUN_OF_OTHERS, about)
             yield Drift(DriftKind.DUPLICATE, run.job_name, job.manifest.name, detail)
 
 
@@ -111,16 +111,18 @@ def _is_modified(claim: Claim, run: ActualJob) -> bool:
     return bool(known) and labels_digest(run.labels) != claim.labels
 
 
-def _to_cancel(finding: Drift, attempt: Attempt, run: ActualJob, reason: str, *, any_wanted: bool) -> Finding:
+def _to_cancel(
+    finding: Drift, attempt: Attempt, run: ActualJob, reason: Reason, *, any_wanted: bool
+) -> Finding:
     """Return the finding with the cancel of its run, or with the reason against a cancel in its detail."""
     claim = attempt.claim
     if claim is None or not may_cancel(claim, run):
-        why = "no recorded request created it" if claim else "it has no claim"
+        against = NotCancelled.NO_REQUEST if claim else NotCancelled.NO_CLAIM
         # The service already ends a CANCELLING run: no reader asks why it isn't cancelled here.
-        against = "" if run.state is State.CANCELLING else f"; it is not cancelled: {why}"
+        if run.state is State.CANCELLING:
+            return finding, None
     elif not any_wanted:
-        # Without any manifest, the manifests are more likely out of sight than deleted.
-        against = "; nothing is cancelled while there is no manifest at all"
+        against = NotCancelled.NO_MANIFEST
     else:
         return finding, Change(
             action=Action.CANCEL,
@@ -133,4 +135,5 @@ def _to_cancel(finding: Drift, attempt: Attempt, run: ActualJob, reason: str, *,
             actual=run,
             key=attempt.id.key,
         )
-    return replace(finding, detail=f"{finding.detail}{against}"), None
+    detail = finding.detail
+    return replace(finding, detail=replace(detail, values={**detail.values, "against": against})), None

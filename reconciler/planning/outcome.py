@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import StrEnum
 
 from msgspec import Struct
@@ -15,6 +14,7 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import Change
+from reconciler.model.reason import Reason, ReasonCode, because
 
 
 class Status(StrEnum):
@@ -31,6 +31,7 @@ class Outcome:
 
     Attributes:
         state: The job's last known state; None without a job.
+        reason: Why the change wasn't carried out, or the error of its job; None for neither.
         resource: The job's resource name; "" without a job.
         cause: The cause of the job's end other than SUCCEEDED.
     """
@@ -38,7 +39,7 @@ class Outcome:
     change: Change
     status: Status
     state: State | None = None
-    error: str | None = None
+    reason: Reason | None = None
     resource: str = ""
     cause: Cause | None = None
 
@@ -46,8 +47,8 @@ class Outcome:
 def failed(change: Change, error: ReconcilerError) -> Outcome:
     """Return the outcome of a failed change."""
     # An outcome, not an exception: one failure must not stop the other changes.
-    reason = f"{error.message.removesuffix('.')} ({error.hint})" if error.hint else error.message
-    return Outcome(change, Status.FAILED, error=reason)
+    reason = because(ReasonCode.ERROR, message=error.message, hint=error.hint)
+    return Outcome(change, Status.FAILED, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,18 +70,6 @@ class SubmitProgress:
     open: int = 0
     held: float = 0.0
     left: float | None = None
-
-    @property
-    def details(self) -> str:
-        """The failures, the unknown outcomes and the waits, in one line; "" for none."""
-        parts = [f"{self.failed} failed"] if self.failed else []
-        if self.open:
-            parts.append(f"{self.open} unknown so far")
-        if self.held:
-            parts.append(f"quota used up, continuing in {self.held:.0f} s")
-        if self.left:
-            parts.append(f"at least {timedelta(seconds=round(self.left))} left")
-        return ", ".join(parts)
 
 
 class Condition(StrEnum):
@@ -124,6 +113,8 @@ class JobStatus(Struct, frozen=True, gc=False):
 
     Attributes:
         claim: The state of its claim, or "none".
+        error: The run's error, or the recorded reason of its cancel.
+        reason: The reason for a missing run; None with a run, and for a job that was never submitted.
         cause: The cause of an end other than SUCCEEDED.
         given_up: True if a person decided against further requests.
         current: True for the newest attempt at the manifest's content, or the newest run without a manifest.
@@ -143,6 +134,7 @@ class JobStatus(Struct, frozen=True, gc=False):
     start_time: str = ""
     end_time: str = ""
     error: str = ""
+    reason: Reason | None = None
     resource: str = ""
     url: str = ""
     commit: str = ""

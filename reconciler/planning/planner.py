@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from reconciler.model.canonical import canonical_json
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Plan, Target, Trigger
+from reconciler.model.plan import Action, Change, DesiredJob, Drift, NotDone, Plan, Target, Trigger
+from reconciler.model.reason import Reason
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.decide import decide
 from reconciler.planning.drift import (
@@ -54,7 +55,7 @@ def make_plan(
     # A claim's run may have another source label by now: then it belongs to another repository.
     changes += (cancel for _, cancel in findings if cancel and cancel.actual and state.owns(cancel.actual))
     ordered = tuple(sorted(changes, key=_order))
-    drift = tuple(sorted(finding for finding, _ in findings))
+    drift = tuple(sorted((finding for finding, _ in findings), key=_drift_order))
     return Plan(target, ordered, drift, None, whole)
 
 
@@ -84,7 +85,7 @@ def _acting(plan: Plan) -> list[Change]:
     return [change for change in plan.changes if change.action is not Action.NONE]
 
 
-def with_blocked(plan: Plan, reasons: Mapping[str, str]) -> Plan:
+def with_blocked(plan: Plan, reasons: Mapping[str, Reason]) -> Plan:
     """Return the plan with the reasons against submissions, by the names of their jobs' first attempts.
 
     The digest stays: a review is of what the manifests ask for.
@@ -136,6 +137,12 @@ def _of_unwanted(name: NameState, *, any_wanted: bool) -> Iterator[Finding]:
 def _order(change: Change) -> tuple[str, str, str, str]:
     resource = change.actual.resource if change.actual else ""
     return change.base_name, change.job_name, change.action, resource
+
+
+def _drift_order(finding: Drift) -> tuple[str, str, str, list[str], str]:
+    # The order of the sentences: a second run's begins with "a", and its values with a state in upper case.
+    values = [*map(str, finding.detail.values.values())]
+    return finding.kind, finding.job_name, finding.base_name, values, finding.detail.code
 
 
 SUBMISSIONS = (Action.SUBMIT, Action.RETRY)

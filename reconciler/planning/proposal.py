@@ -10,12 +10,10 @@ from reconciler.model.diff import Comparison, FieldChange, diff, shifted
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import NAME_AT_APPLY
 from reconciler.model.plan import Action, Change, DesiredJob, Edit, Plan, Target
+from reconciler.model.reason import Note, NoteCode, ReasonCode, because
 from reconciler.planning.comparison import is_only_named, why_changed
 from reconciler.planning.decide import decide
 from reconciler.planning.state import NameState
-
-_NOT_ASKED = "submitted unless this content already ran"
-"""A comparison asks no service."""
 
 
 def propose(
@@ -57,7 +55,7 @@ def propose(
         else:
             change = _removed(old[name], whole=whole, is_empty=is_empty)
         if change.action is Action.SUBMIT:
-            change = replace(change, notes=(*change.notes, _NOT_ASKED))
+            change = replace(change, notes=(*change.notes, Note(NoteCode.NOT_ASKED)))
         changes.append(replace(change, hours=(_hours(was, hours[0]), _hours(now, hours[1]))))
     return Plan(target, tuple(changes), (), None, whole, comparison)
 
@@ -77,23 +75,23 @@ def _removed(job: DesiredJob, *, whole: bool, is_empty: bool) -> Change:
     manifest = job.manifest
     cancels = whole and not is_empty and manifest.reconcile.on_delete == "cancel"
     if cancels:
-        note = "if its run is still live, it is cancelled"
+        note = NoteCode.CANCELLED_IF_LIVE
     elif is_empty:
-        note = "nothing is cancelled while there is no manifest at all; a live run is reported as orphaned"
+        note = NoteCode.NOTHING_CANCELLED
     elif not whole:
-        note = "only the given paths are compared: it may have moved elsewhere"
+        note = NoteCode.MAYBE_MOVED
     else:
-        note = "if its run is still live, it continues, and is reported as orphaned"
+        note = NoteCode.CONTINUES_ORPHANED
     return Change(
         action=Action.CANCEL if cancels else Action.NONE,
-        reason="removed (onDelete: cancel)" if cancels else "removed",
+        reason=because(ReasonCode.REMOVED, is_cancelled=cancels),
         base_name=manifest.name,
         # Of a job that was applied, the name isn't known here.
         job_name=job.job_name.removesuffix(f" ({NAME_AT_APPLY})"),
         kind=manifest.kind,
         path=manifest.path,
         edit=Edit.REMOVED,
-        notes=(note,),
+        notes=(Note(note),),
     )
 
 
@@ -114,12 +112,12 @@ def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
         )
     change = _decided(target, now)
     if not (is_other or old.suspend or new.suspend):
-        change = replace(change, action=Action.NONE, reason="the same content")
+        change = replace(change, action=Action.NONE, reason=because(ReasonCode.SAME_CONTENT))
     elif change.action is Action.SUBMIT:
         why = why_changed(
             len(fields) - shifted(was.spec, now.spec, fields), code=code_changed, rerun=old.rerun != new.rerun
         )
-        change = replace(change, reason=why if is_other else "no longer suspended")
+        change = replace(change, reason=why if is_other else because(ReasonCode.NO_LONGER_SUSPENDED))
     treatment = [*_treatment(was.manifest, now.manifest, is_other=is_other)]
     notes = [_earlier_run(now, change), *treatment] if is_other else treatment
     return replace(
@@ -133,40 +131,37 @@ def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:
     )
 
 
-def _earlier_run(now: DesiredJob, change: Change) -> str:
-    """Describe the effect of new content on a run of the earlier content."""
+def _earlier_run(now: DesiredJob, change: Change) -> Note:
+    """Return the effect of new content on a run of the earlier content."""
     if change.action is not Action.SUBMIT:
-        then = "it continues"
-    elif now.manifest.reconcile.on_change == "cancel":
-        then = "it is cancelled once this one is submitted"
-    else:
-        then = "it continues alongside this one"
-    return f"if the run of the earlier content is still live, {then}"
+        return Note(NoteCode.EARLIER_RUN_CONTINUES)
+    is_cancelled = now.manifest.reconcile.on_change == "cancel"
+    return Note(NoteCode.EARLIER_RUN_CANCELLED if is_cancelled else NoteCode.EARLIER_RUN_ALONGSIDE)
 
 
-def _treatment(was: Manifest, now: Manifest, *, is_other: bool) -> Iterator[str]:
-    """Describe the differences beside the content."""
+def _treatment(was: Manifest, now: Manifest, *, is_other: bool) -> Iterator[Note]:
+    """Yield the differences beside the content."""
     old, new = was.reconcile, now.reconcile
     if was.kind != now.kind:
-        yield f"kind: {was.kind} → {now.kind}"
+        yield Note(NoteCode.KIND, {"before": was.kind, "after": now.kind})
     if new.suspend and not old.suspend:
-        yield "suspended from now on; a live run continues"
+        yield Note(NoteCode.SUSPENDED)
     if old.suspend and not new.suspend:
-        yield "no longer suspended; what ran before isn't submitted again"
+        yield Note(NoteCode.NO_LONGER_SUSPENDED)
     if old.attempts != new.attempts:
-        retried = not is_other and new.attempts > old.attempts
-        more = "; if the last attempt failed, the job is retried" if retried else ""
-        yield f"attempts: {old.attempts} → {new.attempts}{more}"
+        is_retried = not is_other and new.attempts > old.attempts
+        numbers = {"before": old.attempts, "after": new.attempts}
+        yield Note(NoteCode.ATTEMPTS, {**numbers, "is_retried": is_retried})
     if old.on_change != new.on_change:
-        yield f"onChange: {old.on_change} → {new.on_change}"
+        yield Note(NoteCode.ON_CHANGE, {"before": old.on_change, "after": new.on_change})
     if old.on_delete != new.on_delete:
-        yield f"onDelete: {old.on_delete} → {new.on_delete}"
+        yield Note(NoteCode.ON_DELETE, {"before": old.on_delete, "after": new.on_delete})
     if was.labels != now.labels:
-        yield "the labels changed" + ("" if is_other else "; an existing run keeps its own")
+        yield Note(NoteCode.LABELS, {"has_run": not is_other})
 
 
-def _renamed(was: Manifest, now: Manifest) -> Iterator[str]:
+def _renamed(was: Manifest, now: Manifest) -> Iterator[Note]:
     if was.path != now.path:
-        yield f"moved from {was.path}"
+        yield Note(NoteCode.MOVED, {"path": was.path})
     if was.name != now.name:
-        yield f'it was written "{was.name}"'
+        yield Note(NoteCode.RENAMED, {"name": was.name})

@@ -1,4 +1,4 @@
-"""Changes of an environment's settings, and their meaning."""
+"""Changes of an environment's settings."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from reconciler.base.diagnostics import pointer_of
 from reconciler.model.diff import FieldChange, diff
 from reconciler.model.manifest import JsonObject
 
-_WHERE = "where jobs run"
-_DECIDES = {
-    "source": "which runs belong to this repository",
-    "engine": _WHERE,
-    "project": _WHERE,
-    "location": _WHERE,
-    "instance": "which runs and claims belong to the environment",
-    "claimsBucket": "where claims are kept",
-    "stagingBucket": "where code is uploaded",
-    "submitter": "which account submits jobs",
-    "limits": "the limits of each apply",
-    "github": "where results are posted",
-    "endpoints": "which services replace Google's",
-    "defaults": "the settings of jobs",
-}
-"""The effect of each setting, the most important ones first."""
+_IMPORTANT = (
+    "source",
+    "engine",
+    "project",
+    "location",
+    "instance",
+    "claimsBucket",
+    "stagingBucket",
+    "submitter",
+    "limits",
+    "github",
+    "endpoints",
+    "defaults",
+)
+"""Settings whose effect a plan shows, the most important ones first."""
 
 
 def changed_settings(before: JsonObject, after: JsonObject, environment: str) -> tuple[FieldChange, ...]:
@@ -36,17 +35,17 @@ def changed_settings(before: JsonObject, after: JsonObject, environment: str) ->
 
     def rank(change: FieldChange) -> tuple[bool, bool, int, str]:
         owner, setting = _owner_and_setting(change.pointer)
-        importance = [*_DECIDES, setting].index(setting)
-        return setting not in _DECIDES, owner not in ("", environment), importance, change.pointer
+        importance = [*_IMPORTANT, setting].index(setting)
+        return setting not in _IMPORTANT, owner not in ("", environment), importance, change.pointer
 
     old, new = dict(_settings((), before)), dict(_settings((), after))
     pairs = ((pointer, old.get(pointer), new.get(pointer)) for pointer in {**old, **new})
     return tuple(sorted((FieldChange(*pair) for pair in pairs if diff(*pair[1:])), key=rank))
 
 
-def decides(pointer: str) -> str:
-    """Return the effect of the setting at a JSON pointer, as a short phrase; "" for a minor setting."""
-    return _DECIDES.get(_owner_and_setting(pointer)[1], "")
+def setting_of(pointer: str) -> str:
+    """Return the name of the setting that a JSON pointer leads to or into."""
+    return _owner_and_setting(pointer)[1]
 
 
 def _settings(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:

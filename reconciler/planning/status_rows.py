@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
-from reconciler.model.cause import GIVEN_UP, cause_of, held, with_name
+from reconciler.model.cause import cause_of
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.claimed_run import made
 from reconciler.model.job import COMMIT, ActualJob, attempt_of
 from reconciler.model.manifest import Manifest
+from reconciler.model.reason import missing_reason
 from reconciler.planning.attempts import Attempt
 from reconciler.planning.outcome import Condition, JobStatus
 from reconciler.planning.state import NameState, TargetState
@@ -110,7 +111,7 @@ def _of_claim(claim: Claim, base_name: str, manifest: Manifest | None, *, curren
         kind=claim.kind,
         state=claim.ended,
         claim=claim.state,
-        error=missing_reason(claim),
+        reason=missing_reason(claim),
         resource=claim.resource,
         commit=claim.commit,
         attempt=claim.id.attempt,
@@ -118,17 +119,6 @@ def _of_claim(claim: Claim, base_name: str, manifest: Manifest | None, *, curren
         current=current,
         manifest=manifest,
     )
-
-
-def missing_reason(claim: Claim) -> str:
-    """Return the reason for an attempt's missing job, and the remedy."""
-    if claim.given_up:
-        return with_name(GIVEN_UP, claim.base_name)
-    if claim.state is ClaimState.HELD:
-        return held(claim)
-    if claim.state is ClaimState.PENDING:
-        return "the next apply looks for its job, and submits it again once no earlier request can create one"
-    return claim.reason
 
 
 def _order(row: JobStatus) -> tuple[str, bool, str, str, str]:

@@ -15,6 +15,7 @@ from reconciler.base.sanitize import MAX_DESCRIPTION, status_description
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import time_of
 from reconciler.model.job import ActualJob, State
+from reconciler.output.wording.cause import cause_short
 from reconciler.planning.attempts import base_of
 
 StatusState = Literal["pending", "success", "failure", "error"]
@@ -178,7 +179,7 @@ def _service_word(job: ActualJob) -> str:
 def _cause(job: ActualJob, name: str) -> str:
     # In a few words: a traceback may quote values that only readers of the log may see.
     cause = cause_of(job, name)
-    return cause.short if cause else ""
+    return cause_short(cause) if cause else ""
 
 
 def _since(job: ActualJob) -> str:

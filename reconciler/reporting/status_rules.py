@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
-from reconciler.model.cause import GIVEN_UP, held_short, with_name
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.plan import Action, Change, Drift, NotDone, Plan
+from reconciler.model.reason import ReasonCode, because
+from reconciler.output.wording.plan import held_short, reason_text
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.state import TargetState
 from reconciler.reporting.github.contexts import Contexts
@@ -313,7 +314,7 @@ def _judge(
     match claim.state:
         case ClaimState.PENDING if change and change.stuck is NotDone.FAILED:
             # The attempt isn't wanted any more, and no pass sends it: a pending status would stay for ever.
-            return _problem(name, first, context, "not retried", with_name(change.reason, name))
+            return _problem(name, first, context, "not retried", reason_text(change.reason, name))
         case ClaimState.PENDING:
             text = "not known yet whether a job was created"
             status = run_status("pending", context, text, claim.job_name)
@@ -322,7 +323,9 @@ def _judge(
             text = f"refused: {claim.error or 'no reason given'}"
             return _problem(name, first, context, "refused", text)
         case ClaimState.HELD if claim.given_up:
-            return _end(name, first, context, "given up", with_name(GIVEN_UP, name), claimed)
+            return _end(
+                name, first, context, "given up", reason_text(because(ReasonCode.GIVEN_UP), name), claimed
+            )
         case ClaimState.HELD:
             return _problem(name, first, context, "held", held_short(claim))
         case ClaimState.BOUND if attempt.state is None:
@@ -377,7 +380,7 @@ def is_suspended(change: Change | None) -> bool:
 
 
 def _blocked(change: Change) -> str:
-    return with_name(change.reason, change.base_name) if change.action is Action.BLOCKED else ""
+    return reason_text(change.reason, change.base_name) if change.action is Action.BLOCKED else ""
 
 
 def _problem(name: str, sha: str, context: str, word: str, text: str) -> Verdict:

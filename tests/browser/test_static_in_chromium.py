@@ -16,6 +16,7 @@ from reconciler.pages.rendering import Pages
 from reconciler.pages.site import Site, row_key
 from reconciler.pages.template import PageContent
 from tests.browser.watched import Watched
+from tests.support.planning import noting
 from tests.support.sites import PAYLOADS, TARGET, details_of, hostile_site, large_site, study_of
 
 LOOKS = [("light", 1400), ("dark", 360), ("light", 360), ("dark", 1400)]
@@ -41,7 +42,7 @@ def rich_site() -> Site:
         metrics=(MetricsFile(f"{LONG}.json", {LONG.replace("-", "_"): 1e-9, "rows": 1e12}),),
         log=(LogEntry("2026-01-02T10:00:00Z", "ERROR", LONG.replace("-", "_") * 3),),
     )
-    drift = tuple(Drift(DriftKind.ORPHANED, LONG, f"job-{n}", "its manifest is gone") for n in range(30))
+    drift = tuple(Drift(DriftKind.ORPHANED, LONG, f"job-{n}", noting("here")) for n in range(30))
     plan = Plan(TARGET, (), drift, None)
     return replace(
         site,

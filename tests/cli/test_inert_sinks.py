@@ -24,12 +24,14 @@ from reconciler.cli.problems import print_problems
 from reconciler.model.diff import FieldChange
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, DriftKind, Plan, Target
-from reconciler.output.json import job_json, plan_json, validation_json
+from reconciler.output.json import job_json, plan_json
+from reconciler.output.problems import validation_github, validation_json, validation_text
 from reconciler.output.status_text import status_text
-from reconciler.output.text import outcomes_text, plan_text, validation_github, validation_text
+from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.setup.claims_bucket import Prepared
 from tests.support.inert import ACTED_ON, runner_finds_command, texts
+from tests.support.planning import noting, saying
 from tests.support.repository import Repository
 
 pytestmark = pytest.mark.fault(45)
@@ -40,7 +42,7 @@ TARGET = Target("prod", "google", "acme", "europe-west4")
 
 def change(text: str) -> Change:
     fields = (FieldChange("/a", text, None), FieldChange(text, None, {text: [text]}))
-    return Change(Action.SUBMIT, text, text, text, "CustomJob", text, 3, fields=fields)
+    return Change(Action.SUBMIT, saying(text), text, text, "CustomJob", text, 3, fields=fields)
 
 
 def status(text: str) -> JobStatus:
@@ -61,7 +63,7 @@ def status(text: str) -> JobStatus:
 
 
 def plan(text: str) -> Plan:
-    drift = Drift(next(iter(DriftKind)), text, text, text)
+    drift = Drift(next(iter(DriftKind)), text, text, noting(text))
     return Plan(TARGET, (change(text),), (drift,), "sha256:" + "0" * 64)
 
 
@@ -72,7 +74,9 @@ def problem(text: str) -> Problem:
 SINKS: dict[str, Callable[[str], object]] = {
     "plan": lambda text: print(plan_text(plan(text), verbose=True)),
     "plan as JSON": lambda text: print_json(plan_json(plan(text))),
-    "outcomes": lambda text: print(outcomes_text([Outcome(change(text), Status.FAILED, State.FAILED, text)])),
+    "outcomes": lambda text: print(
+        outcomes_text([Outcome(change(text), Status.FAILED, State.FAILED, saying(text))])
+    ),
     "status": lambda text: print(status_text([status(text)], [status(text)], NOW, wide=True)),
     "status as JSON": lambda text: print_json_rows(FORMAT_VERSION, "jobs", [job_json(status(text))]),
     "problems": lambda text: print(validation_text(1, [problem(text)])),

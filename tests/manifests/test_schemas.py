@@ -358,6 +358,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
             {
                 "action": "submit",
                 "reason": "new",
+                "reasonCode": "new",
                 "baseName": "census",
                 "jobName": "census_0123456789abcdef",
                 "kind": "CustomJob",
@@ -393,6 +394,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "startTime": None,
                 "endTime": None,
                 "error": None,
+                "reasonCode": "index-unreachable",
                 "resource": None,
                 "url": None,
                 "commit": None,
@@ -411,6 +413,7 @@ OUTPUT_SAMPLES["apply"] = {
             "status": "applied",
             "state": "SUCCEEDED",
             "error": None,
+            "reasonCode": None,
             "cause": {"class": "user-code", "message": "exit code 1", "remedy": "correct the code"},
         }
     ],

@@ -28,7 +28,7 @@ from reconciler.manifests.validate import Validation, check_document, validate
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.manifest import Manifest, Reconcile
 from reconciler.operations.jobs_folder import manifest_paths
-from reconciler.output.text import validation_github, validation_text
+from reconciler.output.problems import validation_github, validation_text
 from tests.expected_problems import CASES
 from tests.expected_problems import problems_of as problems_of_case
 from tests.support.manifests import CUSTOM_JOB, GOOD, ML_JOB, write

@@ -11,6 +11,13 @@ from reconciler.model import cause
 from reconciler.model.cause import CauseClass, cause_of, error_info, is_set_up, marked_info
 from reconciler.model.claim import by_apply
 from reconciler.model.job import ErrorInfo, State
+from reconciler.output.wording.cause import (
+    brief_cause,
+    cause_message,
+    cause_remedy,
+    cause_short,
+    cause_text,
+)
 from reconciler.training_service.state import records
 from tests.support.planning import run_of, wanted
 
@@ -31,19 +38,22 @@ def test_only_an_end_in_vain_has_a_cause(state: State) -> None:
 def test_a_failed_trainer_tells_its_exit_code_and_the_last_line_of_its_traceback() -> None:
     found = cause_of(replace(RUN, error=f"{EXIT}\n{TRACEBACK}", error_code=3), "churn-model")
     assert found is not None
-    assert (found.class_, found.message) == (CauseClass.USER_CODE, "exit code 1: ValueError: the loss is NaN")
-    assert found.remedy == "see `reconciler logs churn-model` and correct the code"
-    assert found.short == f"user code: exit code 1; {found.remedy}"
-    assert str(found) == f"user code: {found.message}; {found.remedy}"
+    assert (found.class_, cause_message(found)) == (
+        CauseClass.USER_CODE,
+        "exit code 1: ValueError: the loss is NaN",
+    )
+    assert cause_remedy(found) == "see `reconciler logs churn-model` and correct the code"
+    assert cause_short(found) == f"user code: exit code 1; {cause_remedy(found)}"
+    assert cause_text(found) == f"user code: {cause_message(found)}; {cause_remedy(found)}"
 
 
-@pytest.mark.parametrize("reason", cause._REASONS)
+@pytest.mark.parametrize("reason", cause._CAUSES)
 def test_remedy_on_a_runner_names_nothing_of_a_machine_that_is_gone(reason: str) -> None:
     about = ErrorInfo(reason, {"class": "set-up"})
     found = cause_of(replace(RUN, info=about, on_runner=True), "churn-model")
     assert found is not None
     for gone in ("reconciler logs", "reconciler apply", "reconciler rerun", "serve", "uv python", "{"):
-        assert gone not in found.remedy
+        assert gone not in cause_remedy(found)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +94,7 @@ def test_remedy_on_a_runner_names_nothing_of_a_machine_that_is_gone(reason: str)
 def test_googles_words_decide_and_then_the_code(error: str, code: int, class_: str, words: str) -> None:
     found = cause_of(replace(RUN, error=error, error_code=code))
     assert found is not None
-    assert (str(found.class_), words in found.brief) == (class_, True), found
+    assert (str(found.class_), words in brief_cause(found)) == (class_, True), found
 
 
 EMBEDDED = ErrorInfo("NON_ZERO_EXIT", {"class": "user-code", "exitCode": "1"})
@@ -114,24 +124,27 @@ def test_the_line_that_a_trainer_ended_with_is_its_message_and_chooses_the_remed
 ) -> None:
     found = cause_of(replace(RUN, error=f"{EXIT}\n{printed}", info=EMBEDDED))
     assert found is not None
-    assert (str(found.class_), found.message.startswith("exit code 1: ")) == (class_, True)
-    assert found.message.endswith(message) or message in found.message
-    assert remedy in found.remedy
+    assert (str(found.class_), cause_message(found).startswith("exit code 1: ")) == (class_, True)
+    assert cause_message(found).endswith(message) or message in cause_message(found)
+    assert remedy in cause_remedy(found)
 
 
 def test_a_sentence_ends_without_its_period_before_the_remedy() -> None:
     info = ErrorInfo("ENDED_BY_SIGNAL", {"class": "user-code"})
     found = cause_of(replace(RUN, error="It was killed by signal 11 (SIGSEGV).", info=info))
-    assert "(SIGSEGV); see " in str(found)
+    assert found is not None
+    assert "(SIGSEGV); see " in cause_text(found)
 
 
 def test_what_a_trainer_prints_decides_nothing_in_google_cloud() -> None:
     printed = f"{EXIT}\nTraceback (most recent call last):\n  x\nMemoryError: out of memory, quota, pip"
     found = cause_of(replace(RUN, error=printed, error_code=3))
     assert found is not None
-    assert (found.class_, found.brief) == (CauseClass.USER_CODE, "exit code 1")
+    assert (found.class_, brief_cause(found)) == (CauseClass.USER_CODE, "exit code 1")
     in_one_line = f"{EXIT} Traceback (most recent call last): [...] pip install: no space left on device"
-    assert cause_of(replace(RUN, error=in_one_line)).brief == "exit code 1"  # type: ignore[union-attr]
+    found = cause_of(replace(RUN, error=in_one_line))
+    assert found is not None
+    assert brief_cause(found) == "exit code 1"
 
 
 @pytest.mark.parametrize(("word", "class_"), [("EXPIRED", "resources"), ("PARTIALLY_SUCCEEDED", "user-code")])
@@ -144,7 +157,7 @@ def test_states_that_only_vertex_ai_has_are_causes(word: str, class_: str) -> No
 def test_a_cancel_names_the_two_ways_out() -> None:
     found = cause_of(replace(RUN, state=State.CANCELLED, error="CANCELED", error_code=1), "churn-model")
     assert found is not None
-    assert str(found) == (
+    assert cause_text(found) == (
         'cancelled on request; set "suspend: true" to leave it stopped, '
         "or run it again with `reconciler rerun churn-model`"
     )
@@ -152,7 +165,7 @@ def test_a_cancel_names_the_two_ways_out() -> None:
     found = cause_of(replace(RUN, state=State.CANCELLED, error=late))
     assert found is not None
     assert (
-        str(found)
+        cause_text(found)
         == 'cancelled by its time limit; raise the limit under "scheduling", or correct the code if it hung'
     )
 
@@ -161,7 +174,7 @@ def test_cancel_by_apply_needs_no_rerun() -> None:
     found = cause_of(replace(RUN, state=State.CANCELLED, cancelled=by_apply("superseded by census_1")))
     assert found is not None
     again = "; `reconciler apply` submits it again once a manifest wants it"
-    assert str(found) == by_apply("superseded by census_1") + again
+    assert cause_text(found) == by_apply("superseded by census_1") + again
 
 
 def test_every_reason_of_the_embedded_service_has_words_a_class_and_a_remedy() -> None:
@@ -174,15 +187,15 @@ def test_every_reason_of_the_embedded_service_has_words_a_class_and_a_remedy() -
         found = cause_of(replace(RUN, state=state, error="It failed.", info=info))
         assert found is not None
         assert found.class_ == class_, reason
-        assert reason in cause._REASONS
-        assert not re.search(r"[{}]", str(found)), reason
+        assert reason in cause._CAUSES
+        assert not re.search(r"[{}]", cause_text(found)), reason
         assert is_set_up(replace(RUN, info=info)) == (class_ == "set-up")
 
 
 def test_a_reason_of_a_newer_service_keeps_its_class() -> None:
     found = cause_of(replace(RUN, error="Odd.", info=ErrorInfo("MOON_FULL", {"class": "resources"})))
     assert found is not None
-    assert (found.class_, found.brief, found.message) == ("resources", "moon full", "Odd.")
+    assert (found.class_, brief_cause(found), cause_message(found)) == ("resources", "moon full", "Odd.")
     found = cause_of(replace(RUN, info=ErrorInfo("MOON_FULL", {"class": "stars"})))
     assert found is not None
     assert found.class_ is CauseClass.SERVICE
@@ -216,4 +229,4 @@ def test_a_failed_set_up_tells_the_last_line_of_the_installer() -> None:
     info = ErrorInfo("PACKAGES_NOT_RESOLVED", {"class": "set-up"})
     found = cause_of(replace(RUN, error="No solution:\n  a\n  cause: no pandas==9\n", info=info))
     assert found is not None
-    assert found.message == "No solution: … cause: no pandas==9"
+    assert cause_message(found) == "No solution: … cause: no pandas==9"

@@ -17,18 +17,19 @@ from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model import claim
-from reconciler.model.cause import unsettled_reason
 from reconciler.model.claim import BY_COMMAND, Claim, ClaimId, ClaimState, rerun_digest
 from reconciler.model.job import ATTEMPT, COMMIT, INSTANCE, REQUEST_ID, ActualJob, State, labels_digest
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob, DriftKind
 from reconciler.model.ports import NotSent, Refused, Unknown
+from reconciler.model.reason import Reason, ReasonCode, because, unsettled_reason
 from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.session import Session
 from reconciler.operations.wait import awaited, wait
+from reconciler.output.wording.plan import outcome_error, reason_text
 from reconciler.packaging.sdist import Sdist
 from reconciler.planning import attempts as attempts_of
 from reconciler.planning.outcome import Outcome, Status, SubmitProgress
@@ -38,7 +39,9 @@ from reconciler.submission.observe import observe
 from tests.support.applying import body_of, plan_of
 from tests.support.in_memory import session_over
 from tests.support.memory_ports import BOUNDS, Outside
-from tests.support.planning import wanted
+from tests.support.planning import reason_of, wanted
+
+OLDER = because(ReasonCode.WITHHELD, relation="older", commit="c" * 40)
 
 
 @pytest.fixture
@@ -111,7 +114,7 @@ def test_what_cannot_be_staged_is_not_claimed(outside: Outside) -> None:
             raise ServiceError("no bucket", hint="make one")
 
     first, second = apply(outside, wanted("a"), wanted("b"), stage=stage)
-    assert (first.status, first.error) == (Status.FAILED, "no bucket (make one)")
+    assert (first.status, outcome_error(first)) == (Status.FAILED, "no bucket (make one)")
     assert second.status is Status.APPLIED
     assert len(outside.claims.held) == 1
 
@@ -127,10 +130,10 @@ def test_a_quota_that_ends_in_the_middle_leaves_the_rest_to_be_seen(outside: Out
         *[Status.SKIPPED] * 6,
         Status.FAILED,
     ]
-    assert {outcome.error for outcome in outcomes[3:9]} == {
+    assert {outcome_error(outcome) for outcome in outcomes[3:9]} == {
         "not submitted, as the service accepts no more now: 60 submissions a minute"
     }
-    assert outcomes[-1].error == "60 submissions a minute; not submitted again before 00:00:30 UTC"
+    assert outcome_error(outcomes[-1]) == "60 submissions a minute; not submitted again before 00:00:30 UTC"
     # The quota is everybody's: nothing else was sent, or claimed.
     assert (len(outside.jobs.sent), len(outside.claims.held)) == (4, 4)
     # Too early, what was refused is not sent; later the rest is, under the same names.
@@ -234,7 +237,7 @@ def test_an_unknown_outcome_is_waited_for_as_long_as_patience_lasts(outside: Out
     (outcome,) = apply(outside, wanted(), patience=60.0, pause=15.0)
     assert outside.time.slept == [15.0] * 4
     assert outcome.status is Status.FAILED
-    assert outcome.error == (
+    assert outcome_error(outcome) == (
         "it is not known whether a job was created: the next apply after 00:03:00 UTC finds out"
     )
     outside.jobs.hidden.clear()
@@ -265,9 +268,8 @@ def test_a_store_that_fails_while_waiting_fails_that_submission_only(outside: Ou
     outside.claims.read = read  # type: ignore[method-assign]
     first, second = apply(outside, wanted("a"), wanted("b"))
     assert {first.status, second.status} == {Status.FAILED}
-    assert first.error == "the store is away"
-    assert second.error is not None
-    assert second.error.startswith("it is not known whether a job was created")
+    assert outcome_error(first) == "the store is away"
+    assert outcome_error(second).startswith("it is not known whether a job was created")
 
 
 def test_what_a_held_submission_needs_is_said(outside: Outside) -> None:
@@ -276,18 +278,19 @@ def test_what_a_held_submission_needs_is_said(outside: Outside) -> None:
     outside.jobs.add({**made, "jobSpec": {"args": ["other"]}})
     (outcome,) = apply(outside, job)
     assert outcome.status is Status.FAILED
-    assert outcome.error is not None
-    assert outcome.error.endswith(f"run `reconciler resolve {job.job_name} --resubmit` or `--give-up`")
+    assert outcome_error(outcome).endswith(
+        f"run `reconciler resolve {job.job_name} --resubmit` or `--give-up`"
+    )
     (change,) = plan_of(outside, [job]).changes
     assert change.action == "blocked"
     (skipped,) = apply(outside, job)
-    assert (skipped.status, skipped.error) == (Status.SKIPPED, change.reason)
+    assert (skipped.status, outcome_error(skipped)) == (Status.SKIPPED, reason_of(change))
 
 
 def test_a_blocked_submission_says_when_it_may_go_on(outside: Outside) -> None:
     outside.jobs.answers = [NotSent("it can't be reached")] * 3
     (outcome,) = apply(outside, wanted())
-    assert outcome.error == "it can't be reached"
+    assert outcome_error(outcome) == "it can't be reached"
 
 
 class TestCancel:
@@ -316,15 +319,15 @@ class TestCancel:
         outside.jobs.answers = [answer]
         submit, cancel = apply(outside, new)
         assert submit.status is Status.FAILED
-        assert (cancel.status, cancel.error) == (Status.SKIPPED, "its replacement was not submitted")
+        assert (cancel.status, outcome_error(cancel)) == (Status.SKIPPED, "its replacement was not submitted")
         assert outside.jobs.cancelled == []
 
     @pytest.mark.fault(56, 57)
     def test_a_withheld_cancel_is_skipped_and_leaves_no_reason(self, outside: Outside) -> None:
         old, new = self.replaced(outside)
-        submit, cancel = apply(outside, new, withheld=lambda: "withheld: a newer commit was applied")
+        submit, cancel = apply(outside, new, withheld=lambda: OLDER)
         assert submit.status is Status.APPLIED
-        assert (cancel.status, cancel.error) == (Status.SKIPPED, "withheld: a newer commit was applied")
+        assert (cancel.status, outcome_error(cancel)) == (Status.SKIPPED, reason_text(OLDER))
         assert outside.jobs.cancelled == []
         assert claim_of_job(outside, old).error == "", "a person's cancel would count as the tool's"
 
@@ -345,11 +348,9 @@ class TestCancel:
     def test_a_return_is_withheld_as_a_cancel_is(self, outside: Outside) -> None:
         _, new = self.replaced(outside)
         apply(outside, new)
-        retry, cancel = apply(
-            outside, wanted(content="a", on_change="cancel"), withheld=lambda: "withheld: a newer one"
-        )
-        assert (retry.status, retry.error) == (Status.SKIPPED, "withheld: a newer one")
-        assert (cancel.status, cancel.error) == (Status.SKIPPED, "its replacement was not submitted")
+        retry, cancel = apply(outside, wanted(content="a", on_change="cancel"), withheld=lambda: OLDER)
+        assert (retry.status, outcome_error(retry)) == (Status.SKIPPED, reason_text(OLDER))
+        assert (cancel.status, outcome_error(cancel)) == (Status.SKIPPED, "its replacement was not submitted")
         assert len(outside.jobs.sent) == 2
 
     @pytest.mark.fault(19, 59)
@@ -390,8 +391,8 @@ class TestCancel:
         outside.jobs.answers = [Refused(400, "INVALID_ARGUMENT", "no")]
         apply(outside, back)
         sent = len(outside.jobs.sent)
-        retry, _ = apply(outside, back, withheld=lambda: "withheld: a newer one")
-        assert (retry.status, retry.error) == (Status.SKIPPED, "withheld: a newer one")
+        retry, _ = apply(outside, back, withheld=lambda: OLDER)
+        assert (retry.status, outcome_error(retry)) == (Status.SKIPPED, reason_text(OLDER))
         assert len(outside.jobs.sent) == sent
         assert told(apply(outside, back))[0] == ("retry", "applied", "QUEUED")
 
@@ -428,11 +429,11 @@ class TestCancel:
     def test_what_withholds_cancels_may_fail_for_each_of_them(self, outside: Outside) -> None:
         _, new = self.replaced(outside)
 
-        def withheld() -> str:
+        def withheld() -> Reason:
             raise ServiceError("the store is away")
 
         _, cancel = apply(outside, new, withheld=withheld)
-        assert (cancel.status, cancel.error) == (Status.FAILED, "the store is away")
+        assert (cancel.status, outcome_error(cancel)) == (Status.FAILED, "the store is away")
         assert outside.jobs.cancelled == []
 
     @pytest.mark.fault(17)
@@ -475,7 +476,7 @@ class TestCancel:
         outside.jobs.cancel = cancel  # type: ignore[method-assign]
         outcome = apply(outside, new)[1]
         assert (outcome.status, outcome.state) == (status, state if status == "applied" else None)
-        assert outcome.error == (None if status == "applied" else "it has ended (look)")
+        assert outcome_error(outcome) == ("" if status == "applied" else "it has ended (look)")
 
     def test_an_end_that_cannot_be_seen_is_a_failure(self, outside: Outside) -> None:
         _, new = self.replaced(outside)
@@ -592,7 +593,7 @@ class TestUpkeep:
         assert apply(outside, job) == []
         outside.jobs.hidden.clear()
         (change,) = plan_of(outside, [job]).changes
-        assert change.reason == "its job was found: the claim is bound to it"
+        assert reason_of(change) == "its job was found: the claim is bound to it"
         assert told(apply(outside, job)) == [("submit", "applied", "QUEUED")]
         assert len(outside.jobs.sent) == 1
         assert claim_of_job(outside, job).state is ClaimState.BOUND
@@ -722,7 +723,7 @@ def test_a_second_job_is_cancelled_before_anything_is_waited_for(outside: Outsid
 
 def test_a_second_job_is_cancelled_from_any_tree(outside: Outside) -> None:
     job, _, younger = TestTwice().doubled(outside)
-    apply(outside, job, withheld=lambda: "withheld: a newer commit was applied")
+    apply(outside, job, withheld=lambda: OLDER)
     assert outside.jobs.cancelled == [younger.resource]
 
 
@@ -760,7 +761,7 @@ def test_an_attempt_that_is_not_wanted_any_more_is_not_sent(outside: Outside) ->
     apply(outside, job)
     once = replace(job, manifest=replace(job.manifest, reconcile=Reconcile(attempts=1)))
     (change,) = plan_of(outside, [once]).changes
-    assert (change.action, change.reason) == (
+    assert (change.action, reason_of(change)) == (
         "none",
         'attempt 2 is no longer needed: "attempts" is 1',
     )
@@ -778,9 +779,8 @@ def test_found_attempt_beyond_the_limit_is_not_sent_when_its_job_is_gone(outside
     assert [change.action for change in plan.changes] == ["retry"]
     outside.jobs.hidden.add(clone.resource)
     (outcome,) = applier(outside).run(plan)
-    assert outcome.error is not None
-    assert outcome.error.startswith('attempt 2 is not sent: its job is gone, and "attempts" is 1')
-    assert "run `reconciler plan` again" in outcome.error
+    assert outcome_error(outcome).startswith('attempt 2 is not sent: its job is gone, and "attempts" is 1')
+    assert "run `reconciler plan` again" in outcome_error(outcome)
     assert len(outside.jobs.sent) == 1
 
 
@@ -798,8 +798,7 @@ def test_attempt_is_not_sent_before_its_time(outside: Outside) -> None:
     (change,) = plan.changes
     plan = replace(plan, changes=(replace(change, not_before=outside.time.now + timedelta(hours=1)),))
     (outcome,) = applier(outside).run(plan)
-    assert outcome.error is not None
-    assert "it is tried again after 01:00:00 UTC" in outcome.error
+    assert "it is tried again after 01:00:00 UTC" in outcome_error(outcome)
     assert outside.jobs.sent == []
     outside.time.now += timedelta(hours=1)
     (outcome,) = applier(outside).run(plan)
@@ -824,8 +823,7 @@ def test_submission_is_not_sent_again_while_search_leaves_out_other_job(outside:
     outside.time.now += timedelta(hours=1)
     outside.jobs.hidden |= {job.resource for job in outside.jobs.jobs}
     (outcome,) = applier(outside).run(plan)
-    assert outcome.error is not None
-    assert "listing leaves out" in outcome.error
+    assert "listing leaves out" in outcome_error(outcome)
     assert len(outside.jobs.sent) == 2
 
 
@@ -881,7 +879,7 @@ def test_what_is_held_says_when_it_can_be_sent_again(outside: Outside) -> None:
     assert lines == [
         f"{job.job_name}: its request may have created a job; looking for it until 00:03:00 UTC at the latest"
     ]
-    assert unsettled_reason(waiting.claim, waiting.until, waiting.cause) == (
+    assert reason_text(unsettled_reason(waiting.claim, waiting.until, waiting.cause)) == (
         "an earlier request may still create a job: it can be submitted again after 00:03:00 UTC"
     )
     assert sum(outside.time.slept) == 60.0
@@ -927,7 +925,7 @@ def test_resubmitting_says_how_it_went(outside: Outside) -> None:
     apply(outside, job)
     waiting = applier(outside).resubmit(job, claim_of_job(outside, job), ())
     assert (
-        unsettled_reason(waiting.claim, waiting.until, waiting.cause)
+        reason_text(unsettled_reason(waiting.claim, waiting.until, waiting.cause))
         == "it is not known whether a job was created: the next apply after 00:03:00 UTC finds out"
     )
     settled = applier(outside, patience=3600.0).resubmit(job, claim_of_job(outside, job), ())
@@ -1135,13 +1133,14 @@ class TestSaid:
     CLAIM = Claim(ClaimId("k" * 52), ClaimState.PENDING, "census_1", "census", "v1", "CustomJob", error="odd")
 
     def test_what_is_known_of_an_unknown_outcome(self) -> None:
-        assert unsettled_reason(self.CLAIM, cause="no answer came") == (
+        assert reason_text(unsettled_reason(self.CLAIM, cause="no answer came")) == (
             "it is not known whether a job was created (no answer came): the next apply finds out"
         )
 
     def test_what_is_held_and_waits_for_nothing(self) -> None:
         held = replace(self.CLAIM, state=ClaimState.HELD)
-        assert unsettled_reason(held) == "odd; run `reconciler resolve census_1 --resubmit` or `--give-up`"
+        said = reason_text(unsettled_reason(held))
+        assert said == "odd; run `reconciler resolve census_1 --resubmit` or `--give-up`"
 
 
 class Uploads:

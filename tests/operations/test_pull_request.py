@@ -33,6 +33,7 @@ from reconciler.model.plan import Action, Edit, Plan
 from reconciler.operations.earlier_code import LineCounter
 from reconciler.operations.pull_request import proposal_of
 from reconciler.packaging.source_tree import SourceFile, SourceTree
+from tests.support.planning import notes_of, reason_of
 from tests.support.repository import MANIFEST, TRAINER, Repository
 
 NEW, CHANGED, REMOVED, UNCHANGED = Edit
@@ -523,7 +524,7 @@ def test_an_emptied_folder_cancels_nothing(repo: Repository) -> None:
     repo.git("mv", "jobs", "trainings")
     (found,) = proposed(repo).changes
     assert (found.edit, found.action) == (REMOVED, Action.NONE)
-    assert "nothing is cancelled while there is no manifest at all" in found.notes[0]
+    assert "nothing is cancelled while there is no manifest at all" in notes_of(found)[0]
 
 
 def test_no_manifests_on_either_side(repo: Repository) -> None:
@@ -773,7 +774,7 @@ def test_changed_code_is_told(change: Callable[[Path], object], repo: Repository
     commit(repo)
     change(repo.root)
     (found,) = proposed(repo).changes
-    assert (found.edit, found.code_changed, found.reason) == (CHANGED, True, "the code changed")
+    assert (found.edit, found.code_changed, reason_of(found)) == (CHANGED, True, "the code changed")
     assert found.fields == ()
 
 

@@ -16,7 +16,7 @@ from reconciler.operations.earlier_code import EarlierCode
 from reconciler.operations.staged_code import code_problems
 from reconciler.packaging.source_tree import read_source_tree
 from tests.support.manifests import write
-from tests.support.planning import wanted
+from tests.support.planning import saying, wanted
 
 JOB = """\
 # A job with code.
@@ -80,7 +80,9 @@ def test_changed_files_are_listed_only_if_the_commit_has_exactly_the_code_of_the
     job = replace(job, manifest=replace(job.manifest, package=task.parent.resolve()))
     codes = [label_of(tree.digest) for tree in trees]
     field = FieldChange("/package", codes[0], codes[2])
-    change = Change(Action.SUBMIT, "", "census", job.job_name, "CustomJob", fields=(field,), desired=job)
+    change = Change(
+        Action.SUBMIT, saying(""), "census", job.job_name, "CustomJob", fields=(field,), desired=job
+    )
     change = replace(change, earlier_commit=git("rev-parse", "HEAD"))
     read = {job.job_name: trees[2]}
     earlier = EarlierCode(tmp_path, os.environ)

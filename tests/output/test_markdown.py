@@ -20,10 +20,11 @@ from reconciler.base.diagnostics import Problem
 from reconciler.base.sanitize import one_line
 from reconciler.model.diff import Comparison, FieldChange, FileChange, diff
 from reconciler.model.plan import Action, Change, Cost, Drift, DriftKind, Edit, Plan, Target
+from reconciler.model.reason import Note, NoteCode, ReasonCode, because
 from reconciler.output.document import COMMENT_LIMIT, SUMMARY_LIMIT, code, cut, fence, text
 from reconciler.output.markdown import Links, Merge, changes_nothing, plan_markdown
 from reconciler.output.text import plan_text
-from tests.support.planning import GOOGLE, wanted
+from tests.support.planning import GOOGLE, noting, saying, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
 BEFORE = {"replicaCount": "1"}
@@ -35,10 +36,19 @@ def specs(before: dict[str, Any] = BEFORE, after: dict[str, Any] = AFTER) -> dic
     return {"fields": diff(before, after), "desired": structs.replace(wanted(), packed=after)}
 
 
+WHY = {
+    Edit.NEW: because(ReasonCode.NEW),
+    Edit.CHANGED: because(ReasonCode.CHANGED),
+    Edit.REMOVED: because(ReasonCode.REMOVED, is_cancelled=False),
+    Edit.UNCHANGED: because(ReasonCode.SAME_CONTENT),
+}
+CANCELLED = because(ReasonCode.REMOVED, is_cancelled=True)
+
+
 def changed(name: str = "census", edit: Edit = Edit.CHANGED, **more: Any) -> Change:
     action = more.pop("action", Action.NONE if edit is Edit.UNCHANGED else Action.SUBMIT)
     hours = more.pop("hours_before", 0.0), more.pop("hours_after", 0.0)
-    given = {"path": f"jobs/{name}.yaml", "line": 3, "reason": str(edit), **more}
+    given = {"path": f"jobs/{name}.yaml", "line": 3, "reason": WHY[edit], **more}
     job_name = f"{name}_{BASE[:16]}"
     return Change(
         action, base_name=name, job_name=job_name, kind="CustomJob", edit=edit, hours=hours, **given
@@ -191,11 +201,13 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
         fields_of_settings: list[FieldChange] = []
         for edit, action, (a, b, c, d, e, f, g, h, i) in zip(edits, actions, texts, strict=False):
             old, new = {f"a{of(a)}": f"1{of(b)}", "c": of(c)}, {f"a{of(a)}": f"2{of(b)}", "d": [of(d)]}
-            change = Change(action, of(a), of(b), of(c), of(d), of(e), 1, **specs(old, new), edit=edit)
+            change = Change(
+                action, saying(of(a)), of(b), of(c), of(d), of(e), 1, **specs(old, new), edit=edit
+            )
             files = (FileChange(of(h), 1, 2), FileChange(of(i), None, None))
             number = len(changes)
             more = {
-                "notes": (f"{number}{of(f)}", f"{number}{of(g)}"),
+                "notes": (noting(f"{number}{of(f)}"), noting(f"{number}{of(g)}")),
                 "code_changed": True,
                 "hours": (0, 1.5),
                 "files": files,
@@ -249,9 +261,9 @@ def test_nothing_that_others_wrote_is_live(made: Callable[[Callable[[str], str]]
 @given(untrusted, untrusted, untrusted, untrusted)
 def test_nothing_in_the_plan_that_asked_the_service_is_live(a: str, b: str, c: str, d: str) -> None:
     def made(of: Callable[[str], str]) -> str:
-        change = Change(Action.SUBMIT, of(a), "census", of(b), "CustomJob", of(c), 1)
+        change = Change(Action.SUBMIT, saying(of(a)), "census", of(b), "CustomJob", of(c), 1)
         change = structs.replace(change, **specs({"a": f"1{of(a)}"}, {"a": f"2{of(b)}", "d": of(d)}))
-        drift = Drift(DriftKind.ORPHANED, of(c), "census", of(d))
+        drift = Drift(DriftKind.ORPHANED, of(c), "census", noting(of(d)))
         return plan_markdown(Plan(Target("prod", "google", of(a), of(b)), (change,), (drift,), None))
 
     page = Page(made(str))
@@ -310,7 +322,7 @@ def test_without_changes_it_is_one_line() -> None:
     assert in_full(proposal(*same)) == (
         "No changes for <code>prod</code> against <code>0123456789ab</code>: 12 unchanged."
     )
-    moved = structs.replace(same[0], notes=("moved from jobs/x.yaml",))
+    moved = structs.replace(same[0], notes=(noting("jobs/x.yaml"),))
     assert in_full(proposal(moved, *same)).endswith(": 13 unchanged (1 moved).")
     assert in_full(proposal()).endswith(": no jobs.")
     assert "\n" not in in_full(proposal(*same, base_problems=3), COMMENT_LIMIT)
@@ -323,10 +335,14 @@ def test_what_matters_is_said_first() -> None:
             changed("new", Edit.NEW, hours_after=96.5),
             changed("changed", **specs(), code_changed=True, hours_before=12, hours_after=1024),
             changed(
-                "removed", Edit.REMOVED, action=Action.NONE, hours_before=8, notes=("a live run continues",)
+                "removed",
+                Edit.REMOVED,
+                action=Action.NONE,
+                hours_before=8,
+                notes=(noting("a live run continues"),),
             ),
-            changed("cancelled", Edit.REMOVED, action=Action.CANCEL, reason="removed (onDelete: cancel)"),
-            changed("blocked", action=Action.BLOCKED, reason="too large"),
+            changed("cancelled", Edit.REMOVED, action=Action.CANCEL, reason=CANCELLED),
+            changed("blocked", action=Action.BLOCKED, reason=saying("too large")),
             problems=(Problem("jobs/x.yaml", 3, 5, "/spec", "unknown key", "did you\nmean y?"),),
             base_problems=2,
         )
@@ -351,12 +367,12 @@ def test_details_show_the_diff_of_the_spec_and_the_files_of_a_changed_job() -> N
         FileChange(f"trainer/{name}", *counts)
         for name, *counts in (("task.py", 12, 3), ("x.bin", None, None), ("run.sh", 0, 0))
     )
-    note = "if it is still live, it continues"
+    note = Note(NoteCode.CANCELLED_IF_LIVE)
     shown = in_full(proposal(changed("census", **specs(), code_changed=True, notes=(note,), files=files)))
     assert "<details open><summary><code>census</code> · CustomJob · run <code>census_0123" in shown
     assert (
         """
-- if it is still live, it continues
+- if its run is still live, it is cancelled
 
 ```diff
 - replicaCount: 1
@@ -372,7 +388,7 @@ def test_details_show_the_diff_of_the_spec_and_the_files_of_a_changed_job() -> N
 """
         in shown
     )
-    assert shown.count("if it is still live") == 1
+    assert shown.count("if its run is still live") == 1
 
 
 def test_details_fold_the_whole_spec_of_a_new_job() -> None:
@@ -383,24 +399,26 @@ def test_details_fold_the_whole_spec_of_a_new_job() -> None:
 
 def test_table_has_no_empty_column_and_says_nothing_twice() -> None:
     new = changed("new", Edit.NEW, **specs(AFTER, AFTER))
-    removed = changed("gone", Edit.REMOVED, action=Action.CANCEL, reason="removed (onDelete: cancel)")
+    removed = changed("gone", Edit.REMOVED, action=Action.CANCEL, reason=CANCELLED)
     assert "| | job | file |\n|---|---|---|\n| new | <code>new</code> | <code>" in in_full(proposal(new))
-    shown = Page(in_full(proposal(new, structs.replace(removed, notes=("its run is cancelled",))))).shown
-    assert "onDelete: cancel; its run is cancelled" in shown.replace("\u200b", "")
+    shown = Page(
+        in_full(proposal(new, structs.replace(removed, notes=(Note(NoteCode.CANCELLED_IF_LIVE),))))
+    ).shown
+    assert "onDelete: cancel; if its run is still live, it is cancelled" in shown.replace("\u200b", "")
     assert "accelerator-hours" not in shown
-    notes = ("a note of all", "another note")
+    notes = (noting("a note of all"), noting("another note"))
     both = [changed(name, **specs(), notes=notes[: 1 + (name == "a")]) for name in "ab"]
     shown = in_full(proposal(*both))
     assert shown.count("a note of all") == shown.count("another note") == 1
-    assert "For each changed job: a note of all." in Page(shown).shown
+    assert "For each changed job: moved from a note of all." in Page(shown).shown
     assert plan_text(proposal(*both)).count("a note of all") == 1
 
 
 def test_terminal_calls_a_removed_job_removed() -> None:
-    gone = changed("gone", Edit.REMOVED, action=Action.NONE, reason="removed", notes=("its run continues",))
+    gone = changed("gone", Edit.REMOVED, action=Action.NONE, notes=(noting("its run continues"),))
     lines = plan_text(proposal(gone)).splitlines()
     assert lines[2].startswith(f"  - removed {gone.job_name}  ")
-    assert lines[3].strip() == "its run continues"
+    assert lines[3].strip() == "moved from its run continues"
 
 
 def test_rows_link_their_file_at_the_commit_and_the_plan_its_run() -> None:
@@ -466,9 +484,9 @@ def test_jobs_with_the_same_change_are_one_row_with_a_folded_list() -> None:
     [
         {"files": (FileChange("trainer/task.py", 1, 2),)},
         specs({"replicaCount": "1"}, {"replicaCount": "3", "machine": "n1"}),
-        {"notes": ("moved from jobs/x.yaml",)},
+        {"notes": (noting("jobs/x.yaml"),)},
         {"action": Action.BLOCKED},
-        {"reason": "2 fields changed"},
+        {"reason": saying("2 fields changed")},
         {"edit": Edit.REMOVED},
     ],
 )
@@ -477,7 +495,7 @@ def test_other_changes_are_rows_of_their_own(other: dict[str, Any]) -> None:
     one = changed("one", **specs(), files=files)
     assert "2 jobs" in in_full(proposal(one, changed("two", **specs(), files=files)))
     assert "2 jobs" not in in_full(proposal(one, changed("two", **{**specs(), "files": files, **other})))
-    unknown = [changed(name, reason="rerun changed") for name in ("one", "two")]
+    unknown = [changed(name, reason=saying("rerun changed")) for name in ("one", "two")]
     assert "2 jobs" not in in_full(proposal(*unknown))
 
 
@@ -549,7 +567,7 @@ def test_a_change_of_no_job_and_no_setting_is_known_as_one() -> None:
     assert changes_nothing(proposal(same, warnings=(warning,), base_problems=1))
     for plan in (
         proposal(changed()),
-        proposal(structs.replace(same, notes=("moved from jobs/x.yaml",))),
+        proposal(structs.replace(same, notes=(noting("jobs/x.yaml"),))),
         proposal(problems=(structs.replace(warning, level="error"),)),
         proposal(settings=(FieldChange("/source", "a", "b"),)),
         Plan(GOOGLE, (), (), None),
@@ -710,7 +728,7 @@ OURS |= {"a", "table", "thead", "tbody", "tr", "th", "td"}
 @pytest.mark.slow
 def test_a_plan_of_2000_jobs_fits_into_a_summary() -> None:
     proposed = [structs.replace(change, edit=None) for change in many(fields=30).changes]
-    drift = tuple(Drift(DriftKind.ORPHANED, f"job_{n}", "job", "no manifest asks for it") for n in range(50))
+    drift = tuple(Drift(DriftKind.ORPHANED, f"job_{n}", "job", noting("no manifest")) for n in range(50))
     shown = plan_markdown(Plan(Target("local", "local", "local", "local"), tuple(proposed), drift, None))
     assert len(shown.encode()) < SUMMARY_LIMIT
     assert shown.count("| submit |") == 2010

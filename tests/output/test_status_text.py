@@ -14,8 +14,10 @@ from msgspec.structs import replace
 from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
+from reconciler.model.reason import ReasonCode
 from reconciler.output.status_text import status_text
 from reconciler.output.terminal import width_of
+from reconciler.output.wording.cause import _WORDS
 from reconciler.planning.outcome import Condition, JobStatus
 from reconciler.planning.status_rows import by_attention
 from tests.support.inert import ACTED_ON, runner_finds_command, texts
@@ -29,7 +31,15 @@ def at(seconds: float) -> str:
 
 
 TIMES = st.one_of(texts, st.floats(-1e6, 1e9).map(at), st.just(""))
-CAUSES = st.builds(Cause, st.sampled_from(CauseClass), texts, texts, texts)
+WORDS = st.fixed_dictionaries({"head": texts}, optional=dict.fromkeys(("exit_code", "stored", "word"), texts))
+CAUSES = st.builds(
+    lambda class_, code, last, values, name: Cause(class_, code, {"last": last, **values}, name),
+    st.sampled_from(CauseClass),
+    st.sampled_from(sorted(_WORDS)),
+    texts,
+    WORDS,
+    texts,
+)
 ROWS = st.builds(
     JobStatus,
     texts,
@@ -73,12 +83,16 @@ def row(name: str, state: State | None, claim: str = "bound", **fields: object) 
     return JobStatus(f"{name}_1", name, "CustomJob", state, claim, **{**times, **fields})  # type: ignore[arg-type]
 
 
+REMEDY = "see `reconciler logs income` and correct the code"
 FAILED = row(
     "income",
     State.FAILED,
     end_time=at(3600),
     cause=Cause(
-        CauseClass.USER_CODE, "exit code 1", "exit code 1: ValueError: the loss is NaN", "see the log"
+        CauseClass.USER_CODE,
+        ReasonCode.NON_ZERO_EXIT,
+        {"exit_code": "1", "last": "ValueError: the loss is NaN"},
+        "income",
     ),
 )
 
@@ -118,7 +132,7 @@ def test_wide_table_is_not_cut_and_has_more_columns() -> None:
     assert text.splitlines()[0].split() == [
         *("JOB", "STATE", "AGE", "DURATION", "KIND", "ATTEMPT", "CLAIM", "RUN", "CAUSE")
     ]
-    assert "the loss is NaN; see the log" in text
+    assert f"the loss is NaN; {REMEDY}" in text
 
 
 @pytest.mark.parametrize("condition", Condition)
@@ -143,7 +157,7 @@ def test_every_condition_has_a_sign_and_a_word(condition: Condition) -> None:
 @pytest.mark.parametrize(
     ("width", "cause"),
     [
-        (120, "user code: exit code 1: ValueError: the loss is NaN; see the log"),
+        (140, f"user code: exit code 1: ValueError: the loss is NaN; {REMEDY}"),
         (90, "user code: exit code 1: ValueError: the loss is NaN"),
         (70, "user code: exit code 1"),
         (50, "user code: exit …"),
@@ -152,11 +166,12 @@ def test_every_condition_has_a_sign_and_a_word(condition: Condition) -> None:
 def test_cause_is_as_long_as_there_is_room(width: int, cause: str) -> None:
     text = status_text([FAILED], [FAILED], NOW, width=width)
     assert text.splitlines()[1].endswith(cause)
-    assert ("--wide" in text) is (width < 120)
+    assert ("--wide" in text) is (width < 140)
 
 
 def test_results_make_room_for_short_causes() -> None:
-    cause = Cause(CauseClass.USER_CODE, "exit code 1", "exit code 1: ValueError: NaN", "correct the code")
+    values = {"exit_code": "1", "last": "ValueError: NaN"}
+    cause = Cause(CauseClass.USER_CODE, ReasonCode.NON_ZERO_EXIT, values, "failed")
     done = row("done", State.SUCCEEDED, result="gs://models/done_0123456789abcdef")
     rows = [row("failed", State.FAILED, cause=cause), done]
     lines = status_text(rows, rows, NOW, width=80).splitlines()

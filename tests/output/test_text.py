@@ -13,22 +13,31 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
-from reconciler.model.cause import RERUN, Cause, CauseClass
+from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.diff import FileChange, diff
 from reconciler.model.job import State
 from reconciler.model.plan import Action, Change, Drift, DriftKind, NotDone, Plan, Target
-from reconciler.output.json import validation_json
+from reconciler.model.reason import Note, NoteCode, ReasonCode, because
 from reconciler.output.markdown import plan_markdown
+from reconciler.output.problems import problems_text, validation_github, validation_json, validation_text
 from reconciler.output.review import earlier_spec
 from reconciler.output.status_text import status_text
-from reconciler.output.text import outcomes_text, plan_text, problems_text, validation_github, validation_text
+from reconciler.output.text import outcomes_text, plan_text
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from tests.support.inert import runner_finds_command
-from tests.support.planning import wanted
+from tests.support.planning import noting, reason_of, saying, wanted
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 LOCAL = Target("local", "local", "local", "local")
-CHANGE = Change(Action.SUBMIT, "new", "census", "census_0123456789abcdef", "CustomJob", "jobs/census.yaml", 3)
+CHANGE = Change(
+    Action.SUBMIT,
+    because(ReasonCode.NEW),
+    "census",
+    "census_0123456789abcdef",
+    "CustomJob",
+    "jobs/census.yaml",
+    3,
+)
 
 
 def plan(*changes: Change, drift: tuple[Drift, ...] = ()) -> Plan:
@@ -41,8 +50,10 @@ def specs(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_plan_shows_what_changes_and_counts_the_rest() -> None:
-    change = replace(CHANGE, reason="1 field changed", **specs({"replicaCount": "1"}, {"replicaCount": "2"}))
-    change = replace(change, files=(FileChange("trainer/task.py", 12, 3),), notes=("a note",))
+    change = replace(
+        CHANGE, reason=saying("1 field changed"), **specs({"replicaCount": "1"}, {"replicaCount": "2"})
+    )
+    change = replace(change, files=(FileChange("trainer/task.py", 12, 3),), notes=(noting("a.yaml"),))
     text = plan_text(plan(change, replace(CHANGE, action=Action.NONE)))
     assert text.splitlines() == [
         "Plan for local (embedded service)",
@@ -52,7 +63,7 @@ def test_a_plan_shows_what_changes_and_counts_the_rest() -> None:
         "      - replicaCount: 1",
         "      + replicaCount: 2",
         "      trainer/task.py  +12 -3",
-        "      a note",
+        "      moved from a.yaml",
         "",
         "1 to submit, 0 to retry, 0 to cancel, 1 unchanged, 0 blocked, 0 findings.",
         "Digest: sha256:" + "0" * 64,
@@ -62,14 +73,14 @@ def test_a_plan_shows_what_changes_and_counts_the_rest() -> None:
 def test_a_new_job_shows_its_whole_spec_and_others_none() -> None:
     spec = {"args": ["--x", "1"]}
     new = replace(CHANGE, **specs(spec, spec), is_new=True)
-    text = plan_text(plan(new, replace(new, is_new=False, reason="refused")))
+    text = plan_text(plan(new, replace(new, is_new=False, reason=saying("refused"))))
     assert text.splitlines()[3:7] == ["      new", "      + args:", "      + - --x", "      + - '1'"]
     assert text.count("--x") == 1
 
 
 def test_colours_are_added_only_on_request_and_change_no_text() -> None:
     change = replace(CHANGE, **specs({"a": "\x1b[31mold"}, {"a": "new"}))
-    shown = plan(change, drift=(Drift(DriftKind.ORPHANED, "old", "old", "running"),))
+    shown = plan(change, drift=(Drift(DriftKind.ORPHANED, "old", "old", noting("x")),))
     plain, coloured = plan_text(shown), plan_text(shown, colour=True)
     assert "\x1b" not in plain
     assert '\x1b[31m- a: "\\e[31mold"\x1b[0m' in coloured.replace("      ", "")
@@ -87,15 +98,18 @@ def test_beyond_a_hundred_jobs_the_terminal_leaves_details_out() -> None:
 def test_a_plan_with_nothing_to_do_says_so() -> None:
     done = plan(replace(CHANGE, action=Action.NONE))
     assert plan_text(done).splitlines()[-1] == "Nothing to do: 1 job is up to date."
-    finding = Drift(DriftKind.ORPHANED, "old_0123456789abcdef", "old", "running, but no manifest asks for it")
+    detail = Note(NoteCode.NO_MANIFEST, {"state": State.RUNNING})
+    finding = Drift(DriftKind.ORPHANED, "old_0123456789abcdef", "old", detail)
     drifting = plan_text(replace(done, drift=(finding,)))
     assert "  ~ orphaned old_0123456789abcdef: running, but no manifest asks for it" in drifting
     assert drifting.splitlines()[-1] == "Nothing to do: 1 job is up to date, 1 finding."
 
 
 def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
-    rows = [replace(CHANGE, action=Action.NONE, stuck=stuck, reason=f"why {stuck}") for stuck in NotDone]
-    text = plan_text(plan(*rows, replace(CHANGE, action=Action.NONE, reason="succeeded")))
+    rows = [
+        replace(CHANGE, action=Action.NONE, stuck=stuck, reason=saying(f"why {stuck}")) for stuck in NotDone
+    ]
+    text = plan_text(plan(*rows, replace(CHANGE, action=Action.NONE, reason=saying("succeeded"))))
     assert text.splitlines()[-1] == (
         "Nothing to do: 8 jobs (1 failed, 1 cancelled, 1 deleted outside, 1 given up, 1 already ran, "
         "1 unreadable, 1 suspended)."
@@ -105,7 +119,7 @@ def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
 
 
 def test_a_job_that_is_submitted_again_after_its_cancel_is_shown_and_not_called_up_to_date() -> None:
-    awaited = replace(CHANGE, action=Action.NONE, stopped=True, reason="cancelling; submitted again")
+    awaited = replace(CHANGE, action=Action.NONE, stopped=True, reason=saying("cancelling; submitted again"))
     lines = plan_text(plan(awaited)).splitlines()
     assert "      cancelling; submitted again" in lines
     assert lines[-1] == "Nothing to do: 1 job (1 to be submitted again)."
@@ -113,22 +127,29 @@ def test_a_job_that_is_submitted_again_after_its_cancel_is_shown_and_not_called_
 
 
 def test_plan_names_the_job_in_the_command_that_runs_it_again() -> None:
-    failed = replace(CHANGE, action=Action.NONE, stuck=NotDone.FAILED, reason=f"failed; {RERUN}")
-    assert "      failed; run it again with `reconciler rerun census`" in plan_text(plan(failed)).splitlines()
+    failed = replace(
+        CHANGE, action=Action.NONE, stuck=NotDone.FAILED, reason=because(ReasonCode.DELETED_OUTSIDE)
+    )
+    assert (
+        "      deleted outside; run it again with `reconciler rerun census`"
+        in plan_text(plan(failed)).splitlines()
+    )
     assert "reconciler rerun census" in plan_markdown(plan(failed))
 
 
 def test_long_reason_is_wrapped_on_a_terminal_and_stays_inert() -> None:
-    change = replace(CHANGE, reason=f"{'x' * 38} ::error::{'y' * 30}")
+    change = replace(CHANGE, reason=saying(f"{'x' * 38} ::error::{'y' * 30}"))
     lines = plan_text(plan(change), width=46).splitlines()[4:6]
     assert lines[0] == "      " + "x" * 38
     assert not runner_finds_command(lines[1])
-    assert plan_text(plan(change)).splitlines()[3] == f"      {change.reason}"
+    assert plan_text(plan(change)).splitlines()[3] == f"      {reason_of(change)}"
 
 
 def test_address_in_a_reason_stays_whole_on_a_terminal() -> None:
     image = "europe-west4-docker.pkg.dev/a-project/a-repository/a-trainer:2026-01-02"
-    lines = plan_text(plan(replace(CHANGE, reason=f"there is no image {image}")), width=60).splitlines()
+    lines = plan_text(
+        plan(replace(CHANGE, reason=saying(f"there is no image {image}"))), width=60
+    ).splitlines()
     assert f"      {image}" in lines
 
 
@@ -148,10 +169,12 @@ def test_bounds_of_an_integer_are_shown_as_numbers() -> None:
 
 
 def test_a_suspended_job_is_shown_where_something_of_it_goes_on() -> None:
-    resting = replace(CHANGE, action=Action.NONE, stuck=NotDone.SUSPENDED, reason="suspended")
-    running = replace(resting, reason="suspended; its run continues: running")
+    resting = replace(
+        CHANGE, action=Action.NONE, stuck=NotDone.SUSPENDED, reason=because(ReasonCode.SUSPENDED)
+    )
+    running = replace(resting, reason=because(ReasonCode.SUSPENDED, state=State.RUNNING))
     text = plan_text(plan(resting, running))
-    assert [line.strip() for line in text.splitlines() if line.startswith("      ")] == [running.reason]
+    assert [line.strip() for line in text.splitlines() if line.startswith("      ")] == [reason_of(running)]
 
 
 def test_a_change_without_a_manifest_has_no_line() -> None:
@@ -230,9 +253,11 @@ def test_outcomes_count_the_jobs_that_did_not_succeed() -> None:
 
 
 def test_outcome_with_a_cause_shows_its_class_in_place_of_the_service_s_error() -> None:
-    cause = Cause(CauseClass.USER_CODE, "exit code 1", "exit code 1: ValueError: x", "correct the code")
+    cause = Cause(
+        CauseClass.USER_CODE, ReasonCode.NON_ZERO_EXIT, {"exit_code": "1", "last": "ValueError: x"}, "census"
+    )
     error = "The replica workerpool0-0 exited with a non-zero status of 1."
-    outcome = Outcome(CHANGE, Status.APPLIED, State.FAILED, error, cause=cause)
+    outcome = Outcome(CHANGE, Status.APPLIED, State.FAILED, saying(error), cause=cause)
     assert outcomes_text([outcome]).splitlines()[0].endswith("FAILED: user code: exit code 1")
 
 
@@ -242,11 +267,11 @@ nasty = st.text(st.characters() | st.sampled_from("`|<>@#:*_[]\n\r\x1b\u202e%"),
 @given(nasty, nasty, nasty)
 def test_untrusted_text_is_inert_in_every_form(path: str, said: str, value: str) -> None:
     parts = specs({"x": f"1{value}", "y": value}, {"x": f"2{said}", path: [said]})
-    change = replace(CHANGE, path=path, reason=said, files=(FileChange(path, 1, 2),), **parts)
-    drift = Drift(DriftKind.ORPHANED, said, said, value)
+    change = replace(CHANGE, path=path, reason=saying(said), files=(FileChange(path, 1, 2),), **parts)
+    drift = Drift(DriftKind.ORPHANED, said, said, noting(value))
     whole = plan(change, drift=(drift,))
     status = JobStatus(said, said, "CustomJob", State.FAILED, "bound", service_state=value, error=value)
-    outcome = Outcome(CHANGE, Status.FAILED, error=value)
+    outcome = Outcome(CHANGE, Status.FAILED, reason=saying(value))
     problem = Problem(path, 1, 1, said, said, value)
     for text in (
         plan_text(whole),

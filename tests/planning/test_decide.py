@@ -9,7 +9,7 @@ from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, NotDone
-from tests.support.planning import GOOGLE, bound_to, claim_on, only, plan, run_of, wanted
+from tests.support.planning import GOOGLE, bound_to, claim_on, only, plan, reason_of, run_of, wanted
 
 JOB = wanted()
 FAILED = run_of(JOB, State.FAILED)
@@ -20,7 +20,7 @@ SECOND = claim_on(JOB, ClaimState.PENDING, 2)
 def test_an_attempt_that_is_not_wanted_any_more_is_not_sent_again() -> None:
     change = only(plan([wanted(attempts=1)], [FAILED], [FIRST, SECOND]))
     assert (change.action, change.attempt, change.stuck) == (Action.NONE, 2, NotDone.FAILED)
-    assert change.reason == 'attempt 2 is no longer needed: "attempts" is 1'
+    assert reason_of(change) == 'attempt 2 is no longer needed: "attempts" is 1'
     assert only(plan([wanted(attempts=2)], [FAILED], [FIRST, SECOND])).action is Action.RETRY
 
 
@@ -33,7 +33,7 @@ def test_but_one_whose_job_is_there_is_bound_to_it() -> None:
 def test_and_one_whose_end_is_known_has_ended() -> None:
     ended = claim_on(JOB, attempt=2, resource="jobs/9", ended=State.SUCCEEDED)
     change = only(plan([wanted(attempts=1)], [FAILED], [FIRST, ended]))
-    assert change.reason == "succeeded; the service no longer has its record"
+    assert reason_of(change) == "succeeded; the service no longer has its record"
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_and_one_whose_end_is_known_has_ended() -> None:
 def test_of_a_suspended_job_the_attempt_that_is_open_is_told(second: object, reason: str) -> None:
     assert isinstance(second, type(SECOND))
     change = only(plan([wanted(suspend=True, attempts=2)], [FAILED], [FIRST, second]))
-    assert (change.attempt, change.reason) == (2, reason)
+    assert (change.attempt, reason_of(change)) == (2, reason)
 
 
 def test_a_later_attempt_that_is_recorded_counts_without_the_one_before_it() -> None:
     run = run_of(JOB, State.RUNNING, 2)
     change = only(plan([JOB], [run], [bound_to(JOB, run, 2)]))
-    assert (change.action, change.attempt, change.reason) == (Action.NONE, 2, "running")
+    assert (change.action, change.attempt, reason_of(change)) == (Action.NONE, 2, "running")
 
 
 def test_only_a_failure_of_the_very_attempt_before_makes_one_without_a_record_credible() -> None:
@@ -92,11 +92,11 @@ def test_a_name_that_a_further_run_of_other_content_has_is_taken() -> None:
     runs = [run_of(other, State.SUCCEEDED), run_of(other, State.SUCCEEDED, number=2, job_name=JOB.job_name)]
     change = only(plan([JOB], runs, [bound_to(other, runs[0])]))
     assert change.action is Action.BLOCKED
-    assert change.reason.startswith(f"{runs[1].resource} has this name but different content")
+    assert reason_of(change).startswith(f"{runs[1].resource} has this name but different content")
 
 
 def test_what_never_came_to_run_overtakes_nothing() -> None:
     """Other content was submitted since, and nobody knows yet whether it made a job."""
     run = run_of(JOB, State.SUCCEEDED)
     since = claim_on(wanted(content="b"), ClaimState.PENDING)
-    assert only(plan([JOB], [run], [bound_to(JOB, run), since])).reason == "succeeded"
+    assert reason_of(only(plan([JOB], [run], [bound_to(JOB, run), since]))) == "succeeded"

@@ -15,7 +15,7 @@ from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest
 from reconciler.model.plan import Action, Change, Cost, DesiredJob, Plan, Target
 from reconciler.operations.plan import accelerator_hours, cost_of
 from reconciler.planning.limits import check_limit, check_limits
-from tests.support.planning import bound_to, run_of, wanted
+from tests.support.planning import bound_to, run_of, saying, wanted
 from tests.support.planning import plan as planned
 
 A100 = {"machineType": "a2-highgpu-2g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 2}
@@ -99,7 +99,7 @@ ML = {"scaleTier": "CUSTOM", "masterType": "complex_model_m_gpu", "scheduling": 
 )  # fmt: skip
 def test_cost_names_accelerators_and_what_is_counted_by_a_rule(spec: dict[str, Any], cost: Cost) -> None:
     wanted = job(spec)
-    change = Change(Action.SUBMIT, "", "census", "census", wanted.manifest.kind, desired=wanted)
+    change = Change(Action.SUBMIT, saying(""), "census", "census", wanted.manifest.kind, desired=wanted)
     found = structs.replace(
         plan(Action.BLOCKED, Action.NONE), changes=(change, *plan(Action.BLOCKED).changes)
     )
@@ -109,7 +109,9 @@ def test_cost_names_accelerators_and_what_is_counted_by_a_rule(spec: dict[str, A
 
 def plan(*actions: Action) -> Plan:
     wanted = job({"workerPoolSpecs": POOLS, "scheduling": {"timeout": "3600s"}})
-    changes = tuple(Change(action, "", "census", "census", "CustomJob", desired=wanted) for action in actions)
+    changes = tuple(
+        Change(action, saying(""), "census", "census", "CustomJob", desired=wanted) for action in actions
+    )
     return Plan(Target("prod", "google", "p", "l"), changes, (), "sha256:1")
 
 

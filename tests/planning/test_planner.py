@@ -27,9 +27,11 @@ from tests.support.planning import (
     PARENT,
     bound_to,
     claim_on,
+    detail_of,
     mark_of,
     only,
     plan,
+    reason_of,
     run_of,
     state_of,
     wanted,
@@ -130,7 +132,7 @@ def test_what_is_known_of_the_first_attempt_decides(
     claims = [] if fields is None else [claim_on(JOB, **fields)]
     runs = [] if state is None else [run_of(JOB, state)]
     change = only(plan([JOB], runs, claims))
-    assert (change.action, change.reason, change.stuck) == (action, reason, stuck)
+    assert (change.action, reason_of(change), change.stuck) == (action, reason, stuck)
     assert (change.base_name, change.job_name, change.attempt) == ("census", JOB.job_name, 1)
     assert (change.key, change.kind, change.path, change.line) == (
         label_of(JOB.identity),
@@ -153,8 +155,8 @@ def test_the_table_has_every_state_of_a_claim_with_and_without_a_run() -> None:
 def test_only_what_succeeded_is_said_to_have_succeeded(state: State) -> None:
     runs, claims = known(wanted(), state)
     change = only(plan([wanted()], runs, claims))
-    assert change.reason.startswith(state.lower())
-    assert ("succeeded" in change.reason) == (state is State.SUCCEEDED)
+    assert reason_of(change).startswith(state.lower())
+    assert ("succeeded" in reason_of(change)) == (state is State.SUCCEEDED)
     assert (change.stuck is None) == (state not in (State.FAILED, State.CANCELLED))
 
 
@@ -189,7 +191,7 @@ def test_an_attempt_follows_only_one_that_failed(
     job = wanted(attempts=attempts)
     runs, claims = known(job, *states)
     change = only(plan([job], runs, claims))
-    assert (change.action, change.attempt, change.reason) == (action, attempt, reason)
+    assert (change.action, change.attempt, reason_of(change)) == (action, attempt, reason)
     assert change.job_name == job_name("census", job.identity, attempt)
     assert change.actual == (runs[-1] if action is Action.RETRY else runs[attempt - 1])
 
@@ -206,12 +208,12 @@ def test_a_failure_counts_that_a_bound_claim_remembers(
     fields: dict[str, Any], action: Action, reason: str
 ) -> None:
     change = only(plan([JOB], [], [claim_on(JOB, **fields)]))
-    assert (change.action, change.reason) == (action, reason)
+    assert (change.action, reason_of(change)) == (action, reason)
 
 
 def test_a_forgotten_failure_without_attempts_left_says_both() -> None:
     change = only(plan([wanted()], [], [claim_on(wanted(), ended=State.FAILED)]))
-    assert (change.reason, change.stuck) == (f"failed; {GONE}; {MORE}", NotDone.FAILED)
+    assert (reason_of(change), change.stuck) == (f"failed; {GONE}; {MORE}", NotDone.FAILED)
 
 
 @pytest.mark.parametrize(
@@ -233,19 +235,19 @@ def test_a_second_attempt_that_has_begun_goes_on_under_its_name(
 ) -> None:
     runs, claims = known(JOB, State.FAILED)
     change = only(plan([JOB], runs, [*claims, claim_on(JOB, attempt=2, **fields)]))
-    assert (change.action, change.reason) == (action, reason)
+    assert (change.action, reason_of(change)) == (action, reason)
     assert (change.attempt, change.job_name) == (2, f"{JOB.job_name}_2")
 
 
 def test_what_ran_goes_before_what_is_not_known_to_have_run() -> None:
     runs, claims = known(JOB, State.SUCCEEDED)
     change = only(plan([JOB], runs, [*claims, claim_on(JOB, PENDING, 2)]))
-    assert (change.action, change.reason, change.attempt) == (Action.NONE, "succeeded", 1)
+    assert (change.action, reason_of(change), change.attempt) == (Action.NONE, "succeeded", 1)
 
 
 def test_when_an_unknown_outcome_is_settled_depends_on_the_services_bounds() -> None:
     claim = claim_on(JOB, PENDING, credential_expiry=datetime.fromisoformat("2026-01-01T13:00:00.5+01:00"))
-    assert only(plan([JOB], [], [claim], GOOGLE)).reason == UNKNOWN.format("again after 12:10:00 UTC")
+    assert reason_of(only(plan([JOB], [], [claim], GOOGLE))) == UNKNOWN.format("again after 12:10:00 UTC")
 
 
 @pytest.mark.parametrize("state", [None, *State])
@@ -266,7 +268,7 @@ def test_a_suspended_job_is_left_alone_whatever_is_known_of_it(
     elif claim_state is HELD:
         goes_on = "; odd"
     said = f"suspended{goes_on}"
-    assert (change.action, change.reason, change.stuck) == (Action.NONE, said, NotDone.SUSPENDED)
+    assert (change.action, reason_of(change), change.stuck) == (Action.NONE, said, NotDone.SUSPENDED)
     assert (change.attempt, change.key) == (1, label_of(job.identity))
     assert change.actual == (runs[0] if runs else None)
     assert found.drift == ()
@@ -304,7 +306,7 @@ def test_a_changed_job_is_submitted_and_what_changed_is_said(
     before: DesiredJob, after: DesiredJob, reason: str, fields: list[str]
 ) -> None:
     change = only(changed(before, after))
-    assert (change.action, change.reason) == (Action.SUBMIT, reason)
+    assert (change.action, reason_of(change)) == (Action.SUBMIT, reason)
     assert [field.pointer for field in change.fields] == fields
     assert change.actual is None
 
@@ -321,7 +323,7 @@ def test_a_changed_field_shows_both_values() -> None:
 
 def test_fields_are_counted() -> None:
     after = replace(wanted(content="b"), packed={"args": ["b"], "network": "n"})
-    assert only(changed(wanted(content="a"), after)).reason == "2 fields changed"
+    assert reason_of(only(changed(wanted(content="a"), after))) == "2 fields changed"
 
 
 @pytest.mark.parametrize(
@@ -335,7 +337,7 @@ def test_fields_are_counted() -> None:
 def test_list_items_that_only_moved_are_not_counted(args: list[str], reason: str) -> None:
     before = replace(wanted(), packed={"args": ["a", "b", "c"]})
     after = replace(wanted(content="b"), packed={"args": args})
-    assert only(changed(before, after)).reason == reason
+    assert reason_of(only(changed(before, after))) == reason
 
 
 @pytest.mark.parametrize(
@@ -353,12 +355,12 @@ def test_a_changed_rerun_is_said_beside_what_else_changed(
     found = changed(
         wanted(rerun="1"), wanted(content=content, code=code, rerun=rerun), rerun=rerun_digest("1")
     )
-    assert only(found).reason == reason
+    assert reason_of(only(found)) == reason
 
 
 def test_a_default_that_is_left_out_is_not_taken_for_a_changed_rerun() -> None:
     before = replace(wanted(content="x"), packed={"args": ["a"], "scheduling": {"timeout": "604800s"}})
-    assert only(changed(before, wanted(), rerun=rerun_digest(""))).reason == (
+    assert reason_of(only(changed(before, wanted(), rerun=rerun_digest("")))) == (
         "only a default was added or removed"
     )
 
@@ -400,7 +402,7 @@ def test_a_job_is_compared_with_the_newest_run_of_its_name() -> None:
 
 def test_new_content_after_records_that_are_gone_is_changed_rather_than_new() -> None:
     change = only(plan([wanted(content="b")], [], [claim_on(wanted(content="a"), ended=State.SUCCEEDED)]))
-    assert (change.action, change.reason, change.fields) == (Action.SUBMIT, "changed", ())
+    assert (change.action, reason_of(change), change.fields) == (Action.SUBMIT, "changed", ())
 
 
 def test_predecessors_are_the_newest_runs_of_changed_jobs_only() -> None:
@@ -443,7 +445,7 @@ def test_a_revert_to_content_that_ran_does_not_run_again_and_says_how_to(
     claims = [bound_to(first, old), bound_to(second, new)]
     change = only(plan([first], [new] if forgotten else [old, new], claims))
     assert (change.action, change.stuck) == (Action.NONE, stuck)
-    assert change.reason == f"already ran as {first.job_name} ({state.lower()}); {RERUN}"
+    assert reason_of(change) == f"already ran as {first.job_name} ({state.lower()}); {RERUN}"
 
 
 def test_a_revert_to_content_that_ran_names_the_attempt_that_succeeded() -> None:
@@ -453,7 +455,7 @@ def test_a_revert_to_content_that_ran_names_the_attempt_that_succeeded() -> None
         run_of(second, State.FAILED, number=3),
     )
     change = only(plan([first], [*runs, other], [*claims, bound_to(second, other)]))
-    assert change.reason == f"already ran as {first.job_name}_2 (succeeded); {RERUN}"
+    assert reason_of(change) == f"already ran as {first.job_name}_2 (succeeded); {RERUN}"
 
 
 @pytest.mark.fault(22)
@@ -461,9 +463,9 @@ def test_content_whose_run_is_the_newest_is_no_revert() -> None:
     first, second = wanted(content="a"), wanted(content="b")
     old, new = run_of(first, State.SUCCEEDED, number=1), run_of(second, State.SUCCEEDED, number=2)
     claims = [bound_to(first, old), bound_to(second, new)]
-    assert only(plan([second], [old, new], claims)).reason == "succeeded"
+    assert reason_of(only(plan([second], [old, new], claims))) == "succeeded"
     live = replace(old, state=State.RUNNING)
-    assert only(plan([first], [live, new], claims)).reason == "running"
+    assert reason_of(only(plan([first], [live, new], claims))) == "running"
 
 
 # What is in the way.
@@ -473,7 +475,7 @@ def test_an_ml_job_is_blocked_on_google_and_the_reason_says_how_to_move_on() -> 
     job = wanted()
     job = replace(job, manifest=replace(job.manifest, api_version=ML_V1, kind="Job"))
     change = only(plan([job], target=GOOGLE))
-    assert (change.action, change.reason) == (
+    assert (change.action, reason_of(change)) == (
         Action.BLOCKED,
         "Google shut down AI Platform Training on 2025-01-31; "
         "run `reconciler migrate`, which rewrites it for Vertex AI",
@@ -498,12 +500,12 @@ def test_an_ml_job_is_blocked_in_a_project_that_two_environments_have_unless_its
     ):
         change = only(plan([job], actual, claims, SHARING))
         assert change.action is Action.BLOCKED
-        assert 'the environment "dev" also uses the project "local"' in change.reason
-        assert "give the newer environment a project of its own" in change.reason
+        assert 'the environment "dev" also uses the project "local"' in reason_of(change)
+        assert "give the newer environment a project of its own" in reason_of(change)
         assert change.actual == (actual[0] if actual else None)
         assert only(plan([job], actual, claims)).action is not Action.BLOCKED
     change = only(plan([job], [run], [bound_to(job, run)], SHARING))
-    assert (change.action, change.reason) == (Action.NONE, "running")
+    assert (change.action, reason_of(change)) == (Action.NONE, "running")
     assert only(plan([wanted()], target=SHARING)).action is Action.SUBMIT
 
 
@@ -520,7 +522,7 @@ def test_other_content_under_the_same_name_blocks(other: str, attempt: int) -> N
     runs, claims = {"run": ([run], []), "claim": ([], [claim]), "stranger": ([run], [claim])}[other]
     change = only(plan([JOB], [*mine[0], *runs], [*mine[1], *claims]))
     who = f"a claim has the name {name} for" if other == "claim" else f"{run.resource} has this name but"
-    assert change.reason == f"{who} different content; get another name with `reconciler rerun`"
+    assert reason_of(change) == f"{who} different content; get another name with `reconciler rerun`"
     assert (change.action, change.job_name, change.attempt) == (Action.BLOCKED, name, attempt)
 
 
@@ -543,11 +545,11 @@ def test_no_attempt_is_made_beside_a_job_that_no_recorded_request_made(state: St
     stranger = run_of(JOB, state, number=5, mark="unknown")
     change = only(plan([JOB], [*runs, stranger], claims))
     if state in (State.FAILED, State.CANCELLED):
-        assert (change.action, change.reason) == (Action.RETRY, "attempt 1 failed, 1 left")
+        assert (change.action, reason_of(change)) == (Action.RETRY, "attempt 1 failed, 1 left")
         return
     end = "delete" if state is State.SUCCEEDED else "cancel"
     said = f"{PARENT}/5 has this job's labels, but no recorded request created it; {end} it, or {RERUN}"
-    assert (change.action, change.reason, change.actual) == (Action.BLOCKED, said, stranger)
+    assert (change.action, reason_of(change), change.actual) == (Action.BLOCKED, said, stranger)
     assert change.attempt == 2
 
 
@@ -585,13 +587,13 @@ def test_a_live_run_of_older_content_is_drift_and_cancelled_only_if_asked(
         (finding,) = found.drift
         old = wanted(content="a")
         detail = f"{state.lower()} with content that jobs/census.yaml no longer has"
-        assert (finding.job_name, finding.base_name, finding.detail) == (old.job_name, "census", detail)
+        assert (finding.job_name, finding.base_name, detail_of(finding)) == (old.job_name, "census", detail)
 
 
 def test_a_cancel_of_older_content_says_what_replaces_it() -> None:
     old, new = wanted(content="a"), wanted(content="b")
     cancel = next(c for c in superseding(State.RUNNING, "cancel").changes if c.action is Action.CANCEL)
-    assert cancel.reason == f"superseded by {new.job_name} (onChange: cancel)"
+    assert reason_of(cancel) == f"superseded by {new.job_name} (onChange: cancel)"
     assert (cancel.base_name, cancel.job_name, cancel.path, cancel.line) == (
         "census",
         old.job_name,
@@ -612,7 +614,7 @@ def test_a_cancel_of_older_content_says_what_replaces_it() -> None:
 def test_what_no_claim_vouches_for_is_not_cancelled(fields: dict[str, Any], why: str) -> None:
     found = superseding(State.RUNNING, "cancel", **fields)
     (finding,) = found.drift
-    assert finding.detail == f"running with content that jobs/census.yaml no longer has{why}"
+    assert detail_of(finding) == f"running with content that jobs/census.yaml no longer has{why}"
     assert [change.action for change in found.changes] == [Action.SUBMIT]
 
 
@@ -621,13 +623,13 @@ def test_adopted_run_is_the_manifests_run_and_is_replaced_like_any_other() -> No
     run = run_of(old, State.RUNNING, labels={"team": "risk"}, job_name="census by hand")
     claim = bound_to(old, run, request_ids=(), job_name=run.job_name)
     unchanged = only(plan([old], [run], [claim]))
-    assert (unchanged.action, unchanged.reason, unchanged.actual) == (Action.NONE, "running", run)
+    assert (unchanged.action, reason_of(unchanged), unchanged.actual) == (Action.NONE, "running", run)
     found = plan([new], [run], [claim])
     assert [(change.action, change.actual) for change in found.changes] == [
         (Action.CANCEL, run),
         (Action.SUBMIT, None),
     ]
-    assert found.changes[1].reason == "1 field changed"
+    assert reason_of(found.changes[1]) == "1 field changed"
     of_others = replace(run, labels={SOURCE: "others"})
     assert [change.action for change in plan([new], [of_others], [claim]).changes] == [Action.SUBMIT]
 
@@ -636,9 +638,9 @@ def test_code_of_an_adopted_run_has_changed_only_if_nothing_else_did() -> None:
     old, new = wanted(content="a", code="x"), wanted(content="a", code="y")
     run = run_of(old, State.SUCCEEDED, labels={})
     claim = bound_to(old, run, request_ids=())
-    assert only(plan([new], [run], [claim])).reason == "the code changed"
+    assert reason_of(only(plan([new], [run], [claim]))) == "the code changed"
     other = wanted(content="b", code="x")
-    assert only(plan([other], [run], [claim])).reason == "1 field changed"
+    assert reason_of(only(plan([other], [run], [claim]))) == "1 field changed"
 
 
 def test_a_live_run_is_not_cancelled_for_a_blocked_job() -> None:
@@ -664,10 +666,10 @@ def test_a_live_run_without_a_manifest_is_orphaned_and_cancelled_only_as_its_cla
     assert kinds(found) == ([] if state.ended else ["orphaned"])
     assert len(cancels) == (on_delete == "cancel" and state in LIVE and state is not State.CANCELLING)
     for finding in found.drift:
-        assert finding.detail == f"{state.lower()}, but no manifest asks for it"
+        assert detail_of(finding) == f"{state.lower()}, but no manifest asks for it"
         assert (finding.job_name, finding.base_name) == (job.job_name, "other-job")
     for cancel in cancels:
-        assert cancel.reason == "no manifest asks for it (onDelete: cancel)"
+        assert reason_of(cancel) == "no manifest asks for it (onDelete: cancel)"
         assert (cancel.base_name, cancel.job_name, cancel.path, cancel.line) == (
             "other-job",
             job.job_name,
@@ -689,7 +691,7 @@ def test_a_live_run_without_a_manifest_is_orphaned_and_cancelled_only_as_its_cla
 )
 def test_an_orphan_that_no_claim_vouches_for_is_drift_only(claims: list[Claim], detail: str) -> None:
     found = plan([wanted()], [run_of(OTHER, State.RUNNING)], claims)
-    assert [(finding.kind, finding.detail) for finding in found.drift] == [(DriftKind.ORPHANED, detail)]
+    assert [(finding.kind, detail_of(finding)) for finding in found.drift] == [(DriftKind.ORPHANED, detail)]
     assert [change.action for change in found.changes] == [Action.SUBMIT]
 
 
@@ -710,7 +712,7 @@ def test_without_any_manifest_nothing_is_cancelled_and_the_finding_says_so() -> 
     found = plan([], runs, [bound_to(OTHER, runs[0])])
     why = "; nothing is cancelled while there is no manifest at all"
     assert found.changes == ()
-    assert [(finding.kind, finding.detail) for finding in found.drift] == [
+    assert [(finding.kind, detail_of(finding)) for finding in found.drift] == [
         (
             DriftKind.DUPLICATE,
             f"a second run of the same attempt (running): {PARENT}/2 beside {PARENT}/1{why}",
@@ -718,7 +720,7 @@ def test_without_any_manifest_nothing_is_cancelled_and_the_finding_says_so() -> 
         (DriftKind.ORPHANED, f"running, but no manifest asks for it{why}"),
     ]
     kept = wanted("other-job")
-    assert plan([], runs[:1], [bound_to(kept, runs[0])]).drift[0].detail == (
+    assert detail_of(plan([], runs[:1], [bound_to(kept, runs[0])]).drift[0]) == (
         "running, but no manifest asks for it"
     )
 
@@ -740,13 +742,13 @@ def test_the_younger_run_of_one_attempt_is_cancelled_as_a_repair() -> None:
     runs = [run_of(JOB, State.RUNNING, number=n) for n in (1, 2, 3)]
     found = plan([JOB], runs[::-1], [bound_to(JOB, runs[2])])
     kept, *cancels = sorted(found.changes, key=lambda change: change.action is Action.CANCEL)
-    assert (kept.action, kept.actual, kept.reason) == (Action.NONE, runs[0], "running")
+    assert (kept.action, kept.actual, reason_of(kept)) == (Action.NONE, runs[0], "running")
     assert [change.actual for change in cancels] == runs[1:]
     for cancel in cancels:
         assert cancel.repair
-        assert cancel.reason == f"a second run of the same attempt; {PARENT}/1 stays"
+        assert reason_of(cancel) == f"a second run of the same attempt; {PARENT}/1 stays"
         assert (cancel.base_name, cancel.job_name, cancel.key) == ("census", JOB.job_name, kept.key)
-    assert [(finding.kind, finding.detail) for finding in found.drift] == [
+    assert [(finding.kind, detail_of(finding)) for finding in found.drift] == [
         (DriftKind.DUPLICATE, f"a second run of the same attempt (running): {PARENT}/{n} beside {PARENT}/1")
         for n in (2, 3)
     ]
@@ -758,11 +760,25 @@ def test_the_younger_run_of_one_attempt_is_cancelled_as_a_repair() -> None:
 def test_a_second_run_that_ends_or_has_ended_is_told_and_not_cancelled(state: State) -> None:
     runs = [run_of(JOB, State.RUNNING), run_of(JOB, state, number=2)]
     found = plan([JOB], runs, [bound_to(JOB, runs[0])])
-    assert only(found).reason == "running"
+    assert reason_of(only(found)) == "running"
     (finding,) = found.drift
-    assert finding.detail == (
+    assert detail_of(finding) == (
         f"a second run of the same attempt ({state.lower()}): {PARENT}/2 beside {PARENT}/1"
     )
+
+
+def test_plan_sorts_findings_of_one_job_as_their_sentences() -> None:
+    first, older = run_of(JOB, State.RUNNING), run_of(JOB, State.RUNNING, number=4)
+    younger = run_of(JOB, State.QUEUED, number=5)
+    strangers = [
+        run_of(JOB, state, number=n, mark="?") for n, state in ((2, State.RUNNING), (6, State.QUEUED))
+    ]
+    foreign = run_of(JOB, State.RUNNING, number=3)
+    foreign = replace(foreign, labels={**foreign.labels, SOURCE: "globex"})
+    found = plan([JOB], [first, older, younger, *strangers, foreign], [bound_to(JOB, first)])
+    sentences = [detail_of(finding) for finding in found.drift]
+    assert len({*sentences}) == 5
+    assert sentences == sorted(sentences)
 
 
 @pytest.mark.fault(18)
@@ -784,7 +800,7 @@ def test_a_run_that_no_recorded_request_made_is_told_and_never_cancelled(state: 
         JOB.job_name,
         "census",
     )
-    assert finding.detail == (
+    assert detail_of(finding) == (
         f"{PARENT}/1 ({state.lower()}) has its labels, but no recorded request created it"
     )
 
@@ -808,7 +824,7 @@ def test_a_run_that_is_listed_twice_is_one_run() -> None:
     before, after = run_of(JOB, State.RUNNING), run_of(JOB, State.SUCCEEDED)
     for runs in ([before, after], [after, before]):
         found = plan([JOB], runs, [bound_to(JOB, before)])
-        assert (only(found).reason, found.drift) == ("succeeded", ())
+        assert (reason_of(only(found)), found.drift) == ("succeeded", ())
 
 
 @pytest.mark.fault(18, 52)
@@ -818,9 +834,9 @@ def test_a_foreign_run_of_the_same_content_is_told_and_never_touched(labels: dic
     kept = {name: value for name, value in run.labels.items() if name != SOURCE}
     foreign = replace(run, labels={**kept, **labels})
     found = plan([JOB], [foreign])
-    assert (only(found).action, only(found).reason) == (Action.SUBMIT, "new")
+    assert (only(found).action, reason_of(only(found))) == (Action.SUBMIT, "new")
     (finding,) = found.drift
-    assert (finding.kind, finding.job_name, finding.base_name, finding.detail) == (
+    assert (finding.kind, finding.job_name, finding.base_name, detail_of(finding)) == (
         DriftKind.DUPLICATE,
         JOB.job_name,
         "census",
@@ -835,7 +851,7 @@ def test_a_claims_job_stays_ours_when_somebody_takes_a_label_from_it() -> None:
     for lost in (SOURCE, KEY, REQUEST_ID):
         labels = {name: value for name, value in run.labels.items() if name != lost}
         found = plan([JOB], [replace(run, labels=labels)], [bound_to(JOB, run)])
-        assert (only(found).action, only(found).reason) == (Action.NONE, "running")
+        assert (only(found).action, reason_of(only(found))) == (Action.NONE, "running")
 
 
 # What happened outside.
@@ -848,7 +864,7 @@ def test_a_recorded_cancel_is_no_drift_and_is_the_reason_of_the_change() -> None
     for runs in ([replace(run, cancelled="cancelled by X")], []):
         found = plan([JOB], runs, [claim])
         assert found.drift == ()
-        assert only(found).reason.startswith("cancelled by X; ")
+        assert reason_of(only(found)).startswith("cancelled by X; ")
 
 
 def test_a_run_that_its_own_time_limit_cancelled_is_no_drift() -> None:
@@ -891,7 +907,7 @@ def test_what_somebody_did_outside_is_drift_and_is_not_undone(
     claim = claim_on(job, ended=ended, gone=gone, resource=f"{PARENT}/1")
     found = plan([job], [run_of(job, run)] if run else [], [claim])
     assert only(found).action is Action.NONE
-    assert [(f.kind, f.detail) for f in found.drift] == ([finding] if finding else [])
+    assert [(f.kind, detail_of(f)) for f in found.drift] == ([finding] if finding else [])
     assert {(f.job_name, f.base_name) for f in found.drift} <= {(job.job_name, "census")}
 
 
@@ -918,7 +934,7 @@ def test_labels_that_were_changed_after_the_submission_are_drift(
     found = plan([JOB], [replace(run, labels={**run.labels, **labels})], [claim])
     assert kinds(found) == drift
     for finding in found.drift:
-        assert finding.detail == "its labels differ from those it was submitted with"
+        assert detail_of(finding) == "its labels differ from those it was submitted with"
         assert (finding.job_name, finding.base_name) == (JOB.job_name, "census")
 
 
@@ -954,7 +970,7 @@ def test_a_submission_that_began_under_an_older_name_goes_on_under_it(state: Cla
     assert change.action is (Action.BLOCKED if state is HELD else Action.SUBMIT)
     assert change.desired == UPGRADED
     if state is HELD:
-        assert job_name("census", OLD) in change.reason
+        assert job_name("census", OLD) in reason_of(change)
 
 
 @pytest.mark.fault(19)
@@ -1018,7 +1034,7 @@ def test_changes_and_findings_are_sorted() -> None:
 
 
 def told(changes: Iterable[Any]) -> list[str]:
-    return [change.reason for change in changes]
+    return [reason_of(change) for change in changes]
 
 
 def test_drift_that_is_only_told_makes_no_other_plan() -> None:
@@ -1044,14 +1060,14 @@ def test_a_later_attempt_is_believed_once_the_one_before_failed() -> None:
     second = run_of(JOB, State.RUNNING, 2, number=2)
     change = only(plan([JOB], [failed, second], [bound_to(JOB, failed)]))
     assert (change.action, change.attempt) == (Action.RETRY, 2)
-    assert change.reason == "found without a claim: adopted if it is the same job"
+    assert reason_of(change) == "found without a claim: adopted if it is the same job"
 
 
 def test_where_all_claims_got_lost_the_attempts_are_adopted_in_turn() -> None:
     runs = [run_of(JOB, State.FAILED), run_of(JOB, State.RUNNING, 2, number=2)]
     change = only(plan([JOB], runs, []))
     assert (change.action, change.attempt) == (Action.SUBMIT, 1)
-    assert change.reason == "found without a claim: adopted if it is the same job"
+    assert reason_of(change) == "found without a claim: adopted if it is the same job"
 
 
 @pytest.mark.fault(18)
@@ -1065,6 +1081,6 @@ def test_beside_a_run_of_a_later_attempt_nothing_is_begun(state: State) -> None:
         return
     assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 1, run)
     end = "delete" if state is State.SUCCEEDED else "cancel"
-    assert change.reason == (
+    assert reason_of(change) == (
         f"{run.resource} has this job's labels, but no recorded request created it; {end} it, or {RERUN}"
     )

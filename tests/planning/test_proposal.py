@@ -15,7 +15,7 @@ from reconciler.model.diff import Comparison, FieldChange
 from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, Change, DesiredJob, Edit, NotDone, Plan
 from reconciler.planning.proposal import only_of, propose
-from tests.support.planning import GOOGLE, LOCAL, wanted
+from tests.support.planning import GOOGLE, LOCAL, notes_of, reason_of, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
 
@@ -48,25 +48,25 @@ GOES_ON = "if the run of the earlier content is still live, it continues"
 
 def test_a_new_job_is_submitted() -> None:
     found = one([], [JOB])
-    assert (found.edit, found.action, found.reason) == (Edit.NEW, Action.SUBMIT, "new")
+    assert (found.edit, found.action, reason_of(found)) == (Edit.NEW, Action.SUBMIT, "new")
     assert (found.path, found.line, found.job_name) == (
         "jobs/census.yaml",
         3,
         JOB.job_name,
     )
-    assert (*found.hours, found.notes) == (0.0, 2.0, (NOT_ASKED,))
+    assert (*found.hours, notes_of(found)) == (0.0, 2.0, (NOT_ASKED,))
 
 
 def test_a_changed_job_is_submitted_with_its_fields() -> None:
     found = one([JOB], [wanted(content="bb")])
-    assert (found.edit, found.action, found.reason) == (
+    assert (found.edit, found.action, reason_of(found)) == (
         Edit.CHANGED,
         Action.SUBMIT,
         "1 field changed",
     )
     assert found.fields == (FieldChange("/args/0", "a", "bb"),)
     assert (found.fields[0].before, found.fields[0].after) == ("a", "bb")
-    assert found.notes == (f"{GOES_ON} alongside this one", NOT_ASKED)
+    assert notes_of(found) == (f"{GOES_ON} alongside this one", NOT_ASKED)
     assert (*found.hours, found.code_changed, found.is_new) == (2.0, 3.0, False, False)
 
 
@@ -87,7 +87,7 @@ def test_a_changed_job_is_submitted_with_its_fields() -> None:
 )
 def test_the_reason_says_what_makes_it_another_job(after: DesiredJob, reason: str) -> None:
     found = one([JOB], [after])
-    assert found.reason == reason
+    assert reason_of(found) == reason
     assert found.code_changed == ("the code" in reason)
 
 
@@ -115,7 +115,7 @@ def test_what_differs_in_the_jobs_name_alone_is_no_difference() -> None:
 
 def test_on_change_cancels_the_earlier_run() -> None:
     found = one([JOB], [wanted(content="b", on_change="cancel")])
-    assert found.notes == (
+    assert notes_of(found) == (
         "if the run of the earlier content is still live, it is cancelled once this one is submitted",
         "onChange: keep → cancel",
         NOT_ASKED,
@@ -124,7 +124,7 @@ def test_on_change_cancels_the_earlier_run() -> None:
 
 def test_nothing_is_cancelled_for_a_job_that_isnt_submitted() -> None:
     found = one([JOB], [wanted(content="b", on_change="cancel", suspend=True)])
-    assert found.notes[0] == GOES_ON
+    assert notes_of(found)[0] == GOES_ON
     assert (found.edit, found.action, found.stuck) == (
         Edit.CHANGED,
         Action.NONE,
@@ -135,13 +135,13 @@ def test_nothing_is_cancelled_for_a_job_that_isnt_submitted() -> None:
 
 def test_a_removed_job_is_kept_or_cancelled_as_it_said_itself() -> None:
     kept = one([JOB], [wanted("other")][:0], whole=True, problems=[Problem("x", 1, 1, "", "wrong")])
-    assert (kept.edit, kept.action, kept.reason) == (Edit.REMOVED, Action.NONE, "removed")
-    assert kept.notes == ("if its run is still live, it continues, and is reported as orphaned",)
+    assert (kept.edit, kept.action, reason_of(kept)) == (Edit.REMOVED, Action.NONE, "removed")
+    assert notes_of(kept) == ("if its run is still live, it continues, and is reported as orphaned",)
     cancelled, new = proposed([wanted(on_delete="cancel")], [wanted("other")]).changes
     assert (cancelled.action, cancelled.desired) == (Action.CANCEL, None)
-    assert cancelled.reason == "removed (onDelete: cancel)"
+    assert reason_of(cancelled) == "removed (onDelete: cancel)"
     assert (cancelled.path, cancelled.line) == ("jobs/census.yaml", 0)
-    assert cancelled.notes == ("if its run is still live, it is cancelled",)
+    assert notes_of(cancelled) == ("if its run is still live, it is cancelled",)
     assert cancelled.hours == (2.0, 0.0)
     assert new.edit is Edit.NEW
 
@@ -149,14 +149,14 @@ def test_a_removed_job_is_kept_or_cancelled_as_it_said_itself() -> None:
 def test_without_any_manifest_nothing_is_cancelled() -> None:
     found = one([wanted(on_delete="cancel")], [])
     assert found.action is Action.NONE
-    assert "nothing is cancelled while there is no manifest at all" in found.notes[0]
+    assert "nothing is cancelled while there is no manifest at all" in notes_of(found)[0]
 
 
 def test_with_named_paths_nothing_is_cancelled() -> None:
     for after in ([wanted("other")], []):
         found = proposed([wanted(on_delete="cancel")], after, whole=False).changes[0]
-        assert (found.action, found.reason) == (Action.NONE, "removed")
-        assert "may have moved elsewhere" in found.notes[0]
+        assert (found.action, reason_of(found)) == (Action.NONE, "removed")
+        assert "may have moved elsewhere" in notes_of(found)[0]
 
 
 def test_a_job_that_isnt_valid_any_more_isnt_removed() -> None:
@@ -172,22 +172,22 @@ def test_a_job_that_isnt_valid_any_more_isnt_removed() -> None:
 def test_suspending_and_going_on() -> None:
     suspended = wanted(suspend=True)
     found = one([JOB], [suspended])
-    assert (found.edit, found.action, found.reason) == (
+    assert (found.edit, found.action, reason_of(found)) == (
         Edit.CHANGED,
         Action.NONE,
         "suspended",
     )
-    assert found.notes == ("suspended from now on; a live run continues",)
+    assert notes_of(found) == ("suspended from now on; a live run continues",)
     assert found.hours == (2.0, 0.0)
     found = one([suspended], [JOB])
-    assert (found.edit, found.action, found.reason) == (
+    assert (found.edit, found.action, reason_of(found)) == (
         Edit.CHANGED,
         Action.SUBMIT,
         "no longer suspended",
     )
     assert found.hours == (0.0, 2.0)
     found = one([suspended], [suspended])
-    assert (found.edit, found.reason, found.notes) == (Edit.UNCHANGED, "suspended", ())
+    assert (found.edit, reason_of(found), notes_of(found)) == (Edit.UNCHANGED, "suspended", ())
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_suspending_and_going_on() -> None:
 )
 def test_how_a_job_is_treated_is_noted(before: dict[str, Any], after: dict[str, Any], note: str) -> None:
     found = one([wanted(**before)], [wanted(**after)])
-    assert found.notes == (note,)
-    assert (found.edit, found.action, found.reason) == (
+    assert notes_of(found) == (note,)
+    assert (found.edit, found.action, reason_of(found)) == (
         Edit.CHANGED,
         Action.NONE,
         "the same content",
@@ -210,7 +210,7 @@ def test_how_a_job_is_treated_is_noted(before: dict[str, Any], after: dict[str, 
 
 
 def test_attempts_of_other_content_begin_anew() -> None:
-    assert one([JOB], [wanted(content="b", attempts=3)]).notes[1:] == ("attempts: 1 → 3", NOT_ASKED)
+    assert notes_of(one([JOB], [wanted(content="b", attempts=3)]))[1:] == ("attempts: 1 → 3", NOT_ASKED)
 
 
 def changed(job: DesiredJob, **fields: Any) -> DesiredJob:
@@ -219,18 +219,18 @@ def changed(job: DesiredJob, **fields: Any) -> DesiredJob:
 
 def test_labels_places_kinds_and_spellings_are_noted() -> None:
     found = one([JOB], [changed(JOB, labels={"team": "b"})])
-    assert (found.edit, found.notes) == (
+    assert (found.edit, notes_of(found)) == (
         Edit.CHANGED,
         ("the labels changed; an existing run keeps its own",),
     )
     found = one([JOB], [changed(wanted(content="b"), labels={"team": "b"})])
-    assert found.notes[1:] == ("the labels changed", NOT_ASKED)
+    assert notes_of(found)[1:] == ("the labels changed", NOT_ASKED)
     found = one([JOB], [changed(JOB, path="jobs/moved.yaml")])
-    assert (found.edit, found.notes) == (Edit.UNCHANGED, ("moved from jobs/census.yaml",))
+    assert (found.edit, notes_of(found)) == (Edit.UNCHANGED, ("moved from jobs/census.yaml",))
     found = one([wanted("a-b")], [changed(wanted("a-b"), name="a_b")])
-    assert (found.edit, found.notes) == (Edit.UNCHANGED, ('it was written "a-b"',))
+    assert (found.edit, notes_of(found)) == (Edit.UNCHANGED, ('it was written "a-b"',))
     found = one([JOB], [changed(wanted(content="b"), kind="Job")])
-    assert found.notes[1:] == ("kind: CustomJob → Job", NOT_ASKED)
+    assert notes_of(found)[1:] == ("kind: CustomJob → Job", NOT_ASKED)
 
 
 def test_what_is_known_to_be_impossible_is_blocked() -> None:
@@ -238,14 +238,14 @@ def test_what_is_known_to_be_impossible_is_blocked() -> None:
     assert one([], [gone], target=GOOGLE).action is Action.BLOCKED
     assert one([], [gone], target=LOCAL).action is Action.SUBMIT
     found = one([JOB], [gone], target=GOOGLE)
-    assert (found.action, found.notes) == (Action.BLOCKED, (GOES_ON,))
-    assert "shut down AI Platform Training" in found.reason
+    assert (found.action, notes_of(found)) == (Action.BLOCKED, (GOES_ON,))
+    assert "shut down AI Platform Training" in reason_of(found)
     resumed = one([changed(wanted(suspend=True), api_version=ML_V1)], [changed(JOB, api_version=ML_V1)])
     assert resumed.action is Action.SUBMIT
     before, after = (changed(job, api_version=ML_V1) for job in (wanted(suspend=True), JOB))
     found = one([before], [after], target=GOOGLE)
     assert found.action is Action.BLOCKED
-    assert "shut down AI Platform Training" in found.reason
+    assert "shut down AI Platform Training" in reason_of(found)
     assert one([after], [after], target=GOOGLE).action is Action.NONE
 
 
@@ -275,7 +275,7 @@ def test_the_same_on_both_sides_is_unchanged(side: list[DesiredJob], target: Any
     found = proposed(side, side, target=target)
     assert {change.edit for change in found.changes} <= {Edit.UNCHANGED}
     for change in found.changes:
-        assert (change.action, change.notes, change.code_changed) == (Action.NONE, (), False)
+        assert (change.action, notes_of(change), change.code_changed) == (Action.NONE, (), False)
         assert change.hours[0] == change.hours[1]
 
 

@@ -15,7 +15,7 @@ from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import ActualJob, ErrorInfo, State
 from reconciler.model.plan import Action, Change, NotDone, Trigger
 from reconciler.training_service.jobs import images
-from tests.support.planning import GOOGLE, bound_to, claim_on, only, plan, run_of, wanted
+from tests.support.planning import GOOGLE, bound_to, claim_on, only, plan, reason_of, run_of, wanted
 
 JOB = wanted()
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
@@ -48,7 +48,7 @@ def test_the_second_try_waits_ten_minutes_and_uses_up_no_attempt() -> None:
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
     assert change.job_name == f"{JOB.job_name}_2"
     assert change.not_before == datetime(2026, 1, 1, 0, 10, 5, tzinfo=UTC)
-    assert change.reason == (
+    assert reason_of(change) == (
         "set-up failed: no version of a package fits; this doesn't count as an attempt, try 2 of 3, "
         "not before 00:10:05 UTC"
     )
@@ -63,7 +63,7 @@ def test_failed_set_up_counts_only_once_the_claim_names_its_job() -> None:
 def test_a_try_whose_end_has_no_known_time_is_followed_by_the_next_one_without_a_wait() -> None:
     change = change_of(replace(unstarted(), end_time=""))
     assert (change.action, change.not_before) == (Action.RETRY, None)
-    assert change.reason.endswith("this doesn't count as an attempt, try 2 of 3")
+    assert reason_of(change).endswith("this doesn't count as an attempt, try 2 of 3")
 
 
 def test_an_attempt_that_also_failed_under_an_older_version_of_the_hash_is_used_up() -> None:
@@ -81,14 +81,14 @@ def test_three_tries_are_the_most_that_follow_each_other() -> None:
     assert (change_of(*runs).action, change_of(*runs).attempt) == (Action.RETRY, 3)
     change = change_of(*runs, unstarted(3))
     assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
-    assert change.reason == "set-up failed: no version of a package fits; tried 3 times"
+    assert reason_of(change) == "set-up failed: no version of a package fits; tried 3 times"
 
 
 def test_a_person_may_try_at_any_time_and_as_often_as_wanted() -> None:
     runs = [unstarted(n) for n in range(1, 6)]
     change = change_of(*runs, occasion=BY_HAND)
     assert (change.action, change.attempt, change.not_before) == (Action.RETRY, 6, None)
-    assert "try" not in change.reason
+    assert "try" not in reason_of(change)
 
 
 def test_a_changed_entry_of_the_image_is_tried_at_once_and_counted_anew() -> None:
@@ -99,7 +99,7 @@ def test_a_changed_entry_of_the_image_is_tried_at_once_and_counted_anew() -> Non
     runs.append(unstarted(4, entry=entry_digest({IMAGE: ENTRY}, IMAGE)))
     change = change_of(*runs, occasion=changed)
     assert change.not_before is not None
-    assert "try 2 of 3" in change.reason
+    assert "try 2 of 3" in reason_of(change)
 
 
 def test_a_change_that_never_reaches_the_service_is_tried_once() -> None:
@@ -123,7 +123,7 @@ def test_a_failed_set_up_that_names_no_image_waits_for_its_next_try(metadata: di
 def test_attempts_are_counted_beside_tries() -> None:
     change = change_of(unstarted(1), failed(2), attempts=2)
     assert (change.action, change.attempt, change.not_before) == (Action.RETRY, 3, None)
-    assert change.reason == "attempt 1 failed, 1 left"
+    assert reason_of(change) == "attempt 1 failed, 1 left"
     assert change_of(unstarted(1), failed(2)).stuck is NotDone.FAILED
     change = change_of(failed(1), unstarted(2), failed(3), attempts=2)
     assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)

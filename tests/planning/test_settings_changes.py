@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.planning.settings_changes import changed_settings, decides
+from reconciler.output.wording.notes import setting_effect
+from reconciler.planning.settings_changes import changed_settings
 
 
 def settings(**of_environment: Any) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def test_what_decides_most_is_told_first() -> None:
         "limits": {"acceleratorHours": 5},
         "source": "acme",
     }
-    assert [(c.pointer, decides(c.pointer)) for c in changed_settings(before, after, "prod")] == [
+    assert [(c.pointer, setting_effect(c.pointer)) for c in changed_settings(before, after, "prod")] == [
         ("/source", "which runs belong to this repository"),
         ("/environments/prod/project", "where jobs run"),
         ("/environments/prod/location", "where jobs run"),
@@ -85,7 +86,7 @@ def test_what_decides_most_is_told_first() -> None:
     "pointer", ["", "/environments", "/environments/source", "/images/source", "/x", "/x/source"]
 )
 def test_what_decides_nothing(pointer: str) -> None:
-    assert decides(pointer) == ""
+    assert setting_effect(pointer) == ""
 
 
 values = st.recursive(

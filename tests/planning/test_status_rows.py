@@ -12,9 +12,12 @@ from reconciler.model.job import COMMIT, KEY, State
 from reconciler.model.manifest import Reconcile
 from reconciler.model.naming import job_name
 from reconciler.model.plan import Action, Change, DesiredJob
+from reconciler.model.reason import ReasonCode
+from reconciler.output.wording.cause import cause_remedy
+from reconciler.output.wording.plan import outcome_error, progress_text, row_error
 from reconciler.planning.outcome import JobStatus, Outcome, Status, SubmitProgress, failed
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
-from tests.support.planning import PARENT, bound_to, claim_on, run_of, state_of, wanted
+from tests.support.planning import PARENT, bound_to, claim_on, run_of, saying, state_of, wanted
 
 JOB = wanted()
 
@@ -55,9 +58,7 @@ def test_a_run_is_told_as_the_service_has_it() -> None:
             url="https://x",
             commit="c" * 40,
             attempt=2,
-            cause=Cause(
-                CauseClass.RESOURCES, "out of memory", "out of memory", "give it a larger machineType"
-            ),
+            cause=Cause(CauseClass.RESOURCES, ReasonCode.OUT_OF_MEMORY, {"head": "out of memory"}, "census"),
             current=True,
             run_labels=run.labels,
             manifest=JOB.manifest,
@@ -85,14 +86,14 @@ def test_the_claim_is_told_whether_its_run_is_there_or_not(state: ClaimState, th
         said += f"; run `reconciler resolve {JOB.job_name}_2 --resubmit` or `--give-up`"
     if state is ClaimState.PENDING and not there:
         said = "the next apply looks for its job, and submits it again once no earlier request can create one"
-    assert row.error == said
+    assert row_error(row) == said
     assert row.commit == ("" if there else "c" * 40)
     assert row.resource == (f"{PARENT}/1" if there else "")
 
 
 def test_what_was_given_up_is_told_as_that() -> None:
     (row,) = statuses([], [], [claim_on(JOB, ClaimState.HELD, given_up=True, error="odd")])
-    assert row.error == "given up; run it again with `reconciler rerun census`"
+    assert row_error(row) == "given up; run it again with `reconciler rerun census`"
 
 
 @pytest.mark.parametrize("ended", [None, State.SUCCEEDED, State.FAILED, State.CANCELLED])
@@ -232,7 +233,7 @@ def test_a_remedy_names_the_job_as_its_manifest_does() -> None:
     job = wanted("a-b")
     (row,) = statuses([job], [run_of(job, State.FAILED, error="exit code 1")], [])
     assert row.cause
-    assert "`reconciler logs a-b`" in row.cause.remedy
+    assert "`reconciler logs a-b`" in cause_remedy(row.cause)
 
 
 @pytest.mark.parametrize(
@@ -293,15 +294,16 @@ def test_labels_are_those_of_the_run_and_of_the_manifest_which_wins() -> None:
 
 
 def test_failed_change_has_the_error_without_its_full_stop_before_the_hint() -> None:
-    change = Change(Action.SUBMIT, "new", "census", JOB.job_name, "CustomJob")
+    change = Change(Action.SUBMIT, saying("new"), "census", JOB.job_name, "CustomJob")
     outcome = failed(change, ServiceError("The bucket is missing.", hint="make it"))
-    assert outcome == Outcome(change, Status.FAILED, error="The bucket is missing (make it)")
-    assert failed(change, ServiceError("The bucket is missing.")).error == "The bucket is missing."
+    assert (outcome.status, outcome_error(outcome)) == (Status.FAILED, "The bucket is missing (make it)")
+    outcome = failed(change, ServiceError("The bucket is missing."))
+    assert outcome_error(outcome) == "The bucket is missing."
 
 
 def test_progress_begins_with_no_submission_done() -> None:
     begun = SubmitProgress(2)
-    assert (begun.done, begun.failed, begun.open, begun.details) == (0, 0, 0, "")
+    assert (begun.done, begun.failed, begun.open, progress_text(begun)) == (0, 0, 0, "")
 
 
 # --- the words of rows, and their order -------------------------------------------------------------------
@@ -312,8 +314,8 @@ def test_the_words_for_what_came_of_a_change_never_change() -> None:
 
 
 def test_what_is_not_said_is_nothing() -> None:
-    outcome = Outcome(Change(Action.NONE, "", "a", "a_1", "CustomJob"), Status.APPLIED)
-    assert (outcome.state, outcome.error, outcome.resource) == (None, None, "")
+    outcome = Outcome(Change(Action.NONE, saying(""), "a", "a_1", "CustomJob"), Status.APPLIED)
+    assert (outcome.state, outcome.reason, outcome.resource) == (None, None, "")
     row = JobStatus("a_1", "a", "CustomJob", None, "none")
     told = (
         row.service_state,
@@ -347,7 +349,7 @@ def test_the_reason_of_a_cancel_shows_only_once_the_run_is_cancelled() -> None:
     claim = bound_to(JOB, run, error="cancelled by `reconciler cancel`")
     (live,) = job_statuses(state_of([JOB], [run], [claim]))
     (gone,) = job_statuses(state_of([JOB], [], [replace(claim, ended=State.CANCELLED)]))
-    assert (live.error, gone.error) == ("", "cancelled by `reconciler cancel`")
+    assert (row_error(live), row_error(gone)) == ("", "cancelled by `reconciler cancel`")
 
 
 def test_an_unwanted_attempt_without_a_run_has_the_name_that_its_claim_gives_it() -> None:

@@ -33,7 +33,7 @@ from reconciler.reporting.status_rules import (
     duplicate_statuses,
     reopened,
 )
-from tests.support.planning import bound_to, claim_on, plan, run_of, state_of, wanted
+from tests.support.planning import bound_to, claim_on, noting, plan, run_of, state_of, wanted
 
 JOB = wanted(attempts=2)
 ASKED = "a" * 40
@@ -725,7 +725,7 @@ def test_settled_jobs_of_earlier_commits_are_left_to_those() -> None:
 
 def test_the_drift_is_told_with_its_first_findings() -> None:
     assert drift_status(CONTEXTS, []) == CommitStatus("success", "reconciler drift", "no drift")
-    findings = [Drift(DriftKind.ORPHANED, f"census_{n}", "census", "") for n in range(20)]
+    findings = [Drift(DriftKind.ORPHANED, f"census_{n}", "census", noting("")) for n in range(20)]
     one, many = drift_status(CONTEXTS, findings[:1]), drift_status(CONTEXTS, findings)
     assert (one.state, one.description) == ("failure", "1 finding: orphaned census_0")
     assert many.description.startswith("20 findings: orphaned census_0; orphaned census_1; ")

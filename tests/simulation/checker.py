@@ -18,6 +18,8 @@ from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.naming import label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan
 from reconciler.model.ports import Versioned
+from reconciler.output.wording.notes import note_text
+from reconciler.output.wording.plan import reason_text
 from reconciler.planning.outcome import Outcome
 from reconciler.submission.look import FULL_AFTER, Observation
 
@@ -711,7 +713,7 @@ class Checker:
         """The passes are over, and there is still something to do."""
         left = "it can't be planned"
         if plan:
-            left = "; ".join(f"{c.action} {c.job_name} ({c.reason})" for c in plan.changes)
+            left = "; ".join(f"{c.action} {c.job_name} ({reason_text(c.reason)})" for c in plan.changes)
         self._wrong("I7", f"after {passes} whole passes without a fault: {left}")
 
     def endless(self, steps: int) -> None:
@@ -891,7 +893,9 @@ class Checker:
             caused |= finding.job_name in self._of_two
             if not caused and not (self._beyond and finding.kind is DriftKind.DUPLICATE):
                 self._wrong(
-                    "I8", f"{finding.kind} {finding.job_name} is found without a cause: {finding.detail}"
+                    "I8",
+                    f"{finding.kind} {finding.job_name} is found without a cause: "
+                    f"{note_text(finding.detail)}",
                 )
 
     def _own_cancels(self, plan: Plan) -> None:

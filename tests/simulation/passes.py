@@ -22,6 +22,7 @@ from reconciler.operations.execute import PATIENCE, Applier
 from reconciler.operations.plan import comparable_state, wanted_of
 from reconciler.operations.report import open_record, report
 from reconciler.operations.tree import TreeCheck
+from reconciler.output.wording.plan import outcome_error, reason_text
 from reconciler.planning.limits import check_limits
 from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status
@@ -143,7 +144,7 @@ class Outside:
                 patience=self._patience(),
                 pause=PAUSE,
                 together=partial(process.together, self.world.rng.choice(_AT_ONCE)),
-                withheld=check.withheld if self._compares(process) else lambda: "",
+                withheld=check.withheld if self._compares(process) else lambda: None,
             )
             if self._compares(process):
                 check.record()
@@ -154,7 +155,7 @@ class Outside:
                 open_record(records, read, commit.sha, plan, passed, own)
             outcomes = list(applier.run(plan))
             for outcome in outcomes:
-                said = outcome.error or outcome.state
+                said = outcome_error(outcome) or outcome.state
                 self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
                 self.world.checker.told(outcome, process.name)
             # A store without a summary is read as a whole, whatever commits are owed.
@@ -309,9 +310,9 @@ class Outside:
         whole: bool,
     ) -> None:
         problems = {
-            o.change.desired.manifest.name: o.error
+            o.change.desired.manifest.name: error
             for o in outcomes
-            if o.change.desired and o.error and o.status is not Status.APPLIED
+            if o.status is not Status.APPLIED and o.change.desired and (error := outcome_error(o))
         }
         state = self._state(commit, self._ports(process), observed)
         view = View(self.place.contexts, sha, state, self._plan_of(state, whole=whole), problems)
@@ -369,6 +370,6 @@ def _base_of(job: Job) -> str:
 
 
 def _said(plan: Plan) -> str:
-    changes = "; ".join(f"{c.action} {c.job_name} ({c.reason})" for c in plan.changes)
+    changes = "; ".join(f"{c.action} {c.job_name} ({reason_text(c.reason)})" for c in plan.changes)
     drift = "; ".join(f"{d.kind} {d.job_name}" for d in plan.drift)
     return f"plan: {changes or 'nothing'}" + (f"; found: {drift}" if drift else "")

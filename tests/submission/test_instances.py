@@ -22,7 +22,17 @@ from reconciler.submission.protocol import Submitter
 from tests.support.held_service import HeldService
 from tests.support.memory_ports import Outside
 from tests.support.opened import BUCKET, CLAIM, opened
-from tests.support.planning import GOOGLE, bound_to, claim_on, mark_of, only, run_of, state_of, wanted
+from tests.support.planning import (
+    GOOGLE,
+    bound_to,
+    claim_on,
+    mark_of,
+    only,
+    reason_of,
+    run_of,
+    state_of,
+    wanted,
+)
 from tests.support.submission import ORDER, settle
 
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -164,17 +174,17 @@ def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content()
     change = only(plan_beside(doubtful))
     assert change.action is Action.BLOCKED
     assert change.actual is doubtful
-    assert change.reason.startswith(f"{doubtful.resource} (running) has this content")
-    assert "submitted under no instance" in change.reason
-    assert "wait until it has ended, or cancel it, and apply again" in change.reason
+    assert reason_of(change).startswith(f"{doubtful.resource} (running) has this content")
+    assert "submitted under no instance" in reason_of(change)
+    assert "wait until it has ended, or cancel it, and apply again" in reason_of(change)
 
 
 def test_submission_beside_several_doubtful_runs_names_the_first_and_its_instance() -> None:
     first, second = run("blue"), replace(run("green"), resource="projects/1/locations/l/customJobs/9")
     change = only(plan_beside(first, second))
     assert change.actual is first
-    assert change.reason.startswith(f"{first.resource} (running) has this content")
-    assert 'submitted under the instance "blue"' in change.reason
+    assert reason_of(change).startswith(f"{first.resource} (running) has this content")
+    assert 'submitted under the instance "blue"' in reason_of(change)
 
 
 def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
@@ -183,7 +193,7 @@ def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
     claim = bound_to(job, failed)
     change = only(make_plan(GOOGLE, state_of([job], [failed], [claim], doubtful=[doubtful])))
     assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 2, doubtful)
-    assert "wait until it has ended, or cancel it, and apply again" in change.reason
+    assert "wait until it has ended, or cancel it, and apply again" in reason_of(change)
 
 
 @pytest.mark.parametrize(

@@ -336,7 +336,7 @@ def test_what_is_not_begun_at_a_stop_is_skipped_and_what_is_begun_ends(seed: int
     assert 10 <= statuses.count(Status.APPLIED) <= 18
     assert {found.claim.state for found in outside.claims.held.values()} == {ClaimState.BOUND}
     assert len(outside.claims.held) == statuses.count(Status.APPLIED)
-    assert {outcome.error for outcome in outcomes} == {None}
+    assert {outcome.reason for outcome in outcomes} == {None}
 
 
 # --- one submission while the service takes no more -------------------------------------------------------

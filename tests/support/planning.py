@@ -12,7 +12,10 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import ATTEMPT, CODE, KEY, REQUEST_ID, SOURCE, ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1, JsonObject, Manifest, Reconcile
 from reconciler.model.naming import job_name, label_of
-from reconciler.model.plan import Change, DesiredJob, Plan, Target, Trigger
+from reconciler.model.plan import Change, DesiredJob, Drift, Plan, Target, Trigger
+from reconciler.model.reason import Note, NoteCode, Reason, ReasonCode, because
+from reconciler.output.wording.notes import note_text
+from reconciler.output.wording.plan import reason_text
 from reconciler.planning.planner import digest_of, make_plan
 from reconciler.planning.state import TargetState, target_state
 
@@ -146,3 +149,28 @@ def only(found: Plan) -> Change:
     """The plan's one change."""
     (change,) = found.changes
     return change
+
+
+def saying(text: str) -> Reason:
+    """A reason whose sentence is this text."""
+    return because(ReasonCode.ERROR, message=text)
+
+
+def noting(text: str) -> Note:
+    """A note whose sentence ends with this text."""
+    return Note(NoteCode.MOVED, {"path": text})
+
+
+def notes_of(change: Change) -> tuple[str, ...]:
+    """The sentences of a change's notes."""
+    return tuple(map(note_text, change.notes))
+
+
+def detail_of(finding: Drift) -> str:
+    """The sentence of a finding's detail."""
+    return note_text(finding.detail)
+
+
+def reason_of(change: Change) -> str:
+    """The sentence of a change's reason."""
+    return reason_text(change.reason)

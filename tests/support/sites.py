@@ -27,6 +27,7 @@ from reconciler.model.details import (
 from reconciler.model.job import LogEntry, State
 from reconciler.model.manifest import ManifestPlace
 from reconciler.model.plan import Target
+from reconciler.model.reason import ReasonCode
 from reconciler.pages.site import CommitInfo, Site, row_key
 from reconciler.pages.template import PageContent
 from reconciler.planning.outcome import JobStatus
@@ -75,9 +76,8 @@ def row_of(number: int, state: State | None = State.SUCCEEDED, **fields: Any) ->
         "kind": "CustomJob",
     }
     if state is State.FAILED:
-        values["cause"] = Cause(
-            CauseClass.USER_CODE, "ValueError: the loss is NaN", "the loss is NaN", "fix the trainer"
-        )
+        said = {"exit_code": "1", "last": "ValueError: the loss is NaN"}
+        values["cause"] = Cause(CauseClass.USER_CODE, ReasonCode.NON_ZERO_EXIT, said, values["base_name"])
     return JobStatus(state=state, **{**values, **fields})
 
 
@@ -145,7 +145,8 @@ def study_of(trials: int, *, seed: int = 1, points: int = 10) -> Study:
 
 def hostile_site(text: str, number: float) -> Site:
     """A site in which everything that others choose is one text, or one number."""
-    cause = Cause(CauseClass.USER_CODE, text, text, text)
+    values = {"exit_code": text, "last": text}
+    cause = Cause(CauseClass.USER_CODE, ReasonCode.NON_ZERO_EXIT, values, text)
     row = replace(
         row_of(1, State.FAILED),
         job_name=text,

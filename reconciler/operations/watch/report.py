@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from reconciler.base.errors import InvalidError, ReconcilerError
 from reconciler.base.sanitize import one_line
 from reconciler.model.applied_tree import TreeFinding
-from reconciler.model.job import State
 from reconciler.model.plan import Action, Drift
 from reconciler.operations.apply import ApplyListener
 from reconciler.operations.origin import Origin, uncarried
 from reconciler.operations.watch.metrics import Metrics
 from reconciler.operations.watch.state import Pass, Result
-from reconciler.output.json import problem_json
+from reconciler.output.problems import problem_json
 from reconciler.output.text import short_error
+from reconciler.output.wording.notes import note_text
+from reconciler.output.wording.plan import outcome_error
+from reconciler.output.wording.tree import tree_line
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.submission.observe import Observed
@@ -26,7 +28,6 @@ Fields = tuple[tuple[str, Any], ...]
 
 
 _AGO = re.compile(r", applied [a-z0-9 ]+ ago\b")
-_STATES = re.compile(rf"\b(?:{'|'.join(State)})\b", re.IGNORECASE)
 
 
 class PassReporter(ApplyListener):
@@ -35,7 +36,7 @@ class PassReporter(ApplyListener):
     def __init__(self, events: Any, metrics: Metrics) -> None:
         self._events = events
         self._metrics = metrics
-        self._standing: dict[tuple[str, str], frozenset[Fields]] = {}
+        self._standing: dict[tuple[str, str], frozenset[object]] = {}
         self._stopped = False
         self._live: frozenset[str] = frozenset()
         self._held = ""
@@ -76,8 +77,10 @@ class PassReporter(ApplyListener):
 
     def compared(self, tree: TreeFinding) -> None:
         """Report what a person should know of the checkout's commit."""
-        found = [(("message", tree.line),)] if tree.line else []
-        self._report_new("warning", found, about="tree", same=_without_times)
+        # A checkout stays as old as it is, however long ago the newer commit was applied.
+        identity = tree.relation, tree.effect, tree.commit, tree.remedy
+        line = tree_line(tree)
+        self._report_changes("warning", {identity: (("message", line),)} if line else {}, about="tree")
 
     def carried_out(self, outcomes: Sequence[Outcome], origin: Origin) -> None:
         """Report the outcomes of a plan, and the submitted jobs without a commit."""
@@ -112,7 +115,7 @@ class PassReporter(ApplyListener):
             self._report_new("warning", (tuple(problem_json(problem).items()) for problem in result.warnings))
         if result.plan:
             self._metrics.drifted(result.plan.drift)
-            self._report_new("drift", map(_of_drift, result.plan.drift), same=_without_states)
+            self._report_changes("drift", {_identity(found): _of_drift(found) for found in result.plan.drift})
         if result.after:
             self._metrics.unposted.set(result.after.unposted)
             self._report_new("not-kept", ((("message", problem),) for problem in result.after.problems))
@@ -168,7 +171,10 @@ class PassReporter(ApplyListener):
             about: A second key, for findings with the same event name and another subject.
             same: Returns the identity of a finding; findings with equal identities are the same.
         """
-        now = {same(fields): fields for fields in found}
+        self._report_changes(event, {same(fields): fields for fields in found}, about)
+
+    def _report_changes(self, event: str, now: Mapping[object, Fields], about: str = "") -> None:
+        """Report the findings, by identity, that the previous call with these arguments did not have."""
         for identity, fields in now.items():
             if identity not in self._standing.get((event, about), frozenset()):
                 self._events.warning(event, **{key: value for key, value in fields if value})
@@ -184,22 +190,23 @@ def _of_error(error: ReconcilerError) -> Fields:
 
 
 def _of_drift(found: Drift) -> Fields:
-    return ("job", found.job_name), ("kind", str(found.kind)), ("detail", found.detail)
+    return ("job", found.job_name), ("kind", str(found.kind)), ("detail", note_text(found.detail))
 
 
-def _without_states(fields: Fields) -> Fields:
+def _identity(found: Drift) -> object:
     # A superseded run changes its state several times; its finding stays the same.
-    return tuple((key, _STATES.sub("", value) if key == "detail" else value) for key, value in fields)
+    values = tuple((name, value) for name, value in found.detail.values.items() if name != "state")
+    return found.kind, found.job_name, found.detail.code, values
 
 
 def _without_times(fields: Fields) -> Fields:
-    # A checkout stays as old as it is, however long ago the newer commit was applied.
+    # As above, of an apply that is refused for its checkout's commit.
     return tuple((key, _AGO.sub("", value) if isinstance(value, str) else value) for key, value in fields)
 
 
 def _of_outcomes(outcomes: Iterable[Outcome], status: Status) -> Iterable[Fields]:
     return [
-        (("job", outcome.change.job_name), ("error", outcome.error))
+        (("job", outcome.change.job_name), ("error", error))
         for outcome in outcomes
-        if outcome.status is status and outcome.error
+        if outcome.status is status and (error := outcome_error(outcome))
     ]

@@ -25,6 +25,7 @@ from reconciler.operations.watch.state import Checkout, LoopCache, Pass, Result
 from reconciler.operations.watch.wakeups import Wakes
 from reconciler.submission.observe import Observed
 from tests.support.in_memory import Commands
+from tests.support.planning import detail_of
 from tests.support.watching import Told
 
 
@@ -124,7 +125,7 @@ class TestTelling:
             commands.outside.jobs.becomes(first, state)
             turn = self.turn(commands, told, turn)
             assert turn.plan is not None
-            details |= {found.detail for found in turn.plan.drift if found.kind is DriftKind.SUPERSEDED}
+            details |= {detail_of(found) for found in turn.plan.drift if found.kind is DriftKind.SUPERSEDED}
         assert len(details) == 3
         assert told.names() == []
 

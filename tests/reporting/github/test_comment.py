@@ -29,6 +29,7 @@ from tests.support.github_server import (
     error,
     secondary_limit,
 )
+from tests.support.planning import saying
 from tests.support.raw_server import RawServer, answer, reset
 from tests.support.tls import server_tls
 
@@ -95,7 +96,7 @@ def planned(head: str = "c" * 40, *, minute: int = 4, run: str = "42", base: str
     links = Links(
         "https://github.com/acme/models/blob", head, "", f"https://github.com/acme/models/actions/runs/{run}"
     )
-    change = Change(Action.NONE, "", "census", "census_1", "CustomJob", edit=Edit.CHANGED)
+    change = Change(Action.NONE, saying(""), "census", "census_1", "CustomJob", edit=Edit.CHANGED)
     plan = Plan(Target("prod", "google", "p", "l"), (change,), (), None, comparison=Comparison("b" * 40))
     return plan_markdown(plan, None, links, merge)
 

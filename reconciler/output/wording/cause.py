@@ -1,0 +1,186 @@
+"""Words of the causes of jobs' ends, each with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from reconciler.base.sanitize import one_line
+from reconciler.model.cause import Cause, CauseClass
+from reconciler.model.reason import Reason, ReasonCode
+
+_SHORT = 60  # characters of a message in a commit status
+_MOST = 300  # characters of any message
+
+# Words of remedies: where a person has the machine, and on a runner of GitHub Actions, which keeps nothing.
+_WORDS_HERE = {
+    "log": "see `reconciler logs {name}`",
+    "apply": "run `reconciler apply`",
+    "again": "run it again with `reconciler rerun {name}`",
+    "restart": " (`reconciler serve --stop` makes it read changed variables)",
+    "python": "install one with `uv python install`",
+}
+_WORDS_ON_RUNNER = {
+    "log": "see its log in the workflow's run",
+    "apply": "run the workflow again",
+    "again": "run the workflow again",
+    "restart": "",
+    "python": "install one in an earlier step, by actions/setup-python",
+}
+_APPLY = "then {apply}"
+_CODE = "{log} and correct the code"
+_MACHINE = "give it a larger machineType"
+_WAYS_OUT = 'set "suspend: true" to leave it stopped, or {again}'
+_AGAIN = "{again}"
+_LIMIT = 'raise the limit under "scheduling"'
+_STOP = "`reconciler cancel {name}` stops it if it runs, and finds out how it ended"
+_ENTRY = 'correct its entry under "images" in reconciler.yaml'
+
+_WORDS: Mapping[ReasonCode, tuple[str, str]] = {
+    ReasonCode.NON_ZERO_EXIT: ("its code failed", _CODE),
+    ReasonCode.ENDED_BY_SIGNAL: ("ended by a signal", _CODE),
+    ReasonCode.MODULE_MISSING: (
+        "a module is missing",
+        "list its package in the code's requirements.txt or setup.py, or correct the import",
+    ),
+    ReasonCode.COMMAND_NOT_RUN: ("its command can't be run", "correct the image or its command"),
+    ReasonCode.INVALID_JOB: ("the job can't be run as it is written", "correct the manifest"),
+    ReasonCode.NO_METRIC: ("no trial reported the metric", _CODE),
+    ReasonCode.INDEX_UNREACHABLE: (
+        "a package index can't be reached",
+        f"make it reachable, or correct its address{{restart}}, {_APPLY}",
+    ),
+    ReasonCode.INSTALLER_SETTINGS: ("pip's settings are wrong", f"correct them{{restart}}, {_APPLY}"),
+    ReasonCode.PACKAGES_NOT_RESOLVED: (
+        "no version of a package fits",
+        f"correct the package's requirements, or {_ENTRY}, {_APPLY}",
+    ),
+    ReasonCode.PACKAGES_NOT_INSTALLED: (
+        "its packages can't be installed",
+        f"{{log}}, install what is missing, {_APPLY}",
+    ),
+    ReasonCode.PACKAGES_FAILED: ("its packages can't be installed", "correct the package's requirements"),
+    ReasonCode.CODE_NOT_STARTED: ("its code can't be started", f"do what the message says, {_APPLY}"),
+    ReasonCode.PACKAGE_MISSING: ("its package is missing in the bucket", "{apply}"),
+    ReasonCode.PYTHON_MISSING: (
+        "no Python on this machine fits its image",
+        f"{{python}}, or {_ENTRY}, {_APPLY}",
+    ),
+    ReasonCode.IMAGE_UNKNOWN: ("its image is unknown here", f"{_ENTRY}, {_APPLY}"),
+    ReasonCode.IMAGE_NOT_PULLED: (
+        "its image can't be pulled",
+        f"check its name and your login, or build it, {_APPLY}",
+    ),
+    ReasonCode.IMAGE_FAILED: ("its image can't be pulled or started", f"correct the image, then {_AGAIN}"),
+    ReasonCode.ENGINE_MISSING: (
+        "no container engine works on this machine",
+        f"install or start Docker or Podman, {_APPLY}",
+    ),
+    ReasonCode.ENGINE_FAILED: (
+        "the container engine failed",
+        f"correct what its message names, {_APPLY}",
+    ),
+    ReasonCode.HOME_NOT_TRUSTED: ("the state directory isn't trusted", "{apply}"),
+    ReasonCode.PERMISSION_MISSING: ("a permission is missing", f"grant it, then {_AGAIN}"),
+    ReasonCode.OUT_OF_MEMORY: ("out of memory", _MACHINE),
+    ReasonCode.KILLED: ("killed: out of memory, or by hand", f"{_MACHINE}, or {_AGAIN}"),
+    ReasonCode.DISK_FULL: ("the disk is full", f"free or add disk space, then {_AGAIN}"),
+    ReasonCode.LOG_LIMIT: ("it printed too much", "let it print less"),
+    ReasonCode.PROCESS_LIMIT: ("it had too many processes", "let it start fewer"),
+    ReasonCode.TOO_MANY_REPLICAS: ("too many replicas for this machine", "use fewer replicas"),
+    ReasonCode.NO_TPU: ("this machine has no TPU", "run it in Google Cloud, or without a TPU"),
+    ReasonCode.TRIAL_TIME_LIMIT: ("a trial reached its time limit", 'raise its "timeout"'),
+    ReasonCode.TIME_LIMIT: ("it reached its time limit", 'raise its "timeout"'),
+    ReasonCode.NO_MACHINE_IN_TIME: ("no machine became free in time", 'raise "maxWaitDuration"'),
+    ReasonCode.QUOTA_EXHAUSTED: ("the quota is exhausted", f"request more quota, then {_AGAIN}"),
+    ReasonCode.NO_MACHINE_FREE: (
+        "no such machine is free",
+        f"choose another machine or region, or {_AGAIN}",
+    ),
+    ReasonCode.CANCELLED_ON_REQUEST: ("cancelled on request", _WAYS_OUT),
+    ReasonCode.CANCELLED_OUTSIDE: ("cancelled outside the reconciler", _WAYS_OUT),
+    ReasonCode.CANCELLED_BY_APPLY: (
+        "{stored}",
+        "`reconciler apply` submits it again once a manifest wants it",
+    ),
+    ReasonCode.CANCELLED_BY_RECONCILER: ("{stored}", _WAYS_OUT),
+    ReasonCode.CANCELLED_BY_TIME_LIMIT: (
+        "cancelled by its time limit",
+        f"{_LIMIT}, or correct the code if it hung",
+    ),
+    ReasonCode.CANCELLED_BY_WAIT_LIMIT: ("cancelled by its waiting limit", _LIMIT),
+    ReasonCode.RESULTS_MISSING: ("some of its results are missing", _CODE),
+    ReasonCode.MACHINE_FAILED: ("the machine failed", _AGAIN),
+    ReasonCode.RUNNER_LOST: ("the process that ran it was lost", _AGAIN),
+    ReasonCode.SERVICE_FAILED: ("the service failed", _AGAIN),
+    ReasonCode.RECORD_UNREADABLE: ("its record can't be read", _AGAIN),
+    ReasonCode.OTHER: ("{word}", _AGAIN),
+}
+"""The brief cause and the remedy of each code."""
+
+
+def cause_text(cause: Cause, *, below_log: bool = False) -> str:
+    """Return the cause and the next step, as a sentence without its period.
+
+    `below_log`: as in `cause_remedy`.
+    """
+    return f"{cause_headline(cause).removesuffix('.')}; {cause_remedy(cause, below_log=below_log)}"
+
+
+def cause_short(cause: Cause) -> str:
+    """Return the cause and the next step, without anything that the trainer printed."""
+    # Errors of a service say more than a few words; they are short enough for a commit status.
+    message = cause_message(cause)
+    is_short = cause.class_ is not CauseClass.USER_CODE and len(message) <= _SHORT
+    said = message.removesuffix(".") if is_short else brief_cause(cause)
+    return f"{_about(cause)}{said}; {cause_remedy(cause)}"
+
+
+def cause_headline(cause: Cause) -> str:
+    """Return the class for readers, unless the message says it, and the cause in one line."""
+    return f"{_about(cause)}{cause_message(cause)}"
+
+
+def cause_label(cause: Cause) -> str:
+    """Return the class for readers and the cause in a few words, as `brief_cause` does."""
+    return f"{_about(cause)}{brief_cause(cause)}"
+
+
+def cause_message(cause: Cause) -> str:
+    """Return the cause in one line; for user code with the last line of the traceback."""
+    values, brief = cause.values, brief_cause(cause)
+    if "exit_code" in values:
+        said = ": ".join(filter(None, (brief, values["last"])))
+    elif cause.class_ is CauseClass.CANCELLED:
+        said = brief
+    elif "last" in values:
+        said = f"{values['head']} … {values['last']}"
+    else:
+        said = values["head"] or brief
+    return one_line(said)[:_MOST]
+
+
+def cause_remedy(cause: Cause, *, below_log: bool = False) -> str:
+    """Return the next step; `below_log` if it stands below the job's log, which it then needn't name."""
+    remedy = _STOP if cause.values.get("is_live") else _WORDS[cause.code][1]
+    if below_log and not cause.on_runner:
+        remedy = remedy.removeprefix("{log}").removeprefix(" and ").removeprefix(", ")
+    words = _WORDS_ON_RUNNER if cause.on_runner else _WORDS_HERE
+    return remedy.format(
+        name=cause.name, **{key: text.format(name=cause.name) for key, text in words.items()}
+    )
+
+
+def brief_cause(cause: Cause | Reason) -> str:
+    """Return the cause in a few words, without anything that the trainer printed."""
+    values = cause.values
+    if exit_code := values.get("exit_code"):
+        return f"exit code {exit_code}"
+    code = ReasonCode.NON_ZERO_EXIT if exit_code == "" else cause.code
+    word = values.get("word", "").lower().replace("_", " ")
+    return _WORDS[code][0].format(stored=values.get("stored"), word=word)
+
+
+def _about(cause: Cause) -> str:
+    """Return the class for readers, with a colon; "" if the message says it."""
+    words = {CauseClass.USER_CODE: "user code: ", CauseClass.CANCELLED: ""}
+    return words.get(cause.class_, f"{cause.class_}: ")

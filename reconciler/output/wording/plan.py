@@ -1,0 +1,309 @@
+"""Sentences of the reasons of planned changes, outcomes and missing runs, and of the progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from reconciler.base.diagnostics import quote
+from reconciler.model.job import State
+from reconciler.model.plan import Edit
+from reconciler.model.reason import Reason, ReasonCode
+from reconciler.output.wording.cause import brief_cause
+
+if TYPE_CHECKING:
+    from reconciler.model.claim import Claim
+    from reconciler.planning.outcome import JobStatus, Outcome, SubmitProgress
+
+_Values = Mapping[str, Any]
+
+_SHOWN_OF_SHA = 7
+_UNKNOWN = "the outcome of its submission is unknown"
+
+_SENTENCES: Mapping[ReasonCode, str] = {
+    ReasonCode.NEW: "new",
+    ReasonCode.SAME_CONTENT: "the same content",
+    ReasonCode.NO_LONGER_SUSPENDED: "no longer suspended",
+    ReasonCode.QUEUED: "queued",
+    ReasonCode.PREPARING: "preparing",
+    ReasonCode.RUNNING: "running",
+    ReasonCode.CANCELLING: "cancelling",
+    ReasonCode.ALREADY_RAN: "already ran as {job_name} ({state}); {again}",
+    ReasonCode.DELETED_OUTSIDE: "deleted outside; {again}",
+    ReasonCode.GIVEN_UP: "given up; {again}",
+    ReasonCode.ATTEMPT_FAILED: "attempt {attempt} failed, {left} left",
+    ReasonCode.ATTEMPT_NOT_NEEDED: 'attempt {attempt} is no longer needed: "attempts" is {attempts}',
+    ReasonCode.WANTED_AGAIN: "apply cancelled it while it was unwanted, and it is wanted again",
+    ReasonCode.RETURNS_LATER: "cancelling; submitted again once it has ended",
+    ReasonCode.FOUND_WITHOUT_CLAIM: "found without a claim: adopted if it is the same job",
+    ReasonCode.JOB_FOUND: "its job was found: the claim is bound to it",
+    ReasonCode.STATE_UNREADABLE: (
+        "the training service can't read the state of {resource}: `reconciler cancel {name}` stops it if it "
+        "runs, and finds out how it ended"
+    ),
+    ReasonCode.NAME_OF_OTHER_RUN: (
+        "{resource} has this name but different content; get another name with {rerun}"
+    ),
+    ReasonCode.NAME_OF_OTHER_CLAIM: (
+        "a claim has the name {job_name} for different content; get another name with {rerun}"
+    ),
+    ReasonCode.AI_PLATFORM_GONE: (
+        "Google shut down AI Platform Training on 2025-01-31; "
+        "run `reconciler migrate`, which rewrites it for Vertex AI"
+    ),
+    ReasonCode.OTHER_LINE_ENDS: (
+        "{difference}, so that it isn't the commit's job: commit it so, or run "
+        "`printf '\\n* -text\\n' >> \"$(git rev-parse --git-path info/attributes)\" && "
+        "rm -- {paths} && git restore -- {paths}`"
+    ),
+    ReasonCode.SUPERSEDED: "superseded by {by} (onChange: cancel)",
+    ReasonCode.UNWANTED: "no manifest asks for it (onDelete: cancel)",
+    ReasonCode.DUPLICATE: "a second run of the same attempt; {stays} stays",
+    ReasonCode.REPLACEMENT_MISSING: "its replacement was not submitted",
+    ReasonCode.RETURN_NOT_REVIEWED: (
+        "it isn't submitted by the reviewed plan: apply again once its job has ended"
+    ),
+    ReasonCode.STILL_CANCELLING: "its job is still cancelling: apply again once it has ended",
+    ReasonCode.EARLIER_REQUEST: (
+        "an earlier request may still create a job: it can be submitted again after {until}"
+    ),
+}
+"""By code, with the places of the values, of the command `rerun`, and of the advice `again` to run it."""
+
+
+def reason_text(reason: Reason, name: str = "") -> str:
+    """Return the sentence of a reason, without its period.
+
+    Args:
+        name: The job's base name, for the command that runs it again; by default the command has no name.
+    """
+    rerun = f"`reconciler rerun {name}`" if name else "`reconciler rerun`"
+    again = f"run it again with {rerun}"
+    if template := _SENTENCES.get(reason.code):
+        values = {key: _shown(value) for key, value in reason.values.items()}
+        return template.format(**values, rerun=rerun, again=again)
+    return _MADE[reason.code](reason.values, again)
+
+
+def reason_beside(reason: Reason, edit: Edit | None, name: str = "") -> str:
+    """Return the sentence of a reason without the word of `edit`, which stands beside it; "" for no more."""
+    if reason.code is ReasonCode.REMOVED and edit is Edit.REMOVED:
+        return "onDelete: cancel" if reason.values["is_cancelled"] else ""
+    is_edit = (reason.code, edit) in ((ReasonCode.NEW, Edit.NEW), (ReasonCode.CHANGED, Edit.CHANGED))
+    return "" if is_edit and not reason.values else reason_text(reason, name)
+
+
+def names_edit(reason: Reason, edit: Edit) -> bool:
+    """Return True if the sentence of a reason says the edit, whose word then needn't stand before it."""
+    match edit:
+        case Edit.NEW:
+            # The latter is about "the newer environment".
+            return reason.code in (ReasonCode.NEW, ReasonCode.PROJECT_SHARED)
+        case Edit.CHANGED:
+            return reason.code is ReasonCode.CHANGED and (not reason.values or any(reason.values.values()))
+        case Edit.REMOVED:
+            return reason.code is ReasonCode.REMOVED
+        case Edit.UNCHANGED:
+            return False
+
+
+def missing_text(reason: Reason) -> str:
+    """Return why an attempt has no run, and the remedy; "" for no more than its state says."""
+    match reason.code:
+        case ReasonCode.OUTCOME_UNKNOWN:
+            again = "submits it again once no earlier request can create one"
+            return f"the next apply looks for its job, and {again}"
+        case ReasonCode.REFUSED:
+            return str(reason.values["error"])
+        case ReasonCode.RECORD_GONE:
+            return str(reason.values["cancelled"])
+        case ReasonCode.DELETED_OUTSIDE:
+            return ""
+        case _:
+            return reason_text(reason, reason.values.get("base_name", ""))
+
+
+def held_short(claim: Claim) -> str:
+    """Return remedy and reason for a held submission; the remedy comes first, as the end may be cut off."""
+    return f"held, see `reconciler resolve {claim.base_name}`: {claim.error or 'no reason given'}"
+
+
+def row_error(row: JobStatus) -> str:
+    """Return the error of a row's run, or why it has none; "" for neither."""
+    return row.error or (missing_text(row.reason) if row.reason else "")
+
+
+def outcome_error(outcome: Outcome) -> str:
+    """Return why a change wasn't carried out, or its job's error; "" for neither."""
+    return reason_text(outcome.reason) if outcome.reason else ""
+
+
+def progress_text(progress: SubmitProgress) -> str:
+    """Return the failures, the unknown outcomes and the waits of submissions, in one line; "" for none."""
+    parts = [f"{progress.failed} failed"] if progress.failed else []
+    if progress.open:
+        parts.append(f"{progress.open} unknown so far")
+    if progress.held:
+        parts.append(f"quota used up, continuing in {progress.held:.0f} s")
+    if progress.left:
+        parts.append(f"at least {timedelta(seconds=round(progress.left))} left")
+    return ", ".join(parts)
+
+
+def _changed(values: _Values, again: str) -> str:
+    if not values:
+        return "changed"
+    count = values["fields"]
+    said = [f"{count} field{'s' if count > 1 else ''} changed"] if count else []
+    said += ["the code changed"] if values["code"] else []
+    said += ["rerun changed"] if values["rerun"] else []
+    *first, last = said or ["only a default was added or removed"]
+    return " and ".join([", ".join(first), last] if first else [last])
+
+
+def _removed(values: _Values, again: str) -> str:
+    return "removed (onDelete: cancel)" if values["is_cancelled"] else "removed"
+
+
+def _suspended(values: _Values, again: str) -> str:
+    if "state" in values:
+        return f"suspended; its run continues: {_shown(values['state'])}"
+    if "error" in values:
+        return f"suspended; {values['error']}"
+    return f"suspended; {_UNKNOWN}" if values else "suspended"
+
+
+def _succeeded(values: _Values, again: str) -> str:
+    gone = ["the service no longer has its record"] * values["is_gone"]
+    return "; ".join([values["cancelled"] or _shown(values["state"]), *gone])
+
+
+def _failed(values: _Values, again: str) -> str:
+    return f'{_succeeded(values, again)}; raise "attempts" or {again}'
+
+
+def _cancelled(values: _Values, again: str) -> str:
+    return f"{_succeeded(values, again)}; {again}"
+
+
+def _unreadable(values: _Values, again: str) -> str:
+    return f"{_succeeded(values, again)}; its record can't be read; {again}"
+
+
+def _attempts_used_up(values: _Values, again: str) -> str:
+    return f'{values.get("cancelled", "cancelling")}; raise "attempts" or {again}'
+
+
+def _set_up_failed(values: _Values, again: str) -> str:
+    said = f"{_failed_set_up(values)}; this doesn't count as an attempt"
+    if "try" in values:
+        said += f", try {values['try']} of {values['tries']}"
+        said += f", not before {_shown(values['not_before'])}" if values["not_before"] else ""
+    return said
+
+
+def _set_up_tries(values: _Values, again: str) -> str:
+    return f"{_failed_set_up(values)}; tried {values['tries']} times"
+
+
+def _failed_set_up(values: _Values) -> str:
+    return f"set-up failed: {brief_cause(values['cause'])}"
+
+
+def _returned_too_often(values: _Values, again: str) -> str:
+    cancelling = "cancelling; " if values.get("is_cancelling") else ""
+    why = "stopped and wanted again three times: another apply wants other content"
+    return f"{cancelling}{why}; {again}"
+
+
+def _outcome_unknown(values: _Values, again: str) -> str:
+    after = f" after {_shown(values['until'])}" if values["until"] else ""
+    return f"{_UNKNOWN}: apply looks for its job, and submits it again{after} if none appears"
+
+
+def _refused(values: _Values, again: str) -> str:
+    later = f"; not before {_shown(values['not_before'])}" if values["not_before"] else ""
+    return f"refused: {values['error'] or 'no reason given'}{later}"
+
+
+def _held(values: _Values, again: str) -> str:
+    name = values["job_name"]
+    return f"{values['error'] or 'held'}; run `reconciler resolve {name} --resubmit` or `--give-up`"
+
+
+def _run_without_request(values: _Values, again: str) -> str:
+    end = "delete" if values["state"].ended else "cancel"
+    what = f"{values['resource']} has this job's labels, but no recorded request created it"
+    return f"{what}; {end} it, or {again}"
+
+
+def _other_instance(values: _Values, again: str) -> str:
+    under = "no instance" if values["instance"] is None else f'the instance "{values["instance"]}"'
+    return (
+        f"{values['resource']} ({_shown(values['state'])}) has this content and was submitted under {under}; "
+        "it may be this environment's own, from before its instance changed: wait until it has ended, or "
+        "cancel it, and apply again"
+    )
+
+
+def _project_shared(values: _Values, again: str) -> str:
+    return (
+        f"the environment {quote(values['environment'])} also uses the project {quote(values['project'])}, "
+        "and AI Platform can't tell their jobs apart: give the newer environment a project of its own"
+    )
+
+
+def _withheld(values: _Values, again: str) -> str:
+    relation = {"older": "is older than", "diverged": "has diverged from", "unknown": "may be older than"}
+    commit = values["commit"][:_SHOWN_OF_SHA]
+    return f"withheld: this checkout {relation[values['relation']]} {commit}, which was applied"
+
+
+def _still_unknown(values: _Values, again: str) -> str:
+    why = f" ({values['cause']})" if values["cause"] else ""
+    after = f" after {_shown(values['until'])}" if values["until"] else ""
+    return f"it is not known whether a job was created{why}: the next apply{after} finds out"
+
+
+def _not_accepted(values: _Values, again: str) -> str:
+    when = values["not_before"]
+    return f"{values['error']}{f'; not submitted again before {_shown(when)}' if when else ''}"
+
+
+def _error(values: _Values, again: str) -> str:
+    message, hint = values["message"], values.get("hint")
+    return f"{message.removesuffix('.')} ({hint})" if hint else str(message)
+
+
+_MADE: Mapping[ReasonCode, Callable[[_Values, str], str]] = {
+    ReasonCode.CHANGED: _changed,
+    ReasonCode.REMOVED: _removed,
+    ReasonCode.SUSPENDED: _suspended,
+    ReasonCode.SUCCEEDED: _succeeded,
+    ReasonCode.FAILED: _failed,
+    ReasonCode.CANCELLED: _cancelled,
+    ReasonCode.RECORD_UNREADABLE: _unreadable,
+    ReasonCode.ATTEMPTS_USED_UP: _attempts_used_up,
+    ReasonCode.SET_UP_FAILED: _set_up_failed,
+    ReasonCode.SET_UP_TRIES_USED_UP: _set_up_tries,
+    ReasonCode.RETURNED_TOO_OFTEN: _returned_too_often,
+    ReasonCode.OUTCOME_UNKNOWN: _outcome_unknown,
+    ReasonCode.REFUSED: _refused,
+    ReasonCode.HELD: _held,
+    ReasonCode.RUN_WITHOUT_REQUEST: _run_without_request,
+    ReasonCode.OTHER_INSTANCE: _other_instance,
+    ReasonCode.PROJECT_SHARED: _project_shared,
+    ReasonCode.WITHHELD: _withheld,
+    ReasonCode.STILL_UNKNOWN: _still_unknown,
+    ReasonCode.NOT_ACCEPTED: _not_accepted,
+    ReasonCode.ERROR: _error,
+}
+"""By code, what makes a sentence whose parts depend on the values, and on the advice to run it again."""
+
+
+def _shown(value: Any) -> Any:
+    """Return a time of the day for a time, and a state in lower case; other values as they are."""
+    if isinstance(value, datetime):
+        return f"{value.astimezone(UTC):%H:%M:%S} UTC"
+    return value.lower() if isinstance(value, State) else value
