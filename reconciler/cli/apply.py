@@ -31,7 +31,7 @@ from reconciler.cli.progress import progress, submitting
 from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.git.commit import commit_of
 from reconciler.model.applied_tree import Relation, TreeFinding
-from reconciler.model.cause import cause_of, is_set_up
+from reconciler.model.cause import cause_of, is_failed_set_up
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.plan import Action, Change, NotDone, Plan
 from reconciler.model.reason import ReasonCode, because
@@ -287,7 +287,7 @@ def _failure(job: ActualJob, change: Change | None) -> str:
     if change and change.desired:
         name, attempts = change.desired.manifest.name, change.desired.manifest.reconcile.attempts
         attempt = attempt_of(job) - change.free
-        if job.state is State.FAILED and attempt < attempts and not is_set_up(job):
+        if job.state is State.FAILED and attempt < attempts and not is_failed_set_up(job):
             more = f"; the next apply starts attempt {attempt + 1} of {attempts}"
     cause = cause_of(job, name)
     assert cause is not None, "it ended other than SUCCEEDED"

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     with context.session(start=False) as session:
         job = find_job(session, arguments.name)
         if arguments.format == "yaml":
-            print(resource_yaml(job.resource()), end="")
+            print(resource_yaml(job.body()), end="")
             return ExitCode.DONE
         details = job_details(session, job, os.environ)
     if arguments.format == "json":

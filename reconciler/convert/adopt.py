@@ -7,12 +7,10 @@ from functools import partial
 
 from reconciler.base.errors import ReconcilerError, ServiceError
 from reconciler.convert.importing.live_job import LiveJob, live_job
-from reconciler.engines.api.engine_client import CLIENTS
 from reconciler.google.responses import ApiError
 from reconciler.model.claim import ClaimId, ClaimState
 from reconciler.model.fields import parts_of, text_of
 from reconciler.model.job import PREFIX, ActualJob
-from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.model.selection import Selection
@@ -60,8 +58,7 @@ def _imported(job: ActualJob) -> LiveJob:
 
 
 def _listed(session: Session, wanted: str) -> Iterator[ActualJob]:
-    # Google switched the older service off.
-    versions = [version for version in CLIENTS if version != ML_V1 or session.is_local]
+    versions = session.api_versions
     refusals: list[ApiError] = []
     for version in versions:
         try:

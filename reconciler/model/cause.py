@@ -103,7 +103,7 @@ _CAUSES: Mapping[str, tuple[CauseClass, ReasonCode]] = {
 _DEADLINE = r"timed out|time.?out|ran for longer than"
 # Google's words, first match wins; docs/causes.md has the sources. Compiled when a job has failed: it takes
 # a hundredth of a plan's start.
-_WORDS = (
+_GOOGLES_WORDS = (
     (r"out.of.memory|low on memory|\bOOM\b", "OUT_OF_MEMORY"),
     (r"no space left|disk (is )?full", "DISK_FULL"),
     (r"\bquota", "QUOTA"),
@@ -136,7 +136,7 @@ _MARKED = r"Set-up failed \((?P<reason>[A-Z_]+)(?:; image=(?P<image>[^;)]*))?(?:
 _UNREADABLE = r"Unreadable \((?P<columns>[a-z_ ]*)\): "
 
 
-def is_set_up(job: ActualJob) -> bool:
+def is_failed_set_up(job: ActualJob) -> bool:
     """Return True if the embedded service says that no trainer was started because the set-up failed."""
     return job.state is State.FAILED and job.info is not None and job.info.metadata.get("class") == _SET_UP
 
@@ -180,15 +180,15 @@ def marked_info(message: str) -> tuple[ErrorInfo | None, str]:
 
 
 def cause_of(job: ActualJob, name: str = "") -> Cause | None:
-    """Return the cause of a job's end; None if it succeeded or hasn't ended, and its record can be read.
+    """Return the cause of a job's end, or of a record that can't be read; None for other jobs.
 
     Args:
         name: Its base name, for the commands in the remedy; by default the job's name.
     """
     if job.state not in (State.FAILED, State.CANCELLED) and not job.is_unreadable:
         return None
-    head = re.split(rf"\n|{re.escape(_TRACEBACK)}", job.error.strip(), maxsplit=1)[0]
-    reason, metadata = _reason(job, head), dict(job.info.metadata) if job.info else {}
+    head = _head(job)
+    reason, metadata = _service_reason(job), dict(job.info.metadata) if job.info else {}
     class_, code = _CAUSES.get(reason) or (_class_of(metadata), ReasonCode.OTHER)
     values: dict[str, Any] = {"head": head}
     last = job.error.strip().rpartition("\n")[2].strip()
@@ -220,7 +220,7 @@ def _code_of_cancel(stored: str) -> ReasonCode:
 
 def is_cancelled_outside(job: ActualJob) -> bool:
     """Return True if a run was cancelled, and neither by this tool nor by a limit of its own."""
-    return job.state is State.CANCELLED and not job.cancelled and _reason(job, job.error) == "REQUESTED"
+    return job.state is State.CANCELLED and not job.cancelled and _service_reason(job) == "REQUESTED"
 
 
 def _class_of(metadata: Mapping[str, str]) -> CauseClass:
@@ -229,7 +229,13 @@ def _class_of(metadata: Mapping[str, str]) -> CauseClass:
     return CauseClass(said) if said in set(CauseClass) else _SERVICE
 
 
-def _reason(job: ActualJob, head: str) -> str:
+def _head(job: ActualJob) -> str:
+    """Return the first line of a job's error, which is the service's."""
+    return re.split(rf"\n|{re.escape(_TRACEBACK)}", job.error.strip(), maxsplit=1)[0]
+
+
+def _service_reason(job: ActualJob) -> str:
+    head = _head(job)
     if job.info:
         return job.info.reason
     if job.state is State.CANCELLED:
@@ -237,7 +243,7 @@ def _reason(job: ActualJob, head: str) -> str:
     by_state = {"JOB_STATE_EXPIRED": "EXPIRED", "JOB_STATE_PARTIALLY_SUCCEEDED": "PARTIAL"}
     if job.service_state in by_state:
         return by_state[job.service_state]
-    found = next((reason for words, reason in _WORDS if re.search(words, head, re.IGNORECASE)), "")
+    found = next((reason for words, reason in _GOOGLES_WORDS if re.search(words, head, re.IGNORECASE)), "")
     return found or _CODES.get(job.error_code, "INTERNAL")
 
 

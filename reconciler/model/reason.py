@@ -289,9 +289,9 @@ def missing_reason(claim: Claim) -> Reason:
         case ClaimState.HELD:
             return held_reason(claim)
         case ClaimState.PENDING:
-            return because(ReasonCode.OUTCOME_UNKNOWN)
+            return because(ReasonCode.OUTCOME_UNKNOWN, until=None)
         case ClaimState.REJECTED:
-            return because(ReasonCode.REFUSED, error=claim.error)
+            return because(ReasonCode.REFUSED, error=claim.error, not_before=claim.not_before)
         case ClaimState.BOUND if claim.ended is None:
             return because(ReasonCode.DELETED_OUTSIDE)
         case ClaimState.BOUND:

@@ -123,7 +123,7 @@ def _update(
         for outcome in applied.outcomes
         if outcome.status is not Status.APPLIED
         and outcome.change.desired
-        and (error := outcome_error(outcome))
+        and (error := outcome_error(outcome, outcome.change.base_name))
     }
     observed = None
     try:

@@ -43,7 +43,7 @@ class NamedJob(Struct):
         attempt: None for a job that was never submitted.
         run: None if the service has none.
         is_base_name: True if a person wrote the base name, which means all of its runs.
-        path: The file of the manifest if no manifest has the base name now; "" if unknown.
+        path: The file that a claim names, for a base name that no manifest has now; "" if unknown.
         unread: As in `JobDetails`.
     """
 
@@ -97,13 +97,13 @@ class NamedJob(Struct):
 
     @property
     def live_runs(self) -> list[ActualJob]:
-        """The live runs that the name means and that claims stand for, oldest first."""
+        """The live runs of a base name that claims stand for, oldest first; none for a job name."""
         # Of several runs of one attempt, apply cancels all but the one that its claim stands for.
         attempts = self.state.attempts if self.is_base_name else ()
         runs = (attempt.run for attempt in attempts if attempt.claim)
         return sorted((run for run in runs if run and not run.state.ended), key=age)
 
-    def resource(self) -> Mapping[str, object]:
+    def body(self) -> Mapping[str, object]:
         """Return the run's resource as the API returns it; raise NotFoundError without a run."""
         if self.run is None:
             raise NotFoundError(

@@ -29,7 +29,7 @@ _METRICS_FOLDERS = ("", "model/", "checkpoints/", "logs/")
 _MOST_METRICS = 8
 _LARGEST_METRICS = 64 * 1024  # bytes of a metrics file
 _MOST_SHOWN = 3
-"""Metrics in a few words."""
+"""Metrics that `result_text` names."""
 
 
 class Results(Struct, frozen=True):

@@ -145,10 +145,14 @@ class Session:
     @cached_property
     def jobs(self) -> EngineJobs:
         """The jobs of all engines."""
+        return EngineJobs(self.config.source, self.engine, self.api_versions)
+
+    @property
+    def api_versions(self) -> list[str]:
+        """The apiVersions of the services that the environment has."""
         # Google switched its ml service off: a request to it would fail every plan.
         gone = set() if self.is_local else {ML_V1}
-        versions = (version for version in CLIENTS if version not in gone)
-        return EngineJobs(self.config.source, self.engine, versions)
+        return [version for version in CLIENTS if version not in gone]
 
     @cached_property
     def credentials(self) -> CredentialSource:

@@ -169,5 +169,5 @@ def prepare_time(session: Session, run: ActualJob) -> str:
         return ""
     first = JobLog(session.connection, run).first()
     began, started = time_of(first.timestamp if first else ""), time_of(run.start_time)
-    is_set_up = began is not None and (started is None or began < started)
-    return first.timestamp if first and is_set_up else ""
+    is_of_set_up = began is not None and (started is None or began < started)
+    return first.timestamp if first and is_of_set_up else ""

@@ -100,7 +100,9 @@ class Access:
 
 
 class LivePages:
-    """Answers to requests for pages; each shows a state that is a few seconds old at most.
+    """Answers to requests for pages.
+
+    Each page shows a state a few seconds old, or up to six times as old as its reading took.
 
     Args:
         root: Returns the repository's root; raises ReconcilerError while there is none.

@@ -32,7 +32,7 @@ class Site(Struct, frozen=True, dict=True):
         title: The repository's name.
         made: The moment, in UTC.
         rows: All rows of `status --all`.
-        whole: True if all manifests could be read.
+        whole: True if all manifests could be read, and there is at least one.
         plan: The present plan; None if manifests are invalid or claims can't be read.
         repository, run: The pages of the repository on GitHub and of this run of Actions; "" for none.
         notes: Sentences about parts that could not be read.

@@ -6,7 +6,7 @@ import re
 
 from msgspec import Struct
 
-from reconciler.model.cause import is_set_up
+from reconciler.model.cause import is_failed_set_up
 from reconciler.model.claim import Claim, ClaimId, ClaimState, is_by_apply
 from reconciler.model.job import ActualJob, State
 from reconciler.model.naming import label_of
@@ -71,7 +71,7 @@ class Attempt(Struct, frozen=True):
     def set_up_failed(self) -> bool:
         """True if no trainer was started: the embedded service says that the set-up failed."""
         # Of two runs of one attempt, the other one may have started its trainer.
-        return self.failed and self.run is not None and not self.others and is_set_up(self.run)
+        return self.failed and self.run is not None and not self.others and is_failed_set_up(self.run)
 
     @property
     def cancelled(self) -> str | None:

@@ -114,7 +114,7 @@ class _Decision:
 
     def _after_stop(self, last: Attempt) -> Change:
         """Return the change of a content whose last job apply has cancelled."""
-        if self._wanted <= last.id.attempt:
+        if self._last_permitted <= last.id.attempt:
             # It was lowered since, to less than what failed before.
             reason = because(ReasonCode.ATTEMPTS_USED_UP, cancelled=last.cancelled)
             change = self._none(last, reason, NotDone.FAILED)
@@ -133,7 +133,7 @@ class _Decision:
 
     def _stopping(self, last: Attempt) -> Change:
         """Return the change of a content whose last job apply is cancelling."""
-        if self._wanted < last.id.attempt:  # once stopped, the attempt itself doesn't count
+        if self._last_permitted < last.id.attempt:  # once stopped, the attempt itself doesn't count
             change = self._none(last, because(ReasonCode.ATTEMPTS_USED_UP), NotDone.FAILED)
         elif self._may_return(last):
             change = self._none(last, because(ReasonCode.RETURNS_LATER))
@@ -144,7 +144,7 @@ class _Decision:
 
     def _after_failure(self, last: Attempt) -> Change:
         number = last.id.attempt
-        left = self._wanted - number
+        left = self._last_permitted - number
         if left <= 0:
             return self._ended(last, State.FAILED)
         tried = self._tries(number)
@@ -167,7 +167,7 @@ class _Decision:
         return self._submission(last.id.key, number + 1, reason, actual=last.run, not_before=when)
 
     @property
-    def _wanted(self) -> int:
+    def _last_permitted(self) -> int:
         """The largest number of a submission: the manifest's attempts, and those that used up none."""
         return self._job.manifest.reconcile.attempts + self._free
 
@@ -210,7 +210,7 @@ class _Decision:
     def _open(self, attempt: Attempt) -> Change:
         # While an attempt is not known to have failed, no other attempt may start beside it.
         claim = attempt.claim
-        if attempt.id.attempt > self._wanted and not attempt.bound and not attempt.run:
+        if attempt.id.attempt > self._last_permitted and not attempt.bound and not attempt.run:
             wanted = self._job.manifest.reconcile.attempts
             reason = because(ReasonCode.ATTEMPT_NOT_NEEDED, attempt=attempt.id.attempt, attempts=wanted)
             # FAILED: such an attempt exists only because an earlier one failed; a stopped one is not counted.

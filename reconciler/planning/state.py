@@ -1,4 +1,4 @@
-"""State of a target: claims and runs grouped by base name, once for everything that reads them.
+"""State of a target: claims and runs grouped by base name, in one place for everything that reads them.
 
 The planner decides by it, and `status`, `show`, the pages and the commit statuses show it.
 """
@@ -20,7 +20,7 @@ from reconciler.model.plan import DesiredJob
 from reconciler.planning.attempts import Attempt, base_of, keys_of
 
 _PROGRESS = {state: rank for rank, state in enumerate(sorted(State, key=lambda state: state.ended))}
-"""The states in the order in which a job can take them: it ends once, cancelled or not."""
+"""Ranks by which the later of two listed states of a job counts: it ends once, cancelled or not."""
 
 
 class NameState(Struct, frozen=True):
@@ -29,7 +29,7 @@ class NameState(Struct, frozen=True):
     Attributes:
         base_name: The base name, with '-' as '_'.
         desired: The job of its manifest; None without one.
-        attempts: The attempts at all contents, in a fixed order.
+        attempts: The attempts at all contents, sorted by id.
     """
 
     base_name: str
@@ -98,7 +98,10 @@ class TargetState(Struct, frozen=True, dict=True):
         return ((name.desired, name) for name in self.names.values() if name.desired)
 
     def owns(self, run: ActualJob) -> bool:
-        """Return True unless the run has another repository's label; an adopted run has none."""
+        """Return True unless the run has another repository's label.
+
+        An adopted run has none; a claim may name a run whose label was changed since.
+        """
         return self.source in (None, run.labels.get(SOURCE, self.source))
 
     def with_specs(self, specs: Mapping[str, JsonObject]) -> TargetState:

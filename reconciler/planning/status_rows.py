@@ -31,7 +31,8 @@ def is_shown(row: JobStatus, *, whole: bool) -> bool:
     """Return True for the newest run of a job of the repository, and for all that goes on.
 
     Args:
-        whole: True if all manifests could be read: then an ended run without one is history.
+        whole: True if all manifests could be read, and there is one: then an ended run of a name without a
+            manifest is history.
     """
     return row.is_open or (row.current and (row.manifest is not None or not whole))
 

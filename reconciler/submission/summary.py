@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from reconciler.model.cause import is_set_up
+from reconciler.model.cause import is_failed_set_up
 from reconciler.model.claim import MOST_RETURNS, Claim, ClaimId, ClaimState, checked
 from reconciler.model.claimed_run import age, made
 from reconciler.model.job import KEY, ActualJob, State
@@ -241,7 +241,7 @@ def may_go_on(job: DesiredJob, kept: Sequence[Kept]) -> bool:
     if last.ended is not State.FAILED:
         return False
     # Neither a failed set-up nor a job that apply cancelled uses up an attempt.
-    unstarted = any(attempt.run is not None and is_set_up(attempt.run) for attempt in kept)
+    unstarted = any(attempt.run is not None and is_failed_set_up(attempt.run) for attempt in kept)
     return unstarted or last.id.attempt - stopped < job.manifest.reconcile.attempts
 
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from reconciler.model import cause
-from reconciler.model.cause import CauseClass, cause_of, error_info, is_set_up, marked_info
+from reconciler.model.cause import CauseClass, cause_of, error_info, is_failed_set_up, marked_info
 from reconciler.model.claim import by_apply
 from reconciler.model.job import ErrorInfo, State
 from reconciler.output.wording.cause import (
@@ -189,7 +189,7 @@ def test_every_reason_of_the_embedded_service_has_words_a_class_and_a_remedy() -
         assert found.class_ == class_, reason
         assert reason in cause._CAUSES
         assert not re.search(r"[{}]", cause_text(found)), reason
-        assert is_set_up(replace(RUN, info=info)) == (class_ == "set-up")
+        assert is_failed_set_up(replace(RUN, info=info)) == (class_ == "set-up")
 
 
 def test_a_reason_of_a_newer_service_keeps_its_class() -> None:

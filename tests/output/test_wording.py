@@ -34,7 +34,7 @@ CAUSE = Cause(
 
 @pytest.mark.parametrize("code", ReasonCode)
 def test_code_has_words_as_a_reason_or_as_a_cause(code: ReasonCode) -> None:
-    assert code in OF_PLAN | OF_MISSING_RUN | cause._WORDS.keys()
+    assert code in OF_PLAN | OF_MISSING_RUN | cause._CAUSE_TEXTS.keys()
     assert not of_plan._SENTENCES.keys() & of_plan._MADE.keys()
 
 
@@ -45,7 +45,7 @@ def test_note_has_words(code: NoteCode) -> None:
 
 @pytest.mark.parametrize("code", [code for _, code in _CAUSES.values()])
 def test_cause_of_every_service_reason_has_words(code: ReasonCode) -> None:
-    assert code in cause._WORDS
+    assert code in cause._CAUSE_TEXTS
 
 
 def test_codes_are_in_kebab_case_for_scripts() -> None:

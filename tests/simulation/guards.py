@@ -102,8 +102,8 @@ def _named_by_claim(kept: Function, claim: Any, runs: Any) -> object:
     return next(named, None) or kept(claim, runs)
 
 
-def _in_time(ports: Ports) -> Ports:
-    """Return the ports of services whose listings may lack a job for ever."""
+def _never_visible(ports: Ports) -> Ports:
+    """Return ports with listings that may lack a job for ever."""
     return replace(ports, bounds=replace(ports.bounds, visible=timedelta.max))
 
 
@@ -151,7 +151,10 @@ GUARDS: Mapping[str, Guard] = {
     "suspend": Guard("suspend", {"planning.decide:decide": _with(job=_unsuspended)}),
     "attempts-limit": Guard(
         "attempts",
-        {"planning.decide:_Decision._wanted": lambda wanted, decision: wanted(decision) + 9, **_NO_LIMIT},
+        {
+            "planning.decide:_Decision._last_permitted": lambda wanted, decision: wanted(decision) + 9,
+            **_NO_LIMIT,
+        },
     ),
     "found-attempts-limit": Guard("attempts", _NO_LIMIT),
     "set-up-tries": Guard(
@@ -193,7 +196,9 @@ GUARDS: Mapping[str, Guard] = {
         "successor",
         {"planning.planner:_replaces": lambda replaces, change: replaces(change) or not change.stopped},
     ),
-    "blind-listing": Guard("blind", {"submission.observe:unlisted": _with(ports=_in_time)}, beyond=True),
+    "blind-listing": Guard(
+        "blind", {"submission.observe:unlisted": _with(ports=_never_visible)}, beyond=True
+    ),
     "empty-listing": Guard("blind", {"submission.observe:observe": _with(ports=_all_named)}, beyond=True),
     "blind-search": Guard(
         "blind", {"submission.protocol:Submitter._recover": _with(order=_set(witnesses=()))}, beyond=True

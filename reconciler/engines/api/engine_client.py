@@ -18,7 +18,7 @@ from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 
 
 class EngineClient(Protocol):
-    """Service that runs the jobs of one apiVersion; see the module's docstring."""
+    """Client of the service that runs the jobs of one apiVersion; see the module's docstring."""
 
     def __init__(self, connection: Connection) -> None: ...
 

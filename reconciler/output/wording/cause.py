@@ -26,7 +26,7 @@ _WORDS_ON_RUNNER = {
     "restart": "",
     "python": "install one in an earlier step, by actions/setup-python",
 }
-_APPLY = "then {apply}"
+_THEN_APPLY = "then {apply}"
 _CODE = "{log} and correct the code"
 _MACHINE = "give it a larger machineType"
 _WAYS_OUT = 'set "suspend: true" to leave it stopped, or {again}'
@@ -35,7 +35,7 @@ _LIMIT = 'raise the limit under "scheduling"'
 _STOP = "`reconciler cancel {name}` stops it if it runs, and finds out how it ended"
 _ENTRY = 'correct its entry under "images" in reconciler.yaml'
 
-_WORDS: Mapping[ReasonCode, tuple[str, str]] = {
+_CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.NON_ZERO_EXIT: ("its code failed", _CODE),
     ReasonCode.ENDED_BY_SIGNAL: ("ended by a signal", _CODE),
     ReasonCode.MODULE_MISSING: (
@@ -47,37 +47,37 @@ _WORDS: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.NO_METRIC: ("no trial reported the metric", _CODE),
     ReasonCode.INDEX_UNREACHABLE: (
         "a package index can't be reached",
-        f"make it reachable, or correct its address{{restart}}, {_APPLY}",
+        f"make it reachable, or correct its address{{restart}}, {_THEN_APPLY}",
     ),
-    ReasonCode.INSTALLER_SETTINGS: ("pip's settings are wrong", f"correct them{{restart}}, {_APPLY}"),
+    ReasonCode.INSTALLER_SETTINGS: ("pip's settings are wrong", f"correct them{{restart}}, {_THEN_APPLY}"),
     ReasonCode.PACKAGES_NOT_RESOLVED: (
         "no version of a package fits",
-        f"correct the package's requirements, or {_ENTRY}, {_APPLY}",
+        f"correct the package's requirements, or {_ENTRY}, {_THEN_APPLY}",
     ),
     ReasonCode.PACKAGES_NOT_INSTALLED: (
         "its packages can't be installed",
-        f"{{log}}, install what is missing, {_APPLY}",
+        f"{{log}}, install what is missing, {_THEN_APPLY}",
     ),
     ReasonCode.PACKAGES_FAILED: ("its packages can't be installed", "correct the package's requirements"),
-    ReasonCode.CODE_NOT_STARTED: ("its code can't be started", f"do what the message says, {_APPLY}"),
+    ReasonCode.CODE_NOT_STARTED: ("its code can't be started", f"do what the message says, {_THEN_APPLY}"),
     ReasonCode.PACKAGE_MISSING: ("its package is missing in the bucket", "{apply}"),
     ReasonCode.PYTHON_MISSING: (
         "no Python on this machine fits its image",
-        f"{{python}}, or {_ENTRY}, {_APPLY}",
+        f"{{python}}, or {_ENTRY}, {_THEN_APPLY}",
     ),
-    ReasonCode.IMAGE_UNKNOWN: ("its image is unknown here", f"{_ENTRY}, {_APPLY}"),
+    ReasonCode.IMAGE_UNKNOWN: ("its image is unknown here", f"{_ENTRY}, {_THEN_APPLY}"),
     ReasonCode.IMAGE_NOT_PULLED: (
         "its image can't be pulled",
-        f"check its name and your login, or build it, {_APPLY}",
+        f"check its name and your login, or build it, {_THEN_APPLY}",
     ),
     ReasonCode.IMAGE_FAILED: ("its image can't be pulled or started", f"correct the image, then {_AGAIN}"),
     ReasonCode.ENGINE_MISSING: (
         "no container engine works on this machine",
-        f"install or start Docker or Podman, {_APPLY}",
+        f"install or start Docker or Podman, {_THEN_APPLY}",
     ),
     ReasonCode.ENGINE_FAILED: (
         "the container engine failed",
-        f"correct what its message names, {_APPLY}",
+        f"correct what its message names, {_THEN_APPLY}",
     ),
     ReasonCode.HOME_NOT_TRUSTED: ("the state directory isn't trusted", "{apply}"),
     ReasonCode.PERMISSION_MISSING: ("a permission is missing", f"grant it, then {_AGAIN}"),
@@ -161,7 +161,7 @@ def cause_message(cause: Cause) -> str:
 
 def cause_remedy(cause: Cause, *, below_log: bool = False) -> str:
     """Return the next step; `below_log` if it stands below the job's log, which it then needn't name."""
-    remedy = _STOP if cause.values.get("is_live") else _WORDS[cause.code][1]
+    remedy = _STOP if cause.values.get("is_live") else _CAUSE_TEXTS[cause.code][1]
     if below_log and not cause.on_runner:
         remedy = remedy.removeprefix("{log}").removeprefix(" and ").removeprefix(", ")
     words = _WORDS_ON_RUNNER if cause.on_runner else _WORDS_HERE
@@ -177,7 +177,7 @@ def brief_cause(cause: Cause | Reason) -> str:
         return f"exit code {exit_code}"
     code = ReasonCode.NON_ZERO_EXIT if exit_code == "" else cause.code
     word = values.get("word", "").lower().replace("_", " ")
-    return _WORDS[code][0].format(stored=values.get("stored"), word=word)
+    return _CAUSE_TEXTS[code][0].format(stored=values.get("stored"), word=word)
 
 
 def _about(cause: Cause) -> str:

@@ -69,7 +69,7 @@ _SENTENCES: Mapping[ReasonCode, str] = {
         "an earlier request may still create a job: it can be submitted again after {until}"
     ),
 }
-"""By code, with the places of the values, of the command `rerun`, and of the advice `again` to run it."""
+"""Templates by code: `{rerun}` is the command that runs a job again, `{again}` the advice to run it."""
 
 
 def reason_text(reason: Reason, name: str = "") -> str:
@@ -87,7 +87,7 @@ def reason_text(reason: Reason, name: str = "") -> str:
 
 
 def reason_beside(reason: Reason, edit: Edit | None, name: str = "") -> str:
-    """Return the sentence of a reason without the word of `edit`, which stands beside it; "" for no more."""
+    """Return the sentence of a reason for a place beside the word of `edit`; "" if that word says it all."""
     if reason.code is ReasonCode.REMOVED and edit is Edit.REMOVED:
         return "onDelete: cancel" if reason.values["is_cancelled"] else ""
     is_edit = (reason.code, edit) in ((ReasonCode.NEW, Edit.NEW), (ReasonCode.CHANGED, Edit.CHANGED))
@@ -98,8 +98,7 @@ def names_edit(reason: Reason, edit: Edit) -> bool:
     """Return True if the sentence of a reason says the edit, whose word then needn't stand before it."""
     match edit:
         case Edit.NEW:
-            # The latter is about "the newer environment".
-            return reason.code in (ReasonCode.NEW, ReasonCode.PROJECT_SHARED)
+            return reason.code is ReasonCode.NEW
         case Edit.CHANGED:
             return reason.code is ReasonCode.CHANGED and (not reason.values or any(reason.values.values()))
         case Edit.REMOVED:
@@ -109,7 +108,7 @@ def names_edit(reason: Reason, edit: Edit) -> bool:
 
 
 def missing_text(reason: Reason) -> str:
-    """Return why an attempt has no run, and the remedy; "" for no more than its state says."""
+    """Return the reason for an attempt's missing run, and the remedy; "" if the job's state says it all."""
     match reason.code:
         case ReasonCode.OUTCOME_UNKNOWN:
             again = "submits it again once no earlier request can create one"
@@ -134,9 +133,12 @@ def row_error(row: JobStatus) -> str:
     return row.error or (missing_text(row.reason) if row.reason else "")
 
 
-def outcome_error(outcome: Outcome) -> str:
-    """Return why a change wasn't carried out, or its job's error; "" for neither."""
-    return reason_text(outcome.reason) if outcome.reason else ""
+def outcome_error(outcome: Outcome, name: str = "") -> str:
+    """Return why a change wasn't carried out, or its job's error; "" for neither.
+
+    `name` is as in `reason_text`.
+    """
+    return reason_text(outcome.reason, name) if outcome.reason else ""
 
 
 def progress_text(progress: SubmitProgress) -> str:
@@ -299,7 +301,7 @@ _MADE: Mapping[ReasonCode, Callable[[_Values, str], str]] = {
     ReasonCode.NOT_ACCEPTED: _not_accepted,
     ReasonCode.ERROR: _error,
 }
-"""By code, what makes a sentence whose parts depend on the values, and on the advice to run it again."""
+"""Functions by code, for sentences whose parts depend on the values."""
 
 
 def _shown(value: Any) -> Any:

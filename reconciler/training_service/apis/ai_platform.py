@@ -17,7 +17,7 @@ from reconciler.training_service.state.records import (
     JobState,
     JsonObject,
     error_of,
-    is_set_up,
+    is_failed_set_up,
 )
 from reconciler.training_service.state.trial_records import TrialRecord
 from reconciler.training_service.tuning.checks import Mistake
@@ -140,7 +140,7 @@ def _error_message(job: JobRecord) -> str:
     _, message, details = error_of(job)
     if details.get("reason") == UNREADABLE:
         return f"Unreadable ({details['columns']}): {message}"
-    if not (job.state is JobState.FAILED and is_set_up(details)):
+    if not (job.state is JobState.FAILED and is_failed_set_up(details)):
         return message
     named = (f"; {name}={details[name]}" for name in ("image", "entry") if details.get(name))
     return f"Set-up failed ({details['reason']}{''.join(named)}): {message}"

@@ -22,7 +22,7 @@ from reconciler.training_service.processes.programs import (
     killer_of,
 )
 from reconciler.training_service.runner.starter import Starter
-from reconciler.training_service.state.records import Code, details_of, is_set_up
+from reconciler.training_service.state.records import Code, details_of, is_failed_set_up
 from reconciler.training_service.state.run_folder import (
     FAILED,
     SUCCEEDED,
@@ -116,7 +116,7 @@ class Replicas:
         if explained is None:
             return ending_of(replica.spec.name, code, errors, self._starter.hint(replica.spec, errors))
         # A failed set-up uses up no attempt, which is right only if no trainer of the run ever started.
-        if is_set_up(explained.details) and not self._all_lack_set_up(replica):
+        if is_failed_set_up(explained.details) and not self._all_lack_set_up(replica):
             return replace(explained, details=details_of("MACHINE_FAILED"))
         return explained
 
@@ -136,7 +136,7 @@ class Replicas:
         if replica.starts != 1 or _lives(replica) or _code(replica) == 0:
             return False
         explained = self._starter.explain(replica.spec, _code(replica), replica.errors.text())
-        return explained is not None and is_set_up(explained.details)
+        return explained is not None and is_failed_set_up(explained.details)
 
     def _start_again(self, stopped: Sequence[_Replica]) -> Ending | None:
         """Start replicas again that SIGTERM has ended, or all replicas if they must start together.

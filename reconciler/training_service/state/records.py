@@ -206,7 +206,7 @@ def reason_of(error: OSError) -> str:
     return "DISK_FULL" if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else "MACHINE_FAILED"
 
 
-def is_set_up(details: Mapping[str, str]) -> bool:
+def is_failed_set_up(details: Mapping[str, str]) -> bool:
     """Return True if the set-up failed, so that no trainer was started."""
     return details.get("class") == SET_UP
 

@@ -10,7 +10,7 @@ from reconciler.training_service.state.records import (
     JobState,
     JsonObject,
     details_of,
-    is_set_up,
+    is_failed_set_up,
 )
 from reconciler.training_service.state.run_folder import CANCELLED, FAILED, SUCCEEDED, Ending
 from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
@@ -124,9 +124,11 @@ def _cause(trials: Sequence[TrialRecord], failed: Sequence[TrialRecord]) -> Mapp
     last = max(failed, key=_by_end)
     if last.state is TrialState.SUCCEEDED:
         return details_of("NO_METRIC")
-    is_started = any(trial.start_time and not is_set_up(trial.error_details) for trial in trials)
+    is_started = any(trial.start_time and not is_failed_set_up(trial.error_details) for trial in trials)
     return (
-        details_of("MACHINE_FAILED") if is_started and is_set_up(last.error_details) else last.error_details
+        details_of("MACHINE_FAILED")
+        if is_started and is_failed_set_up(last.error_details)
+        else last.error_details
     )
 
 
