@@ -29,6 +29,7 @@ from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.plan import plan_of, state_of
 from reconciler.operations.session import Session, open_session
+from reconciler.output.wording.plan import outcome_error
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.submission.observe import observe
 from tests.support.fault_proxy import Fault, FaultProxy, Request, Rule
@@ -148,7 +149,7 @@ def test_one_that_fails_fails_alone(tmp_path: Path) -> None:
     with place(tmp_path, 10) as there:
         outcomes = there.apply(lambda applier: replace(applier, stage=stage))
         failed = [outcome for outcome in outcomes if outcome.status is Status.FAILED]
-        assert [(one.change.base_name, one.error) for one in failed] == [
+        assert [(one.change.base_name, outcome_error(one)) for one in failed] == [
             ("job-000", "no room (make some)"),
             ("job-007", "no room (make some)"),
         ]
