@@ -17,7 +17,7 @@ from reconciler.model.job import State
 from reconciler.model.reason import ReasonCode
 from reconciler.output.status_text import status_text
 from reconciler.output.terminal import width_of
-from reconciler.output.wording.cause import _WORDS
+from reconciler.output.wording.cause import _CAUSE_TEXTS
 from reconciler.planning.outcome import Condition, JobStatus
 from reconciler.planning.status_rows import by_attention
 from tests.support.inert import ACTED_ON, runner_finds_command, texts
@@ -35,7 +35,7 @@ WORDS = st.fixed_dictionaries({"head": texts}, optional=dict.fromkeys(("exit_cod
 CAUSES = st.builds(
     lambda class_, code, last, values, name: Cause(class_, code, {"last": last, **values}, name),
     st.sampled_from(CauseClass),
-    st.sampled_from(sorted(_WORDS)),
+    st.sampled_from(sorted(_CAUSE_TEXTS)),
     texts,
     WORDS,
     texts,
