@@ -17,7 +17,7 @@ from reconciler.output.json import apply_json, job_json, plan_json
 from reconciler.output.wording import cause, notes
 from reconciler.output.wording import plan as of_plan
 from reconciler.output.wording.cause import cause_remedy, cause_text
-from reconciler.output.wording.plan import names_edit, reason_beside, reason_text
+from reconciler.output.wording.plan import names_edit, outcome_error, reason_beside, reason_text
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.status_rows import job_statuses
 from tests.support.planning import LOCAL, bound_to, claim_on, only, plan, run_of, saying, state_of, wanted
@@ -26,7 +26,6 @@ JOB = wanted()
 FAILED = run_of(JOB, State.FAILED, error="exit code 3", error_code=3)
 TIME = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
 OF_PLAN = {*of_plan._SENTENCES, *of_plan._MADE}
-OF_MISSING_RUN = {ReasonCode.RECORD_GONE}
 CAUSE = Cause(
     CauseClass.USER_CODE, ReasonCode.NON_ZERO_EXIT, {"exit_code": "3", "last": "ValueError: NaN"}, "census"
 )
@@ -34,7 +33,7 @@ CAUSE = Cause(
 
 @pytest.mark.parametrize("code", ReasonCode)
 def test_code_has_words_as_a_reason_or_as_a_cause(code: ReasonCode) -> None:
-    assert code in OF_PLAN | OF_MISSING_RUN | cause._CAUSE_TEXTS.keys()
+    assert code in OF_PLAN | cause._CAUSE_TEXTS.keys()
     assert not of_plan._SENTENCES.keys() & of_plan._MADE.keys()
 
 
@@ -134,6 +133,15 @@ def test_status_has_the_code_of_a_missing_run(claim: object, code: str) -> None:
     assert isinstance(claim, type(claim_on(JOB)))
     (row,) = job_statuses(state_of([JOB], [], [claim]))
     assert job_json(row)["reasonCode"] == code
+    assert row.reason is not None
+    assert reason_text(row.reason)
+
+
+def test_error_of_an_outcome_names_the_job_in_its_remedy() -> None:
+    (change,) = plan([JOB], [], [claim_on(JOB, ClaimState.HELD, given_up=True)]).changes
+    outcome = Outcome(change, Status.SKIPPED, reason=change.reason)
+    assert "`reconciler rerun census`" in outcome_error(outcome, "census")
+    assert "`reconciler rerun`" in outcome_error(outcome)
 
 
 def test_status_has_the_code_of_a_cause_and_none_for_other_jobs() -> None:

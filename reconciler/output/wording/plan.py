@@ -57,6 +57,7 @@ _SENTENCES: Mapping[ReasonCode, str] = {
         "`printf '\\n* -text\\n' >> \"$(git rev-parse --git-path info/attributes)\" && "
         "rm -- {paths} && git restore -- {paths}`"
     ),
+    ReasonCode.RECORD_GONE: "the service no longer has its record",
     ReasonCode.SUPERSEDED: "superseded by {by} (onChange: cancel)",
     ReasonCode.UNWANTED: "no manifest asks for it (onDelete: cancel)",
     ReasonCode.DUPLICATE: "a second run of the same attempt; {stays} stays",
