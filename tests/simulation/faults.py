@@ -1,4 +1,4 @@
-"""What can go wrong in the simulated world, and how often it did."""
+"""Faults of the simulated world, and how often each occurred."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ _OF_A_STEP = ("crash", "pause", "clock jumped")
 
 
 class Faults:
-    """Decides by chance, of one seed, what goes wrong.
+    """Source of random faults, determined by a seed.
 
-    Every run has its own mixture: a world in which everything fails a little finds less than many in which a
-    few things fail often.
+    Every run has its own mixture: a world with many rare faults finds less than many worlds with a few
+    frequent faults.
 
     Attributes:
-        counts: How often each kind was injected.
-        on: Whether anything goes wrong any more.
+        counts: The number of injections by kind.
+        on: False once faults have stopped.
     """
 
     def __init__(self, rng: random.Random, *, beyond: bool) -> None:
@@ -128,7 +128,7 @@ class Faults:
         self._rates |= {kind: self._rate(kind, 0.8) if beyond else 0.0 for kind in BEYOND}
 
     def happens(self, kind: str, times: int = 1) -> bool:
-        """Whether it goes wrong this time, which is that many times as likely as at others."""
+        """Return True if the fault occurs now, at `times` its usual rate."""
         rate = self._rates[kind] * times
         if not (self.on and rate and self._rng.random() < rate):
             return False
