@@ -1,7 +1,7 @@
-"""`python -m tests.bench.changes ROOT REPEATS`: how long `watch` takes to tell of an edit, as JSON.
+"""`python -m tests.bench.changes ROOT REPEATS`: the seconds until `watch` reports an edit, as JSON.
 
-The seconds pass from an editor's writing of one manifest to the line that the whole program prints: first of
-a mistake in it, then that the loop goes on, as it is mended. The service doesn't run.
+The time runs from an editor's write of a manifest to the line that the program prints: first for a mistake in
+the manifest, then for its correction. The service doesn't run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _AT_REST = 2
 
 
 def measured(root: Path, repeats: int) -> Mapping[str, list[float]]:
-    """The seconds from each edit to its event."""
+    """Return the seconds from each edit to its event."""
     file = min((root / JOBS_FOLDER).rglob("*.yaml"))
     text = file.read_text()
     told: dict[str, list[float]] = defaultdict(list)

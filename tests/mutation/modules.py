@@ -1,4 +1,4 @@
-"""The modules that decide, and the tests that must notice every change of them: in one process, and fast."""
+"""Decision modules, and the fast, single-process tests that must detect every change of them."""
 
 from __future__ import annotations
 
