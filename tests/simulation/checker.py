@@ -96,7 +96,7 @@ class Checker:
 
     The invariants are I1 to I8, and the promises of planning and sending: "suspend", "attempts", "elder" (of
     two duplicates), "successor" (before a cancel), "blind" (listings), "paused" (processes) and "head" (of a
-    request); "adopt": a live job is adopted only by its own content, before anything else is begun for it;
+    request); "adopt": a live job is adopted only by its own content, before any other attempt begins for it;
     "instance": environments in the same project and location never take each other's jobs;
     "tree": a clone behind the applied commit cancels no job, and isn't recorded as applied; and
     "set-up": a failing set-up is tried at most three times, ten minutes apart, unless a person starts it.

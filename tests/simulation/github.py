@@ -55,7 +55,7 @@ class GitHubPort:
         self._known: dict[str, list[dict[str, Any]]] = {}
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request."""
+        """Answer a request."""
         faults = self._world.faults
         address = urlsplit(request.url)
         self._process.turn(f"{request.method} {address.path}")

@@ -103,7 +103,7 @@ def _named_by_claim(kept: Function, claim: Any, runs: Any) -> object:
 
 
 def _in_time(ports: Ports) -> Ports:
-    """Return the ports of services whose listings may omit a job for ever."""
+    """Return the ports of services whose listings may omit a job indefinitely."""
     return replace(ports, bounds=replace(ports.bounds, visible=timedelta.max))
 
 

@@ -167,7 +167,7 @@ class Looks:
         self._say(f"{name} is {self._jobs[name].job_name}")
 
     def _try_again(self) -> None:
-        """Let an older version, which announces nothing, make further attempts; some end unseen."""
+        """Let an older version, without announcements, make further attempts; some end unseen."""
         for name in sorted(self._jobs):
             self._wished(name, attempts=3)
         self._apply(is_old=True)

@@ -69,7 +69,7 @@ class Outside:
         repairs: True if the cancels of duplicates are executed.
         draining: True once no reconciler begins another pass.
         quarrels: True if work trees are edited even while draining.
-        people: Decides by chance of its own which passes a person starts.
+        people: Chance of its own for the passes that a person starts.
         adopters: Chance of its own and its rate: passes before which a person adopts a job.
         older: True if half of the reconcilers run a version without summaries.
         audits: Chance of its own and its rate: passes that read the whole history.

@@ -136,7 +136,7 @@ class Process:
         thread.wakes, thread.until, thread.doing = self.wakes, self._until, self.doing
 
     def _wait_for(self, threads: Sequence[_Thread]) -> None:
-        """Yield until at least a single task can continue."""
+        """Yield until any of the tasks can continue."""
         self.wakes = min(thread.wakes for thread in threads)
         self._until = lambda: any(thread.until is not None and thread.until() for thread in threads)
         self._give_way()

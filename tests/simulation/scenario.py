@@ -233,7 +233,7 @@ class Repository:
         return [*(job for commit in self.history for job in commit.jobs), *self._drafts]
 
     def raise_attempts(self) -> None:
-        """Commit one more attempt for every job."""
+        """Commit another attempt for every job."""
         for name, job in sorted(self._jobs.items()):
             reconcile = job.manifest.reconcile
             self._put(name, content_of(job), replace(reconcile, attempts=reconcile.attempts + 1))
