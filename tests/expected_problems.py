@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from reconciler.manifests.validate import validate
 
 CASES = Path(__file__).parent / "bad_manifests"
-"""Folders that are each a repository of manifests with one kind of mistake."""
+"""Folders that each hold a repository of manifests with a single kind of mistake."""
 
 
 def problems_of(case: Path) -> list[dict[str, Any]]:

@@ -79,10 +79,10 @@ ROWS: Mapping[int, str] = {
     60: "Appliers that disagree keep cancelling each other's jobs",
     61: "A cancel is recorded and not carried out, or an apply is killed after it",
 }
-"""What can go wrong, by row."""
+"""Possible faults, by row."""
 
 Covered = dict[int, list[str]]
-"""By row, the tests that have its mark, as `path::name`."""
+"""Tests by the row of their mark, as `path::name`."""
 
 
 def covered(folder: Path) -> Covered:

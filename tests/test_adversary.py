@@ -118,7 +118,7 @@ def opened_below(folder: Path, done: Traced) -> set[str]:
 
 
 STARTS_SERVICE = ("cancel", "env", "init", "report", "resolve", "run", "serve")
-"""The commands that may start the training service, beside those that train."""
+"""Commands that may start the training service, besides those that train."""
 
 
 @pytest.mark.parametrize("is_archive", [False, True], ids=["clone", "archive"])

@@ -34,10 +34,10 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 JOBS = 20
 PASSES = 6
 LONGEST = 8.0
-"""Seconds after which a process that waits for something is killed too."""
+"""Seconds after which a waiting process is killed too."""
 LOOKS = 6
 LATER = timedelta(hours=2)
-"""Longer than any outcome stays unknown, whatever the credentials."""
+"""Duration after which any outcome is known, whatever the credentials."""
 
 RULES = (
     Rule(

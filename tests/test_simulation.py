@@ -41,7 +41,7 @@ SEEN = (
     ),
     "takeovers",
 )
-"""What must have happened for the runs to say anything."""
+"""Events that must occur for the runs to be meaningful."""
 
 
 @pytest.mark.slow

@@ -21,9 +21,9 @@ from . import manifests
 
 _WATCH = (sys.executable, "-m", "reconciler", "watch", "--verbose", "--log-format", "json")
 _TELLS = {"a mistake": "invalid", "its mending": "goes-on"}
-"""What is done to a manifest, and the event that tells of it."""
+"""Changes of a manifest, each with the event that reports it."""
 _AT_REST = 2
-"""Passes after which the loop has nothing left to do or to remember."""
+"""Passes after which the loop has no work left and its memory is stable."""
 
 
 def measured(root: Path, repeats: int) -> Mapping[str, list[float]]:

@@ -49,7 +49,7 @@ from .actual import Handlers, claim_before, connected
 from .place import Place
 
 DELAY = 0.05
-"""Seconds that each call waits."""
+"""Seconds of delay for each call."""
 _ROOT = "http://embedded.invalid/"
 _APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 

@@ -40,7 +40,7 @@ _IN_ONE_SET = 2000
 _PINNED = re.compile(r"@sha256:([0-9a-f]{12})[0-9a-f]{52}")
 
 Edit = Callable[[str], str]
-"""A manifest's text in, another one out."""
+"""Function from a manifest's text to a changed text."""
 
 
 def write(root: Path, count: int, seed: int = 6) -> list[Path]:

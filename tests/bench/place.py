@@ -18,7 +18,7 @@ TESTS = Path(__file__).resolve().parent.parent
 RECONCILER = (sys.executable, "-m", "reconciler")
 
 Cost = Mapping[str, float]
-"""What one run took: `wall`, `cpu` in seconds, `peak` in bytes; see `launch`."""
+"""Costs of a run: `wall`, `cpu` in seconds, `peak` in bytes; see `launch`."""
 
 _LAUNCH = (sys.executable, "-I", "-S", str(TESTS / "bench" / "launch.py"))
 _OF_THE_MACHINE = ("RECONCILER_", "GITHUB_", "CLOUDSDK_", "GOOGLE_", "XDG_", "TF_", "PYTHON")

@@ -16,7 +16,7 @@ from .memory import peak_of
 from .place import RECONCILER, Cost, Place
 
 Costs = Mapping[str, list[Cost]]
-"""Each run of each program, by its name; those with the same index belong to the same repetition."""
+"""Each run of each program, by its name; runs with the same index belong to the same repetition."""
 
 NOTHING = "python -c pass"
 HELP, VALIDATE_ONE, PLAN_ONE = "--help", "validate, one manifest", "plan, one manifest"

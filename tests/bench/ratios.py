@@ -11,14 +11,14 @@ from . import limits, others, programs
 from .place import Cost
 
 Figures = Mapping[str, Any]
-"""All that one benchmark has measured, as `__main__` puts it together and writes it as JSON."""
+"""All measurements of a benchmark, as `__main__` collects them and writes them as JSON."""
 
 GROWTH_WISHED = 12.0
 _TIMES = 10
 
 _OF_LOADING = {programs.VALIDATE: 0.5, programs.PLAN: 0.95}
 _OF_LOADING_LESS = {"1000": {programs.PLAN: 2.1}}
-"""The same at a smaller size, where the start of the program counts."""
+"""The same bounds at a smaller size, where the start of the program counts."""
 
 # Seconds of CPU, on a machine where `python -c pass` takes 0.022.
 _STARTS = {programs.VALIDATE_ONE: 0.117, programs.PLAN_ONE: 0.151, programs.HELP: 0.065}

@@ -154,7 +154,7 @@ _LEAVES = {
     "canonical form and hash": ["desired"],
     "list": ["observed", "answers"],
 }
-"""What stages leave in `Data`, beside the plan."""
+"""Results that stages leave in `Data`, beside the plan."""
 
 
 class _Noting:

@@ -20,7 +20,7 @@ from reconciler.operations.watch.source import KeptSettings
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass
 
 LOOKED_AT = (0.1, 0.5, 1.0)
-"""After which parts of the passes the memory is looked at."""
+"""Fractions of the passes after which the memory is measured."""
 
 
 def measured(root: Path, passes: int) -> dict[str, Any]:

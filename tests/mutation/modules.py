@@ -67,4 +67,4 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "convert.adopt": ("convert/test_adopt",),
 }
-"""By module of `reconciler`; the tests' files are in `tests/`."""
+"""Tests by module of `reconciler`; their files are in `tests/`."""

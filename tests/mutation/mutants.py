@@ -42,7 +42,7 @@ _AROUND_CONSTANTS = (
     *(ast.Assign, ast.AnnAssign, ast.Return, ast.keyword, ast.arguments, ast.Lambda, ast.Call, ast.Tuple),
     *(ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Subscript),
 )
-"""Nodes without which nobody could tell which constant is meant."""
+"""Nodes that are needed to identify a constant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from .loading import replace_module
 ROOT = Path(__file__).resolve().parents[2]
 
 _SECONDS = 120
-"""The most that one mutant's tests may take; a mutant that never comes to an end is noticed by this."""
+"""Maximum seconds for the tests of a mutant, which detects a mutant that never ends."""
 _CPU_SECONDS = 60
 _MEMORY = 4 << 30
 

@@ -28,7 +28,7 @@ from tests.protocol_model.world import (
 )
 
 Outcomes = Iterator[tuple[str, World, Reconciler]]
-"""What a step may come to: what happened, the world after it, and the reconciler after it."""
+"""Possible results of a step: the event, the world after it, and the reconciler after it."""
 
 
 @dataclass(frozen=True)

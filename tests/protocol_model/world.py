@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 NO_TRY = -1
 FOREIGN = -2
-"""In place of a try's number: the job that somebody else gave our key label, with another body."""
+"""Number, in place of a try's, of a foreign job with our key label and another body."""
 
 EXPIRED = -1
-"""What is left of a credential after its end."""
+"""Remainder of an expired credential."""
 
 
 class ClaimState(StrEnum):
@@ -32,13 +32,13 @@ class Request(StrEnum):
 
     NOT_SENT = "not sent"
     ON_THE_WAY = "on the way"
-    """May stay in the network for ever; the service looks at the credential when it arrives."""
+    """May stay in the network for ever; the service checks the credential at its arrival."""
     ACCEPTED = "accepted"
     """May still become a job, or never."""
     CREATED = "created"
     REFUSED = "refused"
     GONE = "gone"
-    """Accepted, and too long ago to become a job any more."""
+    """Accepted, but too long ago to still become a job."""
 
 
 class Job(StrEnum):
@@ -50,7 +50,7 @@ class Job(StrEnum):
     UNSTARTED = "unstarted"
     """Ended as FAILED in its set-up: that uses up no attempt."""
     CANCELLED = "cancelled"
-    """By the repair, by an apply that wants other content, or by a person."""
+    """Cancelled by the repair, by an apply with other content, or by a person."""
 
 
 class Step(StrEnum):
@@ -106,11 +106,11 @@ class Reconciler(NamedTuple):
     step: Step = Step.START
     attempt: int = 0
     seen: Claim = Claim()
-    """The claim as it read or wrote it last."""
+    """The claim at the last read or write."""
     settled: bool = False
-    """Whether, by the time that came with that read, no earlier request can bring a job any more."""
+    """True if, at the time of that read, no earlier request can still lead to a job."""
     credential: int = EXPIRED
-    """Ticks that are left of the credential it minted."""
+    """Remaining ticks of the minted credential."""
     mark: int = NO_TRY
     """The try that it sends, awaits, or binds."""
     cancels: tuple[int, ...] = ()
@@ -124,7 +124,7 @@ class World(NamedTuple):
     reconcilers: tuple[Reconciler, ...]
     foreign_job: bool = False
     wrong_listings: int = 0
-    """How many listings may yet leave out what they must show."""
+    """The number of further listings that may omit jobs that they must show."""
 
     def with_try(self, number: int, changed: Try) -> World:
         return self._replace(tries=(*self.tries[:number], changed, *self.tries[number + 1 :]))

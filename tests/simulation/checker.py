@@ -36,10 +36,10 @@ _TRIES = 3
 _RETURNS = 3
 _BETWEEN_TRIES = 600.0
 _TOLD = 3
-"""Whole passes that saw a job's end, after which its claim must know it; one may have lost a race."""
+"""Whole passes that saw a job's end, after which its claim must record it; one pass may lose a race."""
 _SHOWN = {State.SUCCEEDED: "success", State.FAILED: "failure", State.CANCELLED: "error"}
 _DATE = 1.0
-"""Seconds by which a job looks younger to a reconciler, as the store's time comes in whole seconds."""
+"""Seconds by which a job may appear younger to a reconciler: the store's time comes in whole seconds."""
 _MARK = re.compile(r" · run ([0-9a-f]{16}(?:_[0-9]+)?)\Z")
 
 

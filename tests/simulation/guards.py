@@ -35,7 +35,7 @@ from .looks import Looks
 from .run import Simulation
 
 SEEDS = 400
-"""Seeds within which the lack of a guard must show."""
+"""Number of seeds within which the lack of a guard must show."""
 
 Function = Callable[..., Any]
 
@@ -283,7 +283,7 @@ GUARDS: Mapping[str, Guard] = {
         "I1", {"submission.protocol:Submitter._settles_at": _settles_when_visible}
     ),
 }
-"""By the name that `--without` takes."""
+"""Guards by their name for `--without`."""
 
 
 @contextmanager

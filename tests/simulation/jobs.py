@@ -18,7 +18,7 @@ from .process import Process
 from .world import World
 
 _DELAYS = (5.0, 50.0, 200.0, 290.0, 297.0, 400.0, 1500.0, 7200.0)
-"""Seconds on the way: some arrive when their credential has just expired, or is just about to."""
+"""Seconds in transit: some requests arrive shortly before or after their credential's expiry."""
 
 
 class JobsPort:

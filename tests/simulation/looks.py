@@ -38,7 +38,7 @@ from .scenario import desired
 NAMES = ("census", "churn-model", "iris", "ranker", "sales", "tags")
 _RENAMED = ("ranker", "tags")
 STEPS = 100
-"""Steps of one seed."""
+"""Steps of a seed."""
 _TARGET = Target("prod", "google", "acme-ml", "here")
 _OVERTAKEN = 0.3
 _DIES = 0.15

@@ -13,10 +13,10 @@ from reconciler.reporting.github.contexts import OVERALL, Contexts
 OURS = "acme-models"
 """The source of the repository under test."""
 PERSON = "person"
-"""Who cancels jobs outside the tool."""
+"""Name of the people who cancel jobs outside the tool."""
 PARENT = "projects/acme-ml/locations/us-central1"
 TIMEOUT = 60.0
-"""Seconds that a client gives one request, as the product's transport does."""
+"""Seconds that a client allows a request, as the product's transport does."""
 
 
 @dataclass(frozen=True, slots=True)

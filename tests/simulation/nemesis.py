@@ -21,10 +21,10 @@ from .store import Claims
 from .world import World
 
 _LOST = 0.8
-"""Chance that such a copy is gone when a reconciler counts on it."""
+"""Chance that such a copy is gone when a reconciler relies on it."""
 
 BEFORE_A_LOOK = (" claims", " live runs", ": pending", ": none")
-"""How the last step of a reconciler ends that is about to look for jobs."""
+"""Ends of a reconciler's last step before a look for jobs."""
 
 
 class Nemesis:

@@ -50,7 +50,7 @@ LIMITS = Limits(submissions=20)
 PAUSE = 15.0
 _ENDS = (Action.NONE, Action.BLOCKED)
 _AT_ONCE = (1, 2, 8)
-"""Submissions of one reconciler that are under way at once."""
+"""Concurrent submissions of a reconciler."""
 _BY_HAND = 0.1
 _COMMANDS = 0.3
 _AGAIN = 0.3

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _TICK = 1e-6
-"""Seconds that any sleep takes: a real clock never stands still, as one with a rounding error may."""
+"""Minimum seconds of a sleep: a real clock never stands still, unlike a clock with a rounding error."""
 
 
 @dataclass(slots=True)

@@ -29,35 +29,35 @@ BOUNDS = (
     replace(GOOGLE_BOUNDS, executes=timedelta(minutes=20)),
     replace(GOOGLE_BOUNDS, visible=timedelta(minutes=20)),
 )
-"""What services may keep to: of each run another, and known to its reconcilers."""
+"""Possible bounds of the services: each run draws its own, and its reconcilers know them."""
 
 _MOST_STEPS = 100_000
-"""Many times the steps of any run that comes to its end."""
+"""Many times the steps of any run that ends."""
 _QUIET_PASSES = 96
-"""More than four attempts of the longest jobs take, and the tries of their set-ups."""
+"""Passes for more than four attempts of the longest jobs, and for the tries of their set-ups."""
 _BETWEEN = (200.0, 3400.0)
-"""Seconds between the last passes, in turn: some come soon after an end."""
+"""Seconds between the last passes, in turn: some passes come soon after a job's end."""
 _QUARREL = 16
-"""Passes in which appliers disagree after the trouble."""
+"""Passes in which appliers disagree after the phase of faults."""
 _SOON = 250.0
-"""Seconds between two of these: what was cancelled has mostly ended."""
+"""Seconds between two of these passes: most cancelled jobs have ended by then."""
 _SHARED = 1 / 3
-"""The part of the runs in which two environments share a project and location."""
+"""Fraction of the runs in which two environments share a project and location."""
 _IN_THE_CLOUD = 1 / 2
-"""The part of these in which an ended job counts as an attempt, whatever its cause."""
+"""Fraction of these in which an ended job counts as an attempt, whatever its cause."""
 _OLDER = 1 / 3
-"""The part of the runs in which an older version runs beside."""
+"""Fraction of the runs in which an older version runs too."""
 _BLINDS = (BEFORE_A_LOOK, BEFORE_A_LOOK, (": pending",), (" live runs",))
-"""The looks before which listings go blind in one run."""
+"""Looks before which listings become blind in a run."""
 _AUDITS = 0.1
-"""The part of the passes that read the whole history."""
+"""Fraction of the passes that read the whole history."""
 _SMALL = 1 / 2
-"""The part of the runs in which the history is read as a whole, as that of a small repository is."""
+"""Fraction of the runs in which the whole history is read, as in a small repository."""
 _ENOUGH = 500
 _RAISES = 3
-"""How often `attempts` is raised after the trouble, where days pass."""
+"""Number of increases of `attempts` after the phase of faults, in runs in which days pass."""
 _DAY = 90_000.0
-"""Seconds after which the statuses still to be posted may be closed."""
+"""Seconds after which pending statuses may be closed."""
 _SPANS = (0.2, 2.0, 20.0, 120.0, 600.0, 1800.0)
 _DELICATE = ("minted", "wrote claim", "send create", "sent create", "answer to create")
 _ANSWERED = "answer to create of "
@@ -247,7 +247,7 @@ class Simulation:
             still = still + 1 if plan and calm and not is_busy(plan) else 0
             if plan and still > 2:
                 if raises:
-                    # By now all commits have their statuses, and their records are closed.
+                    # After a day all commits have their statuses, and their records are closed.
                     process.sleep(_DAY)
                     outside.one_pass(process)
                     self._repository.raise_attempts()

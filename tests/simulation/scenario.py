@@ -32,7 +32,7 @@ NAMES = ("census", "churn-model", "iris", "fraud", "ranker", "sales", "tags", "t
 _TUNED = ("iris", "vision")
 _LEGACY = ("fraud", "wine")
 _REVERTED = 0.3
-"""The part of the edits of a work tree that go back to older content."""
+"""Fraction of the edits of a work tree that return to older content."""
 
 
 def _tree(commit: Commit) -> CommitTree:
