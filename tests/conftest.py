@@ -1,4 +1,4 @@
-"""What all tests share: a wheelhouse instead of a registry, and no variable of the developer's machine."""
+"""Fixtures of all tests: a wheelhouse instead of a registry, and no variable of the developer's machine."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from tests.support.tls import make_authority
 ROOT = Path(__file__).resolve().parent.parent
 WHEELHOUSE = ROOT / ".venv" / "wheelhouse"
 
-# A user's `make test` must not fail by chance: the examples are the same in every run. `make explore` takes
-# others, and what it finds becomes a fixed example. How long an example takes is the machine's load.
+# A user's `make test` must not fail by chance: the examples are the same in every run. `make explore` uses
+# other examples, and each failure becomes a fixed example. An example's duration depends on the machine.
 UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, database=None, **UNTIMED)
 settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=20)
 settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile("fixed")
 
-# Threads of one process that wait for each other by spinning take the processors from all others.
+# Threads of a process that spin while they wait for each other take the processors from all others.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# A shell starts a command in the background with interrupts ignored, and its children inherit that: the
-# programs that a test interrupts would go on.
+# A shell starts a background command with interrupts ignored, and its children inherit that: the programs
+# that a test interrupts would continue.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what uses the wheelhouse, a cloud or a team: it starts commands or installers."""
+    """Mark tests that use the wheelhouse, a cloud or a team as slow: they start commands or installers."""
     for item in items:
         if {"cloud", "team", "wheelhouse"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker("slow")
@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With `--no-skips`, skipped tests fail the run: what CI didn't try must not pass for tested."""
+    """Fail the run for skipped tests with `--no-skips`: a test skipped in CI must not count as passed."""
     preloaded.end()
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = len(reporter.stats.get("skipped", ())) if reporter else 0
@@ -59,19 +59,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where tools keep a user's caches."""
+    """Return the folder of the user's caches."""
     return tmp_path_factory.mktemp("user-cache")
 
 
 @pytest.fixture(scope="session")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The certificate of the authority that vouches for the tests' servers on loopback, and nothing else."""
+    """Return the certificate of the authority that vouches only for the tests' servers on loopback."""
     return make_authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="session")
 def user_state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the reconciler keeps the user's key."""
+    """Return the folder that contains the user's key."""
     return tmp_path_factory.mktemp("user-state")
 
 
@@ -83,7 +83,7 @@ def _own_surroundings(
     authority: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Nothing of the machine's settings reaches a test; installers find wheels in the wheelhouse only."""
+    """Isolate tests from the machine's settings; installers use only the wheelhouse."""
     for name in [*os.environ]:
         if name.startswith(("RECONCILER_", "GITHUB_", "PIP_", "CLOUDSDK_", "GOOGLE_")) or name in (
             "CI",
@@ -104,12 +104,12 @@ def _own_surroundings(
     monkeypatch.setenv("PIP_FIND_LINKS", str(WHEELHOUSE))
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
-    monkeypatch.setenv("PIP_COMPILE", "0")  # half of an installation's time, for what is imported once
+    monkeypatch.setenv("PIP_COMPILE", "0")  # half of an installation's time, for a single import
 
 
 @pytest.fixture(scope="session")
 def wheelhouse() -> Path:
-    """The folder of wheels that `make test` fills before the tests."""
+    """Return the folder of wheels that `make test` fills before the tests."""
     if not WHEELHOUSE.is_dir():
         pytest.fail("the wheelhouse is missing: run the tests by `make test`, or `make wheelhouse` once")
     return WHEELHOUSE
@@ -117,9 +117,9 @@ def wheelhouse() -> Path:
 
 @pytest.fixture(scope="session")
 def environments(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """Where all repositories of a run keep the environments that jobs share: building one takes seconds."""
+    """Return the folder of environments that all repositories of a run share: building one takes seconds."""
     base = tmp_path_factory.getbasetemp()
-    # The workers' folders are below one that is the run's.
+    # The workers' folders are inside the run's folder.
     shared = (base if worker_id == "master" else base.parent) / "environments"
     shared.mkdir(exist_ok=True)
     return shared
@@ -127,7 +127,7 @@ def environments(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Pa
 
 @pytest.fixture
 def repository(tmp_path: Path, wheelhouse: Path, environments: Path) -> Iterator[Repository]:
-    """A user's repository with a trainer and no manifest yet."""
+    """Yield a user's repository with a trainer and no manifest yet."""
     made = Repository(tmp_path / "repository", environments)
     yield made
     made.stop()

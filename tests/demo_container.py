@@ -1,6 +1,6 @@
-"""What `make demo-container` does: builds the image of jobs/iris-container.yaml, runs that suspended job.
+"""Demo of `make demo-container`: build the image of jobs/iris-container.yaml, run that suspended job.
 
-Ends 1, with a line that says why, where no container engine works, the image can't be built, or the job
+It exits with 1 and a line with the reason if no container engine works, the image can't be built, or the job
 does not succeed.
 """
 
@@ -23,14 +23,14 @@ from reconciler.training_service.state.run_folder import RunError
 ROOT = Path(__file__).resolve().parent.parent
 MANIFEST = ROOT / "jobs" / "iris-container.yaml"
 CONTEXT = ROOT / "jobs" / "images" / "iris"
-# Below the repository, where manifests must be, in a folder that git and the next `apply` overlook.
+# Below the repository, as manifests must be, in a folder that git and the next `apply` ignore.
 COPY = ROOT / "build" / "demo-container" / MANIFEST.name
 BASE = "localhost/reconciler-busybox:1"
 OF_BASE = 'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "--install", "-s", "/bin"]\n'
 
 
 class DemoError(Exception):
-    """The demo can't go on; the text says why."""
+    """The demo can't continue; the text is the reason."""
 
 
 def build(engine: ContainerEngine, tag: str, context: Path, *options: str) -> None:
@@ -53,7 +53,7 @@ def build(engine: ContainerEngine, tag: str, context: Path, *options: str) -> No
 
 
 def base_of_this_machine(engine: ContainerEngine) -> str | None:
-    """An image of this machine's own busybox, None where it has none that is whole without libraries."""
+    """Build an image of this machine's own busybox; return None without a statically linked busybox."""
     program = shutil.which("busybox")
     if program is None:
         return None
@@ -68,12 +68,12 @@ def base_of_this_machine(engine: ContainerEngine) -> str | None:
 
 
 def reconciler(*arguments: str) -> int:
-    """Run the tool; its exit code."""
+    """Run the tool; return its exit code."""
     return subprocess.run([sys.executable, "-m", "reconciler", *arguments], cwd=ROOT).returncode
 
 
 def demo() -> int:
-    """Build, run, show."""
+    """Build the image, run the job, show its result."""
     engine = find_engine(os.environ)
     text = MANIFEST.read_text("utf-8")
     manifest = yaml.safe_load(text)
@@ -93,7 +93,7 @@ def demo() -> int:
 
 
 def main() -> int:
-    """The demo's exit code."""
+    """Run the demo; return its exit code."""
     try:
         return demo()
     except (DemoError, ReconcilerError, RunError) as error:

@@ -1,7 +1,7 @@
-"""Writes what validation says of each folder in `bad_manifests` into its `expected.json`.
+"""`python -m tests.expected_problems`: write the problems of each case in `bad_manifests` to its file.
 
-Run `python -m tests.expected_problems` after a change of wording or a new case, then read the difference as a
-user would: the tests take it for right from then on.
+The file is `expected.json`. Run this after a change of wording or a new case, then review the difference as a
+user would: the tests accept it from then on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from msgspec.structs import asdict
 from reconciler.manifests.validate import validate
 
 CASES = Path(__file__).parent / "bad_manifests"
-"""Folders that are each a repository of manifests with one kind of mistake."""
+"""Folders that each hold a repository of manifests with a single kind of mistake."""
 
 
 def problems_of(case: Path) -> list[dict[str, Any]]:
-    """What is wrong with the manifests of a case; the level is left out of errors."""
+    """Return the problems of a case's manifests, without the level of errors."""
     found = validate(case, [case / "jobs"])
     problems = [asdict(problem) for problem in (*found.problems, *found.warnings)]
     return [

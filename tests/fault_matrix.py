@@ -1,4 +1,4 @@
-"""Which test covers which fault: read off the marks `@pytest.mark.fault(ROW, …)`.
+"""Table of the tests that cover each fault, from the marks `@pytest.mark.fault(ROW, …)`.
 
 `python tests/fault_matrix.py` prints the table; with `--write` it goes into docs/faults.md.
 """
@@ -79,17 +79,17 @@ ROWS: Mapping[int, str] = {
     60: "Appliers that disagree keep cancelling each other's jobs",
     61: "A cancel is recorded and not carried out, or an apply is killed after it",
 }
-"""What can go wrong, by row."""
+"""Possible faults, by row."""
 
 Covered = dict[int, list[str]]
-"""By row, the tests that have its mark, as `path::name`."""
+"""Tests by the row of their mark, as `path::name`."""
 
 
 def covered(folder: Path) -> Covered:
-    """The marks of all tests below a folder.
+    """Return the marks of all tests below a folder.
 
     Raises:
-        ValueError: A mark can't be read: it isn't on a test, or its rows aren't plain numbers.
+        ValueError: A mark is invalid: it isn't on a test, or its rows aren't plain numbers.
     """
     rows: Covered = {}
     for file in sorted(folder.rglob("test_*.py")):
@@ -101,13 +101,13 @@ def covered(folder: Path) -> Covered:
 
 
 def table(rows: Covered) -> str:
-    """The table for the document; a row without a test has an empty cell."""
+    """Return the table for the document; a row without a test has an empty cell."""
     lines = ["| row | fault | tests |", "|---|---|---|"]
     return "\n".join(lines + [f"| {row} | {ROWS[row]} | {_cell(rows.get(row, []))} |" for row in ROWS])
 
 
 def with_table(document: str, rows: Covered) -> str:
-    """The document with its table as it should be."""
+    """Return the document with its table updated."""
     before, found, rest = document.partition(BEGIN)
     _, ended, after = rest.partition(END)
     if not found or not ended:
@@ -124,7 +124,7 @@ def _cell(tests: list[str]) -> str:
 
 
 def _marks(module: ast.Module, file: str) -> Iterator[tuple[int, str]]:
-    """Each row with each test of a file that is marked with it."""
+    """Yield each row with each test of a file that has its mark."""
     known: set[ast.Call] = set()
     for row, call in _faults(_assigned_marks(module)):
         known.add(call)
@@ -140,7 +140,7 @@ def _marks(module: ast.Module, file: str) -> Iterator[tuple[int, str]]:
 
 
 def _assigned_marks(module: ast.Module) -> list[ast.AST]:
-    """What `pytestmark` is set to."""
+    """Return the values assigned to `pytestmark`."""
     return [
         statement.value
         for statement in module.body
@@ -156,13 +156,13 @@ def _tests(holder: ast.Module | ast.ClassDef) -> Iterator[ast.FunctionDef]:
 
 
 def _in_order(holder: ast.AST, kinds: Any) -> list[Any]:
-    """The nodes of some kinds below another, as they stand in the file."""
+    """Return the nodes of some kinds below another node, in file order."""
     found = [node for node in ast.walk(holder) if isinstance(node, kinds)]
     return sorted(found, key=lambda node: node.lineno)
 
 
 def _faults(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, ast.Call]]:
-    """Each row of each `pytest.mark.fault(…)` below some nodes."""
+    """Yield each row of each `pytest.mark.fault(…)` below some nodes."""
     for node in nodes:
         for call in ast.walk(node):
             if isinstance(call, ast.Call) and _is_fault(call.func):

@@ -1,4 +1,4 @@
-"""The workflows and actions, run from end to end by nektos/act in a real git repository."""
+"""Workflows and actions, run from end to end by nektos/act in a real git repository."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ jobs:
       service-account: submitter@my-project.iam.gserviceaccount.com
 """
 SUSPENDED = "{suspend: true}"
-# Modules whose names the interpreter, pip or the tool would import, if it looked where it is.
+# Modules that the interpreter, pip or the tool would import if they searched the current folder.
 IMPORTED = ("venv", "pip", "site", "sitecustomize", "reconciler", "yaml", "json", "task", "setup")
 
 
@@ -80,12 +80,12 @@ def github(repository: Repository, tmp_path: Path) -> Iterator[Actions]:
 
 
 def latest(github: Actions, sha: str) -> dict[str, str]:
-    """The newest state of each context of a commit."""
+    """Return the newest state of each context of a commit."""
     return {s["context"]: s["state"] for s in reversed(github.server.statuses.get(sha, []))}
 
 
 def pages(github: Actions) -> list[str]:
-    """The pages that the run kept."""
+    """Return the pages that the run kept."""
     report = github.artifacts / "reconciler-report-local" / "report"
     return [page.read_text() for page in report.rglob("*.html")]
 
@@ -95,7 +95,7 @@ def branch(github: Actions, name: str = "feature") -> Repository:
     return github.repository
 
 
-# What is merged
+# Merged changes
 
 
 def test_this_repositorys_workflow_applies_a_push(github: Actions) -> None:
@@ -106,7 +106,7 @@ def test_this_repositorys_workflow_applies_a_push(github: Actions) -> None:
     assert run.jobs["apply"] == "success", run.log
     states = latest(github, sha)
     assert states["reconciler/local/census"] == states["reconciler"] == "success"
-    # Pages about it are kept, with what the trainer wrote, and the summary leads to them.
+    # Pages about the run are kept, with the trainer's output, and the summary links to them.
     assert any("training with" in page for page in pages(github))
     assert "(https://github.example/artifacts/reconciler-report-local)" in run.summary
 
@@ -136,7 +136,7 @@ def test_log_of_a_failed_job_stands_in_the_runs_log_and_commands_nothing(github:
     assert not [line for line in run.log.splitlines() if line.lstrip().startswith(("::error", "::add-path"))]
     assert not [each for each in run.commands if "nobody's" in str(each) or "evil" in str(each).lower()]
     assert any("training with" in page for page in pages(github))
-    # The machine is gone: nothing sends anybody to it.
+    # The machine is gone: no status links to it.
     job = next(s for s in github.server.statuses[sha] if s["context"] == "reconciler/local/census")
     assert "see its log in the workflow's run" in job["description"]
     assert "reconciler logs" not in run.log
@@ -179,9 +179,9 @@ def test_missing_permission_for_comments_is_a_warning_and_a_line_of_the_summary(
 
 @pytest.mark.fault(29)
 def test_a_run_that_waited_applies_the_head_of_its_branch(github: Actions) -> None:
-    """GitHub keeps no order: whichever run comes last, what all the commits brought is applied.
+    """Check that the last run applies all commits, although GitHub doesn't order the runs.
 
-    It does so where records are kept, as they are wherever there is an identity.
+    This holds if records are kept, as they are with every identity.
     """
     waited = github.repository.git("rev-parse", "HEAD")
     for name in ("census", "rainfall"):
@@ -195,7 +195,7 @@ def test_a_run_that_waited_applies_the_head_of_its_branch(github: Actions) -> No
 
 @dataclass
 class Branch:
-    """The default branch, to which several authors push; its runs find the records of those before."""
+    """Default branch, to which several authors push; its runs find the records of earlier runs."""
 
     github: Actions
 
@@ -212,7 +212,7 @@ class Branch:
         return self.github.commit(self.repository, "words alone")
 
     def merge(self, name: str, args: list[str]) -> str:
-        """Merge a pull request, whose branch began at the commit before."""
+        """Merge a pull request whose branch began at the previous commit."""
         git = self.repository.git
         git("checkout", "--quiet", "-b", f"pull-{name}")
         self.job(name, args)
@@ -267,7 +267,7 @@ def test_each_of_the_commits_that_one_run_applies_shows_its_own_jobs(github: Act
     assert main.said(revert) == ("success", "1 of 1 succeeded · earlier: 1 failed")
     assert main.said(words) == ("success", "no job of its own · earlier: 1 failed")
 
-    # A merge queue's group of two pull requests arrives as one push.
+    # A merge queue's group of two pull requests arrives as a single push.
     group = [main.merge("ranker", ["--good"]), main.merge("sales", ["--fail"])]
     main.settle()
     assert main.said(group[0]) == ("success", "1 of 1 succeeded · earlier: 1 failed")
@@ -278,7 +278,7 @@ def test_each_of_the_commits_that_one_run_applies_shows_its_own_jobs(github: Act
 
 @pytest.mark.fault(29)
 def test_where_nothing_is_kept_each_run_applies_its_own_commit(github: Actions) -> None:
-    """No other run would give it its verdict."""
+    """No other run would give the commit its verdict."""
     pushed = [github.repository.git("rev-parse", "HEAD")]
     github.repository.job("census", reconcile=SUSPENDED)
     pushed.append(github.commit(github.repository))
@@ -311,7 +311,7 @@ def test_what_is_not_the_default_branch_is_not_applied(github: Actions, event: s
     sha = github.repository.git("rev-parse", "HEAD")
     run = github.run(APPLY, event, sha, {"ref": ref})
     assert run.jobs == {"apply": "failure"}
-    # On a busy machine act loses the output of a step that ends at once.
+    # On a busy machine act loses the output of a step that ends immediately.
     assert "Failure - Main Refuse what isn't merged" in run.log
     assert not github.artifacts.exists()
     assert not github.server.requests
@@ -328,7 +328,7 @@ def test_a_pull_request_is_not_applied(github: Actions) -> None:
     assert not github.server.requests
 
 
-# What is proposed
+# Proposed changes
 
 
 def test_a_pull_request_gets_a_summary_and_a_comment(github: Actions) -> None:
@@ -371,7 +371,7 @@ def test_invalid_manifests_are_annotated_and_fail_the_check(github: Actions) -> 
 
 
 def over_a_limit(github: Actions) -> Repository:
-    """A branch with one submission more than one apply may do; the job that runs is the branch's only one."""
+    """Propose a branch over the limit of submissions; return its repository."""
     settings = github.repository.root / "reconciler.yaml"
     settings.write_text(f"{settings.read_text()}limits: {{submissions: 1}}\n")
     github.commit(github.repository, "a limit")
@@ -383,7 +383,7 @@ def over_a_limit(github: Actions) -> Repository:
 
 
 def test_plan_over_a_limit_fails_until_the_pull_request_raises_it(github: Actions) -> None:
-    """What the comment says to write makes the check green, and after the merge apply submits both jobs."""
+    """Check that the comment's advice makes the check green, and that the next apply submits both jobs."""
     proposing = over_a_limit(github)
     run = github.pull_request(PLAN, "feature")
     assert run.jobs == {"reconciler plan": "failure"}
@@ -442,7 +442,7 @@ def test_comment_names_the_branch_that_is_applied_where_the_base_is_another_one(
 
 
 def test_this_repositorys_workflow_proves_a_pull_request(github: Actions) -> None:
-    """The proof trains the jobs, and nothing tells GitHub of it but the check."""
+    """Check that the proof trains the jobs, and reports to GitHub only by its check."""
     copy_workflows(github.repository.root)
     github.commit(github.repository)
     branch(github).job("census")
@@ -455,7 +455,7 @@ def test_this_repositorys_workflow_proves_a_pull_request(github: Actions) -> Non
 
 
 def test_what_is_invalid_fails_the_called_workflow(github: Actions) -> None:
-    """act ends a run there; on GitHub the job that needs it goes on, and fails too."""
+    """act ends a run at this point; on GitHub the dependent job continues, and fails too."""
     copy_workflows(github.repository.root)
     github.commit(github.repository)
     branch(github).write("jobs/bad.yaml", "kind: CustomJob\n")
@@ -465,7 +465,7 @@ def test_what_is_invalid_fails_the_called_workflow(github: Actions) -> None:
 
 
 def test_edit_of_a_title_after_a_red_plan_leaves_the_check_red(github: Actions) -> None:
-    """A job that a condition skipped would be green, under the same name."""
+    """A job skipped by a condition would be green, under the same name."""
     branch(github).write("jobs/bad.yaml", "kind: CustomJob\n")
     github.commit(github.repository)
     for action in ("opened", "edited"):
@@ -499,7 +499,7 @@ def test_plan_of_a_merge_group_shows_the_jobs_of_each_pull_request_in_it(github:
     assert run.jobs == {"reconciler plan": "success"}, run.log
     assert "census" in run.summary
     assert "rainfall" in run.summary
-    # A group is no pull request: there is nothing to comment on.
+    # A group isn't a pull request: there is nowhere to comment.
     assert not github.server.requests
 
 

@@ -1,4 +1,4 @@
-"""An adversary's repository under every command: the kernel's record of what ran and what was reached."""
+"""Hostile repository under every command: the kernel's record of programs run and addresses reached."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GOOGLE_SECRET = "ya29.AdversaryCanary0123456789abcdefghijkl"
 
 
 class Victim:
-    """A user who checked out the adversary's repository and runs commands in it.
+    """User who has checked out the adversary's repository and runs commands in it.
 
     Attributes:
         hostile: The checkout.
@@ -50,7 +50,7 @@ class Victim:
         return self.hostile.repository
 
     def runs(self, command: str, *, without: tuple[str, ...] = (), **more: str) -> Traced:
-        """Run a command with tokens in the environment, and check what holds for every command."""
+        """Run a command with tokens in the environment, and check the rules for every command."""
         credentials = self._folder / "user" / "gcloud.json"
         credentials.parent.mkdir(exist_ok=True)
         credentials.write_text(f'{{"type": "authorized_user", "refresh_token": "{GOOGLE_SECRET}"}}')
@@ -81,7 +81,7 @@ class Victim:
         return done
 
     def _is_up(self, command: str, printed: str, environ: Mapping[str, str]) -> bool:
-        """Return whether a command that goes on has done all that it does by itself."""
+        """Return True once a long-running command has finished its start-up work."""
         if command == "serve":
             return (location_of(self.repository.root, environ) / "service.json").exists()
         if command.startswith("open"):
@@ -112,20 +112,20 @@ def recorder() -> Iterator[RawServer]:
 
 
 def opened_below(folder: Path, done: Traced) -> set[str]:
-    """The names under which a command opened the folder or a file in it; git compares what it tracks."""
+    """Return the names by which a command opened the folder or its files, except git's own comparisons."""
     names = {name for name in done.opened_but_by(is_plumbing) if folder.name in Path(name).parts}
     return {name for name in names if Path(name).is_absolute() or (folder.parent / name).exists()}
 
 
 STARTS_SERVICE = ("cancel", "env", "init", "report", "resolve", "run", "serve")
-"""The commands that may start the training service, beside those that train."""
+"""Commands that may start the training service, besides those that train."""
 
 
 @pytest.mark.parametrize("is_archive", [False, True], ids=["clone", "archive"])
 def test_commands_that_do_not_train_start_no_job_and_reach_the_service_alone(
     tmp_path: Path, environments: Path, wheelhouse: Path, recorder: RawServer, is_archive: bool
 ) -> None:
-    """Nor do they read the home that the repository brings."""
+    """Check also that they don't read the home that the repository brings."""
     victim = Victim(tmp_path, environments, recorder, with_home=True)
     home, brought = victim.repository.home, victim.repository.root / OLD_HOME
     assert (brought / "state.db").exists()
@@ -140,7 +140,7 @@ def test_commands_that_do_not_train_start_no_job_and_reach_the_service_alone(
             assert "mv " not in done.err, (command, done.err)
             assert not opened_below(brought, done), command
             services = [words for words in done.programs[2:] if not is_plumbing(words)]
-            if name == "run":  # the program that the person names, and a proxy for it
+            if name == "run":  # the program that the person names, and its proxy
                 proxy = ["-P", "-m", "reconciler.training_service.runner.proxy_server"]
                 services = [words for words in services if words != ["true"] and words[1:] != proxy]
             assert all(words[1:4] == ["-P", "-m", "reconciler.training_service"] for words in services), (
@@ -177,7 +177,7 @@ def test_only_jobs_that_manifests_name_are_trained(
 
 
 def refuse_submission(victim: Victim, name: str, variables: dict[str, str]) -> None:
-    """Leave a claim that says that the service refused the job."""
+    """Write a claim that records the service's refusal of the job."""
     root = victim.repository.root
     config = load_config(root)
     environment = config.environment("local")

@@ -1,4 +1,4 @@
-"""The shape of the code: imports point one way, and a quick command loads no slow package."""
+"""Shape of the code: imports point in one direction, and a quick command loads no slow package."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_module_of_more_than_500_lines_explains_why_it_is_one_idea() -> None:
 
 @pytest.mark.slow
 def test_a_module_has_no_two_ideas() -> None:
-    """Two parts of 50 lines, of which no definition names one of the other, are two ideas."""
+    """Two parts of 50 lines without a reference between their definitions are two ideas."""
     for path, tree in _modules():
         parts = [part for part in _connected(tree.body) if part.lines >= 50]
         named = "; ".join(f"{part.names[0]} and what it names" for part in parts)
@@ -98,7 +98,7 @@ def test_modules_are_imported_at_the_top() -> None:
 
 
 def test_tests_of_a_module_are_in_its_package() -> None:
-    """A test file that has a module's name lies in the folder of that module's package."""
+    """A test file with a module's name lies in the folder of that module's package."""
     packages = defaultdict(set)
     for path in (ROOT / "reconciler").rglob("*.py"):
         packages[path.stem].add(path.parent.relative_to(ROOT / "reconciler"))
@@ -111,7 +111,7 @@ def test_tests_of_a_module_are_in_its_package() -> None:
 
 
 def test_test_files_import_no_test_file() -> None:
-    """Helpers of several test files are in tests/support: there they stay when a test file moves."""
+    """Helpers of several test files are in tests/support, and stay there when a test file moves."""
     for path in (ROOT / "tests").rglob("*.py"):
         name = re.search(r"^\s*from tests\.(?:\w+\.)*test_\w+ import", path.read_text("utf-8"), re.MULTILINE)
         assert not name, f"{path} imports from a test file: move what both need to tests/support"
@@ -154,7 +154,7 @@ def test_a_quick_command_imports_nothing_slow(command: list[str], tmp_path: Path
     assert not imported & SLOW
 
 
-# Words that make a reader stop. The bounds are those of readable projects of this size, not goals to fill.
+# Words that slow a reader down. The bounds are those of readable projects of this size, not goals to reach.
 QUESTION_WORDS = {"what", "whether", "how", "where", "why", "which", "when", "who", "whose", "that"}
 RELATIVE_WORDS = {"what", "whatever", "whoever", "where", "which", "who", "whose", "whether"}
 VAGUE_WORDS = {
@@ -188,14 +188,14 @@ def test_public_names_have_docstrings() -> None:
 
 
 class _Part(NamedTuple):
-    """Definitions of a module of which each names another one, directly or through a third."""
+    """Definitions of a module that reference each other, directly or indirectly."""
 
     names: list[str]
     lines: int
 
 
 def _connected(body: Iterable[ast.stmt]) -> list[_Part]:
-    """Return the parts of a module between which no definition names one of the other part."""
+    """Return the parts of a module without references between their definitions."""
     nodes = {name: node for node in body for name in _defined(node)}
     part_of = {name: {name} for name in nodes}
     for name, node in nodes.items():

@@ -1,4 +1,4 @@
-"""The benchmark runs through and writes what it says; how long anything takes is no test's matter."""
+"""Complete run of the benchmark with its output files; no test depends on any duration."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def test_the_same_manifests_each_time_and_what_is_edited_comes_back(tmp_path: Pa
 
 
 def test_ratios_are_taken_within_a_repetition() -> None:
-    # The machine was four times as slow for the second one: its ratio is the same, those of medians are not.
+    # The machine was four times slower in the second repetition: its ratio is unaffected, unlike medians.
     assert ratios.of([2.0, 8.0, 3.0], [1.0, 4.0, 3.0]) == 2.0
 
 
 def test_growth_is_from_the_size_before_the_largest_if_that_is_a_tenth() -> None:
-    # The machine was four times as slow for the largest size: that is no growth of ours.
+    # The machine was four times slower for the largest size: this isn't growth of the tool.
     sizes = {"10": size(0.1), "100": size(1.0), "1000": size(10.0, slow=4.0)}
     found = {growth.what: growth for growth in ratios.growths({"sizes": sizes})}
     for what in ("stage: walk", programs.PLAN):
@@ -71,7 +71,7 @@ def test_growth_is_from_the_size_before_the_largest_if_that_is_a_tenth() -> None
 
 
 def size(cost: float, slow: float = 1.0) -> dict[str, Any]:
-    """Figures in which everything costs the same, and its square of CPU; the loader takes as long."""
+    """Return figures with equal costs everywhere, CPU as their square; the loader takes as long."""
     loading = {limits.LOADING: [{"wall": slow * cost, "cpu": slow * cost}]}
     costs = [{"wall": slow * cost, "cpu": slow * cost**2}]
     smaller = [{"wall": slow * cost / 10, "cpu": slow * cost**2 / 100}]

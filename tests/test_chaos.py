@@ -1,6 +1,6 @@
-"""Two reconcilers at once, killed, stopped and lied to by the network: one job a manifest, and nothing lost.
+"""Two concurrent reconcilers, killed, stopped and misled by the network: one job a manifest, none lost.
 
-`make chaos KILLS=200 SEED=7` does more of it; each failure tells its seed.
+`make chaos KILLS=200 SEED=7` runs more of it; each failure prints its seed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SEED = int(os.environ.get("CHAOS_SEED", "1"))
 JOBS = 20
 PASSES = 6
 LONGEST = 8.0
-"""Seconds after which a process that waits for something is killed too."""
+"""Seconds after which a waiting process is killed too."""
 LOOKS = 6
 LATER = timedelta(hours=2)
-"""Longer than any outcome stays unknown, whatever the credentials."""
+"""Duration after which any outcome is known, whatever the credentials."""
 
 RULES = (
     Rule(
@@ -66,7 +66,7 @@ RULES = (
 
 
 class Nap:
-    """A process stopped and continued, in this order whenever the two come."""
+    """Stop and continuation of a process, in this order whenever the two are called."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -74,7 +74,7 @@ class Nap:
         self._over = False
 
     def begin(self) -> bool:
-        """Stop the process; False where the nap is over already, or the process has ended."""
+        """Stop the process; return False if the nap is over or the process has ended."""
         with self._lock:
             if self._over or self._process.poll() is not None:
                 return False
@@ -89,16 +89,16 @@ class Nap:
 
 @dataclass
 class Storm:
-    """Pairs of `apply` over one repository, doomed from a seed, until enough of them were killed.
+    """Pairs of `apply` over a repository, with random fates from a seed, until enough were killed.
 
     Attributes:
-        start: Starts a `reconciler` process with these arguments.
+        start: Callback that starts a `reconciler` process with arguments.
         between: A proxy between the processes and the service's, with faults of its own.
         place: The project and location of the jobs.
-        jobs: How many manifests there are.
-        names: The names of all jobs that were ever wanted.
-        killed: How many were killed before they ended by themselves.
-        stopped: How many were stopped, and went on.
+        jobs: The number of manifests.
+        names: The names of all jobs ever desired.
+        killed: The number of processes killed before their end.
+        stopped: The number of processes stopped and continued.
     """
 
     repository: Repository
@@ -115,7 +115,7 @@ class Storm:
     rounds: int = 0
 
     def blow(self, kills: int) -> None:
-        """Until so many were killed; whenever all jobs are there, all manifests change."""
+        """Run pairs until enough processes were killed; change all manifests whenever all jobs exist."""
         self.new_round()
         for _ in range(50 + 10 * kills):
             self.pair()
@@ -135,7 +135,7 @@ class Storm:
             self.between.behaviour = unreliable(self.chance)
 
     def pair(self) -> None:
-        """Two at once, each with a fate."""
+        """Run two processes at once, each with its fate."""
         self.service.ahead += timedelta(seconds=self.chance.choice((0, 0, 0, 5, 20, 600)))
         pair = [self.start("apply") for _ in range(2)]
         timers = [timer for process in pair for timer in self._doom(process)]
@@ -146,7 +146,7 @@ class Storm:
             timer.cancel()
 
     def _doom(self, process: subprocess.Popen[str]) -> list[threading.Timer]:
-        """Choose what happens to a process, and when: at a moment of the proxy, or of a clock."""
+        """Choose the fate of a process, and its moment: an event of the proxy, or a time."""
         fate = self.chance.random()
         moment = self.chance.randrange(1, 120)
         seconds = self.chance.uniform(0.1, 2.5)
@@ -163,12 +163,12 @@ class Storm:
         return [end]
 
     def _stop(self, nap: Nap, asleep: timedelta) -> None:
-        """Stop a process, for so long by the service's clock."""
+        """Stop a process, for a duration by the service's clock."""
         self.stopped += nap.begin()
         self.service.ahead += asleep
 
     def converge(self) -> None:
-        """Without faults, some passes later, there is nothing to do, and all jobs are there once."""
+        """Run passes without faults; check that the plan becomes empty, and that each job exists once."""
         self.proxy.calm()
         if self.between:
             self.between.calm()
@@ -205,7 +205,7 @@ def later(seconds: float, act: Callable[[], None]) -> threading.Timer:
 
 
 def finished(process: subprocess.Popen[str]) -> Result:
-    """The process's end; a traceback fails the test."""
+    """Return the process's result; fail on a traceback."""
     out, err = process.communicate(timeout=PATIENCE)
     assert not re.search("^Traceback", out + err, re.MULTILINE), out + err
     return Result(process.returncode, out, err)
@@ -213,7 +213,7 @@ def finished(process: subprocess.Popen[str]) -> Result:
 
 @contextmanager
 def local(repository: Repository, *, rate: float = 1.0) -> Iterator[tuple[HeldService, FaultProxy]]:
-    """The embedded service that the repository's commands find, behind a proxy that does nothing yet."""
+    """Run the embedded service for the repository's commands, behind a proxy without faults."""
     with (
         HeldService(repository.home, rate=rate).running() as service,
         FaultProxy(service.url, SEED).running() as proxy,
@@ -246,7 +246,7 @@ def test_kills_and_lies_on_the_road_to_google(
 
 @pytest.mark.fault(1, 2, 3)
 def test_kills_and_lies_behind_an_unreliable_proxy(repository: Repository, tmp_path: Path) -> None:
-    """The proxy breaks its tunnels, answers late, twice, by halves or not at all."""
+    """Use a proxy that breaks its tunnels, answers late, twice, partially or not at all."""
     hurried = tmp_path / "hurried.py"
     hurried.write_text(HURRIED)
     between = BadProxy(unreliable(random.Random(SEED)))
@@ -278,7 +278,7 @@ def blow_at_google(
 
 @pytest.mark.fault(6, 7)
 def test_kills_with_a_service_that_runs_the_jobs(repository: Repository) -> None:
-    """No proxy and no other clock; what isn't known is waited for."""
+    """Use no proxy and no other clock; wait for unknown outcomes."""
     chance = random.Random(SEED)
     write_jobs(repository, JOBS, "")
     repository.hold.touch()
@@ -310,12 +310,12 @@ def is_create(request: Request) -> bool:
 
 
 def is_look(request: Request) -> bool:
-    """Whether it searches the jobs of one key."""
+    """Return True for a search for the jobs of a key."""
     return request.method == "GET" and is_create_at(request.target) and KEY in request.target
 
 
 class Nth:
-    """Of the requests that are wanted, the n-th."""
+    """Filter for the n-th of the matching requests."""
 
     def __init__(self, wanted: Callable[[Request], bool], number: int) -> None:
         self._wanted, self._left = wanted, number
@@ -331,7 +331,7 @@ def is_pending_claim(request: Request) -> bool:
 
 @dataclass
 class Watch:
-    """Waits for the first request of a kind, and can hold it."""
+    """Watch for the first request of a kind, which it can hold."""
 
     wanted: Callable[[Request], bool]
     answered: bool
@@ -353,7 +353,7 @@ class Watch:
 
 @pytest.mark.fault(7)
 def test_of_two_that_found_no_claim_one_submits(repository: Repository) -> None:
-    """The claim that one writes is under way while the other writes its own and submits."""
+    """Hold a process's claim in flight while the other process writes its own claim and submits."""
     repository.job("census")
     with local(repository) as (service, proxy):
         slower = repository.start("apply")
@@ -369,7 +369,7 @@ def test_of_two_that_found_no_claim_one_submits(repository: Repository) -> None:
 
 @pytest.mark.fault(7)
 def test_while_a_create_may_still_leave_nobody_else_sends_one(repository: Repository) -> None:
-    """One stands between its claim and its create, with time left; the other looks, and looks again."""
+    """Hold a process between its claim and its create, with time left, while the other looks twice."""
     repository.job("census")
     with local(repository) as (service, proxy):
         first = repository.start("apply")
@@ -438,7 +438,7 @@ def test_an_interrupted_apply_ends_soon_and_says_what_it_leaves(
         proxy.watch(watch)
         assert watch.came.wait(PATIENCE)
         try:
-            # The request is held until it has ended: it waits for nothing.
+            # The request is held until the process has ended: the process doesn't wait for its answer.
             ended = finished(process)
         finally:
             watch.released.set()

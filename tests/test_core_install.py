@@ -1,4 +1,4 @@
-"""The tool without its extra `local`: what it does, and how it asks for the rest."""
+"""Tool without its extra `local`: its functions, and its request for the extra."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path) -> Path:
-    """The Python of an environment that has the tool without its extra, as an installer makes it."""
+    """Return the Python of an environment with the tool without its extra, as an installer makes it."""
     made = tmp_path_factory.mktemp("core") / "venv"
     uv = [find_uv_bin(), "--quiet", "--no-config", "--offline"]
     offered = ["--no-index", "--find-links", str(wheelhouse)]
@@ -51,7 +51,7 @@ def python(tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path) -> Path:
 
 @pytest.fixture
 def run(python: Path, repository: Repository, tmp_path: Path) -> Run:
-    """`reconciler …` of that environment, without its pauses; a traceback fails the test."""
+    """Run `reconciler …` of that environment, without its pauses; fail on a traceback."""
     program = tmp_path / "hurried.py"
     program.write_text(HURRIED)
 
@@ -156,7 +156,7 @@ def test_every_command_but_serve_works_on_google_cloud(
         assert run("serve", **environ).code == 3
 
 
-# The line that installs the extra
+# The command that installs the extra
 
 URL = "https://git.example.test/acme/reconciler"
 GIT = {"vcs": "git", "commit_id": "1" * 40}

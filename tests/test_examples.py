@@ -1,4 +1,4 @@
-"""The jobs under jobs/ are valid, train on the embedded service, and measure what is known of their data."""
+"""Jobs under jobs/: valid, trainable on the embedded service, with the known accuracy of their data."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from tests.support import preloaded
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# What each job is known to give, by its folder in the bucket, with a tolerance that other versions of
-# scikit-learn stay well within (1.0 to 1.9 give the same figures) and a broken trainer does not.
+# The known accuracy of each job, by its folder in the bucket. The tolerance covers other versions of
+# scikit-learn (1.0 to 1.9 give the same figures), and a broken trainer exceeds it.
 KNOWN_ACCURACY = {
-    # The data set's own description (wdbc.names, UCI) tells 97.5 % by ten-fold cross-validation for one
-    # separating plane on three of its columns; a plane on all thirty gets 98.07 %, 558 of 569.
+    # The data set's own description (wdbc.names, UCI) reports 97.5 % by ten-fold cross-validation for a
+    # single separating plane on three of its columns; a plane on all thirty gets 98.07 %, 558 of 569.
     "breast-cancer/model": pytest.approx(0.9807, abs=0.003),
     # scikit-learn's example "Recognizing hand-written digits": the same model and split, accuracy 0.97.
     "digits": pytest.approx(0.9689, abs=0.003),
-    # What scikit-learn's own GaussianNB gets of 150 flowers, each left out of its own training.
+    # The result of scikit-learn's GaussianNB for 150 flowers, each left out of its own training.
     "iris-bayes/model": pytest.approx(143 / 150, abs=0.001),
-    # What scikit-learn's own LogisticRegression, in one process, gets on the same 75 flowers: 71 of them.
+    # The result of scikit-learn's LogisticRegression, in a single process, on the same 75 flowers: 71 right.
     "iris-replicas/model": pytest.approx(71 / 75, abs=0.01),
     # scikit-learn's example "Importance of Feature Scaling", as it was up to version 1.1: 81.48 % of the
     # 54 test wines without scaling, 98.15 % with it.
     "wine/unscaled/model": pytest.approx(44 / 54, abs=0.02),
     "wine/scaled/model": pytest.approx(53 / 54, abs=0.02),
 }
-# Between what the best of a tuning job's trials lies, by the folder that they share. Whoever foretells the
-# mean for all patients is off by 61, and who takes each image for the same digit is right for one in ten.
+# The range of the best trial of a tuning job, by the trials' folder. Predicting the mean for all patients has
+# an error of 61, and predicting the same digit for each image is right in a tenth of the cases.
 KNOWN_BEST = {"diabetes": ("mean_absolute_error", 40.0, 55.0), "digits-tuned": ("accuracy", 0.93, 1.0)}
 
 
 @pytest.fixture
 def repository(tmp_path: Path, environments: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A copy of the examples with their settings; the service that serves it ends with the test."""
+    """Copy the examples with their settings; stop their service after the test."""
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "reconciler.yaml", tmp_path)
     home = home_of(tmp_path, os.environ)
@@ -58,7 +58,7 @@ def reconciler(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def shown(name: str) -> Any:
-    """What `show` says of a job."""
+    """Return the JSON that `show` prints for a job."""
     done = reconciler("show", name, "--format", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

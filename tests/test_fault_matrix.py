@@ -1,4 +1,4 @@
-"""Each fault that is known has a test, and the document says which."""
+"""Coverage of faults: each known fault has a test, and the document lists it."""
 
 from __future__ import annotations
 

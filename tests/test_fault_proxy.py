@@ -1,4 +1,4 @@
-"""The fault proxy does what it says: otherwise the tests behind it would prove nothing."""
+"""Correctness of the fault proxy, on which the tests behind it depend."""
 
 from __future__ import annotations
 

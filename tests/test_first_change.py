@@ -1,4 +1,4 @@
-"""First changes: the rows of "Where to add", and the examples of pages, hold when followed to the letter."""
+"""First changes: the rows of "Where to add", and the pages' examples, work when followed to the letter."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def run(arguments):
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a copy of the code and the schemas, with one good manifest, as a case of bad manifests."""
-    # With the bytecode: to compile all of it takes a second.
+    """Return a copy of the code and the schemas, with a good manifest, as a case of bad manifests."""
+    # Includes the bytecode: compiling all files takes a second.
     for folder in ("reconciler", "schemas"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     case = tmp_path / "tests/bad_manifests/mine"
@@ -48,17 +48,17 @@ def python(copy: Path, *arguments: str, **environ: str) -> subprocess.CompletedP
 
 
 def place(copy: Path, row: str, path: str) -> Path:
-    """Return the place in the copy that a row names."""
+    """Return the path in the copy that a row names."""
     assert f"`{path}`" in ROWS[row], f'the row "{row}" names no `{path}`'
     return copy / path if path.startswith(("schemas/", "tests/")) else copy / "reconciler" / path
 
 
 def begin(file: Path, name: str, line: str) -> None:
-    """Put a line first in the function, or in the mapping, of this name."""
+    """Insert a line at the beginning of the function, or of the mapping, of this name."""
     lines = file.read_text("utf-8").splitlines()
     for node in ast.parse("\n".join(lines)).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
-            lines.insert(node.body[0].end_lineno or 0, f"    {line}")  # behind the docstring
+            lines.insert(node.body[0].end_lineno or 0, f"    {line}")  # after the docstring
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
             lines.insert(node.lineno, f"    {line}")
     assert f"    {line}" in lines, f"{file.name} has no {name}"
@@ -66,7 +66,7 @@ def begin(file: Path, name: str, line: str) -> None:
 
 
 def expected(copy: Path, row: str) -> list[dict[str, str]]:
-    """Return the problems of the copy's case, written as the row says."""
+    """Return the problems of the copy's case, written by the row's command."""
     assert "`python -m tests.expected_problems`" in ROWS[row]
     assert place(copy, row, "tests/bad_manifests/").is_dir()
     assert python(copy, "-m", "tests.expected_problems").returncode == 0

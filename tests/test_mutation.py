@@ -1,4 +1,4 @@
-"""The mutation run: what it changes, and that nothing survives without an explanation that is true."""
+"""Mutation run: its changes, and the explanation of each survivor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of packages by command agrees with the imports."""
+"""Page of packages by command, compared with the imports."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from reconciler.cli.arguments import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/packages-by-command.md"
-# What all commands share says nothing about one of them.
+# Modules shared by all commands don't characterize any of them.
 OF_ALL = {"arguments", "flag_types", "flags", "parsers", "streams"}
 
 
 def rows() -> Iterator[str]:
-    """Yield the table's rows: the commands in the order of `--help`, then the files that they share."""
+    """Yield the table's rows: the commands in the order of `--help`, then their shared files."""
     graph = grimp.build_graph("reconciler", cache_dir=None)
     layers = re.findall(
         r"\w+", (ROOT / ".importlinter").read_text("utf-8").split("layers =")[1].split("[")[0]

@@ -1,4 +1,4 @@
-"""A start that is forked from the preloaded process is like one of a new interpreter."""
+"""Processes forked from the preloaded process behave like those of a new interpreter."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_real(cwd: Path, *arguments: str) -> Result:
 
 
 def start_writer(cwd: Path) -> subprocess.Popen[str]:
-    """Start a command that prints more than a pipe takes, and wait until it writes."""
+    """Start a command that prints more than a pipe's capacity, and wait until it writes."""
     process = preloaded.start("schema", "CustomJob", cwd=cwd, env=os.environ)
     assert process.stdout
     process.stdout.readline()

@@ -1,4 +1,4 @@
-"""SECURITY.md: each rule names tests that exist."""
+"""SECURITY.md: each rule names existing tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many reconcilers at once in a world that loses, delays and forgets: what must hold whatever happens."""
+"""Many concurrent reconcilers in a world with loss, delay and data loss: invariants that always hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.planning import run_of, wanted
 from tests.support.waiting import PATIENCE
 
 TESTS = Path(__file__).parent
-# Enough to see every kind of fault; `make simulate` runs thousands.
+# Enough seeds to inject every kind of fault; `make simulate` runs thousands.
 SEEDS = range(51)
 SEEDS_BEYOND = (*range(15), 25)
 SEEN = (
@@ -41,7 +41,7 @@ SEEN = (
     ),
     "takeovers",
 )
-"""What must have happened for the runs to say anything."""
+"""Events that must occur for the runs to be meaningful."""
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_beyond_the_bounds_a_second_job_is_cancelled_within_one_pass() -> None:
 
 @pytest.mark.parametrize("name", GUARDS)
 def test_functions_of_each_guard_are_replaced_for_the_time_of_a_run(name: str) -> None:
-    # `make guards` needs minutes, and would else be the first to notice that a function is missing.
+    # `make guards` takes minutes, and would otherwise be the first to detect a missing function.
     with left_out(name) as calls:
         assert set(calls) == set(GUARDS[name].instead)
 

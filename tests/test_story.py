@@ -1,4 +1,4 @@
-"""The whole road as a user goes it: manifests in a repository, `reconciler` as a process, jobs that run."""
+"""Complete path of a user: manifests in a repository, `reconciler` as a process, running jobs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def starts(repository: Repository) -> list[str]:
 
 
 def left_in(repository: Repository) -> set[str]:
-    """What lies in the home of the embedded service."""
+    """Return the names in the home of the embedded service."""
     return {entry.name for entry in repository.home.iterdir()} if repository.home.exists() else set()
 
 
@@ -64,7 +64,7 @@ def test_apply_trains_and_a_second_plan_has_nothing_to_do(repository: Repository
 
 
 def files_below(folder: Path) -> dict[str, object]:
-    """Each file with its content, and all with the time of the last change."""
+    """Return each file with its content, and all paths with their time of change."""
     return {
         str(path.relative_to(folder)): (
             path.lstat().st_mtime_ns if path.name != "temporary" else 0,
@@ -77,7 +77,7 @@ def files_below(folder: Path) -> dict[str, object]:
 def test_commands_that_only_read_write_nothing_while_no_service_runs(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither in the checkout nor in the user's folders; temporary copies are removed."""
+    """Check the checkout and the user's folders; temporary copies are removed."""
     for name, folder in (
         ("HOME", "user"),
         ("XDG_STATE_HOME", "user/state"),
@@ -138,7 +138,7 @@ def test_service_killed_while_a_job_runs(repository: Repository) -> None:
     until(lambda: len(starts(repository)) == 1 and set(repository.states().values()) == {"RUNNING"})
     os.kill(repository.service()["pid"], signal.SIGKILL)
 
-    # A killed service is seen as it was, and nothing is started to look at it.
+    # A killed service is read in its last state, and no process is started to read it.
     assert set(repository.states().values()) == {"RUNNING"}
     assert repository.run("plan", "--detailed-exitcode").code == 0
 
@@ -199,7 +199,7 @@ def test_a_failed_training_fails_the_apply_and_says_why(repository: Repository) 
     assert "the loss is NaN" in repository.run("status").out
     assert actions(repository) == {"census": "none"}
     assert repository.run("apply").code == 0
-    # A repeated step isn't green over a job that failed, whenever that was.
+    # A repeated step isn't green after a failed job, however old the failure.
     assert repository.run("apply", "--wait").code == 1
 
 
@@ -479,7 +479,7 @@ def test_following_a_log_ends_with_the_job_though_its_service_was_killed(reposit
 def test_a_queued_job_says_in_its_log_and_to_a_waiting_apply_what_it_waits_for(
     repository: Repository,
 ) -> None:
-    # Neither leaves room for the other on any machine.
+    # The two jobs never fit on a machine together.
     for name in ("a_first", "b_second"):
         path = repository.job(name)
         path.write_text(path.read_text().replace("n1-standard-4", "n1-ultramem-160"))

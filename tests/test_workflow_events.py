@@ -1,6 +1,6 @@
-"""Events of the workflows: which jobs run for each, and which runs share a concurrency group.
+"""Events of the workflows: the jobs for each event, and the runs that share a concurrency group.
 
-It is about the workflows of this repository, those that `init` writes, and those that docs/github.md shows.
+It covers the workflows of this repository, those that `init` writes, and those in docs/github.md.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ every_workflow = pytest.mark.parametrize("name", WORKFLOWS)
 
 
 def events_of(name: str) -> list[str]:
-    """The events of a workflow, or those of its callers; of a part without `on:` every one."""
+    """Return the events of a workflow, or of its callers; all events for a part without `on:`."""
     events = WORKFLOWS[name].get("on", dict.fromkeys(["pull_request", "merge_group", *CALLED["apply.yml"]]))
     names = [events] if isinstance(events, str) else list(events)
     return list(CALLED[name]) if names == ["workflow_call"] else names
@@ -60,7 +60,7 @@ def events_of(name: str) -> list[str]:
 def situation(
     name: str, event: str, number: int, more: dict[str, Any] | None = None, *, has_failed: bool = False
 ) -> Situation:
-    """What a workflow's expressions see in the run numbered so for an event: each is about another commit."""
+    """Return the context of a workflow's expressions in a numbered run, each for its own commit."""
     called = WORKFLOWS[name].get("on", {})
     inputs = called.get("workflow_call", {}).get("inputs", {}) if isinstance(called, dict) else {}
     sha, ref = f"{number:040x}", "refs/heads/main"
@@ -79,7 +79,7 @@ def situation(
 
 
 def plan_jobs(workflow: Workflow) -> Iterator[dict[str, Any]]:
-    """The jobs that plan, and those whose check a protected branch requires."""
+    """Yield the jobs that plan, and the jobs whose check a protected branch requires."""
     for job in workflow.get("jobs", {}).values():
         uses = [job.get("uses", ""), *(step.get("uses", "") for step in job.get("steps", []))]
         if job.get("name") == CHECK or any(re.search(r"/plan(\.yml)?(@|$)", each) for each in uses):
@@ -103,7 +103,7 @@ def test_there_are_workflows_of_each_kind() -> None:
 
 @every_planning_workflow
 def test_plan_job_runs_for_each_event_of_its_workflow(name: str) -> None:
-    """A job that a condition skips counts as passed, under the same name as the red one before it."""
+    """A job skipped by a condition counts as passed, under the same name as the red job before it."""
     for job in plan_jobs(WORKFLOWS[name]):
         for event in events_of(name):
             actions = TYPES if event == "pull_request" else ["checks_requested"]
@@ -158,7 +158,7 @@ def groups(workflow: Workflow) -> Iterator[str]:
 
 
 def is_in_order(workflow: Workflow) -> bool:
-    """True if one run applies what others would have applied: these await each other on purpose."""
+    """Return True if a run applies the commits of others: these wait for each other on purpose."""
     steps = (step for job in workflow.get("jobs", {}).values() for step in job.get("steps", []))
     return any("workload-identity-provider" in step.get("with", {}) for step in steps)
 

@@ -1,4 +1,4 @@
-"""The workflows and actions: what others' checkers say of them, and the rules that are ours."""
+"""Workflows and actions: the findings of external checkers, and this project's own rules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ALL = {**WORKFLOWS, **ACTIONS}
 OWN = ("./", "OWNER/REPO/")
 PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
 USES = re.compile(r"^\s*-?\s*uses:\s*(\S+)(.*)$", re.MULTILINE)
-# What GitHub itself writes, in characters that can't end a command.
+# GitHub's own values, in characters that can't end a command.
 HARMLESS = re.compile(r"\$\{\{ (runner\.temp|steps\.\w+\.outputs\.folder) \}\}")
 PRIVILEGED_EVENTS = {"pull_request_target", "workflow_run", "issue_comment", "repository_dispatch"}
 
@@ -70,7 +70,7 @@ def jobs() -> list[Any]:
 
 
 def steps(loaded: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every step of a workflow or action."""
+    """Return every step of a workflow or action."""
     holders = [*loaded.get("jobs", {}).values(), loaded.get("runs", {})]
     return [step for holder in holders for step in holder.get("steps", [])]
 
@@ -91,7 +91,7 @@ def test_there_is_something_to_check() -> None:
     assert {path.parent.name for path in ACTIONS} >= {"plan", "apply", "reconciler"}
 
 
-# What others' checkers say
+# External checkers
 
 
 def checked(*command: str | Path) -> str:
@@ -120,7 +120,7 @@ def test_zizmor_would_find_an_injection(tmp_path: Path) -> None:
 
 
 def test_actionlint_finds_nothing() -> None:
-    # An empty configuration: none of its rules is switched off, wherever the tests run.
+    # An empty configuration enables all rules, independently of the tests' folder.
     options = ("-config-file", os.devnull, "-format", "{{json .}}", "-shellcheck", "", "-pyflakes", "")
     assert json.loads(checked(ACTIONLINT, *options, *WORKFLOWS)) == []
 
@@ -142,7 +142,7 @@ def test_the_published_schemas_accept_them(kind: str) -> None:
     checked(BIN / "check-jsonschema", "--builtin-schema", f"vendor.github-{kind}", *paths)
 
 
-# What nothing here may do
+# Forbidden actions
 
 
 @every_file
@@ -162,7 +162,7 @@ def test_an_action_has_one_pin() -> None:
 @every_workflow
 @pytest.mark.fault(44)
 def test_nothing_runs_with_rights_on_what_a_stranger_wrote(path: Path) -> None:
-    """No event that has the repository's rights and a stranger's content, and nothing made by another run."""
+    """Forbid events with the repository's rights and a stranger's content, and artifacts of other runs."""
     events = WORKFLOWS[path]["on"]
     assert not PRIVILEGED_EVENTS & set([events] if isinstance(events, str) else events)
 
@@ -247,7 +247,7 @@ def test_what_applies_is_never_cancelled_half_way(path: Path) -> None:
 
 
 def test_a_run_takes_anothers_place_only_where_it_gives_its_commit_the_verdict() -> None:
-    """Where jobs train on the runner, no run knows of another: each commit has a place of its own."""
+    """If jobs train on the runner, runs don't know of each other: each commit has its own group."""
     found = set()
     for workflow in WORKFLOWS.values():
         for key, job in workflow["jobs"].items():
@@ -262,7 +262,7 @@ def test_a_run_takes_anothers_place_only_where_it_gives_its_commit_the_verdict()
 
 
 def test_only_what_stages_code_gets_files_of_git_lfs_and_submodules() -> None:
-    """A pull request writes .gitmodules: its plan fetches nothing that it names."""
+    """A pull request may write .gitmodules: its plan fetches none of the listed repositories."""
     folder = ROOT / ".github"
     optional = {"lfs": "${{ inputs.lfs }}", "submodules": "${{ inputs.submodules }}"}
     given = {}
@@ -293,7 +293,7 @@ each_lock = pytest.mark.parametrize("lock", LOCKS)
 
 
 def locked(lock: str) -> dict[Requirement, list[str]]:
-    """What the actions install, with the hashes of the files that may be it."""
+    """Return the requirements that the actions install, with the hashes of the allowed files."""
     text = (ROOT / ".github" / "actions" / lock).read_text().replace("\\\n    ", "")
     lines = (line.split(HASH) for line in text.splitlines())
     return {Requirement(requirement): hashes for requirement, *hashes in lines}
@@ -354,7 +354,7 @@ def test_actions_install_the_extra_where_jobs_may_run_on_the_runner() -> None:
 
 
 def checkout(tmp_path: Path, wheelhouse: Path) -> Path:
-    """The files of the tool's own commit, with the hashes of the wheels that there are on this machine."""
+    """Return the files of the tool's own commit, with the hashes of this machine's wheels."""
     made = tmp_path / "checkout"
     for folder in ("reconciler", "schemas", ".github/actions"):
         shutil.copytree(ROOT / folder, made / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -369,13 +369,13 @@ def checkout(tmp_path: Path, wheelhouse: Path) -> Path:
     (made / ".github" / "actions" / "requirements.txt").write_text("".join(lines))
     six = here["six"]
     version, digest = parse_wheel_filename(six.name)[1], hashlib.sha256(six.read_bytes()).hexdigest()
-    more = f"six=={version}{HASH}{digest}\n"  # in place of all that the extra has
+    more = f"six=={version}{HASH}{digest}\n"  # in place of all packages of the extra
     (made / ".github" / "actions" / "requirements-local.txt").write_text("".join([*lines, more]))
     return made
 
 
 def install(checkout: Path, cwd: Path, extra: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
-    """A checkout's `install` as a step runs it."""
+    """Run a checkout's `install` as a step does."""
     tmp_path = checkout.parent
     (tmp_path / "temp").mkdir()
     given = {
@@ -400,7 +400,7 @@ def test_it_is_installed_from_its_own_commit_whatever_lies_around(tmp_path: Path
     (around / "pyproject.toml").write_text("[build-system]\nrequires = []\nbuild-backend = 'setup'\n")
     (around / "pip.conf").write_text("[global]\nindex-url = http://localhost:1/\n")
     source = checkout(tmp_path, wheelhouse)
-    # Nothing beyond the locked requirements is asked for, be it needed to build the tool or to run it.
+    # The installer requests only the locked requirements, both to build the tool and to run it.
     project = source / "pyproject.toml"
     more = '= ["not-to-be-had", '
     text = re.sub(r"^(requires|dependencies) = \[", rf"\1 {more}", project.read_text(), flags=re.MULTILINE)
@@ -434,7 +434,7 @@ def with_an_installer_without_hashes(requirements: str, _offered: Path) -> str:
 
 
 def with_one_to_be_built(requirements: str, offered: Path) -> str:
-    """Its hash is the right one, but building it would run its code."""
+    """Replace a wheel by a source archive with the right hash, whose build would run its code."""
     (wheel,) = offered.glob("tomlkit-*.whl")
     folder = "-".join(wheel.name.split("-")[:2])
     wheel.unlink()
@@ -487,7 +487,7 @@ def test_an_old_python_is_told_of(tmp_path: Path, wheelhouse: Path) -> None:
     assert "::error::reconciler needs Python 3.11" in done.stdout
 
 
-# What the protection of a branch makes of them
+# Effects of branch protection
 
 
 @pytest.fixture(scope="module")
@@ -497,7 +497,7 @@ def emulator() -> Iterator[str]:
 
 
 def pull_request_checks() -> list[Any]:
-    """What the checks of a pull request are called: as its jobs are, but for those of a called workflow."""
+    """Return the names of a pull request's checks: its jobs' names, except those of a called workflow."""
     workflows = (ROOT / ".github" / "workflows" / "jobs-plan.yml", TEMPLATES / "workflows" / "plan.yml")
     return [
         pytest.param(
@@ -508,7 +508,7 @@ def pull_request_checks() -> list[Any]:
 
 
 def test_check_of_the_plan_has_another_name_than_the_verdicts_status() -> None:
-    """Where the names are equal, GitHub requires both."""
+    """With equal names, GitHub would require both."""
     assert CHECK != OVERALL
 
 
@@ -517,7 +517,7 @@ def test_check_of_the_plan_has_another_name_than_the_verdicts_status() -> None:
 def test_the_pull_requests_own_check_is_the_one_that_protection_wants(
     emulator: str, checks: list[str], conclusion: str | None, lets_in: bool
 ) -> None:
-    """Also from forks, whose token can't post statuses."""
+    """Check also forks, whose token can't post statuses."""
     from github import Auth, Github, GithubException
 
     token = Auth.Token(OWNERS)

@@ -1,7 +1,7 @@
-"""`python -m tests.bench`: what the tool costs at 100, 1,000 and 10,000 manifests, beside limits and others.
+"""`python -m tests.bench`: costs at 100, 1,000 and 10,000 manifests, beside limits and other tools.
 
-It prints the tables, and writes them with all raw figures and a picture. It judges none of them: absolute
-times hold for the machine that they were taken on, and the exit code doesn't depend on any.
+It prints the tables, and writes them with all raw figures and a chart. It judges no figure: absolute times
+hold only for the machine that measured them, and the exit code doesn't depend on them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LARGEST_TERRAFORM = 1000
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print the tables, and write the results."""
     arguments = _arguments()
     output: Path = arguments.output
     output.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def _measured(folder: Path, arguments: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def _filled(folder: Path, number: int) -> Place:
-    """A place whose service has a job for each manifest; a plan of it has nothing to do."""
+    """Yield a place whose service has a job for each manifest, so that a plan has no changes."""
     _say(f"writing {number} manifests, and as many jobs that have run")
     place = Place(folder, number)
     place.module("actual", str(place.root), str(place.home))

@@ -1,8 +1,8 @@
-"""`python -m tests.bench.actual ROOT HOME`: the service's state once every manifest was applied and ran.
+"""`python -m tests.bench.actual ROOT HOME`: write the service's state after all manifests have run.
 
-Nothing is run. The jobs are created through the service's own handlers, in this process, with the bodies that
-`apply` sends; then they are moved to their end, and their claims are written as the last pass leaves them. It
-prints how many there are.
+No job runs. The service's own handlers create the jobs in this process, from the bodies that `apply` sends;
+then the jobs are moved to their end, and their claims are written as after the last pass. It prints the
+number of jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 
 
 class Handlers:
-    """A transport to the service's handlers in this process."""
+    """Transport to the service's handlers in this process."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
@@ -52,12 +52,12 @@ class Handlers:
 
 
 def fill(root: Path, home: Path) -> int:
-    """Fill the home of a service that doesn't run; how many jobs it has then."""
+    """Fill the home of a stopped service; return its number of jobs."""
     config = load_config(root)
     environment = config.environment(None)
     desired = load_desired(config, environment, [])
     prepare_home(home)
-    # What is lost with the machine's power is made again: nobody waits here for the disk.
+    # Data lost with the machine's power is recreated: don't wait for the disk.
     database = Database(lambda: connected(home / "state.db"))
     store = Store(database)
     store.set_setting(IMAGES, config.images)
@@ -83,7 +83,7 @@ def fill(root: Path, home: Path) -> int:
             store.move(record.id, JobState.SUCCEEDED, only_from={JobState.RUNNING}, at=store.now())
         for run in session.runs():
             session.claims.write(bound(claims.pop(run.labels[KEY]), run), 0)
-        # As an apply leaves it.
+        # The state after an apply.
         wanted = wanted_of(desired.jobs)
         keep_summary(session.ports, look(session.ports, wanted), wanted)
     database.close()
@@ -92,7 +92,7 @@ def fill(root: Path, home: Path) -> int:
 
 
 def claim_before(job: DesiredJob, id: ClaimId, mark: str) -> Claim:
-    """The claim as it is before the request leaves."""
+    """Return the claim as it is before the request leaves."""
     manifest = job.manifest
     return Claim(
         id=id,

@@ -1,7 +1,7 @@
-"""`python -m tests.bench.changes ROOT REPEATS`: how long `watch` takes to tell of an edit, as JSON.
+"""`python -m tests.bench.changes ROOT REPEATS`: the seconds until `watch` reports an edit, as JSON.
 
-The seconds pass from an editor's writing of one manifest to the line that the whole program prints: first of
-a mistake in it, then that the loop goes on, as it is mended. The service doesn't run.
+The time runs from an editor's write of a manifest to the line that the program prints: first for a mistake in
+the manifest, then for its correction. The service doesn't run.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from . import manifests
 
 _WATCH = (sys.executable, "-m", "reconciler", "watch", "--verbose", "--log-format", "json")
 _TELLS = {"a mistake": "invalid", "its mending": "goes-on"}
-"""What is done to a manifest, and the event that tells of it."""
+"""Changes of a manifest, each with the event that reports it."""
 _AT_REST = 2
-"""Passes after which the loop has nothing left to do or to remember."""
+"""Passes after which the loop has no work left and its memory is stable."""
 
 
 def measured(root: Path, repeats: int) -> Mapping[str, list[float]]:
-    """The seconds from each edit to its event."""
+    """Return the seconds from each edit to its event."""
     file = min((root / JOBS_FOLDER).rglob("*.yaml"))
     text = file.read_text()
     told: dict[str, list[float]] = defaultdict(list)

@@ -1,7 +1,7 @@
 """`python -m tests.bench.history`: calls and seconds of looks beside ended runs, at 50 ms a call.
 
-The service's own handlers answer in this process, and each request waits before it. The manifests' jobs
-have ended, and beside them so many runs of other contents, each with its claim; nothing is to be done.
+The service's own handlers answer in this process, after a delay for each request. The manifests' jobs have
+ended; beside them are many ended runs of other contents, each with its claim. No plan has changes.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from .actual import Handlers, claim_before, connected
 from .place import Place
 
 DELAY = 0.05
-"""Seconds that each call waits."""
+"""Seconds of delay for each call."""
 _ROOT = "http://embedded.invalid/"
 _APIS = ("aiplatform", "ml", "storage", "logging", "iamcredentials")
 
 
 class Delayed:
-    """A transport that counts its requests, and waits before each."""
+    """Transport that counts its requests and delays each."""
 
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
@@ -63,7 +63,7 @@ class Delayed:
         self.calls = 0
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        """Wait, and pass the request on."""
+        """Wait, and forward the request."""
         with self._lock:
             self.calls += 1
         time.sleep(DELAY)
@@ -71,7 +71,7 @@ class Delayed:
 
 
 class History:
-    """A target in this process."""
+    """Target in this process."""
 
     def __init__(self, place: Place) -> None:
         self._config = load_config(place.root)
@@ -83,7 +83,7 @@ class History:
         self._made = 0
 
     def session(self, transport: Transport, *, distant: bool) -> Session:
-        """A new session through a transport."""
+        """Return a new session through a transport."""
         environment = self._environment
         roots = dict.fromkeys(_APIS, _ROOT)
         endpoint = Endpoint(transport, dict, environment.project, environment.location, roots)
@@ -91,7 +91,7 @@ class History:
         return Session(self._config, environment, connection)
 
     def grow(self, count: int) -> None:
-        """Let the history have so many ended runs."""
+        """Add ended runs up to a number."""
         session = self.session(self._handlers, distant=False)
         while self._made < count:
             job = self.desired.jobs[self._made % len(self.desired.jobs)]
@@ -114,8 +114,8 @@ class History:
 
     @contextmanager
     def measured(self, what: str) -> Iterator[Session]:
-        """Print the calls and seconds of a step."""
-        # A command begins without the objects of the service and of the command before.
+        """Yield a session; print the calls and seconds of a step."""
+        # A command starts without the objects of the service and of the previous command.
         gc.collect()
         gc.freeze()
         transport = Delayed(self._handlers)
@@ -143,7 +143,7 @@ def _watch(session: Session, desired: Desired, *, full: bool) -> None:
 
 
 class _Page:
-    """The overview of the live pages: first everything is read, then what may have changed."""
+    """Overview of the live pages: a complete read at first, then only possible changes."""
 
     def __init__(self) -> None:
         self._observed: Observed | None = None
@@ -155,7 +155,7 @@ class _Page:
 
 
 def main() -> None:
-    """Measure."""
+    """Measure all steps."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--manifests", type=int, default=100)
     parser.add_argument("--ended", type=int, nargs="+", default=[0, 10_000, 100_000])

@@ -1,4 +1,4 @@
-"""Tables of one run, kept in the documentation."""
+"""Tables of a run, inserted into the documentation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def into_docs(page: str, text: str, what: str = "tables") -> None:
-    """Put a text between two marks of a page in docs/, such as `<!-- the tables begin -->`."""
+    """Insert a text between two markers of a page in docs/, such as `<!-- the tables begin -->`."""
     file = DOCS / page
     begin, end = f"<!-- the {what} begin -->\n", f"<!-- the {what} end -->\n"
     before, found, rest = file.read_text().partition(begin)

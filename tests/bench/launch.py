@@ -1,11 +1,10 @@
-"""`python launch.py OUTPUT COMMAND …`: runs it, and prints as JSON what it took.
+"""`python launch.py OUTPUT COMMAND …`: run a command, and print its costs as JSON.
 
-A process of its own, and a small one: a child's peak of memory, as Linux counts it, is at least its parent's
-at the fork.
+It is a small process of its own: Linux counts the parent's memory at the fork in a child's peak.
 
     wall    seconds from its start to its end
-    cpu     seconds, of all processes that it waited for too
-    peak    bytes that the largest of those processes had at once
+    cpu     seconds, including all awaited child processes
+    peak    bytes of memory of the largest of these processes
     code    its exit code
 """
 
@@ -18,7 +17,7 @@ import time
 
 
 def main(output: str, command: list[str]) -> None:
-    """Run the command with its output in a file."""
+    """Run the command, with its output in a file."""
     to_file = [
         (os.POSIX_SPAWN_OPEN, 1, output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),

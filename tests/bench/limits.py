@@ -1,6 +1,6 @@
-"""What no program of this kind can be faster than, and what others are measured by.
+"""Lower limits for any program of this kind, to which other costs are compared.
 
-`python -m tests.bench.limits FOLDER` prints as JSON what each took on the manifests there.
+`python -m tests.bench.limits FOLDER` prints the cost of each limit on the manifests there, as JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LISTING = "json.loads of the listing"
 
 
 def took(work: Callable[[], object]) -> dict[str, float]:
-    """The seconds of `wall` clock and of `cpu`; the collector doesn't run meanwhile."""
+    """Return the seconds of `wall` clock and of `cpu`, with the garbage collector disabled."""
     gc.collect()
     gc.disable()
     wall, cpu = time.perf_counter(), time.process_time()
@@ -31,18 +31,18 @@ def took(work: Callable[[], object]) -> dict[str, float]:
 
 
 def read(files: Sequence[Path]) -> list[bytes]:
-    """The bytes of every file, read as plainly as Python can."""
+    """Return the bytes of every file, read as simply as Python allows."""
     return [file.read_bytes() for file in files]
 
 
 def load(contents: Sequence[bytes]) -> None:
-    """PyYAML's fastest loader on every file, and nothing with what it loads."""
+    """Load every file with PyYAML's fastest loader, without using the result."""
     for content in contents:
         yaml.load(content, Loader=yaml.CSafeLoader)
 
 
 def main(folder: Path) -> None:
-    """Measure and print."""
+    """Measure and print the limits."""
     files = sorted(folder.rglob("*.yaml"))
     contents = read(files)
     found = {READING: took(lambda: read(files)), LOADING: took(lambda: load(contents))}

@@ -1,8 +1,8 @@
-"""Manifests as ML teams write them, as many as wanted; the same seed gives the same bytes.
+"""Manifests as ML teams write them, in any number; the same seed gives the same bytes.
 
-Half are custom jobs of Vertex AI with one to three worker pools, half are ml jobs, of which a fifth searches
-hyper-parameters. They lie in nested folders, have comments, and are quoted now one way and now the other.
-Their images are named by digests, so that `validate` has nothing to say of them.
+Half are custom jobs of Vertex AI with one to three worker pools; half are ml jobs, of which a fifth are
+hyper-parameter searches. They lie in nested folders, have comments, and vary in quotation style. Their images
+are named by digests, so that `validate` has no warnings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ML_MACHINES = (
     "n1-standard-16",
     "n1-highmem-16",
     "n1-highmem-8",
-)  # the ones with accelerators
+)  # those with accelerators
 _ACCELERATORS = (
     ("n1-standard-8", "NVIDIA_TESLA_T4", 1),
     ("n1-standard-16", "NVIDIA_TESLA_P100", 2),
@@ -40,18 +40,18 @@ _IN_ONE_SET = 2000
 _PINNED = re.compile(r"@sha256:([0-9a-f]{12})[0-9a-f]{52}")
 
 Edit = Callable[[str], str]
-"""A manifest's text in, another one out."""
+"""Function from a manifest's text to a changed text."""
 
 
 def write(root: Path, count: int, seed: int = 6) -> list[Path]:
-    """Write a repository of `count` manifests with its settings; their files, sorted."""
+    """Write a repository of `count` manifests with its settings; return the manifests' paths, sorted."""
     root.mkdir(parents=True, exist_ok=True)
     # The embedded service refuses images that it doesn't know.
     images = "".join(f'  {image}: {{python: "3.11", requirements: []}}\n' for image in _EXECUTORS)
     (root / "reconciler.yaml").write_text(f"source: benchmark\nimages:\n{images}")
     files = []
     for number in range(count):
-        # One generator a manifest: the first thousand of ten thousand are the thousand.
+        # Each manifest has its own generator: 1,000 manifests equal the first 1,000 of 10,000.
         chance = random.Random(f"{seed}/{number}")
         team, stage = _TEAMS[number % len(_TEAMS)], chance.choice(_STAGES)
         model = chance.choice(_MODELS)
@@ -66,7 +66,7 @@ def write(root: Path, count: int, seed: int = 6) -> list[Path]:
 
 @contextmanager
 def edited(files: Iterable[Path], edit: Edit, every: int) -> Iterator[None]:
-    """Every so manieth file rewritten, and at the end all as they were; the first one always is."""
+    """Rewrite every n-th file, from the first on, and restore all files at the end."""
     kept: Mapping[Path, str] = {file: file.read_text() for file in list(files)[::every]}
     try:
         for file, text in kept.items():
@@ -78,17 +78,17 @@ def edited(files: Iterable[Path], edit: Edit, every: int) -> Iterator[None]:
 
 
 def touched(text: str) -> str:
-    """The job with one argument changed: another content, so another run."""
+    """Change an argument of the job: another content, so another run."""
     return text.replace("--epochs=", "--epochs=1", 1)
 
 
 def broken(text: str) -> str:
-    """The job with a field misspelt."""
+    """Misspell a field of the job."""
     return text.replace("scheduling:", "sheduling:", 1)
 
 
 def by_tag(text: str) -> str:
-    """The job with its images named by tags; for each `imageUri`, `validate` has a warning then."""
+    """Name the job's images by tags, so that `validate` warns about each `imageUri`."""
     return _PINNED.sub(r":\1", text)
 
 
@@ -119,7 +119,7 @@ def _pool(chance: random.Random, number: int, bucket: str, model: str) -> list[s
         lines += [f"    acceleratorCount: {count}"]
     else:
         lines += [f"    machineType: {chance.choice(_MACHINES)}"]
-    # int64 fields are text in Google's JSON, and people write them either way.
+    # int64 fields are text in Google's JSON; people write numbers as well.
     replicas = 1 if number == 0 else chance.choice((1, 2, 4, 8))
     lines += [f"  replicaCount: {_either(chance, replicas)}"]
     if number == 0 and chance.random() < 0.7:

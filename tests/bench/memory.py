@@ -1,4 +1,4 @@
-"""The memory of a program with all the processes that it starts."""
+"""Memory of a program with all its child processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LOOK = 0.005
 
 
 def peak_of(command: Sequence[str], place: Place) -> int:
-    """The most bytes seen at one look; what processes share counts once where the system says so."""
+    """Return the most bytes seen in a sample; shared memory counts once if the system reports it."""
     most = 0
     process = subprocess.Popen(
         command, cwd=place.root, env=place.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -30,7 +30,7 @@ def peak_of(command: Sequence[str], place: Place) -> int:
 
 
 def _bytes(pid: int) -> int:
-    """The process's share of memory (PSS); without it all that is resident, 0 for one that is gone."""
+    """Return the process's share of memory (PSS), else its resident memory; 0 for an ended process."""
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -1,4 +1,4 @@
-"""What others do with as much: check-jsonschema on the same files, Terraform on as many resources."""
+"""Comparable tools: check-jsonschema on the same files, Terraform on as many resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCHEMA = TESTS.parent / "schemas" / "manifest.schema.json"
 
 
 def check_jsonschema(place: Place) -> list[Cost]:
-    """What all files take in one process, by the schema that `validate` goes by; none without it."""
+    """Return the cost of all files in a single process, by `validate`'s schema; [] without the tool."""
     program = shutil.which(CHECK_JSONSCHEMA, path=f"{Path(sys.executable).parent}")
     if program is None:
         return []
@@ -26,10 +26,10 @@ def check_jsonschema(place: Place) -> list[Cost]:
 
 
 def terraform_plans(place: Place, repeats: int) -> list[Cost]:
-    """What a plan takes in which nothing changes, over one resource a manifest; none without Terraform.
+    """Return the costs of a plan without changes, over a resource per manifest; [] without Terraform.
 
-    A resource `terraform_data`, a block each, has the manifest's content as its input. It is built in:
-    nothing is fetched. They are applied once before.
+    Each manifest's content is the input of a `terraform_data` resource in a block of its own. The resource
+    is built in, so that no plug-in is fetched. All resources are applied once before.
     """
     program = shutil.which("terraform")
     if program is None:
@@ -44,6 +44,6 @@ def terraform_plans(place: Place, repeats: int) -> list[Cost]:
 
 
 def _block(file: Path) -> str:
-    # JSON is HCL, but for its templates.
+    # HCL accepts JSON strings, except for its templates.
     value = json.dumps(yaml.load(file.read_bytes(), Loader=yaml.CSafeLoader)).replace("${", "$${")
     return f'resource "terraform_data" "{file.stem}" {{\n  input = {value}\n}}\n'

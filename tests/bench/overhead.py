@@ -1,9 +1,9 @@
-"""What the embedded service adds to trainings: jobs of one small package, and a tuning job's trials.
+"""Overhead of the embedded service on trainings: jobs of a small package, and the trials of a tuning job.
 
-Jobs ask for all CPUs, so that they run one after the other, each with an argument of its own; trials run one
-at a time. Their environments are there before: a first job makes them. Seconds are those of the whole command
-`apply --wait`, by job or trial; CPU is that of the command, of the service and of all that it started. The
-trainer does nothing but print and, in a trial, report a figure.
+Each job asks for all CPUs, so that jobs run in sequence, and has its own argument; trials run in sequence
+too. A first job builds the environments in advance. Seconds are those of the whole command `apply --wait`, by
+job or trial; CPU includes the command, the service and all its child processes. The trainer only prints and,
+in a trial, reports a figure.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _apply(place: Place, manifests: Mapping[str, Any]) -> Cost:
 
 
 def _cpu(service: psutil.Process) -> float:
-    """Return the seconds of CPU of the service and of the runs that it has collected."""
+    """Return the CPU seconds of the service and of the runs that it has collected."""
     return float(sum(service.cpu_times()[:4]))
 
 

@@ -1,4 +1,4 @@
-"""Where a benchmark takes place: a repository of manifests, its service, nothing of the machine's own."""
+"""Place of a benchmark: a repository of manifests and its service, isolated from the machine's settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TESTS = Path(__file__).resolve().parent.parent
 RECONCILER = (sys.executable, "-m", "reconciler")
 
 Cost = Mapping[str, float]
-"""What one run took: `wall`, `cpu` in seconds, `peak` in bytes; see `launch`."""
+"""Costs of a run: `wall`, `cpu` in seconds, `peak` in bytes; see `launch`."""
 
 _LAUNCH = (sys.executable, "-I", "-S", str(TESTS / "bench" / "launch.py"))
 _OF_THE_MACHINE = ("RECONCILER_", "GITHUB_", "CLOUDSDK_", "GOOGLE_", "XDG_", "TF_", "PYTHON")
@@ -26,16 +26,16 @@ _STARTS_WITHIN = 60.0
 
 
 class BenchmarkError(Exception):
-    """A program did something else than what is to be measured."""
+    """A program did other work than the work to be measured."""
 
 
 class Place:
-    """A folder with a repository of `count` manifests, and all that programs keep beside it.
+    """Folder with a repository of `count` manifests, and the programs' files beside it.
 
     Attributes:
         root: The repository's root.
         home: RECONCILER_HOME.
-        environ: What every program is run with.
+        environ: The environment of every program.
         files: The manifests, sorted.
     """
 
@@ -50,13 +50,13 @@ class Place:
             "XDG_CACHE_HOME": str(self._user / "cache"),
             "RECONCILER_HOME": str(self.home),
             "PYTHONPATH": str(TESTS.parent),
-            "CHECKPOINT_DISABLE": "1",  # terraform asks nobody for a newer version
+            "CHECKPOINT_DISABLE": "1",  # terraform doesn't check for a newer version
         }
         self._user.mkdir(parents=True)
         self.files = manifests.write(self.root, count)
 
     def run(self, command: Sequence[str], codes: Sequence[int] = (0,), folder: Path | None = None) -> Cost:
-        """What a program took; raises BenchmarkError where it didn't end with one of these codes."""
+        """Return a program's costs; raise BenchmarkError for an exit code outside `codes`."""
         output = self.folder / "output"
         told = subprocess.run(
             [*_LAUNCH, str(output), *command],
@@ -73,7 +73,7 @@ class Place:
         return cost
 
     def module(self, name: str, *arguments: str) -> Any:
-        """What a module of the benchmark prints as JSON, run as a process of its own."""
+        """Return the JSON that a module of the benchmark prints, run as a process of its own."""
         told = subprocess.run(
             [sys.executable, "-m", f"tests.bench.{name}", *arguments],
             cwd=TESTS.parent,
@@ -87,7 +87,7 @@ class Place:
 
     @contextmanager
     def served(self) -> Iterator[None]:
-        """The embedded service of the home runs meanwhile."""
+        """Run the embedded service of the home during the block."""
         with (self.folder / "service.log").open("wb") as log:
             service = subprocess.Popen(
                 [*RECONCILER, "serve"], cwd=self.root, env=self.environ, stdout=log, stderr=log

@@ -1,4 +1,4 @@
-"""The figures as a picture: time and memory over the number of manifests."""
+"""Chart of the figures: time and memory over the number of manifests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LINES = (programs.VALIDATE, programs.PLAN)
 
 
 def draw(figures: Figures, file: Path) -> bool:
-    """Write the picture, in the format that the file's name says; whether there is anything to draw with."""
+    """Write the chart, in the format of the file's suffix; return False without the plotting library."""
     if find_spec("matplotlib") is None:
         return False
     import matplotlib

@@ -1,4 +1,4 @@
-"""What is timed as whole processes: the start of the program, and commands over many manifests."""
+"""Benchmarks of whole processes: the start of the program, and commands over many manifests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .memory import peak_of
 from .place import RECONCILER, Cost, Place
 
 Costs = Mapping[str, list[Cost]]
-"""Each run of each program, by its name; those with the same index belong to the same repetition."""
+"""Each run of each program, by its name; runs with the same index belong to the same repetition."""
 
 NOTHING = "python -c pass"
 HELP, VALIDATE_ONE, PLAN_ONE = "--help", "validate, one manifest", "plan, one manifest"
@@ -34,10 +34,10 @@ class Program:
     """A command over many manifests.
 
     Attributes:
-        arguments: Of `reconciler`.
-        edit: The edit of manifests before the run, undone after it; None for none.
-        every: Edits every n-th manifest; 1 for all.
-        code: What it has to end with: else it did something else.
+        arguments: Arguments of `reconciler`.
+        edit: The edit of manifests before the run, undone after it, or None.
+        every: The step between edited manifests; 1 for all.
+        code: The expected exit code: another code means other work.
     """
 
     arguments: Sequence[str]
@@ -55,14 +55,14 @@ PROGRAMS: Mapping[str, Program] = {
     "plan, in full": Program([*_PLAN, "--full"]),
     "plan, 1 % changed": Program(_PLAN, edit=manifests.touched, code=_CHANGES_PENDING),
     "validate, 1 % invalid": Program(["validate"], edit=manifests.broken, code=_INVALID),
-    # Pages of all jobs, and one for each of the newest 1,000 runs.
+    # Pages of all jobs, and a page for each of the newest 1,000 runs.
     "report --html": Program(["report", "--html", "../pages"]),
     "validate, images by tag": Program(["validate"], edit=manifests.by_tag, every=1),
 }
 
 
 def start(place: Place, repeats: int) -> Costs:
-    """What it costs to start the program at all, in a place with one manifest and its service."""
+    """Return the costs of starting the program, in a place with a single manifest and its service."""
     commands = {
         NOTHING: [sys.executable, "-c", "pass"],
         HELP: [*RECONCILER, "--help"],
@@ -79,7 +79,7 @@ def start(place: Place, repeats: int) -> Costs:
 
 
 def imported(place: Place, arguments: Sequence[str]) -> list[str]:
-    """Which heavy packages a command imports, by the interpreter's own account (`-X importtime`)."""
+    """Return the heavy packages that a command imports, as reported by `-X importtime`."""
     command = [sys.executable, "-X", "importtime", "-m", "reconciler", *arguments]
     told = subprocess.run(command, cwd=place.root, env=place.environ, capture_output=True, text=True).stderr
     modules = set(re.findall(r"^import time:.*\| +(\S+)$", told, re.MULTILINE))
@@ -87,7 +87,7 @@ def imported(place: Place, arguments: Sequence[str]) -> list[str]:
 
 
 def repeated(place: Place, repeats: int) -> tuple[Costs, Costs]:
-    """Every program in turn, so many times; and in each repetition, before them, the limits."""
+    """Run every program in turn, `repeats` times; measure the limits before each repetition."""
     costs: dict[str, list[Cost]] = defaultdict(list)
     within: dict[str, list[Cost]] = defaultdict(list)
     for _ in range(repeats):
@@ -99,7 +99,7 @@ def repeated(place: Place, repeats: int) -> tuple[Costs, Costs]:
 
 
 def peaks(place: Place) -> Mapping[str, int]:
-    """The most memory that each program's processes had together, in bytes; in runs of their own."""
+    """Return the peak memory of each program with its child processes, in bytes, from separate runs."""
     found = {}
     for name, program in PROGRAMS.items():
         with program.edited(place.files):

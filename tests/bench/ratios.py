@@ -1,4 +1,4 @@
-"""What the figures come to: growth, and the ratios that are wished for. Nothing is judged here."""
+"""Summary of the figures: growth, and ratios beside the desired bounds. No figure is judged here."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from . import limits, others, programs
 from .place import Cost
 
 Figures = Mapping[str, Any]
-"""All that one benchmark has measured, as `__main__` puts it together and writes it as JSON."""
+"""All measurements of a benchmark, as `__main__` collects them and writes them as JSON."""
 
 GROWTH_WISHED = 12.0
 _TIMES = 10
 
 _OF_LOADING = {programs.VALIDATE: 0.5, programs.PLAN: 0.95}
 _OF_LOADING_LESS = {"1000": {programs.PLAN: 2.1}}
-"""The same at a smaller size, where the start of the program counts."""
+"""The same bounds at a smaller size, where the start of the program counts."""
 
 # Seconds of CPU, on a machine where `python -c pass` takes 0.022.
 _STARTS = {programs.VALIDATE_ONE: 0.117, programs.PLAN_ONE: 0.151, programs.HELP: 0.065}
@@ -27,14 +27,14 @@ _NOTHING = 0.022
 
 @dataclass(frozen=True)
 class Ratio:
-    """One ratio beside what is wished.
+    """Ratio beside its desired bound.
 
     Attributes:
-        what: Of what to what.
-        wall: The median of the repetitions' ratios, by the wall clock; None where only CPU counts.
-        cpu: The same of the CPU, which a busy machine changes less.
-        wished: The bound: on `wall`, else on `cpu`.
-        at_least: Whether it is a lower one.
+        what: The two quantities.
+        wall: The median of the repetitions' ratios, by the wall clock; None if only CPU counts.
+        cpu: The same median by CPU time, which a busy machine affects less.
+        wished: The desired bound: on `wall`, else on `cpu`.
+        at_least: True for a lower bound.
     """
 
     what: str
@@ -46,12 +46,12 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Growth:
-    """How many times as much ten times as many manifests take.
+    """Growth of the costs with ten times as many manifests, as factors.
 
     Attributes:
         what: The stage, or the program.
-        wall, cpu: Of a stage, the median of the factors of each repetition, in which both sizes are one after
-            the other; of a program, of the medians, in units of what the loader took at the same size.
+        wall, cpu: For a stage, the median of the repetitions' factors; each repetition runs both sizes in
+            sequence. For a program, the factor of the medians, in units of the loader's costs at that size.
         memory: The factor of the peaks.
     """
 
@@ -62,7 +62,7 @@ class Growth:
 
 
 def ratios(figures: Figures) -> Iterator[Ratio]:
-    """Those that the figures are there for, at the largest size; against Terraform, at its own largest."""
+    """Yield the main ratios, at the largest size; for Terraform, at the largest size that it ran."""
     number, size = largest(figures["sizes"])
     ran, loading = size["programs"], size["limits"][limits.LOADING]
     for program, wished in _OF_LOADING.items():
@@ -94,7 +94,7 @@ def _ratio(
 
 
 def growths(figures: Figures) -> list[Growth]:
-    """From each size to the largest one; empty unless it is ten times the one before."""
+    """Return the growth from the previous to the largest size; empty unless it is tenfold."""
     numbers = sorted(map(int, figures["sizes"]))
     if len(numbers) < 2 or numbers[-1] != _TIMES * numbers[-2]:
         return []
@@ -125,7 +125,7 @@ def _growth(
     units: tuple[Sequence[Cost], Sequence[Cost]],
     memory: float,
 ) -> Growth:
-    """Of times in units of the loader's, which grow with the number of files, whatever the machine does."""
+    """Return growth in units of the loader's times, which removes the machine's variation."""
     wall, cpu = (
         _TIMES * of(column(after, clock), column(units[1])) / of(column(before, clock), column(units[0]))
         for clock in ("wall", "cpu")
@@ -134,21 +134,21 @@ def _growth(
 
 
 def largest(sizes: Mapping[str, Figures]) -> tuple[int, Figures]:
-    """The largest size and its figures."""
+    """Return the largest size and its figures."""
     number = max(map(int, sizes))
     return number, sizes[str(number)]
 
 
 def of(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the ratios, repetition by repetition; of fewer ones, those that were the first."""
+    """Return the median of the ratios by repetition; surplus repetitions are ignored."""
     return statistics.median(a / b for a, b in zip(above, below, strict=False))
 
 
 def column(costs: Iterable[Cost], clock: str = "wall") -> list[float]:
-    """The seconds of each repetition, by `wall` or `cpu`."""
+    """Return the seconds of each repetition, by `wall` or `cpu`."""
     return [cost[clock] for cost in costs]
 
 
 def median(costs: Iterable[Cost], clock: str = "wall") -> float:
-    """Those of the repetition in the middle."""
+    """Return the seconds of the middle repetition."""
     return statistics.median(column(costs, clock))

@@ -1,9 +1,9 @@
-"""`python -m tests.bench.stages REPEATS ROOT HOME [ROOT HOME]`: each stage of a plan alone, as JSON.
+"""`python -m tests.bench.stages REPEATS ROOT HOME [ROOT HOME]`: the costs of each stage of a plan, as JSON.
 
-What a stage calls stands in one function here, and leaves in `Data` what the next ones begin with. Each runs
-first in a forked process, whose memory is looked at; then all run in turn, once for each repetition, and the
-limits with them. Where there is a second, smaller repository, each stage runs over it just before: so how a
-stage grows isn't how the machine's speed drifts.
+Each stage is a function here, and leaves in `Data` the input of the next stages. Each runs first in a forked
+process, whose memory is measured; then all run in turn, once for each repetition, together with the limits.
+With a second, smaller repository, each stage runs over it just before, so that drift in the machine's speed
+doesn't appear as growth.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from .place import Cost
 
 @dataclass
 class Data:
-    """What the stages take from each other."""
+    """Data that the stages pass to each other."""
 
     root: Path
     home: Path
@@ -83,8 +83,8 @@ def _read(data: Data) -> None:
 
 
 def _parse(data: Data) -> None:
-    # As in a process that begins: it remembers no line. And no document is kept: the program has those of a
-    # few files at a time.
+    # As in a new process: it remembers no line. No document is kept either, as the program holds only those
+    # of a few files at a time.
     plain_reader._lines.clear()
     for content in data.contents:
         clean_documents(content)
@@ -154,11 +154,11 @@ _LEAVES = {
     "canonical form and hash": ["desired"],
     "list": ["observed", "answers"],
 }
-"""What stages leave in `Data`, beside the plan."""
+"""Results that stages leave in `Data`, beside the plan."""
 
 
 class _Noting:
-    """A transport that keeps every answer."""
+    """Transport that keeps every answer."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -171,7 +171,7 @@ class _Noting:
 
 
 def prepared(root: Path, home: Path) -> Data:
-    """The data before the first stage; what is imported when first needed, is imported."""
+    """Return the data before the first stage, with all late imports done."""
     data = Data(root, home)
     found = validate(root, [root / JOBS_FOLDER])
     assert found.manifests
@@ -181,7 +181,7 @@ def prepared(root: Path, home: Path) -> Data:
 
 
 def measured(repeats: int, root: Path, home: Path, *smaller_one: Path) -> dict[str, Any]:
-    """All figures; see the module."""
+    """Return all figures, as the module's docstring describes."""
     data = prepared(root, home)
     memory = _ran_once(data)
     smaller: Data | None = None
@@ -195,7 +195,7 @@ def measured(repeats: int, root: Path, home: Path, *smaller_one: Path) -> dict[s
         costs[limits.LISTING].append(limits.took(lambda: [json.loads(text) for text in data.answers]))
         for each in (data, smaller):
             if each is not None:
-                each.plan = None  # it holds what other stages made
+                each.plan = None  # holds results of other stages
         for name, stage in STAGES.items():
             if smaller is not None:
                 of_smaller[name].append(_took(name, stage, smaller))
@@ -210,7 +210,7 @@ def measured(repeats: int, root: Path, home: Path, *smaller_one: Path) -> dict[s
 
 
 def _ran_once(data: Data) -> dict[str, dict[str, int]]:
-    """Every stage's memory; each has left what the others need."""
+    """Run each stage once, for the input of the next stages; return each stage's memory."""
     memory = {}
     for name, stage in STAGES.items():
         memory[name] = _memory(stage, data)
@@ -222,13 +222,13 @@ def _ran_once(data: Data) -> dict[str, dict[str, int]]:
 
 def _took(name: str, stage: Callable[[Data], None], data: Data) -> Cost:
     for left in _LEAVES.get(name, ()):
-        # In the program there is nothing of a pass before, for the stage to take apart.
+        # In the program, no results of an earlier pass exist, for the stage to free.
         setattr(data, left, None)
     return limits.took(partial(stage, data))
 
 
 def _memory(stage: Callable[[Data], None], data: Data) -> dict[str, int]:
-    """The peak of a process that does a stage, and how much of it the stage added, in bytes."""
+    """Return the peak of a process that runs a stage, and the stage's share of it, in bytes."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

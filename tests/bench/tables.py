@@ -1,4 +1,4 @@
-"""The figures as Markdown."""
+"""Figures as Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NONE = "-"
 
 
 def text_of(figures: Figures) -> str:
-    """All tables, one after the other."""
+    """Return all tables in sequence."""
     machine = figures["machine"]
     times = f"times {limits.LOADING} alone"
     return "\n".join(

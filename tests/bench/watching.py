@@ -1,6 +1,6 @@
-"""`python -m tests.bench.watching ROOT PASSES`: pass after pass of `watch` in which nothing changes, as JSON.
+"""`python -m tests.bench.watching ROOT PASSES`: the costs of `watch` passes without changes, as JSON.
 
-The passes are the loop's own, one after the other without the time between them.
+The passes are the loop's own, in sequence and without the pauses between them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from reconciler.operations.watch.source import KeptSettings
 from reconciler.operations.watch.state import Checkout, LoopCache, Pass
 
 LOOKED_AT = (0.1, 0.5, 1.0)
-"""After which parts of the passes the memory is looked at."""
+"""Fractions of the passes after which the memory is measured."""
 
 
 def measured(root: Path, passes: int) -> dict[str, Any]:
-    """The memory after some passes, in bytes, and the seconds of CPU of each."""
+    """Return the memory after some passes, in bytes, and the CPU seconds of each pass."""
     checkout = Checkout(root, "", os.environ, None, KeptSettings().read)
     looks = {max(1, round(passes * part)) for part in LOOKED_AT}
     memory: dict[int, int] = {}
@@ -40,7 +40,7 @@ def measured(root: Path, passes: int) -> dict[str, Any]:
         if number in looks:
             memory[number] = psutil.Process().memory_info().rss
     assert before is not None
-    usual = statistics.median(cpu[2:] or cpu)  # the first two decide by something else than the one before
+    usual = statistics.median(cpu[2:] or cpu)  # the first two compare with a different previous result
     return {"memory": memory, "first": cpu[0], "cpu": usual, "at_rest": before.at_rest}
 
 

@@ -1,4 +1,4 @@
-"""A real Chromium."""
+"""Fixture of a real Chromium."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Debian's Chromium; a missing one fails the test, for `make browser` installs it."""
+    """Return Debian's Chromium; fail without it, as `make browser` installs it."""
     program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     assert program, "there is no chromium: run the tests by `make browser`"
     with sync_playwright() as playwright:

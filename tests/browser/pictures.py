@@ -1,4 +1,4 @@
-"""`python -m tests.browser.pictures FOLDER`: pictures of the overview and of a tuning job, for the README."""
+"""`python -m tests.browser.pictures FOLDER`: screenshots of the overview and a tuning job for the README."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TUNED = 1
 
 
 def site() -> Site:
-    """A team's jobs on a morning."""
+    """Write a site with a team's jobs on a morning."""
     rows, details = [], {}
     for number, name in enumerate(NAMES):
         state = STATES.get(number, State.SUCCEEDED)
@@ -69,7 +69,7 @@ def site() -> Site:
 
 
 def main(folder: Path) -> None:
-    """Write the pictures."""
+    """Write the screenshots."""
     program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     pages = Pages(site())
     with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:

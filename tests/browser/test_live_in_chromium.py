@@ -27,7 +27,7 @@ def page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def link(repository: Repository) -> Iterator[str]:
-    """The link of pages over a repository with a job that runs until `hold` is gone."""
+    """Return the link to pages over a repository with a job that runs until `hold` is deleted."""
     repository.hold.touch()
     repository.job("census", args=["--epochs", "3"])
     repository.job("other")
@@ -47,7 +47,7 @@ def test_a_running_job_is_followed_to_its_end(page: Page, link: str, repository:
     page.wait_for_url(f"{origin}/index.html")
     assert watched.findings() == []
     page.get_by_role("link", name="census").first.click()
-    # The page changes by itself: it is never loaded again.
+    # The page changes by itself, without a reload.
     page.evaluate("window.stays = true")
     expect(page.locator("#lines")).to_contain_text("training with --epochs 3", timeout=WAIT)
     expect(page.locator("main .state").first).to_contain_text("RUNNING", timeout=WAIT)
@@ -126,7 +126,7 @@ def test_the_end_of_the_server_is_told(page: Page, repository: Repository) -> No
 
 
 class Stranger(ThreadingHTTPServer):
-    """Another port of the machine, of another user: what browsers send to it, and the page that they get."""
+    """Server of another user on another port: it records browsers' requests and serves its own page."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), StrangersHandler)
@@ -172,7 +172,7 @@ window.done = Promise.all(tries.map(([address, mode]) =>
 """
 
 
-# `localhost` is another site than 127.0.0.1, and another port of 127.0.0.1 is the same one.
+# `localhost` is another site than 127.0.0.1, and another port of 127.0.0.1 is the same site.
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
 @pytest.mark.parametrize("knows_the_folder", [False, True])
 def test_a_foreign_page_gets_no_cookie_and_no_page(
@@ -202,7 +202,7 @@ def test_a_foreign_page_gets_no_cookie_and_no_page(
     assert "census" not in attacking.content()
     assert {line.split()[0] for line in shown} == {"404"}, shown
     assert not [head for _, head in stranger.sent if "reconciler" in head]
-    # The one who has the access still has it.
+    # The authorized page still has access.
     page.reload()
     assert "census" in page.content()
 

@@ -1,4 +1,4 @@
-"""The pages of a report in a real browser, opened from disk."""
+"""Pages of a report in a real browser, opened from disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG = "a-very-long-name-that-goes-on-and-on-" * 3
 
 
 def rich_site() -> Site:
-    """A site with everything that pages have: long names, drift, notes, charts, files and logs."""
+    """Return a site with all parts of pages: long names, drift, notes, charts, files and logs."""
     site = large_site(230, 12)
     rows = [replace(site.rows[0], base_name=LONG), *site.rows[1:]]
     (key, _), *others = site.details.items()
@@ -62,7 +62,7 @@ def written(site: Site, folder: Path) -> list[str]:
 
 
 def of_each_kind(paths: list[str], most: int = 3) -> list[str]:
-    """The pages at the top, and the first ones of each folder."""
+    """Return the top-level pages, and the first pages of each folder."""
     kinds: dict[str, list[str]] = {}
     for path in paths:
         kinds.setdefault(path.rpartition("/")[0] or path, []).append(path)
@@ -144,6 +144,6 @@ def test_the_policy_stops_what_an_escape_would_let_through(browser: Browser, tmp
     assert page.title() != "taken"
     refused = [each for each in watched.trouble if "Content Security Policy" in each]
     assert len(refused) == 3
-    # The instruments of the other tests do find faults.
+    # The checks of the other tests detect faults.
     assert any(finding.startswith("image-alt") for finding in watched.findings())
     page.close()

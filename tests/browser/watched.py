@@ -1,4 +1,4 @@
-"""A watch over all that a page does in a browser."""
+"""Observation of a page's actions in a browser."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ AXE = ROOT / ".venv" / "browser" / "node_modules" / "axe-core" / "axe.min.js"
 
 
 class Watched:
-    """Page in a browser; `trouble` has everything that it must not do.
+    """Page in a browser; `trouble` lists all its forbidden actions.
 
     Args:
-        allowed: The beginning of the addresses that it may ask for.
+        allowed: The prefix of the addresses that it may request.
     """
 
     def __init__(self, page: Page, allowed: str) -> None:
@@ -31,7 +31,7 @@ class Watched:
         )
 
     def findings(self) -> list[str]:
-        """What axe-core finds in the page as it is now."""
+        """Return axe-core's findings in the current page."""
         self.page.evaluate(AXE.read_text("utf-8"))
         found = self.page.evaluate("axe.run()")
         return [
@@ -41,7 +41,7 @@ class Watched:
         ]
 
     def overflow(self) -> int:
-        """The pixels by which the document is wider than the screen."""
+        """Return the pixels by which the document is wider than the screen."""
         wide = self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )

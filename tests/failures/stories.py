@@ -1,6 +1,6 @@
-"""Ordinary failures: what breaks a job, what the tool prints, and what a person does about it.
+"""Ordinary failures: the cause of a job's failure, the tool's message, and a person's remedy.
 
-A story holds if the tool prints these words, and if doing what they say, and no more, lets the job train.
+A story holds if the tool prints these words, and if following them, and no more, lets the job train.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ spec:
 
 @dataclass
 class Story:
-    """One failure.
+    """Failure with its message and its remedy.
 
     Attributes:
-        name: The failure in a few words; the job has it as its name.
-        breaks: Makes the repository in which it happens.
-        printed: The line that `apply --wait` prints. JOB stands for the job's name, and … for what differs
-            between machines.
-        remedied: What the line says and a person does, in words; commands in it are run as they are printed.
-        mends: Does by hand what the line says; commands are run without it.
+        name: A short description of the failure, which is also the job's name.
+        breaks: Callback that prepares a repository with the failure.
+        printed: The line that `apply --wait` prints. JOB stands for the job's name, and … for text that
+            differs between machines.
+        remedied: The person's remedy in words, as the line advises; its commands are run as printed.
+        mends: Callback for the manual part of the remedy; commands are run without it.
         cause: The class in `status`; "" for a job that was never made.
     """
 
@@ -82,7 +82,7 @@ class Story:
 
 
 class Place:
-    """A user's repository with jobs that fail."""
+    """User's repository with failing jobs."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
@@ -126,15 +126,15 @@ class Place:
         return self.repository.run(*arguments, **{**self.environ, **environ})
 
     def printed(self, *arguments: str, **environ: str) -> str:
-        """What a command prints, on both streams."""
+        """Return a command's output on both streams."""
         done = self.run(*arguments, **environ)
         return done.out + done.err
 
 
 def play(place: Place, *stories: Story, code: int = 1) -> None:
-    """Fail, read what is printed, do what it says, and see the jobs train.
+    """Run the failures, read the output, follow its advice, and check that the jobs train.
 
-    All stories happen at once in one repository; `apply` starts the service once for all.
+    All stories run at once in a single repository; `apply` starts the service once for all.
     """
     for story in stories:
         story.breaks(place, story.job)
@@ -144,7 +144,7 @@ def play(place: Place, *stories: Story, code: int = 1) -> None:
 
 
 def follow(place: Place, failed: Result, *stories: Story) -> None:
-    """Do what a failed command printed about each story, and see the jobs train."""
+    """Follow a failed command's advice for each story, and check that the jobs train."""
     lines = {story.name: _line_of(story, failed.out + failed.err) for story in stories}
     wrong = {
         story.name: (story.printed, _normalised(story, failed.out + failed.err))
@@ -158,7 +158,7 @@ def follow(place: Place, failed: Result, *stories: Story) -> None:
         causes = {story.name: (rows[story.job]["cause"] or {}).get("class") for story in caused}
         assert causes == {story.name: story.cause for story in caused}
     for story in caused[:2]:
-        # A log says why the job ended, also where its trainer never began.
+        # A log shows the reason for the job's end, even if its trainer never began.
         assert _brief(story) in _normalised(story, place.printed("logs", story.job)), story.name
 
     for story in stories:
@@ -175,29 +175,29 @@ def follow(place: Place, failed: Result, *stories: Story) -> None:
 
 
 def _normalised(story: Story, text: str) -> str:
-    """The text with JOB in place of the names of the story's job, of the lines that have one."""
+    """Return the lines with a name of the story's job, with each name replaced by JOB."""
     return "\n".join(line for line in re.sub(_name(story), "JOB", text).splitlines() if "JOB" in line)
 
 
 def _name(story: Story) -> str:
-    """A pattern of the names of the story's job."""
+    """Return a pattern for the names of the story's job."""
     return rf"{story.job.replace('-', '_')}_[0-9a-f]{{16}}(?:_\d+)?"
 
 
 def _line_of(story: Story, text: str) -> str:
-    """The line of what was printed that has the story's words; "" for none."""
+    """Return the output line with the story's words, or ""."""
     words = re.escape(story.printed).replace("…", ".*")
     found = re.search(rf"^(?:reconciler: )?{words.replace('JOB', _name(story))}$", text, re.MULTILINE)
     return found[0] if found else ""
 
 
 def _brief(story: Story) -> str:
-    """What `logs` says too: the class and the first words of the cause."""
+    """Return the part of the line that `logs` prints too: the class and the first words of the cause."""
     return re.split("[…;]", story.printed)[0]
 
 
 def _commands(line: str) -> list[Sequence[str]]:
-    """The commands of a line that remedy it; `apply` comes last in every story."""
+    """Return the remedial commands of a line; `apply` comes last in every story."""
     commands = [command.split() for command in re.findall("`reconciler ([^`]+)`", line)]
     return [command for command in commands if command[0] not in ("apply", "cancel")]
 

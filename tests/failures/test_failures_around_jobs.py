@@ -1,4 +1,4 @@
-"""Failures around a job: its machine, its index, its containers, people, and what the service keeps."""
+"""Failures around a job: its machine, its index, its containers, people, and the service's data."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def place(repository: Repository) -> Place:
 
 
 def hold(place: Place, name: str, machine: str = "n1-standard-1") -> None:
-    """Submit a job that runs until it is let go."""
+    """Submit a job that runs until the hold is released."""
     started = place.root.parent / "started"
     place.repository.hold.touch()
     place.job(name, HELD.format(started=str(started), hold=str(place.repository.hold)))
@@ -55,7 +55,7 @@ def corrected(place: Place, job: str) -> None:
 
 
 def trained_before(place: Place, job: str) -> None:
-    """A job that has trained, and has other code since."""
+    """Train a job, then change its code."""
     place.job(job)
     assert place.run("apply", "--wait").code == 0
     place.code(job, "print('other code')\n")
@@ -104,7 +104,7 @@ def empty_bucket(place: Place, job: str) -> None:
 
 
 def forge(place: Place, job: str) -> None:
-    """Another job gets this job's labels, as if it had been made by an earlier request."""
+    """Make another job with this job's labels, as if an earlier request had made it."""
     place.repository.hold.touch()
     place.job("other")
     assert place.run("apply", "--wait").code == 0
@@ -115,7 +115,7 @@ def forge(place: Place, job: str) -> None:
 
 
 def adopt(place: Place, job: str) -> str:
-    """Make a job by other means, of code that was staged before, and adopt it; return its resource name."""
+    """Make a job by other means, from previously staged code, and adopt it; return its resource name."""
     hold(place, job)
     assert place.run("cancel", job).code == 0
     place.edit(job, "args: []", "args: [--again]")
@@ -235,7 +235,7 @@ def test_a_mistake_before_anything_is_sent_is_remedied_by_what_is_printed(place:
 
 def test_a_larger_machine_has_the_memory_that_a_job_lacks(place: Place) -> None:
     def breaks(place: Place, job: str) -> None:
-        # On the small machine it keeps its memory until it is ended, however late the service looks.
+        # On the small machine it keeps its memory until it is ended, however late the service checks.
         place.job(
             job,
             "import os, signal\n"
@@ -293,7 +293,7 @@ def test_code_that_left_the_bucket_is_staged_again(place: Place) -> None:
 
 @contextmanager
 def index(wheelhouse: Path) -> Iterator[tuple[str, HTTPServer]]:
-    """The address of a package index, and its server, which doesn't answer yet."""
+    """Return the address of a package index and its server, which doesn't answer yet."""
 
     class Handler(SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -313,7 +313,7 @@ def index(wheelhouse: Path) -> Iterator[tuple[str, HTTPServer]]:
             self.send_error(405)
 
         def log_message(self, *_: object) -> None:
-            """Nothing on stderr."""
+            """Print nothing on stderr."""
 
     server = HTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
     server.server_bind()
@@ -351,7 +351,7 @@ def test_an_index_that_is_reachable_again_lets_the_job_train(place: Place, wheel
 
 
 def test_a_full_disk_is_named_and_the_job_trains_once_it_has_room(place: Place) -> None:
-    """The disk that the service keeps everything on."""
+    """The disk that holds all of the service's data."""
     home = place.repository.home
     home.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m,mode=700", "small", str(home)]
@@ -382,7 +382,7 @@ def test_a_full_disk_is_named_and_the_job_trains_once_it_has_room(place: Place) 
 
 
 def without_engines(folder: Path) -> Path:
-    """A folder with this machine's programs but for Docker and Podman."""
+    """Return a folder with this machine's programs except Docker and Podman."""
     folder.mkdir()
     for path in reversed(os.environ["PATH"].split(os.pathsep)):
         for program in Path(path).iterdir() if Path(path).is_dir() else ():

@@ -1,4 +1,4 @@
-"""Failures in Google Cloud: the training service stands for it, behind a proxy that refuses requests."""
+"""Failures in Google Cloud: the training service plays its part, behind a proxy that refuses requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ quota._FIRST = timedelta(seconds=0.5)
 
 
 class Cloud(Place):
-    """A place whose jobs end in the cloud as the test says.
+    """Place whose jobs end in the cloud as the test determines.
 
     Attributes:
         ends: State, code and message of the end of the next run, by the job's base name.
@@ -41,10 +41,10 @@ class Cloud(Place):
         proxy.watch(self._end)
 
     def _end(self, request: Request, answered: bool) -> None:
-        """Nobody runs the jobs: each has ended when the tool asks for it."""
+        """End all jobs when the tool reads them: no trainer runs."""
         if answered or request.method != "GET" or "/customJobs" not in request.target:
             return
-        # Two requests at once would both end a job, and only one of them takes its end from `ends`.
+        # Two concurrent requests would both end a job, and only one of them would take its end from `ends`.
         with self._ending:
             self._end_all()
 
@@ -80,7 +80,7 @@ def cloud(repository: Repository, tmp_path: Path) -> Iterator[Cloud]:
 
 
 def ends(code: int, message: str) -> Callable[[Place, str], None]:
-    """A job whose first run ends with Google's words."""
+    """Prepare a job whose first run ends with Google's message."""
 
     def breaks(place: Place, job: str) -> None:
         assert isinstance(place, Cloud)
@@ -173,7 +173,7 @@ def test_ends_in_the_cloud_are_remedied_by_what_is_printed(cloud: Cloud) -> None
 
 
 def refused(fault: Fault, path: str) -> Callable[[Place, str], None]:
-    """A job while these requests are answered with a fault."""
+    """Prepare a job whose matching requests are answered with a fault."""
 
     def breaks(place: Place, job: str) -> None:
         assert isinstance(place, Cloud)
@@ -189,7 +189,7 @@ def calm(place: Place, _job: str) -> None:
 
 
 def named(key: str, bucket: str) -> Callable[[Place, str], None]:
-    """Have reconciler.yaml name this bucket."""
+    """Set this bucket in reconciler.yaml."""
 
     def breaks(place: Place, job: str) -> None:
         place.job(job)

@@ -1,4 +1,4 @@
-"""Failures of a trainer and of its set-up, each remedied by the words that the tool prints."""
+"""Failures of a trainer and of its set-up, each remedied by following the tool's output."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _broken(code: str):  # type: ignore[no-untyped-def]
 
 
 def _crash(name: str, code: str, printed: str) -> Story:
-    """A failure whose remedy is to correct the code."""
+    """Return a failure whose remedy is to correct the code."""
     story = Story(name, _broken(code), "", "corrected task.py", _correct, "user-code")
     story.printed = f"JOB failed, user code: {printed}; {CODE.format(story.job)}"
     return story
@@ -36,7 +36,7 @@ def _crash(name: str, code: str, printed: str) -> Story:
 def _image(
     name: str, requirement: tuple[str, ...], printed: str, *, python: str = PYTHON, remedy: str
 ) -> Story:
-    """A failure whose remedy is another entry of the job's image."""
+    """Return a failure whose remedy is another entry of the job's image."""
     story = Story(name, lambda place, job: None, "", "corrected the image's entry in reconciler.yaml")
     image = f"example.test/{story.job}:1"
 
@@ -118,7 +118,7 @@ SET_UPS = [
 
 
 def _free(place: Place, job: str) -> None:
-    """Free disk space: the file can be written from now on."""
+    """Free disk space, so that writes succeed from now on."""
     disk = place.root.parent / "disk"
     disk.unlink()
     disk.touch()

@@ -1,4 +1,4 @@
-"""Which commit a work tree is, and that asking runs none of the repository's code."""
+"""Commit of a work tree; reading it runs none of the repository's code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE
 
 @pytest.fixture
 def git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """git in a new repository with one commit, with settings of nobody."""
+    """Return a git command in a new repository with a single commit, without the user's settings."""
     settings = tmp_path / "gitconfig"
     settings.write_text("[user]\nname = Test\nemail = test@localhost\n[init]\ndefaultBranch = main\n")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(settings))
@@ -168,14 +168,14 @@ def test_a_hook_that_calls_us_doesnt_lead_elsewhere(
 
 @pytest.fixture
 def canary(tmp_path: Path) -> tuple[str, Path]:
-    """A command that leaves a file behind when it runs, and the file."""
+    """Return a command that creates a file when it runs, and the file."""
     script, trace = tmp_path / "canary.sh", tmp_path / "it-ran"
     script.write_text(f"#!/bin/sh\ntouch '{trace}'\ncat\n")
     script.chmod(0o755)
     return str(script), trace
 
 
-# Ways to have code run by `git status`.
+# Ways to make `git status` run code.
 @pytest.mark.parametrize("how", ["fsmonitor", "hook", "hooksPath", "filter", "process", "included", "odd"])
 def test_none_of_the_repositorys_code_runs(
     how: str, root: Path, tmp_path: Path, git: Callable[..., str], canary: tuple[str, Path]
@@ -221,13 +221,13 @@ def test_none_of_the_repositorys_code_runs(
 
 
 def make_git_read(root: Path, time: int) -> None:
-    """Give the files other times than git's index has, so that only their contents can tell."""
+    """Give the files other times than in git's index, so that git must compare their contents."""
     for file in (root / "job.yaml", root / "jobs" / "b.yaml"):
         os.utime(file, (time, time))
 
 
 def test_the_users_own_filters_stay(root: Path, git: Callable[..., str]) -> None:
-    """Such as Git LFS, installed for the user: a clean tree holds other bytes than its commit."""
+    """Filters such as the user's Git LFS: a clean tree has other bytes than its commit."""
     git("config", "--global", "filter.mine.clean", "tr A-Z a-z")
     git("config", "--global", "filter.mine.smudge", "tr a-z A-Z")
     (root / ".gitattributes").write_text("*.big filter=mine\n")
@@ -285,10 +285,10 @@ def test_an_event_that_doesnt_say_which_commit_gives_none(
 
 
 class TestPassedOver:
-    """The commits between what was applied and what is checked out."""
+    """Commits between the last applied commit and the checkout."""
 
     def commits(self, git: Callable[..., str], count: int) -> list[str]:
-        """The newest last."""
+        """Make commits; return all commits, newest last."""
         for number in range(count):
             git("commit", "-q", "--allow-empty", "-m", str(number))
         return git("rev-list", "--reverse", "HEAD").split()

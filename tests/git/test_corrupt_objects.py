@@ -1,4 +1,4 @@
-"""Objects that git has and can't read are called corrupt, whichever command needs them."""
+"""Git objects that exist but are unreadable: every command reports them as corrupt."""
 
 from __future__ import annotations
 

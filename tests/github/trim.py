@@ -1,10 +1,10 @@
-"""Trims GitHub's own OpenAPI description to the operations that the reporter uses, and adds what it lacks.
+"""Trim GitHub's own OpenAPI description to the reporter's operations, and add its missing constraints.
 
     npm pack @octokit/openapi@23.0.2
     tar xzf octokit-openapi-23.0.2.tgz
     python tests/github/trim.py package/generated/api.github.com.json > tests/github/description.json
 
-What is already trimmed stays as it is.
+A trimmed description stays unchanged.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ OPERATIONS = {
     "/repos/{owner}/{repo}/issues/comments/{comment_id}": ("patch",),
     "/user": ("get",),
 }
-# What the description says to readers rather than to validators.
+# Keys for readers rather than for validators.
 TOLD = ("description", "example", "examples", "externalDocs", "summary", "tags", "title")
-# Responses need a description to be valid; a property may have the name of anything here.
+# Responses need a description to be valid; a property may have any of these names.
 ERRORS = {
     "401": "basic-error",
     "403": "basic-error",
@@ -34,7 +34,7 @@ ERRORS = {
 
 
 def trim(whole: dict[str, Any]) -> dict[str, Any]:
-    """The description of the used operations, the parts they refer to, and the overlay."""
+    """Return the used operations, their referenced parts, and the overlay."""
     paths = {
         path: {method: with_errors(quiet(whole["paths"][path][method])) for method in methods}
         for path, methods in OPERATIONS.items()
@@ -52,13 +52,13 @@ def trim(whole: dict[str, Any]) -> dict[str, Any]:
 
 
 def quiet(node: Any, *, names: bool = False) -> Any:
-    """Without the text for readers; with `names`, the keys are names that somebody chose, and all stay."""
+    """Remove the text for readers; with `names`, the keys are chosen names, and all of them stay."""
     if isinstance(node, list):
         return [quiet(item) for item in node]
     if not isinstance(node, dict):
         return node
     if "description" in node and "content" in node:
-        # A response, whose description is required.
+        # A response: its description is required.
         kept = {key: quiet(value) for key, value in node.items() if key != "examples"}
         return {**kept, "description": "Response"}
     return {
@@ -69,7 +69,7 @@ def quiet(node: Any, *, names: bool = False) -> Any:
 
 
 def with_errors(operation: dict[str, Any]) -> dict[str, Any]:
-    """The operation with the answers that GitHub gives, and describes elsewhere only."""
+    """Return the operation with the error responses that GitHub describes only elsewhere."""
     described = {
         status: {
             "description": "Response",
@@ -83,7 +83,7 @@ def with_errors(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_references(trimmed: dict[str, Any], whole: dict[str, Any]) -> None:
-    """Copy every component that is referred to, however indirectly."""
+    """Copy every directly or indirectly referenced component."""
     missing = references(trimmed)
     while missing:
         kind, name = missing.pop()
@@ -96,7 +96,7 @@ def add_references(trimmed: dict[str, Any], whole: dict[str, Any]) -> None:
 
 
 def references(node: Any) -> set[tuple[str, str]]:
-    """Every `#/components/KIND/NAME` in `node`."""
+    """Return every `#/components/KIND/NAME` in `node`."""
     if isinstance(node, list):
         return set().union(*map(references, node))
     if not isinstance(node, dict):
@@ -108,8 +108,8 @@ def references(node: Any) -> set[tuple[str, str]]:
     return found
 
 
-# What was wrong with a status is said by one text ("Validation failed: Description is too long (maximum is
-# 140 characters)"), and was by a list of objects before; the description of the API knows the list.
+# GitHub reports an invalid status as a single text ("Validation failed: Description is too long (maximum is
+# 140 characters)"), and earlier as a list of objects; the API's description has only the list.
 STATUS_VALIDATION_ERROR = {
     "type": "object",
     "required": ["message", "documentation_url"],
@@ -141,7 +141,7 @@ STATUS_VALIDATION_ERROR = {
 
 
 def overlay(trimmed: dict[str, Any]) -> None:
-    """The limits that GitHub has and doesn't describe, and no keys beyond the described ones."""
+    """Add GitHub's undescribed limits, and forbid keys beyond the described keys."""
     post = trimmed["paths"]["/repos/{owner}/{repo}/statuses/{sha}"]["post"]
     body = post["requestBody"]["content"]["application/json"]["schema"]
     body["additionalProperties"] = False

@@ -1,7 +1,7 @@
-"""Computes the golden vectors anew, by whichever Python runs it: `python compute.py < vectors.json`.
+"""Recompute the golden vectors with the running Python: `python compute.py < vectors.json`.
 
-It needs nothing but the standard library and the reconciler's own source on PYTHONPATH. Where msgspec isn't
-installed, Python's own `json` does its work, so that the two ways are held to the same vectors.
+It needs only the standard library and the reconciler's own source on PYTHONPATH. Without msgspec, Python's
+own `json` replaces it, so that both implementations are checked against the same vectors.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if find_spec("msgspec") is None:
     structs.replace = _replace
     sys.modules |= {"msgspec": _stand_in(), "msgspec.structs": structs}
 
-# Only here, since all of it imports msgspec.
+# Imported only here, since all of it imports msgspec.
 from reconciler.manifests import schemas  # noqa: E402
 from reconciler.model.canonical import canonical_json, canonical_spec  # noqa: E402  # noqa: E402
 from reconciler.model.manifest import Manifest, Reconcile  # noqa: E402
@@ -55,7 +55,7 @@ from reconciler.packaging.source_tree import SourceFile, SourceTree  # noqa: E40
 
 
 def job(vector: dict[str, Any]) -> dict[str, Any]:
-    """A vector about a manifest, with its results as computed now."""
+    """Return a vector about a manifest, with recomputed results."""
     manifest = Manifest(
         vector["apiVersion"],
         vector["kind"],
@@ -77,7 +77,7 @@ def job(vector: dict[str, Any]) -> dict[str, Any]:
 
 
 def package(vector: dict[str, Any]) -> dict[str, Any]:
-    """A vector about a package's files, with its results as computed now."""
+    """Return a vector about a package's files, with recomputed results."""
     tree = SourceTree(tuple(map(_file, vector["files"])))
     archive = build_sdist(tree, vector["module"])
     return vector | {
@@ -94,7 +94,7 @@ def _file(file: dict[str, Any]) -> SourceFile:
 
 
 def computed(vectors: dict[str, Any]) -> dict[str, Any]:
-    """The same vectors, with all results as computed now."""
+    """Return the same vectors, with all results recomputed."""
     return {"jobs": [*map(job, vectors["jobs"])], "packages": [*map(package, vectors["packages"])]}
 
 

@@ -1,1 +1,1 @@
-"""Mutation runs: small changes of the modules that decide, each of which some test has to notice."""
+"""Mutation runs: small changes of the decision modules, each of which a test has to detect."""

@@ -1,4 +1,4 @@
-"""`python -m tests.mutation`: mutate the modules that decide; fail if a change went unnoticed unexplained."""
+"""`python -m tests.mutation`: mutate the decision modules; fail if an undetected change is unexplained."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .trial import ROOT, Baseline, baseline, start
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one module; `tests_fail` where they do so without any mutant."""
+    """Result of a module; with `tests_fail`, its tests fail even without a mutant."""
 
     module: str
     mutants: int
@@ -31,7 +31,7 @@ class Result:
 
 
 def main() -> int:
-    """Run; 1 if a mutant survived unexplained."""
+    """Run the mutations; return 1 if a mutant survived without an explanation."""
     arguments = _arguments()
     os.chdir(ROOT)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -71,7 +71,7 @@ def _mutated(module: str, processes: int) -> Result:
     source = path.read_text()
     tree = ast.parse(source)
     mutants = mutants_of(source, tree)
-    # What is loaded from the tree must behave as the module does: else every mutant would seem to be noticed.
+    # The module loaded from the tree must behave like the original: otherwise every mutant seems detected.
     control = start(name, path, tree, lambda: None, [*found.seconds])
     if os.waitpid(control, 0)[1]:
         return Result(module, 0, (), time.monotonic() - begun, tests_fail=True)
@@ -92,7 +92,7 @@ def _mutated(module: str, processes: int) -> Result:
 
 
 def _preload(names: Iterable[str]) -> None:
-    """Import once what every try needs."""
+    """Import the modules that every try needs."""
     for name in {*names} - {*sys.modules}:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -101,13 +101,13 @@ def _preload(names: Iterable[str]) -> None:
 
 
 def _tests_for(mutant: Mutant, found: Baseline) -> Sequence[str]:
-    """The tests that can notice a mutant, quick ones first."""
+    """Return the tests that can detect a mutant, fastest first."""
     tests = found.seconds if mutant.level else found.reached.get(mutant.function, ())
     return sorted(tests, key=lambda test: (found.seconds[test], test))
 
 
 def _next_survivor(running: dict[int, Mutant]) -> list[Mutant]:
-    """Wait for one try to end; its mutant if it survived."""
+    """Wait for a try to end; return its mutant if it survived."""
     child, status = os.wait()
     mutant = running.pop(child)
     return [mutant] if status == 0 else []

@@ -1,4 +1,4 @@
-"""The explanations in explained.toml: why a mutant that no test notices does no harm."""
+"""Explanations in explained.toml: the reason why an undetected mutant is harmless."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _FILE = Path(__file__).with_name("explained.toml")
 
 
 class Explained:
-    """The survivors of a module beside their explanations.
+    """Comparison of a module's survivors with their explanations.
 
     Attributes:
-        without: The survivors that nothing explains.
-        unneeded: The explanations of what didn't survive, or is there no longer.
+        without: The survivors without an explanation.
+        unneeded: The explanations without a survivor.
     """
 
     def __init__(self, module: str, survivors: Sequence[Mutant]) -> None:
@@ -31,7 +31,7 @@ class Explained:
 
 
 def modules() -> frozenset[str]:
-    """The modules that something is explained of."""
+    """Return the modules with explanations."""
     return frozenset(_read())
 
 

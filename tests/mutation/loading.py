@@ -1,4 +1,4 @@
-"""Modules that are imported from a changed syntax tree."""
+"""Import of modules from a changed syntax tree."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 
 
 def replace_module(name: str, path: Path, tree: ast.Module) -> None:
-    """Let the import of a module run `tree` instead of its file; raise where it is imported already."""
+    """Make the import of a module run `tree` instead of its file; raise if it is already imported."""
     if name in sys.modules:
         raise RuntimeError(f"{name} is imported already")
     sys.meta_path.insert(0, _Finder(name, path, tree))
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Loads a module from a syntax tree."""
+    """Loader of a module from a syntax tree."""
 
     def __init__(self, name: str, path: Path, tree: ast.Module) -> None:
         super().__init__(name, str(path))
@@ -31,7 +31,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Puts the changed module in the place of the real one."""
+    """Finder that substitutes the changed module for the real module."""
 
     def __init__(self, name: str, path: Path, tree: ast.Module) -> None:
         self._name, self._path = name, path

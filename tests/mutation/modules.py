@@ -1,4 +1,4 @@
-"""The modules that decide, and the tests that must notice every change of them: in one process, and fast."""
+"""Decision modules, and the fast, single-process tests that must detect every change of them."""
 
 from __future__ import annotations
 
@@ -67,4 +67,4 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "convert.adopt": ("convert/test_adopt",),
 }
-"""By module of `reconciler`; the tests' files are in `tests/`."""
+"""Tests by module of `reconciler`; their files are in `tests/`."""

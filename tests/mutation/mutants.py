@@ -1,7 +1,7 @@
-"""The mutants of one module: its syntax tree with one small change each.
+"""Mutants of a module: its syntax tree with a single small change each.
 
-Left as they are: annotations, decorators, imports, docstrings and texts with a blank in them, which are for
-people and which no test should pin.
+Annotations, decorators, imports, docstrings and texts with a space stay unchanged: these texts are for
+people, and no test should pin them.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ _AROUND_CONSTANTS = (
     *(ast.Assign, ast.AnnAssign, ast.Return, ast.keyword, ast.arguments, ast.Lambda, ast.Call, ast.Tuple),
     *(ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp, ast.Subscript),
 )
-"""Nodes without which nobody could tell which constant is meant."""
+"""Nodes that are needed to identify a constant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change.
+    """Change of a syntax tree.
 
     Attributes:
-        function: The qualified name of the function, or of the class, that holds it; `(module)` outside both.
-        line: The source line where it begins, without its indentation.
-        change: `what was there -> what comes in its place`; equal ones of a function end with ` #2`, ` #3`.
+        function: The qualified name of the surrounding function or class; `(module)` outside both.
+        line: The first changed source line, without indentation.
+        change: `old source -> new source`; equal changes of a function end with ` #2`, ` #3`.
             A constant is shown with the expression around it.
         number: The line's number.
-        level: Whether it takes effect when the module is imported, and not when a function is called.
-        apply: Changes the tree that the mutants were made of, for good.
+        level: True if it takes effect at the module's import, not at a function's call.
+        apply: Callback that changes the original tree permanently.
     """
 
     function: str
@@ -68,7 +68,7 @@ class Mutant:
 
 
 def mutants_of(source: str, tree: ast.Module) -> list[Mutant]:
-    """All mutants of a module, in the order of its lines; `tree` is its parsed source."""
+    """Return all mutants of a module, in line order; `tree` is its parsed source."""
     lines = source.splitlines()
     seen: Counter[tuple[str, str]] = Counter()
     made = []
@@ -93,7 +93,7 @@ class _Edit:
 
 
 def _edits(node: ast.AST, names: tuple[str, ...], *, inside: bool) -> Iterator[_Edit]:
-    """The changes of everything below a node; `names` are those of the definitions around it."""
+    """Yield the changes of all nodes below a node; `names` are the surrounding definitions."""
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns", "decorator_list", "keywords" if _is_class(node) else ""):
             continue
@@ -155,7 +155,7 @@ def _is_never(case: ast.match_case) -> bool:
 
 
 def _is_type_alias(assign: ast.Assign) -> bool:
-    """`Finding = tuple[Drift, Change | None]`: a CamelCase name."""
+    """Return True for a type alias with a CamelCase name: `Finding = tuple[Drift, Change | None]`."""
     target = assign.targets[0]
     return isinstance(target, ast.Name) and target.id[:1].isupper() and not target.id.isupper()
 
@@ -178,12 +178,12 @@ def _replacements(node: ast.AST, name: str, child: Any) -> Iterator[Replacement]
 
 
 def _text(node: ast.AST) -> str:
-    """The node as source, in one line."""
+    """Return the node's source as a single line."""
     return " ".join(ast.unparse(node).split())
 
 
 def _others(name: str, child: Any) -> Iterator[ast.AST]:
-    """What may stand in a node's place."""
+    """Yield the replacements for a node."""
     match child:
         case ast.Compare():
             yield from _of_comparison(child)
@@ -215,7 +215,7 @@ def _others(name: str, child: Any) -> Iterator[ast.AST]:
 
 
 def _without_a_part(node: Any) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Each element of a tuple, list, set or mapping, and the node without it."""
+    """Yield each element of a tuple, list, set or mapping, with the node without it."""
     match node:
         case ast.Tuple(parts, ast.Load()) | ast.List(parts, ast.Load()):
             for part, rest in zip(parts, _without_one(parts), strict=True):

@@ -1,4 +1,4 @@
-"""One try of a module's tests, in a process of its own, with or without a mutant."""
+"""Run of a module's tests in a process of its own, with or without a mutant."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .loading import replace_module
 ROOT = Path(__file__).resolve().parents[2]
 
 _SECONDS = 120
-"""The most that one mutant's tests may take; a mutant that never comes to an end is noticed by this."""
+"""Maximum seconds for the tests of a mutant, which detects a mutant that never ends."""
 _CPU_SECONDS = 60
 _MEMORY = 4 << 30
 
-# The same examples each time, none kept, and no time spent on making a failing one smaller.
+# The same examples in every try, no example database, and no time spent on shrinking.
 settings.register_profile(
     "mutation",
     derandomize=True,
@@ -40,13 +40,13 @@ settings.register_profile(
 
 @dataclass(slots=True)
 class Baseline:
-    """What the tests do without a mutant.
+    """Results of the tests without a mutant.
 
     Attributes:
         failed: pytest's exit status.
-        seconds: By test.
-        reached: By function of the module, the tests that come through it.
-        loaded: The names of the modules that were imported and aren't the project's.
+        seconds: The duration by test.
+        reached: By function of the module, the tests that call it.
+        loaded: The names of the imported modules outside the project.
     """
 
     failed: int = 0
@@ -56,7 +56,7 @@ class Baseline:
 
 
 class _Chosen:
-    """A pytest plugin: only these tests, in this order."""
+    """Pytest plugin that selects tests and sets their order."""
 
     def __init__(self, tests: Sequence[str]) -> None:
         self._order = {test: index for index, test in enumerate(tests)}
@@ -67,7 +67,7 @@ class _Chosen:
 
 
 class _Recorder:
-    """A pytest plugin: how long each test takes, and through which functions of one file it comes."""
+    """Pytest plugin that records each test's duration and the functions of a file that it calls."""
 
     def __init__(self, path: Path, into: Baseline) -> None:
         self._file, self._into = str(path), into
@@ -93,7 +93,7 @@ class _Recorder:
 
 
 def baseline(name: str, path: Path, files: Sequence[str]) -> Baseline:
-    """What the tests in `files` do to module `name` as it is."""
+    """Return the results of the tests in `files` for the unchanged module `name`."""
     reading, writing = os.pipe()
 
     def work() -> int:
@@ -116,13 +116,13 @@ def baseline(name: str, path: Path, files: Sequence[str]) -> Baseline:
 
 
 def _is_own(module: Any) -> bool:
-    """Whether a module is of this project: each try imports those anew."""
+    """Return True for a module of this project: each try imports those anew."""
     file = Path(getattr(module, "__file__", None) or "/")
     return file.is_relative_to(ROOT) and "site-packages" not in file.parts
 
 
 def start(name: str, path: Path, tree: ast.Module, apply: Callable[[], None], tests: Sequence[str]) -> int:
-    """Begin the tests against a mutant; the process's id, whose exit status is 0 where none noticed it."""
+    """Start the tests against a mutant; return the process's id. Exit status 0 means undetected."""
 
     def work() -> int:
         apply()
@@ -134,7 +134,7 @@ def start(name: str, path: Path, tree: ast.Module, apply: Callable[[], None], te
 
 
 def fork(work: Callable[[], int]) -> int:
-    """Do `work` in a copy of this process, silent and bounded; its id."""
+    """Run `work` in a fork of this process, without output and with limits; return its id."""
     child = os.fork()
     if child:
         return child

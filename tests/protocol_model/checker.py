@@ -1,4 +1,4 @@
-"""Visits every state that a protocol can reach, and tells the shortest way to the first that is wrong."""
+"""Visit of every reachable state of a protocol, with the shortest path to the first violation."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Key = tuple[object, ...]
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found in all reachable states.
+    """Result of a check of all reachable states.
 
     Attributes:
-        states, moves: How much was looked at; states that differ in which reconciler is which are one.
-        violation: The shortest way to a state that must not be; empty where there is none.
-        dead_end: The shortest way to a state from which what should come can't come any more.
+        states, moves: The numbers visited; states that differ only in the reconcilers' order count once.
+        violation: The shortest path to a state that breaks the invariant; empty without such a state.
+        dead_end: The shortest path to a state from which no settled state is reachable.
     """
 
     states: int
@@ -31,12 +31,12 @@ class Finding:
 
 
 def one_job_per_attempt(world: World) -> bool:
-    """However a job ended: a second one for the same attempt must never have been."""
+    """Return True if no attempt ever had a second job, however the first ended."""
     return all(len(world.jobs(attempt)) <= 1 for attempt in range(len(world.claims)))
 
 
 def retries_follow_failures(world: World) -> bool:
-    """A job of attempt n + 1 is there only after the one of attempt n failed, or was stopped by an apply."""
+    """Return True if each retry follows a job that failed or was stopped by an apply."""
     return all(
         not world.jobs(attempt + 1)
         or any(world.tries[one].job in _FAILED for one in world.jobs(attempt))
@@ -46,13 +46,13 @@ def retries_follow_failures(world: World) -> bool:
 
 
 def is_stopped(world: World, attempt: int) -> bool:
-    """The job of an attempt was cancelled, and its claim says that an apply did it."""
+    """Return True if an attempt's job was cancelled, and its claim records an apply as the reason."""
     claim = world.claims[attempt]
     return claim.stopped and claim.job >= 0 and world.tries[claim.job].job is Job.CANCELLED
 
 
 def returns_end(setting: Setting) -> Invariant:
-    """Return the invariant that no content comes back without end."""
+    """Return the invariant that each content returns a bounded number of times."""
 
     def holds(world: World) -> bool:
         made = [attempt for attempt in range(len(world.claims)) if world.jobs(attempt)]
@@ -63,25 +63,25 @@ def returns_end(setting: Setting) -> Invariant:
 
 
 def no_end(setting: Setting) -> Invariant:
-    """Return the invariant that no content is submitted without end, with set-ups that fail."""
+    """Return the invariant that each content is submitted a bounded number of times, with failing set-ups."""
 
     def holds(world: World) -> bool:
         ends = [world.tries[jobs[0]].job for n in range(len(world.claims)) if (jobs := world.jobs(n))]
         started = [end for end in ends if end is not Job.UNSTARTED]
         tries = (ends[n : n + setting.set_ups] for n in range(len(ends) - setting.set_ups))
-        # Of each row of tries that all failed in their set-up, none may follow.
+        # After a maximal row of failed set-ups, no try may follow.
         return len(started) <= setting.attempts and all(set(row) != {Job.UNSTARTED} for row in tries)
 
     return holds
 
 
 def bound_to_our_own(world: World) -> bool:
-    """A claim never counts somebody else's job for what it asked for."""
+    """Return True if no claim names a foreign job as its own."""
     return all(claim.job != FOREIGN for claim in world.claims)
 
 
 def one_job_is_left(world: World) -> bool:
-    """The repair never cancels every job of an attempt."""
+    """Return True if the repair left a job of each attempt."""
     return all(
         not world.jobs(attempt)
         or any(world.tries[one].job is not Job.CANCELLED for one in world.jobs(attempt))
@@ -90,20 +90,20 @@ def one_job_is_left(world: World) -> bool:
 
 
 def safe(world: World) -> bool:
-    """All that holds as long as the service keeps its bounds."""
+    """Return True if all invariants of a service within its bounds hold."""
     return one_job_per_attempt(world) and retries_follow_failures(world) and bound_to_our_own(world)
 
 
 def settled(world: World) -> bool:
-    """Some attempt has its job, and its claim says so."""
+    """Return True if some attempt has its job, and its claim names it."""
     return any(claim.state is ClaimState.BOUND for claim in world.claims)
 
 
 def check(protocol: Protocol, invariant: Invariant = safe, *, live: bool = True) -> Finding:
-    """Visit all states, breadth first, up to the first that breaks the invariant; then ask whether all go on.
+    """Visit all states, breadth first, up to the first violation; then search for dead ends.
 
-    With `live`, a settled claim must stay within reach of every state in which a try is left: with all of
-    them used up, the model ends and not the protocol.
+    With `live`, a settled claim must be reachable from every state with a try left: without tries, the model
+    ends, and not the protocol.
     """
     graph = _Graph(protocol.setting.start())
     moves = 0
@@ -118,7 +118,7 @@ def check(protocol: Protocol, invariant: Invariant = safe, *, live: bool = True)
 
 
 def reachable(protocol: Protocol) -> Iterator[World]:
-    """Every state, whatever it is like."""
+    """Yield every reachable state, valid or not."""
     graph = _Graph(protocol.setting.start())
     for key, world in graph.visit():
         yield world
@@ -127,7 +127,7 @@ def reachable(protocol: Protocol) -> Iterator[World]:
 
 
 class _Graph:
-    """The states seen so far. The reconcilers are all alike: states that differ in their order are one."""
+    """Graph of the visited states. Reconcilers are interchangeable: their order doesn't matter."""
 
     def __init__(self, start: World) -> None:
         self.way: dict[Key, tuple[World, Key, str]] = {_key(start): (start, (), "")}
@@ -135,13 +135,13 @@ class _Graph:
         self._waiting = deque(self.way)
 
     def visit(self) -> Iterator[tuple[Key, World]]:
-        """Each state once, those first that fewer moves lead to; moves are to be added meanwhile."""
+        """Yield each state once, in order of distance; the caller adds moves meanwhile."""
         while self._waiting:
             key = self._waiting.popleft()
             yield key, self.way[key][0]
 
     def add(self, before: Key, what: str, after: World) -> Key:
-        """Note a move; the key of its end where that is new, else an empty one."""
+        """Add a move; return the key of its end if that is new, else an empty key."""
         key = _key(after)
         self.before[key].append(before)
         if key in self.way:
@@ -163,7 +163,7 @@ def _key(world: World) -> Key:
 
 
 def _stuck(protocol: Protocol, graph: _Graph) -> Key | None:
-    """The first state with a try left that no settled state can be reached from."""
+    """Return the first state with a try left from which no settled state is reachable."""
     can = {key for key, (world, _, _) in graph.way.items() if settled(world)}
     waiting = [*can]
     while waiting:

@@ -1,7 +1,7 @@
-"""The submission protocol, as a specification that can be run: what a reconciler may do in each step.
+"""Submission protocol as an executable specification: the actions of a reconciler in each step.
 
-Each step is one call to the outside (a read, a listing, a write, a request) with what is decided from its
-answer. Whatever the reconciler keeps between two steps is in its memory only, and every step may be its last.
+Each step is a single call to the outside (a read, a listing, a write, a request) with the decision on its
+answer. Between steps the reconciler's state is only in memory, and it may die after any step.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from tests.protocol_model.world import (
 )
 
 Outcomes = Iterator[tuple[str, World, Reconciler]]
-"""What a step may come to: what happened, the world after it, and the reconciler after it."""
+"""Possible results of a step: the event, the world after it, and the reconciler after it."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The guards of the protocol, all there by default; a test takes one away to find what it is for.
+    """Guards of the protocol, all active by default; a test removes a guard to show its purpose.
 
-    What isn't in the model: a claim's write that arrives long after its sender gave it up. It acts as a
-    reconciler does that writes, and dies before it sends.
+    The model omits a claim's write that arrives long after its sender gave it up: it has the same effect as
+    a reconciler that writes, and dies before it sends.
 
     Attributes:
-        claims: What was written down decides who may send; without, only the listing does.
-        claim_first: The claim is written before the request leaves, not after.
-        insert_once: The first claim is written only where there is none.
-        swap_takeover: A pending claim is taken over only as it was read.
+        claims: Written claims decide who may send; without this guard, only the listing does.
+        claim_first: The claim is written before the request leaves.
+        insert_once: The first claim is written only if no claim exists.
+        swap_takeover: A pending claim is taken over only if it is unchanged since the read.
         swap_answer: An answer is written only to the claim that its request was sent for.
         read_back: After a write whose acknowledgement was lost, the claim is read again.
-        fence: The service refuses a credential after its end, and nobody renews it.
-        wait_executes, wait_visible: What a takeover waits after the credential's end.
-        time_before_look: The time is read before the look that must find nothing.
+        fence: The service refuses an expired credential, and no process renews it.
+        wait_executes, wait_visible: The delays of a takeover after the credential's expiry.
+        time_before_look: The time is read before the look that must find no job.
         look_twice: A takeover looks twice.
         look_after_refusal: A refused submission is sent again after a look.
-        take_over: A pending claim is not left to its owner for ever.
-        own_tries: Only a job of one of the claim's own tries is bound.
+        take_over: A pending claim doesn't stay with its owner for ever.
+        own_tries: Only a job of the claim's own tries is bound.
         resolve_waits: `resolve --resubmit` waits as a takeover does.
-        retry_failed_only: The next attempt needs the one before to have been seen FAILED.
-        return_stopped_only: Or CANCELLED, and its claim to say that an apply did it.
-        returns_end: A content comes back a few times, and not without end.
+        retry_failed_only: The next attempt requires a FAILED previous attempt.
+        return_stopped_only: Or a CANCELLED attempt whose claim records an apply as the reason.
+        returns_end: A content returns a bounded number of times.
         retry_claim: The next attempt has a claim of its own.
         free_set_ups: A set-up that failed uses up no attempt.
-        set_ups_end: A set-up is tried a few times, and not without end.
-        attempts_end: Where set-ups fail, jobs that were started are counted as well.
+        set_ups_end: A set-up is tried a bounded number of times.
+        attempts_end: With failing set-ups, started jobs are counted as well.
         audit: Each pass looks for duplicates and repairs them.
-        keep_oldest: The repair keeps the oldest job that hasn't failed, not the one that the claim names.
+        keep_oldest: The repair keeps the oldest job that hasn't failed, not the claim's job.
     """
 
     claims: bool = True
@@ -91,7 +91,7 @@ class Rules:
 
 
 class Protocol:
-    """The moves of a world whose reconcilers follow the rules."""
+    """Moves of a world whose reconcilers follow the rules."""
 
     def __init__(self, setting: Setting, rules: Rules) -> None:
         self.setting = setting
@@ -115,22 +115,22 @@ class Protocol:
         }
 
     def moves(self, world: World) -> Iterator[Move]:
-        """Everything that may happen next."""
+        """Yield every possible move."""
         yield from service_moves(world, self.setting, fenced=self.rules.fence)
         for number in range(len(world.reconcilers)):
             yield from self.moves_of(world, number)
 
     def moves_of(self, world: World, number: int) -> Iterator[Move]:
-        """What one reconciler may do next: its step, or die and start anew."""
+        """Yield a reconciler's possible moves: its step, or its death and a new start."""
         me = world.reconcilers[number]
         name = f"reconciler {'ABC'[number]}"
         for what, changed, after in self._steps[me.step](world, me):
             yield Move(f"{name} {what}", changed.with_reconciler(number, after))
         if me.step is not Step.START:
-            # An answer that never comes is the same: nothing more is known, and the next pass reads.
+            # A lost answer has the same effect: no new knowledge, and the next pass reads.
             yield Move(f"{name} dies before it {me.step}", world.with_reconciler(number, Reconciler()))
 
-    # A pass begins with what is known.
+    # Start of a pass.
 
     def _start(self, world: World, me: Reconciler) -> Outcomes:
         attempt = self._attempt(world)
@@ -147,7 +147,7 @@ class Protocol:
             yield "audits", world, read._replace(step=Step.AUDIT, settled=False)
 
     def _attempt(self, world: World) -> int:
-        """The attempt that is due: the first whose predecessor permits it, and that permits no other."""
+        """Return the due attempt: the first that its predecessor permits and that doesn't permit the next."""
         spent = set_ups = returns = 0
         for attempt in range(self.setting.submissions - 1):
             claim = world.claims[attempt]
@@ -164,7 +164,7 @@ class Protocol:
                 is_last = is_free and set_ups == self.setting.set_ups and self.rules.set_ups_end
                 if is_last or (spent == self.setting.attempts and self.rules.attempts_end):
                     return attempt
-            # Without the rule, an attempt that came to nothing that is known counts as one that failed.
+            # Without the rule, an attempt without a known job counts as a failed attempt.
             unknown = claim.state is ClaimState.PENDING and not self.rules.retry_failed_only
             if not (failed or stopped) and not (unknown and self._settled(world, claim)):
                 return attempt
@@ -174,7 +174,7 @@ class Protocol:
         return self.rules.claims and (attempt == 0 or self.rules.retry_claim)
 
     def _settled(self, world: World, claim: Claim) -> bool:
-        """Whether no request of this claim can bring a job that isn't listed by now."""
+        """Return True if no request of this claim can still lead to an unlisted job."""
         if not claim.tries:
             return True
         waits = (
@@ -182,7 +182,7 @@ class Protocol:
         )
         return world.tries[claim.tries[-1]].clock >= waits
 
-    # Looking, and what follows from what is seen.
+    # Looks, and the decisions on their results.
 
     def _look(self, world: World, me: Reconciler) -> Outcomes:
         for listed, after in self._listings(world, me):
@@ -207,7 +207,7 @@ class Protocol:
         return self._nothing_found(me, me.settled)
 
     def _is_own(self, claim: Claim, number: int) -> bool:
-        """Without a claim the whole body decides, and only a foreign job has another one."""
+        """Return True for an own job; without a claim, the body decides, and only a foreign job's differs."""
         if not claim.tries:
             return number != FOREIGN
         return number in claim.tries or not self.rules.own_tries
@@ -222,7 +222,7 @@ class Protocol:
         return me._replace(step=Step.MINT)
 
     def _listings(self, world: World, me: Reconciler) -> Iterator[tuple[tuple[int, ...], World]]:
-        """Everything that one listing may say, the oldest job first: each young job is in it or isn't."""
+        """Yield every possible listing, the oldest job first: each young job may be present or absent."""
         jobs = world.jobs(me.attempt)
         young = [number for number in jobs if world.tries[number].job_age < self.setting.longest_hidden]
         foreign = [FOREIGN] if world.foreign_job else []
@@ -231,7 +231,7 @@ class Protocol:
         if jobs and world.wrong_listings:
             yield (), world._replace(wrong_listings=world.wrong_listings - 1)
 
-    # Submitting: credential, claim, request, answer.
+    # Submission: credential, claim, request, answer.
 
     def _mint(self, world: World, me: Reconciler) -> Outcomes:
         minted = me._replace(credential=self.setting.lifetime)
@@ -294,7 +294,7 @@ class Protocol:
         elif request is Request.REFUSED:
             yield "reads the refusal", world, me._replace(step=Step.WRITE_REJECTED)
 
-    # What is written once the outcome is known. A lost answer needs no care here: the next pass reads.
+    # Writes of a known outcome. A lost answer needs no care here: the next pass reads.
 
     def _write_bound(self, world: World, me: Reconciler) -> Outcomes:
         yield from self._settle(world, me, ClaimState.BOUND, me.mark)
@@ -312,7 +312,7 @@ class Protocol:
         yield (what, written, Reconciler()) if written else (f"{what}, in vain", world, Reconciler())
 
     def _written(self, world: World, me: Reconciler, claim: Claim, guarded: bool) -> World | None:
-        """The world with that claim; None where another one is there than the one that was read."""
+        """Return the world with that claim; None if the stored claim differs from the claim that was read."""
         if not self._has_claim(me.attempt):
             return world
         there = world.claims[me.attempt]
@@ -320,7 +320,7 @@ class Protocol:
             return None
         return world.with_claim(me.attempt, claim._replace(generation=there.generation + 1))
 
-    # The audit, for what must not happen and does when the service breaks its bounds.
+    # Audit, for duplicates from a service that breaks its bounds.
 
     def _audit(self, world: World, me: Reconciler) -> Outcomes:
         for listed, after in self._listings(world, me):
@@ -349,7 +349,7 @@ class Protocol:
 
 
 def _cancelling(me: Reconciler) -> Reconciler:
-    """What a repair does next."""
+    """Return the next step of a repair."""
     if me.cancels:
         return me._replace(step=Step.CANCEL)
     bound = me.seen.state is ClaimState.BOUND and me.seen.job == me.mark

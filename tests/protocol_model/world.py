@@ -1,7 +1,7 @@
-"""The world of the model: what a state of it holds, and how time and the service change it.
+"""World of the model: the contents of a state, and its changes by time and by the service.
 
-Times are counted in ticks and only as differences, and each count stops where nothing more depends on it. So
-the states are finitely many although time never ends: the check needs no horizon.
+Times are differences in ticks, and each count stops at the value from which on it has no effect. So the
+number of states is finite although time never ends: the check needs no horizon.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 NO_TRY = -1
 FOREIGN = -2
-"""In place of a try's number: the job that somebody else gave our key label, with another body."""
+"""Number, in place of a try's, of a foreign job with our key label and another body."""
 
 EXPIRED = -1
-"""What is left of a credential after its end."""
+"""Remainder of an expired credential."""
 
 
 class ClaimState(StrEnum):
@@ -28,21 +28,21 @@ class ClaimState(StrEnum):
 
 
 class Request(StrEnum):
-    """Where the one request of a try is."""
+    """Position of a try's request."""
 
     NOT_SENT = "not sent"
     ON_THE_WAY = "on the way"
-    """May stay in the network for ever; the service looks at the credential when it arrives."""
+    """May stay in the network for ever; the service checks the credential at its arrival."""
     ACCEPTED = "accepted"
     """May still become a job, or never."""
     CREATED = "created"
     REFUSED = "refused"
     GONE = "gone"
-    """Accepted, and too long ago to become a job any more."""
+    """Accepted, but too long ago to still become a job."""
 
 
 class Job(StrEnum):
-    """What became of the job that a try made."""
+    """State of a try's job."""
 
     NONE = "none"
     LIVE = "live"
@@ -50,11 +50,11 @@ class Job(StrEnum):
     UNSTARTED = "unstarted"
     """Ended as FAILED in its set-up: that uses up no attempt."""
     CANCELLED = "cancelled"
-    """By the repair, by an apply that wants other content, or by a person."""
+    """Cancelled by the repair, by an apply with other content, or by a person."""
 
 
 class Step(StrEnum):
-    """What a reconciler does next. Between two steps it may be paused for any time, or die."""
+    """Next step of a reconciler. Between two steps it may be paused for any time, or die."""
 
     START = "starts a pass"
     LOOK = "looks for the job"
@@ -74,9 +74,9 @@ class Step(StrEnum):
 
 
 class Claim(NamedTuple):
-    """What is durably known of one attempt; `tries` newest last, `job` the try whose job it became.
+    """Durable knowledge about an attempt; `tries` newest last, `job` the try whose job it has.
 
-    `stopped` is the recorded reason of an apply that cancels the job, as it wants other content.
+    `stopped` is the recorded reason of an apply that cancels the job for other content.
     """
 
     state: ClaimState = ClaimState.ABSENT
@@ -87,7 +87,7 @@ class Claim(NamedTuple):
 
 
 class Try(NamedTuple):
-    """One request that was about to be sent, and what became of it at the service."""
+    """Request that was about to be sent, and its fate at the service."""
 
     attempt: int
     clock: int
@@ -101,30 +101,30 @@ class Try(NamedTuple):
 
 
 class Reconciler(NamedTuple):
-    """One process: its next step, and what it has in memory, all of which a crash wipes out."""
+    """Process: its next step, and its memory, which a crash erases."""
 
     step: Step = Step.START
     attempt: int = 0
     seen: Claim = Claim()
-    """The claim as it read or wrote it last."""
+    """The claim at the last read or write."""
     settled: bool = False
-    """Whether, by the time that came with that read, no earlier request can bring a job any more."""
+    """True if, at the time of that read, no earlier request can still lead to a job."""
     credential: int = EXPIRED
-    """Ticks that are left of the credential it minted."""
+    """Remaining ticks of the minted credential."""
     mark: int = NO_TRY
     """The try that it sends, awaits, or binds."""
     cancels: tuple[int, ...] = ()
 
 
 class World(NamedTuple):
-    """Everything, at one moment. There is one claim for each attempt, the first attempt's first."""
+    """State at a moment. Each attempt has a claim, the first attempt's first."""
 
     claims: tuple[Claim, ...]
     tries: tuple[Try, ...]
     reconcilers: tuple[Reconciler, ...]
     foreign_job: bool = False
     wrong_listings: int = 0
-    """How many listings may yet leave out what they must show."""
+    """The number of further listings that may omit jobs that they must show."""
 
     def with_try(self, number: int, changed: Try) -> World:
         return self._replace(tries=(*self.tries[:number], changed, *self.tries[number + 1 :]))
@@ -137,13 +137,13 @@ class World(NamedTuple):
         return self._replace(reconcilers=(*others[:number], changed, *others[number + 1 :]))
 
     def jobs(self, attempt: int) -> list[int]:
-        """The tries of an attempt that made a job, the oldest job first."""
+        """Return the tries of an attempt that made a job, the oldest job first."""
         made = [number for number, one in enumerate(self.tries) if one.job_rank and one.attempt == attempt]
         return sorted(made, key=lambda number: self.tries[number].job_rank)
 
 
 class Move(NamedTuple):
-    """One thing that may happen next."""
+    """Possible next event."""
 
     what: str
     world: World
@@ -151,20 +151,20 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True)
 class Setting:
-    """How large the world is, and what may happen in it.
+    """Size of the world, and its possible events.
 
     Attributes:
-        lifetime: Ticks that a credential lasts.
-        executes, visible: The bounds that the protocol believes in.
-        really_executes, really_visible: The ones that the service keeps; None for the same.
-        tries: How many requests there are to be, over all attempts.
-        attempts: How many submissions the manifest allows while the job keeps ending FAILED.
-        reconcilers: How many run at once; each does pass after pass for ever.
-        foreign: Somebody may make a job with our key label and another body.
+        lifetime: The credential's lifetime in ticks.
+        executes, visible: The bounds that the protocol assumes.
+        really_executes, really_visible: The bounds that the service keeps; None for the same.
+        tries: The number of requests over all attempts.
+        attempts: The submissions that the manifest allows while the job keeps ending FAILED.
+        reconcilers: The number of concurrent reconcilers; each runs passes for ever.
+        foreign: A foreign job may appear with our key label and another body.
         jobs_fail: A job may end FAILED.
-        returns: How often a content comes back whose job an apply had cancelled; 0 where nobody cancels.
-        set_ups: Tries of a set-up that may follow each other; 0 where no set-up fails.
-        wrong_listings: How many listings may leave out what they must show.
+        returns: The returns of a content whose job an apply had cancelled; 0 without cancels.
+        set_ups: The consecutive tries of a set-up; 0 if no set-up fails.
+        wrong_listings: The number of listings that may omit jobs that they must show.
     """
 
     lifetime: int = 1
@@ -191,13 +191,13 @@ class Setting:
 
     @property
     def submissions(self) -> int:
-        """More than there are to be, so that one too many shows."""
+        """The maximum number of submissions plus one, so that a surplus submission shows."""
         if self.returns:
             return self.attempts + self.returns + 1
         return self.attempts * self.set_ups + 1 if self.set_ups else self.attempts
 
     def start(self) -> World:
-        """Nothing was ever submitted."""
+        """Return the world before any submission."""
         return World(
             (Claim(),) * self.submissions,
             (),
@@ -207,7 +207,7 @@ class Setting:
 
 
 def service_moves(world: World, setting: Setting, *, fenced: bool) -> Iterator[Move]:
-    """What happens without any reconciler: time passes, and the service does its part."""
+    """Yield the moves without a reconciler: time passes, and the service acts."""
     yield Move("time passes", _later(world, setting))
     if setting.foreign and not world.foreign_job:
         yield Move("somebody makes a job with our key label", world._replace(foreign_job=True))
@@ -219,11 +219,11 @@ def service_moves(world: World, setting: Setting, *, fenced: bool) -> Iterator[M
 
 
 def _cancels(world: World) -> Iterator[Move]:
-    """Others than these reconcilers cancel: an apply that wants other content, and people."""
+    """Yield cancels by others than these reconcilers: an apply with other content, and people."""
     for attempt, claim in enumerate(world.claims):
         if claim.job < 0 or world.tries[claim.job].job is not Job.LIVE:
             continue
-        # Nothing else writes a bound claim here, so the generation may stay, and the states finitely many.
+        # No other write changes a bound claim here, so its generation may stay, which limits the states.
         changed = claim._replace(stopped=not claim.stopped)
         does = "clears the reason of" if claim.stopped else "records that it cancels"
         yield Move(f"an apply {does} attempt {attempt + 1}", world.with_claim(attempt, changed))
@@ -247,7 +247,7 @@ def _of_try(one: Try, setting: Setting, world: World, fenced: bool) -> Iterator[
 
 
 def _later(world: World, setting: Setting) -> World:
-    """The world a tick later."""
+    """Return the world a tick later."""
     reconcilers = tuple(
         one if one.credential == EXPIRED else one._replace(credential=one.credential - 1)
         for one in world.reconcilers

@@ -1,4 +1,4 @@
-"""`reconciler init --claims`: a bucket in which claims last, and what is left for a person to do."""
+"""`reconciler init --claims`: a bucket that preserves claims, and the remaining steps for a person."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ WRITTEN = said({"generation": "1"})
 
 @contextmanager
 def google(*behaviours: Behaviour, **environment: Any) -> Iterator[tuple[Session, RawServer]]:
-    """A session with Google Cloud, which answers as it is told."""
+    """Yield a session with a fake Google Cloud with scripted answers."""
     prod = {
         "engine": "google",
         "project": PROJECT,
@@ -124,7 +124,7 @@ def test_a_bucket_that_is_there_is_left_as_it_is() -> None:
 
 
 def genesis(source: str) -> dict[str, Any]:
-    """The listing that holds it."""
+    """Return the listing of the genesis object."""
     found = {
         "name": "reconciler/claims/acme-jobs/genesis",
         "generation": "1",

@@ -1,4 +1,4 @@
-"""The condition under which Google Cloud gives a run its identity: every forged claim set fails it."""
+"""Condition under which Google Cloud grants a run its identity: every forged claim set fails it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORKFLOW = "ORG/MODELS/.github/workflows/"
 PULL = {"event_name": "pull_request", "ref": "refs/pull/7/merge", "base_ref": "main"}
 PULL_WORKFLOW = {"workflow_ref": f"{WORKFLOW}reconciler-apply.yml@refs/pull/7/merge"}
 
-# What somebody else's run, or another run of the repository, could truly claim.
+# Claims that a foreign run, or another run of the repository, could truly make.
 FORGED: dict[str, dict[str, Any]] = {
     "another repository of the same owner": {"repository": "ORG/OTHER", "repository_id": "1296270"},
     "another repository that copied the workflow": {
@@ -109,7 +109,7 @@ def test_a_run_that_leaves_a_claim_out_gets_none(condition: str, claim: str) -> 
 @pytest.mark.slow
 @every_part
 def test_each_part_of_the_condition_is_needed(condition: str, claim: str) -> None:
-    """Without it, a forged run would get the identity: the table above has a case for each."""
+    """Check that each part rejects a forged run: the table above has a case for each."""
     parts = [part for part in condition.split("&&") if f"assertion.{claim} " not in part]
     assert any(allows("&&".join(parts), GENUINE | forged) for forged in FORGED.values())
 

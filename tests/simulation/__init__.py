@@ -1,4 +1,4 @@
-"""A deterministic simulator: the real code, many reconcilers at once, in a world that loses and delays.
+"""Deterministic simulator: the real code, many reconcilers at once, in a world with loss and delay.
 
-One seed is one run, and decides everything in it: who goes on, how much time passes, and what goes wrong.
+A seed decides a whole run: the order of processes, the time that passes, and the faults.
 """

@@ -1,4 +1,4 @@
-"""`python -m simulation`: many seeds, or one again with its trace."""
+"""`python -m simulation`: run many seeds, or run a single seed again with its trace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 120
 
 
 def main() -> int:
-    """Run; 1 if anything was found."""
+    """Run the seeds; return 1 after a violation."""
     arguments = _arguments()
     begun = time.monotonic()
     one = arguments.seed is not None
@@ -87,7 +87,7 @@ def _chunk(seeds: range, *, beyond: bool, without: str, most: int) -> list[Resul
 
 
 def _kept(result: Result, of: int) -> Result:
-    """Without the trace of what went well: it would only be carried from process to process."""
+    """Drop the trace of a run without a violation, to avoid carrying it between processes."""
     if not result.violations and of > 1:
         result.log.clear()
     return result

@@ -1,4 +1,4 @@
-"""The judge: it looks at the service's own history, and at nothing that the reconciler says of itself."""
+"""Checker of invariants: it reads the service's own history and ignores the reconciler's reports."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ _TRIES = 3
 _RETURNS = 3
 _BETWEEN_TRIES = 600.0
 _TOLD = 3
-"""Whole passes that saw a job's end, after which its claim must know it; one may have lost a race."""
+"""Whole passes that saw a job's end, after which its claim must record it; one pass may lose a race."""
 _SHOWN = {State.SUCCEEDED: "success", State.FAILED: "failure", State.CANCELLED: "error"}
 _DATE = 1.0
-"""Seconds by which a job looks younger to a reconciler, as the store's time comes in whole seconds."""
+"""Seconds by which a job may appear younger to a reconciler: the store's time comes in whole seconds."""
 _MARK = re.compile(r" · run ([0-9a-f]{16}(?:_[0-9]+)?)\Z")
 
 
 @dataclass(slots=True)
 class _Pass:
-    """What one reconciler has read in its present pass, as the checker saw it.
+    """Everything that a reconciler has read in its current pass, as the checker observed it.
 
     Attributes:
-        commit: What was checked out when it began.
-        began: When that was.
-        named: The jobs that claims named as not known to have ended, in the reconciler's listing of claims.
-        ended: The other jobs that claims named there.
-        looks: Whether it makes a short look, which lists one content after the other.
-        looks_since: When its last short look began.
-        genesis: The generation of the genesis that the summary of this look names.
+        commit: The commit that was checked out at the pass's beginning.
+        began: The time of the pass's beginning.
+        named: The jobs that claims name without a known end, in the reconciler's listing of claims.
+        ended: The other jobs that claims name in that listing.
+        looks: True during a short look, which lists the contents one by one.
+        looks_since: The beginning of the last short look.
+        genesis: The generation of the genesis object that this look's summary names.
         live: The keys and attempts in the labels of the live jobs that this look listed.
-        planned: Whether it has looked and goes on to its plan.
-        found: Whether such a listing showed anything.
-        not_found: The ended jobs that such listings left out.
-        unseen: The ended jobs that such listings would have left out.
-        left_out: The jobs that its last listing of all runs left out against the bounds: of those named, and
-            of those that ended where it was empty.
-        shown: The jobs that its last listing of all runs showed, where the services break their bounds.
-        tree: The commit that it last read as applied last; None for none read since its plan.
-        cancelled: The job whose cancel that read was for.
-        blind_looks: By key, the jobs of wanted content that its last search for that key would have left out.
+        planned: True once the look has ended and planning begins.
+        found: True if such a listing showed any job.
+        not_found: The ended jobs that such listings omitted.
+        unseen: The ended jobs that such listings would have omitted.
+        left_out: The jobs that the last listing of all runs omitted against the bounds: named jobs, and ended
+            jobs if the listing was empty.
+        shown: The jobs that the last listing of all runs showed, if the services break their bounds.
+        tree: The last applied commit, as last read; None if not read since the plan.
+        cancelled: The job for whose cancellation that commit was read.
+        blind_looks: By key, the jobs of desired content that the last search for that key would have omitted.
     """
 
     commit: Commit
@@ -92,18 +92,18 @@ def _live(commit: Commit) -> list[DesiredJob]:
 
 
 class Checker:
-    """Collects what mustn't have happened, as `invariant: what`.
+    """Collector of violations, as `invariant: description`.
 
     The invariants are I1 to I8, and the promises of planning and sending: "suspend", "attempts", "elder" (of
     two duplicates), "successor" (before a cancel), "blind" (listings), "paused" (processes) and "head" (of a
-    request); "adopt": a live job is adopted only by its own content, before anything else is begun for it;
-    "instance": environments with one project and location take nothing of each other's;
-    "tree": a clone that is behind what was applied cancels nothing, and isn't recorded as applied; and
-    "set-up": one that fails is tried three times at most, ten minutes apart, unless a person starts it.
+    request); "adopt": a live job is adopted only by its own content, before any other attempt begins for it;
+    "instance": environments in the same project and location never take each other's jobs;
+    "tree": a clone behind the applied commit cancels no job, and isn't recorded as applied; and
+    "set-up": a failing set-up is tried at most three times, ten minutes apart, unless a person starts it.
 
     Attributes:
-        violations: What it found; a run stops at the first.
-        seen: How often what makes the runs worth something was seen.
+        violations: The violations; a run stops at the first.
+        seen: The number of occurrences of each situation that the runs have to cover.
     """
 
     def __init__(
@@ -137,23 +137,23 @@ class Checker:
         self._asked: dict[tuple[str, str], float] = {}
         self._taken_at: dict[str, float] = {}
         # Jobs that two people adopted at the same moment, by the content that came second: a plan gives such
-        # a job to one of the two, finds it missing for the other, and knows a cancel from one claim alone.
+        # a job to one content, reports it as missing for the other, and knows a cancel from one claim only.
         self._second: dict[tuple[str, str], Job] = {}
         self._by_hand: set[tuple[str, str]] = set()
-        # New claims of a version that announces none.
+        # New claims of a version that doesn't announce claims.
         self._unannounced: set[ClaimId] = set()
-        # Commits of which a pass applied some jobs alone, and which need no verdict.
+        # Commits of which a pass applied only some jobs: they need no verdict.
         self._in_part: set[str] = set()
         self._passes: dict[str, _Pass] = {}
         self._comparing: dict[str, bool] = {}
         claims.watch = self.written
 
-    # What the world tells as it happens.
+    # Events that the world reports.
 
     def began(self, commit: Commit, who: str, *, whole: bool, compares: bool) -> None:
-        """A pass begins with what is checked out, or some jobs of it.
+        """Note that a pass begins with the checked-out commit, or with some of its jobs.
 
-        Older versions don't compare it with what was applied.
+        Older versions don't compare the commit with the last applied commit.
         """
         if not whole:
             self._in_part.add(commit.sha)
@@ -161,16 +161,16 @@ class Checker:
         self._comparing[who] = compares
 
     def remembers(self, found: Mapping[ClaimId, Versioned], genesis: int, who: str) -> None:
-        """A reconciler begins a short look, with the claims that it needn't read, by a store's summary."""
+        """Note that a short look begins, with the claims that the store's summary makes it skip."""
         self.seen["summaries read"] += bool(found)
         before, now = self._passes[who], self._world.now
         self._passes[who] = _Pass(before.commit, before.began, looks=True, looks_since=now, genesis=genesis)
         self.listed_claims(found, who, part=True)
 
     def looked(self, who: str, seen: Observation) -> None:
-        """A reconciler has looked: a short look has all that its plan is about.
+        """Check that a short look has read every claim that its plan depends on.
 
-        These are the claims of what its commit asks for, those of live jobs that listings show, and those
+        These are the claims of the commit's desired jobs, the claims of live jobs in listings, and the claims
         that were open at the last full look.
         """
         self.seen["full looks" if seen.full else "short looks"] += 1
@@ -181,7 +181,7 @@ class Checker:
         one_pass = self._passes[who]
         if one_pass.genesis != self._claims.marks:
             self._wrong("look", f"{who} took a short look at a restored store")
-        # What listings show again by now may have been looked for in the meantime.
+        # The reconciler may have searched in the meantime for jobs that listings now show again.
         one_pass.unseen = [job for job in one_pass.unseen if self._world.is_blind_to(job)]
         began = self._world.time(one_pass.looks_since)
         wanted = {label_of(job.identity): job.manifest.reconcile.attempts for job in one_pass.commit.jobs}
@@ -195,13 +195,13 @@ class Checker:
                 self._wrong("look", f"{who} looked without the {found.claim.state} {found.claim.job_name}")
 
     def agree(self, short: Plan, full: Plan) -> None:
-        """Whatever is under way, a short look gives the actions that a full one gives."""
+        """Check that a short look plans the actions of a full look, even while requests are in flight."""
         if self._beyond:
             return
         claims = self._claims.all()
         unknown = self._unannounced | self._claims.forgotten
         exempt = {claims[id].claim.base_name for id in unknown if id in claims}
-        # Only a full look finds an ended job of somebody else, as no claim names it.
+        # Only a full look finds an ended job of another origin, as no claim names it.
         others = {self._base_of(job) for job in self._world.jobs if job.origin != "create"}
         self.seen["plans compared"] += 1
         plans = [
@@ -217,10 +217,10 @@ class Checker:
             self._wrong("look", f"a short look plans {alone[0]}, and a full one {alone[1]}")
 
     def looks_alike(self, short: Plan, full: Plan) -> None:
-        """Nothing changes any more: a short look gives the plan that a full one gives.
+        """Check that a short look gives the plan of a full look, once the world is quiet.
 
         Only a full look finds an ended copy of a job that no manifest asks for or that no claim names, and,
-        where the services break their bounds, a job that shows after its claim says that it is gone.
+        if the services break their bounds, a job that appears after its claim was marked as gone.
         """
         if self._beyond:
             return
@@ -235,24 +235,24 @@ class Checker:
             self._wrong("look", f"{said[0]} {drift[0]} and in full {said[1]} {drift[1]}")
 
     def read_tree(self, commit: str, who: str) -> None:
-        """A reconciler reads which commit was applied last."""
+        """Note that a reconciler reads the last applied commit."""
         self.seen["clones behind"] += self._is_before(self._passes[who].commit.sha, commit)
         self._passes[who].tree, self._passes[who].cancelled = commit, ""
 
     def wrote_tree(self, commit: str, last: str, who: str) -> None:
-        """A reconciler records its commit as applied, over another one."""
+        """Check a reconciler's record of its commit as applied, over another commit."""
         if self._is_before(commit, last):
             self._wrong("tree", f"{who} recorded {commit[:7]} as applied, which is older than {last[:7]}")
 
     def _is_before(self, commit: str, other: str) -> bool:
-        """Whether a commit of the repository is an ancestor of another one."""
+        """Return True if a commit of the repository is an ancestor of another commit."""
         return any(one.sha == other and commit in one.before for one in self._repository.history)
 
     def _may_cancel(self, job: Job, who: str) -> None:
-        """A reconciler cancels what its tree replaces only if no newer one was applied, as it reads anew."""
+        """Check that a reconciler cancels a replaced job only if a new read shows no newer applied commit."""
         one_pass = self._passes[who]
         if one_pass.cancelled == job.name or not self._comparing[who]:
-            return  # the request is repeated
+            return  # a repetition of the same request
         if one_pass.tree is None or one_pass.cancelled:
             self._wrong("tree", f"{who} cancelled {job.name} without a look at what was applied last")
         elif self._is_before(one_pass.commit.sha, one_pass.tree):
@@ -260,14 +260,14 @@ class Checker:
         one_pass.cancelled = job.name
 
     def listed_claims(self, found: Mapping[ClaimId, Versioned], who: str, *, part: bool = False) -> None:
-        """A reconciler gets all claims, or a part of them."""
+        """Note that a reconciler lists all claims, or a part of them."""
         if not self._beyond:
-            return  # only then can a listing leave out what it must show
+            return  # only services beyond their bounds omit jobs that they must show
         if not part:
             self._passes[who].looks = False
         by_name = {job.name: job for job in self._world.jobs}
         bound = [(id, one.claim) for id, one in found.items() if one.claim.state is ClaimState.BOUND]
-        # No filter by label can show an adopted job.
+        # Filters by label never show an adopted job.
         bound = [(id, claim) for id, claim in bound if not by_name[claim.resource].adopted_as]
         live = [(id, by_name[claim.resource]) for id, claim in bound if not (claim.ended or claim.gone)]
         ended = [(id, by_name[claim.resource]) for id, claim in bound if claim.ended]
@@ -276,12 +276,12 @@ class Checker:
         self._passes[who].named, self._passes[who].ended = live, ended
 
     def listed_live(self, found: Iterable[ActualJob], who: str) -> None:
-        """A reconciler gets the live jobs of the repository."""
+        """Note that a reconciler lists the repository's live jobs."""
         own = [run for run in found if run.labels.get(INSTANCE, "") == self._place.instance]
         self._passes[who].live = {(run.labels.get(KEY, ""), run.labels.get(ATTEMPT, "")) for run in own}
 
     def listed(self, found: Iterable[ActualJob], kind: str, key: str, who: str) -> None:
-        """A reconciler gets a listing: of the jobs of one key, or of all where that is ""."""
+        """Note a listing of the jobs of a key, or of all jobs if the key is ""."""
         if not self._beyond:
             return
         one_pass, world = self._passes[who], self._world
@@ -302,18 +302,18 @@ class Checker:
         else:
             shown = one_pass.shown = {run.resource for run in found}
             one_pass.left_out = [job for _, job in named if job.name not in shown]
-            # Names of ml are asked for by themselves, and one that is deleted says nothing.
+            # ml jobs are read by name, and a read of a deleted job gives no information.
             ended = [job for _, job in one_pass.ended if job.api_version != ML_V1 and job.made < old]
             if not shown and not one_pass.named and not any(job.gone for _, job in one_pass.ended):
                 one_pass.left_out += ended
 
     def handed_over(self, name: str, seconds: float, who: str) -> None:
-        """A create is about to be sent, so many seconds after its credential by the sender's own clock."""
+        """Check the age of a create's credential at hand-over, in seconds of the sender's own clock."""
         if seconds > self._world.bounds.lifetime.total_seconds():
             self._wrong("paused", f"{who} sends {name} {seconds:.0f} s after it asked for the credential")
 
     def sent(self, request: Request) -> None:
-        """A create leaves."""
+        """Check a create as it leaves."""
         self.seen["creates sent"] += 1
         mark = request.body["labels"].get(REQUEST_ID, "")
         if not mark or mark in self._marks:
@@ -327,18 +327,18 @@ class Checker:
         self._looked(request)
 
     def _moved(self, request: Request) -> None:
-        """No attempt begins beside a live run of its content from before the environment's first own run.
+        """Check that no attempt begins beside an older live job of its content than the environment's first.
 
-        Such a run may be the environment's own. A listing that began later shows it, unless it may lack it.
-        Where the services break their bounds, any listing may lack it: an environment without a claim knows
-        no job whose absence would tell.
+        Such a job may be the environment's own. A listing that began later shows it, except during the delay
+        that the bounds allow. Services beyond their bounds may omit it from any listing: without a claim, the
+        environment doesn't know a job whose absence it could notice.
         """
         one_pass = self._passes[request.sender]
         key, began = request.slot[0], one_pass.began
-        # What was claimed before this pass goes on: its request may have left.
+        # An attempt that was claimed before this pass may continue: its request may have left.
         if self._begun.get(request.slot, began) < began:
             return
-        # An adopted job counts too: nobody can tell it from one of the environment's own requests.
+        # An adopted job counts too: it can't be distinguished from a request of the environment.
         own = [*self._ours(), *(job for job in self._world.jobs if job.name in self._adopted)]
         first = min((job.made for job in own), default=self._world.now)
         elsewhere = (job for job in ours(self._world.jobs) if job.instance != self._place.instance)
@@ -348,7 +348,7 @@ class Checker:
                 self._wrong("instance", f"{request.sender} sent a create beside {job.name}")
 
     def _wanted(self, request: Request) -> None:
-        """A create is of a job that its sender's commit wants, neither suspended nor out of attempts."""
+        """Check that the sender's commit wants the job of a create: not suspended, with attempts left."""
         key, number = request.slot
         jobs = self._passes[request.sender].commit.jobs
         job = next((job for job in jobs if label_of(job.identity) == key), None)
@@ -367,7 +367,7 @@ class Checker:
             self._tried(request)
 
     def _allowed(self, job: DesiredJob, number: int, *, since: float = inf) -> int:
-        """The attempts of a job and the earlier submissions that used up none: all, or those known since."""
+        """Return the allowed submissions: attempts plus earlier submissions that used up no attempt."""
         key, attempts = label_of(job.identity), job.manifest.reconcile.attempts
         free = (
             self._unstarted(key, n, since) or (since == inf and self._ever(key, n)) for n in range(1, number)
@@ -376,7 +376,7 @@ class Checker:
         return attempts + sum(map(bool, free)) * is_local + self._stops(key, number)
 
     def _stops(self, key: str, number: int) -> int:
-        """The earlier attempts whose job an apply cancelled by a manifest's policy."""
+        """Count the earlier attempts whose job an apply cancelled by a manifest's policy."""
         return sum(self._is_stopped(key, n) for n in range(1, number))
 
     def _is_stopped(self, key: str, number: int) -> bool:
@@ -385,11 +385,11 @@ class Checker:
         return any(job.state is State.CANCELLED and job.name in self._to_stop for job in made)
 
     def _ever(self, key: str, number: int) -> bool:
-        """Whether any job of an attempt failed in its set-up."""
+        """Return True if any job of an attempt failed in its set-up."""
         return any(job.unstarted and job.state is State.FAILED for job in self._made(key, number))
 
     def _unstarted(self, key: str, number: int, since: float) -> Job | None:
-        """The one job of an attempt, if it failed in its set-up and every listing since shows it."""
+        """Return an attempt's only job, if it failed in its set-up and every listing since shows it."""
         made = self._made(key, number)
         shown = [job for job in made if not job.gone and job.made + job.hidden < since]
         return made[0] if len(made) == len(shown) == 1 and self._ever(key, number) else None
@@ -398,7 +398,7 @@ class Checker:
         return [job for job in self._world.jobs if job.slot == (key, str(number)) and self._is_ours(job)]
 
     def _tried(self, request: Request) -> None:
-        """A create after failed set-ups that no person asked for comes neither too often nor too early."""
+        """Check that creates after failed set-ups, unless a person asked, are neither many nor early."""
         key, number, since = request.slot[0], int(request.slot[1]), self._passes[request.sender].began
         before = [self._unstarted(key, n, since) for n in range(number - 1, 0, -1)]
         tried = [*takewhile(bool, before)] if self._place.engine == "local" else []
@@ -413,7 +413,7 @@ class Checker:
             self._wrong("set-up", f"{request.sender} sent a create of {name} after {passed:.0f} s")
 
     def planned(self, plan: Plan, who: str) -> None:
-        """A pass is about to carry out this plan; its later searches are no part of its look."""
+        """Note that a pass begins to execute this plan; its later searches don't belong to its look."""
         self._passes[who].planned, self._passes[who].tree = True, None
         cancels = [c for c in plan.changes if c.action is Action.CANCEL and c.actual]
         self._to_cancel |= {change.actual.resource for change in cancels if change.actual}
@@ -421,17 +421,17 @@ class Checker:
         self._own_cancels(plan)
 
     def commanded(self, name: str) -> None:
-        """A person cancels a run by the tool's own command."""
+        """Note that a person cancels a run with the tool's own command."""
         self.seen["cancels by command"] += 1
         self._commanded.add(name)
         self._to_cancel.add(name)
 
     def by_hand(self, plan: Plan) -> None:
-        """A person has started a pass with this plan."""
+        """Note that a person has started a pass with this plan."""
         self._by_hand |= {(change.key, str(change.attempt)) for change in plan.changes}
 
     def _failed_before(self, key: str, number: int) -> bool:
-        """Whether the attempt before failed, or an apply cancelled it by a manifest's policy."""
+        """Return True if the previous attempt failed, or an apply cancelled it by a manifest's policy."""
         if self._is_stopped(key, number - 1):
             self.seen["returns"] += 1
             return True
@@ -441,7 +441,7 @@ class Checker:
         return any(job.state is State.FAILED for job in before if self._is_ours(job))
 
     def _sees(self, did: str, who: str) -> None:
-        """What a reconciler does doesn't rest on a listing that leaves out a job that a claim names."""
+        """Check that a reconciler's action doesn't rest on a listing that omits a job named by a claim."""
         one_pass = self._passes[who]
         missing = [*one_pass.left_out]
         is_empty = one_pass.looks and not one_pass.found and not one_pass.named
@@ -452,9 +452,9 @@ class Checker:
             self._wrong("blind", f"{who} {did} after a listing without {', '.join(left_out)}")
 
     def _looked(self, request: Request) -> None:
-        """A second request for one attempt doesn't rest on a search that can be known to be blind.
+        """Check that a second request for an attempt doesn't rest on a recognizably blind search.
 
-        After a refusal the search is a precaution alone, against one that was wrong.
+        After a refusal the search is only a precaution against a wrong refusal.
         """
         if request.slot in self._refused:
             return
@@ -466,18 +466,18 @@ class Checker:
             self._wrong("blind", f"{request.sender} sent a create again: {said}")
 
     def accepted(self, request: Request) -> None:
-        """The service accepts a create by its head."""
+        """Check a create as the service accepts its head."""
         if self._world.now > request.expires and self._world.expires:
             self._wrong("head", f"a create of {request.sender} was accepted after its credential's end")
 
     def whole(self, request: Request, seconds: float) -> None:
-        """The rest of a create leaves, so many seconds after its head."""
+        """Check a create as its body leaves, a number of seconds after its head."""
         self.seen["bodies sent apart"] += seconds > 0
         if seconds > TIMEOUT:
             self._wrong("paused", f"{request.sender} sent a body {seconds:.0f} s after its head")
 
     def made(self, job: Job) -> None:
-        """There is a new job."""
+        """Check a new job."""
         if job.origin != "create":
             return
         self.seen["jobs made"] += 1
@@ -495,19 +495,19 @@ class Checker:
                 self._wrong("I1", f"{job.name} is attempt {attempt}, and none before it has failed")
 
     def cancelled(self, job: Job, who: str) -> None:
-        """A reconciler's cancel arrived."""
+        """Check a reconciler's cancel as it arrives."""
         self.seen["cancels"] += 1
         if not self._is_ours(job):
             self._wrong("I1", f"{who} cancelled {job.name}, which is {job.origin}")
             return
         self._sees(f"cancelled {job.name}", who)
-        # A person may cancel any of the repository's runs.
+        # A person may cancel any run of the repository.
         if job.name in self._commanded:
             return
         one_pass = self._passes[who]
         slot = [other for other in self._ours() if other.slot == job.slot]
         self.seen["repairs"] += len(slot) > 1
-        # The older one may have failed since this pass looked.
+        # The older job may have failed since this pass looked.
         older = slot[: slot.index(job)] if job in slot else slot
         if any(other.counted(one_pass.began) for other in older):
             return
@@ -516,14 +516,14 @@ class Checker:
         if wanted is None:
             self._unwanted(job, who)
         elif job in self._second.values():
-            return  # of two contents, a plan gives it to one alone
+            return  # of two contents, a plan gives the job to only one
         elif label_of(wanted.identity) == job.slot[0]:
             self._wrong("elder", f"{who} cancelled {job.name}, which is wanted, and none older stays")
         else:
             self._replaced(job, wanted, who)
 
     def _unwanted(self, job: Job, who: str) -> None:
-        """What no manifest names is cancelled where its manifest once said so."""
+        """Check that a job without a manifest is cancelled only if its last manifest allowed it."""
         asked = self._repository.asked
         mine = [j for j in asked if label_of(j.identity) == job.slot[0]]
         if not any(j.manifest.reconcile.on_delete == "cancel" for j in mine):
@@ -532,7 +532,7 @@ class Checker:
             )
 
     def _replaced(self, job: Job, wanted: DesiredJob, who: str) -> None:
-        """What other content replaces is cancelled where the manifest says so, and once that content runs."""
+        """Check that a replaced job is cancelled only if its manifest allows it and the new content runs."""
         key, reconcile = label_of(wanted.identity), wanted.manifest.reconcile
         if reconcile.on_change != "cancel" or reconcile.suspend:
             said = "suspended" if reconcile.suspend else "onChange: keep"
@@ -543,7 +543,7 @@ class Checker:
             self._wrong("successor", f"{who} cancelled {job.name} before there was a {wanted.job_name}")
 
     def _base_of(self, job: Job) -> str:
-        """Return the name of the manifest that a job was made of."""
+        """Return the name of the manifest that a job was made from."""
         asked = self._repository.asked
         return next((one.manifest.name for one in asked if label_of(one.identity) == job.slot[0]), "")
 
@@ -553,11 +553,11 @@ class Checker:
         return (job.origin == "create" and is_here) or job.name in self._adopted or is_taken
 
     def _ours(self) -> list[Job]:
-        """Return the jobs that requests of this environment's reconcilers made."""
+        """Return the jobs that this environment's reconcilers created."""
         return [job for job in ours(self._world.jobs) if job.instance == self._place.instance]
 
     def written(self, before: Claim | None, claim: Claim) -> None:
-        """A claim was written."""
+        """Check a claim as it is written."""
         self.seen[f"claims {claim.state}"] += 1
         self._written[claim.id] = self._world.time(self._world.now)
         if before is None and self._is_old(claim.owner):
@@ -590,7 +590,7 @@ class Checker:
             self.seen["adoptions"] += job.sender != claim.owner
         if job.origin == "create":
             return
-        # Nobody can tell a job like ours, with our labels, from ours while there is no claim of it.
+        # Without a claim, a foreign job with our labels can't be distinguished from ours.
         if before is None and job.origin == "foreign":
             self._adopted.add(job.name)
         elif job.name not in self._adopted:
@@ -602,16 +602,16 @@ class Checker:
         return {job.job_name for job in self._second.values()}
 
     def adopts(self, job: Job, who: str) -> None:
-        """A person is about to adopt a job, by what the present pass of a reconciler has read."""
+        """Note that a person adopts a job, on the basis of a reconciler's current pass."""
         self.seen["adoptions asked for"] += 1
         self._asked.setdefault((job.name, who), self._passes[who].began)
 
     def _taken(self, before: Claim | None, claim: Claim, job: Job) -> None:
-        """A claim names a job that a person made: only where one asked for it, and nothing was begun."""
+        """Check a claim on a job made by a person: the adoption was requested, and no attempt had begun."""
         slot = claim.id.key, str(claim.id.attempt)
         began = self._asked.get((job.name, claim.owner))
         if job.adopted_as is not None:
-            # Of two at the same moment, for two contents, none can see the other's claim.
+            # Of two simultaneous adoptions for two contents, neither sees the other's claim.
             is_known = began is None or self._taken_at[job.name] < began
             if job.adopted_as != slot and before is None and is_known:
                 self._wrong("adopt", f"{claim.owner} adopted {job.name} for a second content")
@@ -629,7 +629,7 @@ class Checker:
         job.adopted_as, self._taken_at[job.name] = slot, self._world.now
 
     def told(self, outcome: Outcome, who: str) -> None:
-        """What an apply says of a job that it cancelled: an end only if it is the job's."""
+        """Check that an apply reports an end of a cancelled job only if the job has that end."""
         run = outcome.change.actual
         if outcome.change.action is not Action.CANCEL or run is None or outcome.state is None:
             return
@@ -638,13 +638,13 @@ class Checker:
             self._wrong("I3", f"{who} says that {job.name} ended {outcome.state}, and it is {job.state}")
 
     def saw(self, runs: Iterable[ActualJob]) -> None:
-        """A pass came to its end, and these are the runs that it kept in its claims."""
+        """Count, per job, the finished passes that kept the job's end in their claims."""
         ended = {run.resource for run in runs if run.state.ended}
         for job in self._world.jobs:
             job.told += job.name in ended
 
     def posted(self, sha: str, status: dict[str, Any], who: str, there: dict[str, Any] | None) -> None:
-        """A status is at a commit, posted over what its poster knew to be there."""
+        """Check a status at a commit, and the status that its poster expected to replace."""
         self.seen["statuses"] += 1
         if there and status["state"] == "pending" and there["state"] != "pending":
             old, new = _MARK.search(there["description"]), _MARK.search(status["description"])
@@ -655,7 +655,7 @@ class Checker:
         name = status["context"].removeprefix(self._place.contexts.of_job(""))
         commit = next(commit for commit in self._repository.history if commit.sha == sha)
         if status["description"].endswith(" before it ran"):
-            # The first commit that is told of counts all of its jobs.
+            # The first commit with a status counts all of its jobs.
             named = [job for job in _live(commit) if job.manifest.name == name]
             if not any(self._is_replaced(commit, job) for job in named):
                 self._wrong("I3", f"{who} posted {status['description']!r} about a job that still stands")
@@ -669,7 +669,7 @@ class Checker:
             self._wrong("I3", f"{who} posted {status['description']!r}, and no such job has succeeded")
 
     def known_try(self, job: Job) -> str | None:
-        """A mark that the claim of a job's labels knows."""
+        """Return a request mark from the claim of a job's labels."""
         key, attempt = job.slot
         return next(
             (
@@ -680,10 +680,10 @@ class Checker:
             None,
         )
 
-    # What is looked at when faults are over.
+    # Checks without faults.
 
     def passed(self, since: float) -> None:
-        """A pass without a fault is over: of what it could see, nothing runs twice and nothing waits."""
+        """Check that a finished pass without a fault left no visible job twice and no claim pending."""
         self._ripe(since)
         by_slot: dict[tuple[str, str], list[Job]] = defaultdict(list)
         for job in self._ours():
@@ -695,7 +695,7 @@ class Checker:
                 self._wrong("I1", f"after a whole pass key {key[:6]}, attempt {attempt} still has {names}")
 
     def at_the_end(self, plan: Plan) -> None:
-        """Nothing is to be done any more: is everything as it must be?"""
+        """Check the final state, once the plan is empty."""
         for job in self._repository.head.jobs:
             if not job.manifest.reconcile.suspend:
                 self._settled(job, plan)
@@ -710,28 +710,28 @@ class Checker:
             self._kept()
 
     def never_still(self, passes: int, plan: Plan | None) -> None:
-        """The passes are over, and there is still something to do."""
+        """Report that changes remain after the last pass."""
         left = "it can't be planned"
         if plan:
             left = "; ".join(f"{c.action} {c.job_name} ({reason_text(c.reason)})" for c in plan.changes)
         self._wrong("I7", f"after {passes} whole passes without a fault: {left}")
 
     def endless(self, steps: int) -> None:
-        """So many steps are done, and not all reconcilers have ended."""
+        """Report that some reconcilers haven't ended after the maximum number of steps."""
         self._wrong("I7", f"after {steps} steps somebody still goes on")
 
     def fell(self, who: str, error: str) -> None:
-        """The code raised what it has no answer to."""
+        """Report an exception that the code doesn't handle."""
         self._wrong("I6", f"{who}: {error}")
 
     def _settled(self, job: DesiredJob, plan: Plan) -> None:
-        """Each wanted job is bound, or held for a reason, or the plan says what stands in its way."""
+        """Check that each desired job is bound, or held for a reason, or blocked in the plan."""
         label = label_of(job.identity)
         claims = [found.claim for id, found in self._claims.all().items() if id.key == label]
         if not claims and not self._beside(job, plan):
             self._wrong("I2", f"{job.job_name} is wanted, and has no claim")
         failed = {claim.id.attempt for claim in claims if claim.may_be_followed}
-        # A further attempt may be wanted no more before it came to anything.
+        # A further attempt may become unwanted before it led to a job.
         called_for = [c for c in claims if c.id.attempt == 1 or c.id.attempt - 1 in failed]
         for claim in (
             c for c in called_for if c.id.attempt <= self._allowed(job, c.id.attempt, since=self._world.now)
@@ -742,7 +742,7 @@ class Checker:
                 self._wrong("I7", f"{claim.job_name} is still {claim.state}")
 
     def _beside(self, job: DesiredJob, plan: Plan) -> bool:
-        """Whether it is blocked by a job with its labels that somebody else made."""
+        """Return True if a foreign job with its labels blocks the job."""
         label = label_of(job.identity)
         blocked = any(change.action is Action.BLOCKED and change.desired is job for change in plan.changes)
         return blocked and any(j.origin == "foreign" and j.slot[0] == label for j in self._world.jobs)
@@ -758,7 +758,7 @@ class Checker:
         return bool(claim.error) and (alike or len(claim.request_ids) >= MOST_REQUEST_IDS)
 
     def _told(self, job: DesiredJob, plan: Plan) -> None:
-        """The commit that asked for a job shows how its newest attempt stands."""
+        """Check that the commit that asked for a job shows the state of its newest attempt."""
         label = label_of(job.identity)
         claims = [found.claim for id, found in self._claims.all().items() if id.key == label]
         newest = max(claims, key=lambda claim: claim.id.attempt, default=None)
@@ -766,7 +766,7 @@ class Checker:
         is_own = bound is not None and (bound.origin == "create" or bound.adopted_as == (label, "1"))
         if bound is None or bound.gone or not is_own or bound in self._second.values():
             return
-        # A commit that wanted stopped content again is told of what it brought back.
+        # A commit that wanted stopped content again gets the status of the resubmitted job.
         turn: list[Claim] = []
         for claim in sorted(claims, key=lambda claim: claim.id.attempt):
             if turn and turn[-1].is_stopped and turn[0].commit != claim.commit:
@@ -774,9 +774,9 @@ class Checker:
             turn.append(claim)
         first = turn[0]
         if not first.commit and bound.adopted_as is None:
-            return  # of a work tree that was no commit's
+            return  # of a work tree that matches no commit
         context = self._place.contexts.of_job(job.manifest.name)
-        # Nobody submitted an adopted job for a commit: the one that brought its manifest shows it.
+        # An adopted job has no submitting commit: the commit that brought its manifest shows it.
         sha = first.commit or self._bringer(job)
         shown = self._statuses.last(sha, context)
         blocked = any(c.action is Action.BLOCKED and c.desired is job for c in plan.changes)
@@ -785,7 +785,7 @@ class Checker:
             self._wrong("I3", f"{bound.job_name} is {bound.state}, and its commit shows {shown}")
 
     def _verdict(self, commit: Commit) -> None:
-        """A commit that anything was told of has a verdict, and none that says that it is still to come."""
+        """Check that a commit with a status has a verdict, and that the verdict isn't pending."""
         shown = self._statuses.last(commit.sha, self._place.overall)
         if shown is None:
             if commit.sha not in self._in_part and any(
@@ -806,7 +806,7 @@ class Checker:
             self._wrong("I3", f"all jobs of commit {commit.sha[:7]} succeeded: {shown['description']!r}")
 
     def _brought(self, commit: Commit) -> list[DesiredJob]:
-        """Return the jobs whose content the commit before lacks, suspends, or gives fewer attempts."""
+        """Return the jobs whose content the previous commit lacks, suspends, or gives fewer attempts."""
         before = {job.identity: job for last in self._before(commit)[-1:] for job in _live(last)}
         return [
             job
@@ -816,13 +816,13 @@ class Checker:
         ]
 
     def _is_replaced(self, commit: Commit, job: DesiredJob) -> bool:
-        """Return whether a later commit lacks a job's content."""
+        """Return True if a later commit lacks a job's content."""
         history = self._repository.history
         later = history[history.index(commit) + 1 :]
         return any(job.identity not in {other.identity for other in _live(one)} for one in later)
 
     def _never_ran(self, commit: Commit, job: DesiredJob) -> bool:
-        """Return whether a later commit replaced a job's content, which was never submitted for this one."""
+        """Return True if a later commit replaced a job's content, never submitted for this commit."""
         label = label_of(job.identity)
         claims = self._claims.all().items()
         return self._is_replaced(commit, job) and not any(
@@ -830,7 +830,7 @@ class Checker:
         )
 
     def _bringer(self, job: DesiredJob) -> str:
-        """Return the commit from which on the newest one's content of a job stands."""
+        """Return the commit since which the newest commit's content of a job is unchanged."""
         sha = ""
         for commit in reversed(self._repository.history):
             if job.identity not in {other.identity for other in _live(commit)}:
@@ -839,7 +839,7 @@ class Checker:
         return sha
 
     def _has_succeeded(self, commit: Commit) -> bool:
-        """Return whether all jobs of a commit stayed wanted to the end, and their last attempts succeeded."""
+        """Return True if all jobs of a commit stayed desired, and their last attempts succeeded."""
         keys = {label_of(job.identity) for job in commit.jobs}
         history = self._repository.history
         for later in history[history.index(commit) :]:
@@ -848,19 +848,19 @@ class Checker:
         claims = [found.claim for id, found in self._claims.all().items() if id.key in keys]
         last = {claim.id.key: claim for claim in sorted(claims, key=lambda claim: claim.id.attempt)}
         if any(claim.is_stopped for claim in claims):
-            return False  # a commit keeps the end that its run had for it
+            return False  # a commit keeps the end that its run recorded
         ended = [claim.ended for claim in last.values() if claim.state is ClaimState.BOUND]
         is_whole = len(ended) == len(keys) and all(state is State.SUCCEEDED for state in ended)
         return is_whole and not self._twice(claims) and self._is_told(commit)
 
     def _is_told(self, commit: Commit) -> bool:
-        """Return whether a commit has a status of this environment."""
+        """Return True if a commit has a status of this environment."""
         own = (self._place.overall, self._place.contexts.drift)
         statuses = self._statuses.newest_first(commit.sha)
         return any(self._is_of_job(status) or status["context"] in own for status in statuses)
 
     def _is_of_job(self, status: dict[str, Any]) -> bool:
-        """Return whether a status is of one of this environment's jobs."""
+        """Return True if a status belongs to a job of this environment."""
         context: str = status["context"]
         return context.startswith(self._place.contexts.of_job(""))
 
@@ -869,13 +869,13 @@ class Checker:
         return history[: history.index(commit)]
 
     def _twice(self, claims: Iterable[Claim]) -> bool:
-        """Whether an attempt of theirs has two jobs that can still be seen."""
+        """Return True if an attempt of these claims has two visible jobs."""
         marks = {mark for claim in claims for mark in claim.request_ids}
         made = [job for job in self._ours() if not job.gone and job.labels.get(REQUEST_ID) in marks]
         return len({job.slot for job in made}) < len(made)
 
     def _findings(self, plan: Plan) -> None:
-        """A finding needs a cause."""
+        """Check that each finding has a cause."""
         counts = self._world.faults.counts
         causes = {
             DriftKind.CANCELLED_OUTSIDE: ["cancelled by a person"],
@@ -888,7 +888,7 @@ class Checker:
                 known = [job for job in self._ours() if job.told > _TOLD]
                 caused &= all(job.job_name != finding.job_name for job in known)
             if finding.kind is DriftKind.CANCELLED_OUTSIDE and self._beyond:
-                # Of two jobs the younger one is cancelled, and it counts if the service drops the other.
+                # Of two jobs the younger is cancelled, and it counts if the service drops the other.
                 caused |= sum(job.job_name == finding.job_name for job in self._world.jobs) > 1
             caused |= finding.job_name in self._of_two
             if not caused and not (self._beyond and finding.kind is DriftKind.DUPLICATE):
@@ -899,7 +899,7 @@ class Checker:
                 )
 
     def _own_cancels(self, plan: Plan) -> None:
-        """A run that only a reconciler cancelled is no finding."""
+        """Check that a run that only a reconciler cancelled isn't a finding."""
         for finding in plan.drift:
             if finding.kind is DriftKind.CANCELLED_OUTSIDE and finding.job_name not in self._of_two:
                 self.seen["cancels outside"] += 1
@@ -908,7 +908,7 @@ class Checker:
                     self._wrong("I8", f"{finding.job_name} was cancelled by {alike[0].asked_by}, not outside")
 
     def _returned(self, plan: Plan) -> None:
-        """What reconcilers alone cancelled, for other content, is back if it is wanted."""
+        """Check that desired content that only reconcilers cancelled, for other content, runs again."""
         for change in plan.changes:
             if change.desired is None or change.action is Action.BLOCKED:
                 continue
@@ -924,7 +924,7 @@ class Checker:
                 self._wrong("returns", f"{job.asked_by} cancelled {job.name}, and it never came back")
 
     def _cancelled_outside(self, plan: Plan) -> None:
-        """What a person cancelled outside, and no reconciler was about to cancel, is a finding."""
+        """Check that a cancel by a person is a finding, unless a reconciler was about to cancel the job."""
         wanted = {
             label_of(j.identity) for j in self._repository.head.jobs if not j.manifest.reconcile.suspend
         }
@@ -937,7 +937,7 @@ class Checker:
                 self._wrong("I8", f"{job.name} was cancelled outside, and is no finding")
 
     def _kept(self) -> None:
-        """A claim names the job that stays, where there were two."""
+        """Check that, of two jobs, a claim names the job that stays."""
         for id, found in self._claims.all().items():
             slot = (id.key, str(id.attempt))
             jobs = [job for job in self._ours() if job.slot == slot and not job.gone]
@@ -947,7 +947,7 @@ class Checker:
                 self._wrong("I1", f"{claim.job_name} names {claim.resource}, and {stay[0]} is what stayed")
 
     def _ripe(self, since: float) -> None:
-        """What could be settled when the pass began is settled."""
+        """Check that a pass settled each claim that could be settled at its beginning."""
         wanted = {
             label_of(job.identity): job.manifest.reconcile.attempts
             for job in self._repository.head.jobs
@@ -976,7 +976,7 @@ def _plain_body(job: DesiredJob, name: str) -> JsonObject:
 
 
 class Checkers:
-    """The checkers of all places: each learns what concerns its own."""
+    """Checkers of all places: each receives only the events of its own place."""
 
     def __init__(self, by_instance: Mapping[str, Checker]) -> None:
         self._by_instance = by_instance
@@ -988,12 +988,12 @@ class Checkers:
 
     @property
     def violations(self) -> list[str]:
-        """The violations that any of them found."""
+        """The violations of all checkers."""
         return [said for checker in self._by_instance.values() for said in checker.violations]
 
     @property
     def seen(self) -> Counter[str]:
-        """The sums of what they saw."""
+        """The sums of all checkers' counters."""
         return sum((checker.seen for checker in self._by_instance.values()), Counter[str]())
 
     def began(self, commit: Commit, who: str, *, whole: bool, compares: bool) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong in the simulated world, and how often it did."""
+"""Faults of the simulated world, and how often each occurred."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 SET_UP = "set-up failed"
-"""Follows from the world's own chance: not all of its runs have it, and it doesn't stop with the others."""
+"""Fault from the world's own chance: it occurs in some runs only, and doesn't stop with the others."""
 
 OF_A_SUMMARY = ("summary lost", "summary cut", "summary oversized", "summary of another environment")
-"""What the world's own chance does to the summary."""
+"""Faults that the world's own chance inflicts on the summary."""
 
 KINDS: Mapping[str, tuple[int, ...]] = {
     "request dropped": (2,),
@@ -69,12 +69,12 @@ BEYOND: Mapping[str, tuple[int, ...]] = {
     "made twice of one request": (13,),
     "listings go blind": (15,),
 }
-"""What breaks the bounds that at-most-once rests on; only asked for."""
+"""Faults that break the bounds of at-most-once; injected only on request."""
 
 _RATES = (0.02, 0.05, 0.15, 0.4)
 _OFTEN = (0.1, 0.3, 0.6)
 _SELDOM = ("cancel came too late", "cancel failed", "cancel's answer lost")
-"""What is asked in few runs: where nothing is cancelled, it does no harm that it would go wrong."""
+"""Faults of rare actions: without a cancel, they have no effect."""
 _OF_A_CREATE = (
     "request dropped",
     "request delayed",
@@ -92,7 +92,7 @@ _OF_A_CREATE = (
     *_SELDOM,
     *BEYOND,
 )
-"""What is asked only a few times in a run."""
+"""Faults of actions that occur only a few times in a run."""
 _GREAT = (
     "bucket emptied",
     "foreign copy",
@@ -100,20 +100,20 @@ _GREAT = (
     "another installation",
     "claim store away",
 )
-"""What leaves little else to be found in a run."""
+"""Faults that hide most other findings of a run."""
 _OF_A_STEP = ("crash", "pause", "clock jumped")
-"""What is asked at every step of a process; more often, and no pass would ever come to its end."""
+"""Faults at every step of a process; at a higher rate, no pass would ever end."""
 
 
 class Faults:
-    """Decides by chance, of one seed, what goes wrong.
+    """Source of random faults, determined by a seed.
 
-    Every run has its own mixture: a world in which everything fails a little finds less than many in which a
-    few things fail often.
+    Every run has its own mixture: a world with many rare faults finds less than many worlds with a few
+    frequent faults.
 
     Attributes:
-        counts: How often each kind was injected.
-        on: Whether anything goes wrong any more.
+        counts: The number of injections by kind.
+        on: False once faults have stopped.
     """
 
     def __init__(self, rng: random.Random, *, beyond: bool) -> None:
@@ -128,7 +128,7 @@ class Faults:
         self._rates |= {kind: self._rate(kind, 0.8) if beyond else 0.0 for kind in BEYOND}
 
     def happens(self, kind: str, times: int = 1) -> bool:
-        """Whether it goes wrong this time, which is that many times as likely as at others."""
+        """Return True if the fault occurs now, at `times` its usual rate."""
         rate = self._rates[kind] * times
         if not (self.on and rate and self._rng.random() < rate):
             return False

@@ -1,4 +1,4 @@
-"""The simulated GitHub: commit statuses that only get more, of which the newest counts."""
+"""Simulated GitHub: commit statuses that are only added, of which the newest counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Statuses:
     """All statuses of all commits.
 
     Attributes:
-        away_until: The service's time before which GitHub doesn't answer.
+        away_until: The end of GitHub's outage, in the service's time.
     """
 
     def __init__(self) -> None:
@@ -28,25 +28,25 @@ class Statuses:
         self._of_commit: dict[str, list[dict[str, Any]]] = defaultdict(list)
 
     def add(self, sha: str, status: dict[str, Any]) -> None:
-        """Append one."""
+        """Append a status."""
         self._of_commit[sha].append(status)
 
     def newest_first(self, sha: str) -> list[dict[str, Any]]:
-        """As GitHub lists them."""
+        """Return the statuses in GitHub's order."""
         return self._of_commit[sha][::-1]
 
     def last(self, sha: str, context: str) -> dict[str, Any] | None:
-        """The one that a commit shows."""
+        """Return the status that a commit shows."""
         return newest(self.newest_first(sha), context)
 
 
 def newest(listed: list[dict[str, Any]], context: str) -> dict[str, Any] | None:
-    """The newest status of a context, whose case doesn't count."""
+    """Return the newest status of a context, ignoring case."""
     return next((status for status in listed if status["context"].lower() == context.lower()), None)
 
 
 class GitHubPort:
-    """GitHub as one reconciler reaches it: a transport."""
+    """Transport to GitHub for a single reconciler."""
 
     def __init__(self, process: Process, world: World, statuses: Statuses) -> None:
         self._process = process
@@ -55,7 +55,7 @@ class GitHubPort:
         self._known: dict[str, list[dict[str, Any]]] = {}
 
     def send(self, request: HttpRequest) -> HttpResponse:
-        """Answer one request."""
+        """Answer a request."""
         faults = self._world.faults
         address = urlsplit(request.url)
         self._process.turn(f"{request.method} {address.path}")

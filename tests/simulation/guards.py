@@ -1,10 +1,10 @@
-"""The guards of the protocol and of the planner, and the first seed that finds a violation without each.
+"""Guards of the protocol and of the planner, and the first seed that finds a violation without each guard.
 
-Some guards are the simulated world's, such as a service that checks a credential's expiry; `run` leaves those
-out. The others are functions of the product: `left_out` puts others in their place for a while.
+Some guards belong to the simulated world, such as the service's check of a credential's expiry; `run` omits
+these. The others are functions of the product, which `left_out` replaces for a while.
 
-`python -m tests.simulation.guards [NAME …]` prints the first seed for each; 1 if a guard has none within 400,
-or if nothing called one of its functions.
+`python -m tests.simulation.guards [NAME …]` prints the first seed for each guard. It returns 1 if a guard
+has no such seed within 400, or if a replaced function was never called.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from .looks import Looks
 from .run import Simulation
 
 SEEDS = 400
-"""Seeds within which the lack of a guard must show."""
+"""Number of seeds within which the lack of a guard must show."""
 
 Function = Callable[..., Any]
 
 
 class GuardError(Exception):
-    """A function that a guard replaces doesn't exist, or nothing called it."""
+    """A guard replaces a function that doesn't exist or was never called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """One guard.
+    """Guard of the protocol or the planner.
 
     Attributes:
-        breaks: How the violation begins that its absence causes.
-        instead: By function of the product (`module:qualified name` within `reconciler`), what is called in
-            its place, with the function itself and its arguments; empty where the guard is the world's.
-        beyond: Whether it matters only where the services break their bounds.
-        looks: Whether the differential test of looks has to notice, instead of the simulation.
+        breaks: The beginning of the violation that its absence causes.
+        instead: By function of the product (`module:qualified name` within `reconciler`), its replacement,
+            which gets the function itself and its arguments; empty for a guard of the world.
+        beyond: True if it matters only with services that break their bounds.
+        looks: True if the differential test of looks has to detect its absence, instead of the simulation.
     """
 
     breaks: str
@@ -67,14 +67,14 @@ def _never(*_: object, **__: object) -> bool:
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """Neither check nor do anything."""
+    """Do nothing, in the place of a check or an action."""
 
 
 _signature = cache(signature)
 
 
 def _with(**changes: Callable[[Any], object]) -> Function:
-    """Return a call of the function itself with changed arguments, by their names."""
+    """Return a call of the original function with changed arguments, by name."""
 
     def call(function: Function, *arguments: object, **options: object) -> object:
         bound = _signature(function).bind(*arguments, **options)
@@ -108,7 +108,7 @@ def _never_visible(ports: Ports) -> Ports:
 
 
 class _NamedJobs:
-    """Jobs whose names their submitters chose, so that no ended one has to be in a listing."""
+    """Jobs whose names their submitters chose, so that listings may omit every ended job."""
 
     def __init__(self, jobs: Any) -> None:
         self._jobs = jobs
@@ -140,14 +140,14 @@ _STILL_ANNOUNCED = "submission.announcements:AnnouncedClaims.still_announced"
 _NO_LIMIT = {"submission.protocol:Submitter._send": _with(order=_set(attempts=None))}
 
 GUARDS: Mapping[str, Guard] = {
-    # Of the world: `run.Simulation` leaves these out.
+    # Guards of the world: `run.Simulation` omits these.
     "credential-expiry": Guard("I1"),
     "claim": Guard("I1"),
     "settle": Guard("I1"),
     "try": Guard("I1"),
     "genesis": Guard("I"),
     "audit": Guard("I1", beyond=True),
-    # Of the product.
+    # Guards of the product.
     "suspend": Guard("suspend", {"planning.decide:decide": _with(job=_unsuspended)}),
     "attempts-limit": Guard(
         "attempts",
@@ -288,12 +288,12 @@ GUARDS: Mapping[str, Guard] = {
         "I1", {"submission.protocol:Submitter._settles_at": _settles_when_visible}
     ),
 }
-"""By the name that `--without` takes."""
+"""Guards by their name for `--without`."""
 
 
 @contextmanager
 def left_out(name: str) -> Iterator[Counter[str]]:
-    """Run the block without a guard ("" for none), and count the calls of the functions in its place.
+    """Run the block without a guard ("" for none), and count the calls of the replacements.
 
     Raises:
         GuardError: A function that the guard replaces doesn't exist.
@@ -339,17 +339,17 @@ def _defined(function: str) -> tuple[Any, str]:
 
 
 def _put(owner: Any, name: str, old: object, new: object) -> None:
-    """Put a function in the place of another, also where modules have imported that by its name."""
+    """Replace a function by another, also in the modules that have imported it by name."""
     setattr(owner, name, new)
     for module in [one for one in sys.modules.values() if isinstance(one, ModuleType)]:
         vars(module).update({known: new for known, value in vars(module).items() if value is old})
 
 
 def first_seed(name: str) -> tuple[int, str] | None:
-    """Return the first seed that finds what a guard prevents, and the violation; None for none.
+    """Return the first seed that finds the violation that a guard prevents, and the violation; else None.
 
     Raises:
-        GuardError: A function that the guard replaces doesn't exist, or nothing called it.
+        GuardError: A function that the guard replaces doesn't exist, or was never called.
     """
     with left_out(name) as calls:
         finding = next(_findings(name), None)
@@ -369,7 +369,7 @@ def _findings(name: str) -> Iterator[tuple[int, str]]:
 
 
 def print_first_seed(name: str) -> int:
-    """Print the first seed for a guard; 1 if there is none."""
+    """Print the first seed for a guard; return 1 if there is none."""
     try:
         seed, said = first_seed(name) or ("-", f"no violation within {SEEDS} seeds")
     except GuardError as error:
@@ -379,7 +379,7 @@ def print_first_seed(name: str) -> int:
 
 
 def main(names: list[str]) -> int:
-    """Print the first seed for each guard; 1 if one has none."""
+    """Print the first seed for each guard; return 1 if a guard has none."""
     if unknown := {*names} - {*GUARDS}:
         print(f"no guards: {', '.join(sorted(unknown))}; the guards: {', '.join(GUARDS)}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The service's jobs as one reconciler reaches them, and the credentials that its creates carry."""
+"""The service's jobs as seen by a single reconciler, and the credentials that its creates carry."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .process import Process
 from .world import World
 
 _DELAYS = (5.0, 50.0, 200.0, 290.0, 297.0, 400.0, 1500.0, 7200.0)
-"""Seconds on the way: some arrive when their credential has just expired, or is just about to."""
+"""Seconds in transit: some requests arrive shortly before or after their credential's expiry."""
 
 
 class JobsPort:
-    """The jobs of one target, as one repository's reconciler reaches them.
+    """Port to a target's jobs for a reconciler of a single repository.
 
     Args:
         source: The repository's id.
@@ -34,27 +34,27 @@ class JobsPort:
         self._source = source
 
     def runs(self) -> tuple[ActualJob, ...]:
-        """All that carry this repository's source label."""
+        """List the jobs with this repository's source label."""
         return self._listed("runs", lambda job: job.labels.get(SOURCE) == self._source)
 
     def live(self) -> tuple[ActualJob, ...]:
-        """All of them that haven't ended."""
+        """List this repository's live jobs."""
         return self._listed(
             "live runs", lambda job: job.labels.get(SOURCE) == self._source and not job.state.ended, live=True
         )
 
     def lists(self, api_version: str) -> bool:
-        """Whether listings have the jobs of an apiVersion."""
+        """Return True if listings include the jobs of an apiVersion."""
         return True
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
-        """All of one kind that carry a key."""
+        """List the jobs of a kind that carry a key."""
         return self._listed(
             f"jobs with key {key[:6]}", lambda job: job.kind == kind and job.labels.get(KEY) == key, kind, key
         )
 
     def read(self, api_version: str, kind: str, resource: str) -> ActualJob:
-        """One job with its spec."""
+        """Return a job with its spec."""
         self._process.turn(f"read {resource}")
         job = self._world.found(resource)
         shown = self._world.shown(job, spec=True) if job else None
@@ -64,11 +64,11 @@ class JobsPort:
         return shown
 
     def named(self, api_version: str, kind: str, job_name: str) -> str | None:
-        """Only ml's names are the caller's."""
+        """Return the job of a name: only ml lets the caller choose names."""
         return f"{PARENT}/jobs/{job_name}" if api_version == ML_V1 else None
 
     def create(self, api_version: str, kind: str, body: JsonObject, credential: Credential) -> Answer:
-        """One request: it may be lost, late, or done without anybody hearing of it."""
+        """Send a create: it may be lost, delayed, or executed without an answer."""
         faults = self._world.faults
         name = body.get("jobId") or body["displayName"]
         asked, expires = (float(credential.headers[said]) for said in ("asked", "expires"))
@@ -93,7 +93,7 @@ class JobsPort:
         return answer
 
     def cancel(self, job: ActualJob) -> None:
-        """Ask for an end; best effort."""
+        """Ask for a job's end, as best effort."""
         world, faults = self._world, self._world.faults
         self._process.turn(f"cancel {job.resource}")
         if faults.happens("cancel failed"):
@@ -119,7 +119,7 @@ class JobsPort:
         *,
         live: bool = False,
     ) -> tuple[ActualJob, ...]:
-        """Pages at different times: a listing is no snapshot, and it can break off between them."""
+        """Return pages read at different times: a listing isn't a snapshot, and can fail between pages."""
         world = self._world
         self._process.turn(f"list {what}")
         cut = world.rng.randrange(len(world.jobs) + 1)
@@ -139,7 +139,7 @@ class JobsPort:
 
 
 class Wire:
-    """The socket that one create is written to, and the network behind it.
+    """Socket to which a create is written, and the network behind it.
 
     The network loses the whole request, or delays it. The body may come later than the head: the process
     writes the rest late, or the network takes longer for it.
@@ -158,10 +158,10 @@ class Wire:
         self._dropped = False
 
     def settimeout(self, seconds: float) -> None:
-        """Do nothing: no write takes time here."""
+        """Do nothing: writes take no time here."""
 
     def send(self, data: memoryview) -> int:
-        """Take what was written, or a part of it, and return how much."""
+        """Accept all or a part of the bytes, and return their number."""
         world, count = self._world, len(data)
         if not self._sent:
             self._begin()
@@ -207,14 +207,14 @@ class Wire:
 
 
 class CredentialsPort:
-    """Credentials that the service takes until they expire."""
+    """Credentials that the service accepts until they expire."""
 
     def __init__(self, process: Process, world: World) -> None:
         self._process = process
         self._world = world
 
     def mint(self) -> Credential:
-        """A new one."""
+        """Return a new credential."""
         world, asked = self._world, self._process.monotonic()
         self._process.turn("mint a credential")
         if world.faults.happens("no credential"):

@@ -1,7 +1,7 @@
-"""A differential test of looks: whatever happened, a short one leads to the plan that a full one leads to.
+"""Differential test of looks: after any events, a short look leads to the same plan as a full look.
 
-One process acts at a time, but for what happens just before it writes a claim: there it may be overtaken by
-others, or die. That is where a summary can be made of a look that misses the claim.
+Processes act one at a time, except just before a process writes a claim: there, others may overtake it, or
+it may die. At that point a summary can be made from a look that misses the claim.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .scenario import desired
 NAMES = ("census", "churn-model", "iris", "ranker", "sales", "tags")
 _RENAMED = ("ranker", "tags")
 STEPS = 100
-"""Steps of one seed."""
+"""Steps of a seed."""
 _TARGET = Target("prod", "google", "acme-ml", "here")
 _OVERTAKEN = 0.3
 _DIES = 0.15
@@ -50,18 +50,18 @@ _OVERSIZED = gzip.compress(bytes(9 * 2**20), 1)
 
 
 class KilledError(Exception):
-    """The process that acts is killed."""
+    """The acting process is killed."""
 
 
 class _Earlier(AnnouncedClaims):
-    """The claims as earlier versions of the tool write them."""
+    """Claims as earlier versions of the tool write them."""
 
     def announce(self, ids: Iterable[ClaimId]) -> None:
-        """Announce nothing."""
+        """Do nothing: earlier versions announce no claims."""
 
 
 class Looks:
-    """One seed: random acts, and after each the two plans."""
+    """Run of a single seed: random acts, with a comparison of both plans after each."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(f"looks of {seed}")
@@ -80,7 +80,7 @@ class Looks:
             self._add(name)
 
     def run(self) -> str:
-        """Return the first difference; "" for none."""
+        """Return the first difference, or "" if there is none."""
         acts: Sequence[tuple[Callable[[], None], int]] = (
             (self._edit, 6),
             (self._apply, 12),
@@ -110,7 +110,7 @@ class Looks:
             self._say(f"stopped: {error.message}")
         self._is_old = False
 
-    # What happens.
+    # Random acts.
 
     def _edit(self) -> None:
         edits = (self._change, self._change, self._rerun, self._remove, self._return, self._wish)
@@ -167,7 +167,7 @@ class Looks:
         self._say(f"{name} is {self._jobs[name].job_name}")
 
     def _try_again(self) -> None:
-        """Let an older version, which announces nothing, make further attempts; some end unseen."""
+        """Let an older version, without announcements, make further attempts; some end unseen."""
         for name in sorted(self._jobs):
             self._wished(name, attempts=3)
         self._apply(is_old=True)
@@ -234,7 +234,7 @@ class Looks:
         return claim.id not in self._outside.claims.held
 
     def _arrive(self) -> None:
-        """Let the store take what its writers gave up."""
+        """Let the store execute the writes that their senders gave up."""
         late, self._late = self._late, {}
         for claim in late.values():
             self._say(f"the claim of {claim.job_name} arrives late")
@@ -249,7 +249,7 @@ class Looks:
             self._say(f"{job.job_name} {state}")
 
     def _double(self) -> None:
-        """Make a second job of a request, whose first job may have ended."""
+        """Make a second job of a request; the first job may have ended."""
         made = [job for job in self._outside.jobs.jobs if job.labels]
         if made:
             job = self._rng.choice(made)
@@ -257,7 +257,7 @@ class Looks:
             self._say(f"{job.job_name} is made twice")
 
     def _adopt(self) -> None:
-        """Adopt a job that a person has made, by its manifest; sometimes nothing follows."""
+        """Adopt a job that a person has made, by its manifest; sometimes do nothing more."""
         if not self._jobs:
             return
         job = self._rng.choice([self._jobs[name] for name in sorted(self._jobs)])
@@ -268,7 +268,7 @@ class Looks:
         self._say(f"{job.job_name} adopted: {adopted.claim is not None}")
 
     def _spoil(self) -> None:
-        """Lose the summary, cut it, or put in its place what is no summary of these claims."""
+        """Delete the summary, truncate it, or replace it by bytes that aren't a summary of these claims."""
         claims = self._outside.claims
         content, generation = claims.stored
         if not content:
@@ -296,10 +296,10 @@ class Looks:
     def _say(self, what: str) -> None:
         self.log.append(f"{'  ' * self._depth}{what}")
 
-    # The two plans.
+    # Comparison of the two plans.
 
     def _difference(self) -> str:
-        """Return how the plan of a short look differs from that of a full one; "" for not at all."""
+        """Return the difference between the plans of a short and a full look; "" if they are equal."""
         ports, jobs = self._outside.ports, [self._jobs[name] for name in sorted(self._jobs)]
         try:
             looks = [look(ports, wanted_of(jobs), full=full) for full in (False, True)]
@@ -322,16 +322,16 @@ class Looks:
         return f"look: a short look misses the open {unseen[0]}" if unseen else ""
 
     def _is_over(self, claim: Claim) -> bool:
-        """Return True if a claim lacks no more than the end of its job.
+        """Return True if a claim lacks at most the end of its job.
 
-        Another job of the same request opens a settled claim again, and may have ended by now. No plan needs
-        that end, and whoever reports on a commit reads the claims of its jobs.
+        Another job of the same request reopens a settled claim, and may have ended by now. No plan needs
+        that end, and a report on a commit reads the claims of its jobs.
         """
         jobs = self._outside.jobs.jobs
         return any(job.resource == claim.resource and job.state.ended for job in jobs)
 
     def _missable(self, wanted: Wanted) -> set[ClaimId]:
-        """Return the claims that nobody announced, less further attempts, for which a look searches."""
+        """Return the unannounced claims, except further attempts, for which a look searches."""
         further = {
             id
             for id in self._unannounced
@@ -341,7 +341,7 @@ class Looks:
 
 
 def _desired(name: str, content: str, reconcile: Reconcile) -> DesiredJob:
-    """Return a job; some have another name under an earlier version of the hash."""
+    """Return a job; some jobs have another name under an earlier version of the hash."""
     job = desired(name, content, reconcile)
     if name not in _RENAMED:
         return job
@@ -349,7 +349,7 @@ def _desired(name: str, content: str, reconcile: Reconcile) -> DesiredJob:
 
 
 def _as_named_before(job: DesiredJob) -> DesiredJob:
-    """Return the job as a version of the tool with the earlier hash has it."""
+    """Return the job as named by a version of the tool with the earlier hash."""
     identity = job.earlier[0] if job.earlier else job.identity
     return replace(job, identity=identity, job_name=job_name(job.manifest.base_name, identity), earlier=())
 
@@ -374,7 +374,7 @@ def _actions(plan: Plan, exempt: set[str]) -> set[tuple[str, str, bool]]:
 
 
 def main() -> int:
-    """Print the first difference with what led to it, and the counts; 1 if there is one."""
+    """Print the counts and the first difference with its events; return 1 if there is a difference."""
     seeds, seen = int(sys.argv[1]), Counter[str]()
     for seed in range(seeds):
         looks = Looks(seed)

@@ -1,4 +1,4 @@
-"""What the simulated service keeps of jobs and requests."""
+"""Records of jobs and requests in the simulated service."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from reconciler.reporting.github.contexts import OVERALL, Contexts
 OURS = "acme-models"
 """The source of the repository under test."""
 PERSON = "person"
-"""Who cancels jobs outside the tool."""
+"""Name of the people who cancel jobs outside the tool."""
 PARENT = "projects/acme-ml/locations/us-central1"
 TIMEOUT = 60.0
-"""Seconds that a client gives one request, as the product's transport does."""
+"""Seconds that a client allows a request, as the product's transport does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One environment of the repository; all of them share one project and location.
+    """Environment of the repository; all environments share a project and location.
 
     Attributes:
         environment: Its name.
         instance: As in `Ports`.
         neighbours: As in `Ports`.
-        begins: When its reconcilers begin, in seconds of the world.
+        begins: The start of its reconcilers, in seconds of the world.
         engine: The environment's engine.
         overall: The context of its verdicts.
     """
@@ -41,26 +41,26 @@ class Place:
 
     @property
     def contexts(self) -> Contexts:
-        """The contexts of its statuses."""
+        """The contexts of the environment's statuses."""
         return Contexts(self.environment, self.overall)
 
 
 @dataclass(slots=True)
 class Job:
-    """One job of the service, also after nobody can see it any more.
+    """Job of the service, kept even after it is no longer visible.
 
     Attributes:
-        origin: "create" for what a request of a reconciler made; "person" for what one made by hand; else
+        origin: "create" for a job made by a reconciler's request; "person" for a job made by hand; else
             "foreign", "other" or "trial".
-        hidden: Seconds after `made` in which a listing may leave it out.
-        unseen: Seconds after `made` in which every listing does.
-        told: How many whole passes have seen that it ended.
+        hidden: Seconds after `made` during which a listing may omit it.
+        unseen: Seconds after `made` during which every listing omits it.
+        told: The number of whole passes that have seen its end.
         gone: Deleted, or its record dropped.
-        strange: Whether the service calls its state by a word that nobody knows.
-        unstarted: Whether its set-up fails, so that its trainer is never started.
-        sender: Which process's request made it.
-        asked_by: Who asked for its end first: a reconciler, or `PERSON`.
-        adopted_as: Key and attempt of the claim that adopted it; None for none.
+        strange: True if the service reports its state by an unknown word.
+        unstarted: True if its set-up fails, so that its trainer never starts.
+        sender: The process whose request made it.
+        asked_by: The first to ask for its end: a reconciler, or `PERSON`.
+        adopted_as: Key and attempt of the claim that adopted it, or None.
     """
 
     name: str
@@ -86,38 +86,38 @@ class Job:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Its labels."""
+        """The labels in the job's body."""
         labels: dict[str, str] = self.body["labels"]
         return labels
 
     @property
     def slot(self) -> tuple[str, str]:
-        """Its key and attempt, by its labels or the claim that adopted it."""
+        """The key and attempt, from the job's labels or from the claim that adopted it."""
         return self.adopted_as or (self.labels.get(KEY, ""), self.labels.get(ATTEMPT, ""))
 
     @property
     def instance(self) -> str:
-        """The instance that it belongs to, by its labels; "" for none."""
+        """The instance in the job's labels, or ""."""
         return self.labels.get(INSTANCE, "")
 
     def counted(self, moment: float) -> bool:
-        """Return whether it hadn't ended in vain at a moment."""
+        """Return True if, at a moment, the job hadn't failed or been cancelled."""
         in_vain = self.state in (State.FAILED, State.CANCELLED)
         return not in_vain or self.ended is None or self.ended >= moment
 
     @property
     def live(self) -> bool:
-        """Whether it uses machines and nobody has asked it to end."""
+        """True if the job uses machines and its end wasn't requested."""
         return not (self.gone or self.state.ended or self.asked_to_end)
 
 
 @dataclass(slots=True)
 class Request:
-    """One create on its way, and what came back so far.
+    """Create in flight, with its answers so far.
 
     Attributes:
-        expires: When its credential ends, by the service's clock.
-        accepted: When the service accepted its head; None before that, and where it refused.
+        expires: The credential's expiry, by the service's clock.
+        accepted: The time at which the service accepted its head; None before that, and after a refusal.
     """
 
     api_version: str
@@ -130,28 +130,28 @@ class Request:
 
     @property
     def slot(self) -> tuple[str, str]:
-        """Return the key and attempt that its labels name."""
+        """The key and attempt in the request's labels."""
         return self.body["labels"][KEY], self.body["labels"][ATTEMPT]
 
     @property
     def instance(self) -> str:
-        """The instance that its labels name; "" for none."""
+        """The instance in the request's labels, or ""."""
         instance: str = self.body["labels"].get(INSTANCE, "")
         return instance
 
 
 def by_hand_name(name: str, number: int) -> str:
-    """Return the name of a job that a person makes by hand, as a manifest of this name says."""
+    """Return the name of a job that a person makes by hand, according to a manifest of this name."""
     return f"{name}__{number}"
 
 
 def ours(jobs: Iterable[Job]) -> list[Job]:
-    """The jobs that requests of this repository's reconcilers made."""
+    """Return the jobs that this repository's reconcilers created."""
     return [job for job in jobs if job.origin == "create" and job.labels.get(SOURCE) == OURS]
 
 
 def spec_of(job: Job) -> JsonObject:
-    """The part of a job that a manifest's spec stands for."""
+    """Return the part of a job that corresponds to a manifest's spec."""
     if job.kind == "CustomJob":
         spec: JsonObject = filled(job)["jobSpec"]
         return spec
@@ -161,7 +161,7 @@ def spec_of(job: Job) -> JsonObject:
 
 
 def filled(job: Job) -> JsonObject:
-    """The resource as the service gives it back: with what it fills in by itself."""
+    """Return the resource as the service returns it, with its default values."""
     if job.kind != "CustomJob":
         return {**job.body, "name": job.name}
     disk = {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 100}

@@ -1,4 +1,4 @@
-"""What people, other installations and the weather do while the reconcilers work."""
+"""Acts of people, other installations and outages during the reconcilers' work."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .store import Claims
 from .world import World
 
 _LOST = 0.8
-"""Chance that such a copy is gone when a reconciler counts on it."""
+"""Chance that such a copy is gone when a reconciler relies on it."""
 
 BEFORE_A_LOOK = (" claims", " live runs", ": pending", ": none")
-"""How the last step of a reconciler ends that is about to look for jobs."""
+"""Ends of a reconciler's last step before a look for jobs."""
 
 
 class Nemesis:
-    """Does something from time to time.
+    """Random source of such acts.
 
     Args:
         by_hand: Chance of its own and its rate: jobs that people make by hand, for adoption.
-        copycats: Chance of its own and its rate: foreign copies that are gone when they are looked for.
+        copycats: Chance of its own and its rate: foreign copies that are gone before they are read.
         losses: Chance of its own and its rate: losses of a bucket that has a summary.
         spoilers: Chance of its own and its rate: summaries that are lost or replaced.
-        blinds: The looks before which listings may go blind, by the last step before them.
+        blinds: The looks before which listings may become blind, by the last step before them.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Nemesis:
         self._calm = world.rng.choice((0.0, 0.01, 0.03))
 
     def strike(self) -> None:
-        """One step's chance for each of them."""
+        """Give each act its chance, once a step."""
         rng, faults = self._world.rng, self._world.faults
         if rng.random() < self._calm:
             self._say("repository", self._repository.change())
@@ -96,7 +96,7 @@ class Nemesis:
         self._meddle()
 
     def _spoil(self, chance: random.Random) -> None:
-        """Lose the summary, cut it, or put in its place what is no summary of these claims."""
+        """Delete the summary, truncate it, or replace it by bytes that aren't a summary of these claims."""
         content = self._claims.summary[0]
         now = self._world.time(self._world.now)
         elsewhere = Preface(Place("ours", "acme-ml", "europe-west4"), self._claims.marks)
@@ -113,13 +113,13 @@ class Nemesis:
         self._claims.spoil(spoiled)
 
     def _empty(self) -> None:
-        # An adoption that an emptied bucket forgets leaves the job to nobody, and the judge to no rule.
+        # If an emptied bucket forgets an adoption, the job has no owner, and the checker has no rule for it.
         if not self.lost and not self._by_hand[1]:
             self._say("person", "emptied the claims bucket")
             self._lost = self._claims.empty()
 
     def before_a_look(self, doing: str) -> None:
-        """Do what hurts most when a reconciler is about to look for jobs; `doing` is its last step."""
+        """Inject the worst fault before a reconciler looks for jobs; `doing` is its last step."""
         self._blind(doing)
         named = {found.claim.resource for found in self._claims.all().values()}
         strangers = [job for job in self._world.jobs if job.origin == "foreign" and not job.gone]
@@ -134,14 +134,14 @@ class Nemesis:
             job.gone = True
 
     def _is_counted_on(self, strangers: list[Job], doing: str) -> bool:
-        """Return True, in some worlds, where a reconciler counts on a later attempt that no request made."""
+        """Return True, in some worlds, if a reconciler relies on a later attempt that no request made."""
         chance, rate = self._copycats
         later = (short_id(*job.slot) for job in strangers if job.slot[1] != "1")
         is_deleted = rate > 0 and self._world.faults.on and chance.random() < _LOST
         return is_deleted and any(doing.endswith(f" {id}: none") for id in later)
 
     def _blind(self, doing: str) -> None:
-        """Let listings leave out all jobs, or those that aren't young."""
+        """Let listings omit all jobs, or all old jobs."""
         world = self._world
         if not doing.endswith(self._blinds):
             return
@@ -154,11 +154,11 @@ class Nemesis:
 
     @property
     def lost(self) -> bool:
-        """Whether the claims are lost now."""
+        """Return True while the claims are lost."""
         return self._lost is not None
 
     def make_good(self) -> None:
-        """What was away is back, and what was lost is restored."""
+        """Repair everything: end outages, and restore lost data."""
         self._world.storm_until = self._world.store_away_until = self._statuses.away_until = 0.0
         self._world.blind_until = 0.0
         if self._lost is not None:
@@ -167,15 +167,15 @@ class Nemesis:
             self._lost = None
 
     def _meddle(self) -> None:
-        """People and other installations meddle with jobs."""
+        """Let people and other installations change jobs."""
         faults, world = self._world.faults, self._world
         made = [*ours(world.jobs), *(job for job in world.jobs if job.adopted_as)]
         made = [job for job in made if not job.gone]
         live = [job for job in made if not job.state.ended]
-        # What is deleted before any claim names it can't be told from what was never made.
+        # A job deleted before any claim names it can't be distinguished from a job that was never made.
         bound = {found.claim.resource for found in self._claims.all().values()}
         named = [job for job in made if job.name in bound and not self.lost]
-        # ml has no delete, and keeps its names for ever.
+        # ml has no delete, and reserves used names for ever.
         named = [job for job in named if job.api_version != ML_V1]
         ended = [job for job in named if job.state.ended]
         if live and faults.happens("cancelled by a person"):
@@ -200,7 +200,7 @@ class Nemesis:
                 self._make("other", "other-team")
 
     def _make(self, origin: str, source: str, *, other: bool = False) -> None:
-        """A job like one that we want, that we never asked for."""
+        """Make a job like a desired job that no reconciler asked for."""
         world = self._world
         jobs, attempt = list(self._repository.head.jobs), world.rng.choice((1, 1, 2))
         failed = [job for job in jobs if self._next_attempt(job) > 1]
@@ -213,7 +213,7 @@ class Nemesis:
         world.make(job.manifest.api_version, job.manifest.kind, body, origin)
 
     def _copy_the_next_attempt(self, chance: random.Random) -> None:
-        """Make a job like the attempt that would follow the last one that a manifest allows."""
+        """Make a job like the attempt after the last attempt that a manifest allows."""
         jobs = [job for job in self._repository.head.jobs if job.manifest.api_version != ML_V1]
         copied = {job.slot[0] for job in self._world.jobs if job.origin == "foreign" and not job.gone}
         spent = [job for job in jobs if self._next_attempt(job) > job.manifest.reconcile.attempts]
@@ -226,7 +226,7 @@ class Nemesis:
             self._world.make(job.manifest.api_version, job.manifest.kind, body, "foreign")
 
     def _make_by_hand(self, chance: random.Random) -> None:
-        """Make a job by other means, without labels, and mostly a manifest for it."""
+        """Make a job by other means, without labels, and usually a manifest for it."""
         wanted = [*self._repository.head.jobs]
         job = chance.choice(wanted) if wanted and chance.random() < 0.3 else self._repository.imported(chance)
         manifest = job.manifest
@@ -236,7 +236,7 @@ class Nemesis:
         self._world.make(manifest.api_version, manifest.kind, body, "person")
 
     def _next_attempt(self, job: DesiredJob) -> int:
-        """Return the attempt that would follow the last one that failed, which may be more than is wanted."""
+        """Return the attempt after the last failed attempt, which may exceed the allowed attempts."""
         label = label_of(job.identity)
         failed = [j for j in ours(self._world.jobs) if j.slot[0] == label and j.state is State.FAILED]
         return 1 + max((int(job.slot[1]) for job in failed), default=0)
@@ -252,7 +252,7 @@ class Nemesis:
 
 
 def _body(job: DesiredJob, source: str, other: bool, attempt: int, mark: str) -> JsonObject:
-    """A create's body with the job's name and labels; with `other`, it is yet another job."""
+    """Return a create's body with the job's name and labels; with `other`, the body of a different job."""
     labels = {SOURCE: source, KEY: label_of(job.identity), ATTEMPT: str(attempt), REQUEST_ID: mark}
     name = job_name(job.manifest.base_name, job.identity, attempt)
     content = desired(job.manifest.name, "other", job.manifest.reconcile) if other else job

@@ -1,4 +1,4 @@
-"""What one reconciler does: the product's own pass, from what is checked out to what GitHub is told."""
+"""Passes of a single reconciler: the product's own code, from the checkout to the statuses on GitHub."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LIMITS = Limits(submissions=20)
 PAUSE = 15.0
 _ENDS = (Action.NONE, Action.BLOCKED)
 _AT_ONCE = (1, 2, 8)
-"""Submissions of one reconciler that are under way at once."""
+"""Concurrent submissions of a reconciler."""
 _BY_HAND = 0.1
 _COMMANDS = 0.3
 _AGAIN = 0.3
@@ -61,23 +61,23 @@ _INTERVALS = (5.0, 60.0, 300.0, 600.0)
 
 @dataclass(slots=True)
 class Outside:
-    """What all reconcilers share.
+    """State and settings that all reconcilers share.
 
     Attributes:
-        place: The environment that they are of.
-        bounds: What they believe the services to keep to.
-        repairs: Whether a duplicate's cancel is carried out.
-        draining: Whether nobody begins another pass.
-        quarrels: Whether work trees are edited all the same.
-        people: Decides by chance of its own which passes a person starts.
+        place: The reconcilers' environment.
+        bounds: The service bounds that the reconcilers assume.
+        repairs: True if the cancels of duplicates are executed.
+        draining: True once no reconciler begins another pass.
+        quarrels: True if work trees are edited even while draining.
+        people: Chance of its own for the passes that a person starts.
         adopters: Chance of its own and its rate: passes before which a person adopts a job.
-        older: Whether half of the reconcilers are of a version that knows nothing of summaries.
+        older: True if half of the reconcilers run a version without summaries.
         audits: Chance of its own and its rate: passes that read the whole history.
         answers: Chance of its own and its rate: plans that a person confirms only after a while.
-        least_history: Claims and runs from which there is a summary.
+        least_history: The number of claims and runs from which on a summary is written.
         parts: Chance of its own and its rate: passes over some of the jobs, as by `apply PATH`.
-        behind: Chance of its own and its rate: passes of a clone that lacks the newest commits. Without any,
-            nobody compares what is checked out with what was applied, so that such runs are what they were.
+        behind: Chance of its own and its rate: passes of a clone that lacks the newest commits. At rate 0,
+            no pass compares the checkout with the applied commit, so that such runs stay unchanged.
         edits: Chance of its own and its rate: passes of a work tree in which a job has other content.
     """
 
@@ -102,7 +102,7 @@ class Outside:
     edits: tuple[random.Random, float] = (random.Random(0), 0.0)
 
     def one_pass(self, process: Process, *, full: bool = False) -> Plan | None:
-        """One apply and one report; the plan, or None where it couldn't be carried through."""
+        """Run an apply and a report; return the plan, or None if it couldn't be executed."""
         head, ports = self._checked_out(process), self._ports(process)
         tree = self._edited(head)
         is_edited = tree is not head
@@ -158,7 +158,7 @@ class Outside:
                 said = outcome_error(outcome) or outcome.state
                 self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
                 self.world.checker.told(outcome, process.name)
-            # A store without a summary is read as a whole, whatever commits are owed.
+            # A store without a summary is read completely, regardless of the commits' pending statuses.
             also = frozenset() if self.least_history else self._record_keys(process)
             seen = self._look(process, ports, wanted, also, full=is_full, is_old=is_old)
             self.world.checker.looked(process.name, seen)
@@ -177,7 +177,7 @@ class Outside:
         return plan
 
     def _edited(self, commit: Commit) -> Commit:
-        """Return a commit, sometimes with other content of one job, as in a work tree that somebody edits."""
+        """Return a commit, sometimes with other content of a job, as in an edited work tree."""
         chance, rate = self.edits
         if (self.draining and not self.quarrels) or chance.random() >= rate:
             return commit
@@ -189,7 +189,7 @@ class Outside:
         return Commit(commit.sha, tuple(jobs), commit.before)
 
     def _part_of(self, commit: Commit) -> Commit:
-        """Return a commit, sometimes with some of its jobs alone."""
+        """Return a commit, sometimes with only some of its jobs."""
         chance, rate = self.parts
         if self.draining or len(commit.jobs) < 2 or chance.random() >= rate:
             return commit
@@ -200,7 +200,7 @@ class Outside:
         return self.behind[1] > 0 and not self.is_old(process.name)
 
     def _checked_out(self, process: Process) -> Commit:
-        """Return the newest commit, or sometimes one of those before it, as in a clone that nobody pulled."""
+        """Return the newest commit, or sometimes an earlier commit, as in a clone without a recent pull."""
         chance, rate = self.behind
         history = self.repository.history
         if self.draining or not self._compares(process) or chance.random() > rate:
@@ -208,7 +208,7 @@ class Outside:
         return history[max(0, len(history) - 1 - chance.choice((1, 1, 2, 4)))]
 
     def is_old(self, who: str) -> bool:
-        """Whether a reconciler is of a version that knows nothing of summaries and of what was applied."""
+        """Return True if a reconciler runs a version without summaries and records of applied commits."""
         return self.older and who.startswith("r") and int(who[1:]) % 2 == 0
 
     def _look(
@@ -230,7 +230,7 @@ class Outside:
             process.looks = False
 
     def both_plans(self) -> tuple[Plan, Plan]:
-        """Return the plans of a short look and of a full one at this moment."""
+        """Return the plans of a short look and of a full look at this moment."""
         commit = self.repository.head
         ports = still_ports(self.world, self.claims, self.place, self.bounds, self.least_history)
         looks = [look(ports, wanted_of(commit.jobs), full=full).observed for full in (False, True)]
@@ -257,13 +257,13 @@ class Outside:
     def _adopt(self, process: Process, ports: Ports, seen: Observation, commit: Commit) -> None:
         """Sometimes run `reconciler import --adopt` for a job that a person made by hand.
 
-        Sometimes it is a job that is adopted already, for content that differs in nothing but `rerun`.
+        Sometimes the job is already adopted, for content that differs only in `rerun`.
         """
         chance, rate = self.adopters
         by_hand = [job for job in self.world.jobs if job.origin == "person"]
         if self.draining or not by_hand or chance.random() > rate:
             return
-        # Mostly the newest: others have ended, or are adopted already.
+        # Usually the newest: others have ended, or are adopted already.
         job = by_hand[-1] if chance.random() < 0.8 else chance.choice(by_hand)
         taken = [job for job in by_hand if job.adopted_as and not job.state.ended]
         is_again = bool(taken) and chance.random() < _AGAIN
@@ -276,7 +276,7 @@ class Outside:
             return
         self.world.trace(process.name, f"reconciler import --adopt {job.job_name}")
         self.world.checker.adopts(job, process.name)
-        # The command always reads everything.
+        # The command always reads the whole history.
         observed = seen.observed if seen.full else observe(ports)
         adopted = Applier(ports, body_of).adopt(wanted, job.name, observed, "", lambda uri: False)
         said = f"as {adopted.claim.job_name}" if adopted.claim else f"not: {adopted.why}"
@@ -345,7 +345,7 @@ class Outside:
 
 
 def reconcile(process: Process, outside: Outside, rng: random.Random) -> None:
-    """Pass after pass, nothing remembered between two."""
+    """Run pass after pass; no state is kept between two passes."""
     while not outside.draining:
         outside.one_pass(process)
         process.passes += 1
@@ -354,18 +354,18 @@ def reconcile(process: Process, outside: Outside, rng: random.Random) -> None:
 
 
 def is_busy(plan: Plan) -> bool:
-    """Whether it holds anything to do."""
+    """Return True if the plan contains an action."""
     return any(change.action not in _ENDS for change in plan.changes)
 
 
 def body_of(job: DesiredJob, job_name: str, labels: Mapping[str, str]) -> JsonObject:
-    """A create's body, as the engine writes it."""
+    """Return a create's body, as the engine writes it."""
     engine = engine_spec(job.manifest.api_version)
     return engine.body(job.manifest.kind, job.spec, job_name, {**job.manifest.labels, **labels})
 
 
 def _base_of(job: Job) -> str:
-    """Return the name of the manifest that a job made by hand is meant for."""
+    """Return the manifest name for which a job was made by hand."""
     return job.job_name.partition("__")[0]
 
 

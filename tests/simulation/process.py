@@ -1,4 +1,4 @@
-"""Reconcilers as greenlets: each gives way before and after everything it does to the world outside."""
+"""Reconcilers as greenlets: each yields before and after every action on the outside world."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _TICK = 1e-6
-"""Seconds that any sleep takes: a real clock never stands still, as one with a rounding error may."""
+"""Minimum seconds of a sleep: a real clock never stands still, unlike a clock with a rounding error."""
 
 
 @dataclass(slots=True)
 class _Thread:
-    """One of the things that a reconciler does side by side, and when it goes on."""
+    """Concurrent task of a reconciler, and the time at which it continues."""
 
     greenlet: greenlet
     wakes: float
@@ -27,19 +27,19 @@ class _Thread:
     doing: str = ""
 
     def ready(self, now: float) -> bool:
-        """Whether it can go on now."""
+        """Return True if the task can continue now."""
         return now >= self.wakes or (self.until is not None and self.until())
 
 
 class Process:
-    """One reconciler; what it remembers goes with it when it is killed.
+    """A reconciler process; a kill loses its memory.
 
     Attributes:
-        name: For the trace.
-        wakes: The service's time before which it doesn't go on.
-        passes: How many passes it ended, well or not.
-        ended: Whether it has nothing more to do.
-        looks: Whether it looks at the target, which it doesn't when it announces a claim.
+        name: Its name in the trace.
+        wakes: The service's time at which it continues.
+        passes: The number of finished passes, successful or not.
+        ended: True once it has finished.
+        looks: True while it looks at the target, False while it announces a claim.
     """
 
     def __init__(self, name: str, world: World, body: Callable[[Process], None]) -> None:
@@ -56,38 +56,38 @@ class Process:
         self._greenlet = greenlet(lambda: body(self))
 
     def ready(self) -> bool:
-        """Whether it can go on now."""
+        """Return True if the process can continue now."""
         if self._world.now >= self.wakes:
             return True
         return self._until is not None and self._until()
 
     def resume(self) -> None:
-        """Let it go on until it gives way again."""
+        """Run the process until it yields again."""
         self._until = None
         self._greenlet.switch()
         self.ended = self._greenlet.dead
 
     def kill(self) -> None:
-        """SIGKILL: nothing of its code runs any more that could reach the world."""
+        """Kill the process (SIGKILL): its code no longer reaches the world."""
         self._killed = True
         self._greenlet.throw(GreenletExit)
         self.ended = True
 
     def pause(self, seconds: float, *, clock_stands: bool = False) -> None:
-        """Stop it for a while, with its clock where its machine is suspended."""
+        """Pause the process for a while; with `clock_stands`, its suspended machine's clock stops too."""
         self.wakes = max(self.wakes, self._world.now) + seconds
         self._until = None
         if clock_stands:
             self._offset -= seconds
 
     def jump(self, seconds: float) -> None:
-        """Its clock jumps."""
+        """Move the process's clock."""
         self._offset += seconds
 
-    # What its own code calls.
+    # Methods that the reconciler's own code calls.
 
     def turn(self, doing: str) -> None:
-        """Give way; `doing` is what comes next, or what was just done."""
+        """Yield; `doing` describes the next action, or the last action."""
         if self._killed:
             raise GreenletExit
         self.doing = doing
@@ -102,7 +102,7 @@ class Process:
         parent.switch()
 
     def await_(self, done: Callable[[], bool], timeout: float, doing: str) -> bool:
-        """Wait until `done`, at most `timeout` seconds; whether it is done."""
+        """Wait until `done`, at most `timeout` seconds; return the final result of `done`."""
         self.wakes = self._world.now + timeout
         self._until = done
         self.turn(doing)
@@ -110,7 +110,7 @@ class Process:
         return done()
 
     def together(self, most: int, tasks: Sequence[Callable[[], Answer]]) -> Iterator[Answer]:
-        """What each task gives, as it comes: at most so many under way at once, and any may go on next."""
+        """Yield each task's result as it arrives: at most `most` tasks run at once, in random order."""
         waiting, answers, threads = list(tasks), list[Answer](), list[_Thread]()
         try:
             while waiting or threads:
@@ -129,29 +129,29 @@ class Process:
                 thread.greenlet.throw(GreenletExit)
 
     def _step(self, thread: _Thread) -> None:
-        """Let one of several go on until it gives way."""
+        """Run a randomly chosen task until it yields."""
         self.wakes, self._until = self._world.now, None
         thread.greenlet.switch()
-        # What it waits for is its own; the others go on meanwhile.
+        # Each task waits on its own; the others continue meanwhile.
         thread.wakes, thread.until, thread.doing = self.wakes, self._until, self.doing
 
     def _wait_for(self, threads: Sequence[_Thread]) -> None:
-        """Give way until one of several can go on."""
+        """Yield until any of the tasks can continue."""
         self.wakes = min(thread.wakes for thread in threads)
         self._until = lambda: any(thread.until is not None and thread.until() for thread in threads)
         self._give_way()
         self.wakes = min(self.wakes, self._world.now)
 
     def monotonic(self) -> float:
-        """Its own clock."""
+        """Return the process's own clock."""
         return self._world.now + self._offset
 
     def time_since_boot(self) -> float:
-        """Return the time by its machine's other clock, which goes on while the machine is suspended."""
+        """Return the time since its machine's boot; this clock continues during a suspension."""
         return self._world.now
 
     def sleep(self, seconds: float) -> None:
-        """Wait, by its own clock."""
+        """Sleep by the process's own clock."""
         self.wakes = self._world.now + max(_TICK, seconds)
         self.turn(f"sleeps {seconds:.1f} s")
 

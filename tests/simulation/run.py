@@ -1,4 +1,4 @@
-"""One seed: a world, some reconcilers, trouble, then quiet, then the judge's last look."""
+"""A simulated run: a world, some reconcilers, a phase of faults, a quiet phase, and the final checks."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ BOUNDS = (
     replace(GOOGLE_BOUNDS, executes=timedelta(minutes=20)),
     replace(GOOGLE_BOUNDS, visible=timedelta(minutes=20)),
 )
-"""What services may keep to: of each run another, and known to its reconcilers."""
+"""Possible bounds of the services: each run draws its own, and its reconcilers know them."""
 
 _MOST_STEPS = 100_000
-"""Many times the steps of any run that comes to its end."""
+"""Many times the steps of any run that ends."""
 _QUIET_PASSES = 96
-"""More than four attempts of the longest jobs take, and the tries of their set-ups."""
+"""Passes for more than four attempts of the longest jobs, and for the tries of their set-ups."""
 _BETWEEN = (200.0, 3400.0)
-"""Seconds between the last passes, in turn: some come soon after an end."""
+"""Seconds between the last passes, in turn: some passes come soon after a job's end."""
 _QUARREL = 16
-"""Passes in which appliers disagree after the trouble."""
+"""Passes in which appliers disagree after the phase of faults."""
 _SOON = 250.0
-"""Seconds between two of these: what was cancelled has mostly ended."""
+"""Seconds between two of these passes: most cancelled jobs have ended by then."""
 _SHARED = 1 / 3
-"""The part of the runs in which two environments share a project and location."""
+"""Fraction of the runs in which two environments share a project and location."""
 _IN_THE_CLOUD = 1 / 2
-"""The part of these in which an ended job counts as an attempt, whatever its cause."""
+"""Fraction of these in which an ended job counts as an attempt, whatever its cause."""
 _OLDER = 1 / 3
-"""The part of the runs in which an older version runs beside."""
+"""Fraction of the runs in which an older version runs too."""
 _BLINDS = (BEFORE_A_LOOK, BEFORE_A_LOOK, (": pending",), (" live runs",))
-"""The looks before which listings go blind in one run."""
+"""Looks before which listings become blind in a run."""
 _AUDITS = 0.1
-"""The part of the passes that read the whole history."""
+"""Fraction of the passes that read the whole history."""
 _SMALL = 1 / 2
-"""The part of the runs in which the history is read as a whole, as that of a small repository is."""
+"""Fraction of the runs in which the whole history is read, as in a small repository."""
 _ENOUGH = 500
 _RAISES = 3
-"""How often `attempts` is raised after the trouble, where days pass."""
+"""Number of increases of `attempts` after the phase of faults, in runs in which days pass."""
 _DAY = 90_000.0
-"""Seconds after which the statuses still to be posted may be closed."""
+"""Seconds after which pending statuses may be closed."""
 _SPANS = (0.2, 2.0, 20.0, 120.0, 600.0, 1800.0)
 _DELICATE = ("minted", "wrote claim", "send create", "sent create", "answer to create")
 _ANSWERED = "answer to create of "
@@ -66,7 +66,7 @@ _PAUSES = (1.0, 60.0, 280.0, 700.0, 3600.0, 10800.0)
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one seed."""
+    """Result of a seed."""
 
     seed: int
     violations: tuple[str, ...]
@@ -77,12 +77,12 @@ class Result:
 
 
 class Simulation:
-    """One run, ready to go.
+    """Simulated run, ready to start.
 
     Args:
-        seed: Decides everything.
-        beyond: Whether the bounds are broken that at-most-once rests on.
-        without: The guard of the world that is left out, of `guards.GUARDS`; "" for none.
+        seed: The source of all random decisions.
+        beyond: True if the services break the bounds on which at-most-once rests.
+        without: The omitted guard of the world, from `guards.GUARDS`; "" for none.
     """
 
     def __init__(self, seed: int, *, beyond: bool = False, without: str = "") -> None:
@@ -121,7 +121,7 @@ class Simulation:
                 parts=_parts(seed),
                 behind=_behind(seed),
                 edits=_edits(seed),
-                # Two environments would adopt the same job: none can know of the other's claims.
+                # Two environments would adopt the same job: neither knows of the other's claims.
                 adopters=_adopters(seed) if place == places[0] else (random.Random(0), 0.0),
             )
             for place in places
@@ -160,7 +160,7 @@ class Simulation:
         self._processes += [self._start(outside) for outside in self._outsides[1:]]
 
     def run(self) -> Result:
-        """Trouble, quiet, and what was found."""
+        """Run the phase of faults and the quiet phase; return the result."""
         try:
             self._trouble(self._rng.randrange(150, 1200))
             if not self._checker.violations:
@@ -187,7 +187,7 @@ class Simulation:
             process = self._processes[index]
             if process.doing.endswith(BEFORE_A_LOOK):
                 self._nemesis.before_a_look(process.doing)
-            # Where it hurts: between a claim and its request, and before what came of it is written.
+            # The worst moments: between a claim and its request, and before the request's answer is written.
             times = 20 if process.doing.startswith(_DELICATE) else 1
             if self._pushed(process.doing) or faults.happens("crash", times):
                 world.trace(process.name, f"killed at: {process.doing}")
@@ -201,7 +201,7 @@ class Simulation:
                 self._resume(process)
 
     def _pushed(self, doing: str) -> bool:
-        """Return True if somebody changes a job that was just submitted, and so ends the run that did it."""
+        """Return True if a person changes a job that was just submitted, and so ends the submitting run."""
         chance, rate = self._pushes
         if not (rate and doing.startswith(_ANSWERED) and chance.random() < rate):
             return False
@@ -210,12 +210,12 @@ class Simulation:
         return True
 
     def _quiet(self) -> None:
-        """Faults stop. Who slept wakes and ends its pass; one more reconciler brings all in order."""
+        """Stop faults. Paused processes wake and end their passes; a further reconciler settles the rest."""
         self._faults.on = False
         for outside in self._outsides:
             outside.draining = True
         if self._nemesis.lost:
-            # Claims are restored while nothing writes any, and when nothing is under way any more.
+            # Claims are restored only while no write and no request is in flight.
             for process in self._processes:
                 process.kill()
             bounds = self._world.bounds
@@ -232,7 +232,7 @@ class Simulation:
                 self._checker.endless(self._steps)
 
     def _last(self, outside: Outside, process: Process) -> None:
-        """Whole passes until there is nothing to do, and two more."""
+        """Run whole passes until the plan is empty, and two more."""
         raises = _RAISES if self._days[1] > 0 and len(self._outsides) == 1 else 0
         self._quarrel(outside, process)
         plan, still, checker = None, 0, self._checkers[outside.place.instance]
@@ -247,7 +247,7 @@ class Simulation:
             still = still + 1 if plan and calm and not is_busy(plan) else 0
             if plan and still > 2:
                 if raises:
-                    # By then all that commits are owed is told, and their records are closed.
+                    # After a day all commits have their statuses, and their records are closed.
                     process.sleep(_DAY)
                     outside.one_pass(process)
                     self._repository.raise_attempts()
@@ -255,7 +255,7 @@ class Simulation:
                     raises, still = raises - 1, 0
                     continue
                 checker.looks_alike(*outside.both_plans())
-                # Only the audit finds a second job that came late and ended between two looks.
+                # Only the audit finds a late second job that ended between two looks.
                 plan = outside.one_pass(process, full=True) or plan
                 checker.at_the_end(plan)
                 return
@@ -263,7 +263,7 @@ class Simulation:
         checker.never_still(_QUIET_PASSES, plan)
 
     def _quarrel(self, outside: Outside, process: Process) -> None:
-        """Passes without a fault over trees that want different content, one soon after the other."""
+        """Run passes without faults, in quick succession, over trees with different content."""
         outside.quarrels = True
         for _ in range(_QUARREL if outside.edits[1] else 0):
             outside.one_pass(process)
@@ -271,7 +271,7 @@ class Simulation:
         outside.quarrels = False
 
     def _next(self) -> int:
-        """Whose turn it is; time passes until somebody can go on."""
+        """Choose the process that continues; advance the time until there is such a process."""
         while True:
             ready = [n for n, process in enumerate(self._processes) if not process.ended and process.ready()]
             if ready:
@@ -306,86 +306,86 @@ class Simulation:
 
 
 def _set_ups(seed: int) -> tuple[random.Random, float]:
-    """Return how often set-ups fail in one run: in most never, in some nearly always."""
+    """Return the rate of failed set-ups in a run: usually 0, sometimes almost 1."""
     rng = random.Random(f"set-ups of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.3, 0.9))
 
 
 def _by_hand(seed: int) -> tuple[random.Random, float]:
-    """Return how often people make jobs by hand in one run: in most never."""
+    """Return the rate of jobs made by hand in a run: usually 0."""
     rng = random.Random(f"by hand of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.0, 0.01, 0.03))
 
 
 def _copycats(seed: int) -> tuple[random.Random, float]:
-    """Return how often attempts that no manifest allows are copied in one run: in most never."""
+    """Return the rate of foreign copies of attempts beyond the manifest in a run: usually 0."""
     rng = random.Random(f"copycats of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.0, 0.05))
 
 
 def _losses(seed: int) -> tuple[random.Random, float]:
-    """Return how often a bucket with a summary is emptied in one run: in most never."""
+    """Return the rate at which a bucket with a summary is emptied in a run: usually 0."""
     rng = random.Random(f"losses of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.0, 0.0, 0.003))
 
 
 def _adopters(seed: int) -> tuple[random.Random, float]:
-    """Return how often such a job is adopted before a pass."""
+    """Return the rate of adoptions before a pass."""
     rng = random.Random(f"adopters of {seed}")
     return rng, rng.choice((0.3, 0.7, 1.0))
 
 
 def _pushes(seed: int) -> tuple[random.Random, float]:
-    """Return how often a push ends the run that has just submitted a job: in most runs never."""
+    """Return the rate at which a push ends the run that has just submitted a job: usually 0."""
     rng = random.Random(f"pushes of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.3))
 
 
 def _answers(seed: int) -> tuple[random.Random, float]:
-    """Return how often people wait before they confirm a plan: in half of the runs never."""
+    """Return the rate at which people delay the confirmation of a plan: 0 in half of the runs."""
     rng = random.Random(f"answers of {seed}")
     return rng, rng.choice((0.0, 0.9))
 
 
 def _least_history(seed: int) -> int:
-    """Return the claims and runs from which a run has a summary: at once, or more than it ever makes."""
+    """Return the number of claims and runs from which a run has a summary: 0, or beyond its maximum."""
     return _ENOUGH if random.Random(f"history of {seed}").random() < _SMALL else 0
 
 
 def _parts(seed: int) -> tuple[random.Random, float]:
-    """Return how often a pass is over some of the jobs: in half of the runs never."""
+    """Return the rate of passes over some of the jobs: 0 in half of the runs."""
     rng = random.Random(f"parts of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.2, 0.5))
 
 
 def _spoilers(seed: int) -> tuple[random.Random, float]:
-    """Return how often somebody spoils the summary in one run: in most never."""
+    """Return the rate of lost or replaced summaries in a run: usually 0."""
     rng = random.Random(f"spoilers of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.01, 0.05))
 
 
 def _behind(seed: int) -> tuple[random.Random, float]:
-    """Return how often a pass is one of a clone that is behind: in half of the runs never."""
+    """Return the rate of passes by a clone that is behind: 0 in half of the runs."""
     rng = random.Random(f"behind of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.2, 0.5))
 
 
 def _edits(seed: int) -> tuple[random.Random, float]:
-    """Return how often a pass is one of an edited work tree: in half of the runs never."""
+    """Return the rate of passes over an edited work tree: 0 in half of the runs."""
     rng = random.Random(f"edits of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.1, 0.5))
 
 
 def _days(seed: int) -> tuple[random.Random, float]:
-    """Return how often a day passes in one run: in most never, in some so often that records are closed."""
+    """Return the rate at which a day passes: usually 0, in some runs high enough to close records."""
     rng = random.Random(f"days of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.01, 0.03))
 
 
 def _places(seed: int) -> list[Place]:
-    """Return the environments of one run: in every third a second one, which begins at once or later.
+    """Return the environments of a run: in every third a second environment, which begins at once or later.
 
-    Chance of its own decides, so that the runs with one environment are what they were.
+    It draws from a chance of its own, so that the runs with a single environment stay unchanged.
     """
     rng = random.Random(f"places of {seed}")
     if rng.random() > _SHARED:

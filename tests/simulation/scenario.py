@@ -1,4 +1,4 @@
-"""The simulated repository: manifests that come, change, go, and come back."""
+"""Simulated repository: manifests that are added, changed, removed, and restored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMES = ("census", "churn-model", "iris", "fraud", "ranker", "sales", "tags", "t
 _TUNED = ("iris", "vision")
 _LEGACY = ("fraud", "wine")
 _REVERTED = 0.3
-"""The part of the edits of a work tree that go back to older content."""
+"""Fraction of the edits of a work tree that return to older content."""
 
 
 def _tree(commit: Commit) -> CommitTree:
@@ -46,12 +46,12 @@ def _tree(commit: Commit) -> CommitTree:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What is checked out at one time.
+    """Commit of the repository, as checked out by a pass.
 
-    As a history, it is that of a clone that has this commit and its ancestors, and nothing newer.
+    As a history, it contains this commit and its ancestors, as a clone without newer commits does.
 
     Attributes:
-        sha: Its name.
+        sha: Its hash.
         jobs: Its manifests.
         before: Its ancestors, the newest first.
     """
@@ -67,28 +67,28 @@ class Commit:
 
     @property
     def head(self) -> str:
-        """Its name."""
+        """The commit's hash."""
         return self.sha
 
     def has(self, commit: str) -> bool:
-        """Whether the clone has a commit."""
+        """Return True if the clone has a commit."""
         return commit in (self.sha, *self.before)
 
     def is_ancestor(self, commit: str, of: str) -> bool:
-        """Whether the clone has a commit that comes before another one."""
+        """Return True if the clone has a commit that is an ancestor of another commit."""
         names = (self.sha, *self.before)
         return commit in names and of in names and names.index(commit) > names.index(of)
 
     def was_left(self, commit: str) -> bool:
-        """Whether a commit is on no branch any more: nothing is rewritten."""
+        """Return True if a commit is no longer on a branch: never, as no history is rewritten."""
         return False
 
     def shares(self, commits: tuple[str, ...]) -> bool:
-        """Whether the clone has any of the commits."""
+        """Return True if the clone has any of the commits."""
         return any(self.has(commit) for commit in commits)
 
     def ancestors(self, most: int) -> tuple[str, ...]:
-        """Its newest ancestors."""
+        """The newest ancestors."""
         return self.before[:most]
 
 
@@ -96,8 +96,8 @@ class Repository:
     """The repository's branch.
 
     Args:
-        manifests: How many it begins with, at most.
-        legacy: Whether some are of AI Platform, whose names are unique in a project.
+        manifests: The maximum number of manifests at the beginning.
+        legacy: True if some manifests are for AI Platform, whose job names are unique in a project.
 
     Attributes:
         head: Its newest commit.
@@ -119,7 +119,7 @@ class Repository:
         self.head = self._commit()
 
     def change(self) -> str:
-        """Commit one change; says which."""
+        """Commit a change; return its description."""
         edits: tuple[Callable[[], str], ...] = (
             self._add,
             self._edit,
@@ -135,7 +135,7 @@ class Repository:
         return said
 
     def imported(self, rng: random.Random) -> DesiredJob:
-        """Commit new content of a job, as for one that runs already; most people suspend it first."""
+        """Commit new content of a job, as for an existing job; usually the job is suspended first."""
         name = rng.choice(self._names)
         wishes = Reconcile(
             attempts=rng.choice((1, 2)),
@@ -148,7 +148,7 @@ class Repository:
         return self._jobs[name]
 
     def lineage(self, head: Commit, records: Mapping[str, CommitRecord]) -> Lineage:
-        """Where the jobs of a commit come from, by the history of a clone that has it."""
+        """Return the origins of a commit's jobs, from the history of a clone that has the commit."""
         if found := known_lineage(records, head.sha, head.jobs):
             return found
         names = [commit.sha for commit in self.history]
@@ -215,7 +215,7 @@ class Repository:
         return self._with(lambda r: replace(r, attempts=min(4, r.attempts + 1)), "has more attempts")
 
     def edited(self, rng: random.Random) -> DesiredJob | None:
-        """Return other content of a job that is wanted, older or never committed; None for no job."""
+        """Return other content of a desired job, older or never committed; None without a job."""
         if not self._jobs:
             return None
         name = rng.choice(sorted(self._jobs))
@@ -229,18 +229,18 @@ class Repository:
 
     @property
     def asked(self) -> list[DesiredJob]:
-        """The jobs that any commit or work tree ever asked for."""
+        """All jobs that any commit or work tree ever asked for."""
         return [*(job for commit in self.history for job in commit.jobs), *self._drafts]
 
     def raise_attempts(self) -> None:
-        """Commit one more attempt for every job."""
+        """Commit another attempt for every job."""
         for name, job in sorted(self._jobs.items()):
             reconcile = job.manifest.reconcile
             self._put(name, content_of(job), replace(reconcile, attempts=reconcile.attempts + 1))
         self.head = self._commit()
 
     def rerun(self, name: str) -> None:
-        """Commit that a job is to run again."""
+        """Commit a rerun of a job."""
         if name in self._jobs:
             job = self._jobs[name]
             again = replace(job.manifest.reconcile, rerun=str(self._number))
@@ -248,7 +248,7 @@ class Repository:
             self.head = self._commit()
 
     def rerun_of(self, job_name: str) -> None:
-        """Commit that the job of a run is to run again."""
+        """Commit a rerun of a run's job."""
         for name in [name for name in self._jobs if job_name.startswith(name.replace("-", "_"))]:
             self.rerun(name)
 
@@ -262,7 +262,7 @@ class Repository:
 
     def _remove(self) -> str:
         name = self._pick()
-        # Never the last: a repository without a manifest is taken for a mistake, and cancels nothing.
+        # Never the last manifest: an empty repository is treated as a mistake, and no job is cancelled.
         if name is None or len(self._jobs) == 1:
             return "nothing"
         self._older.setdefault(name, []).append(self._jobs.pop(name))
@@ -280,7 +280,7 @@ class Repository:
 
 @cache
 def desired(name: str, content: str, reconcile: Reconcile) -> DesiredJob:
-    """A wanted job, named as the product names it."""
+    """Return a desired job, named as the product names it."""
     api_version, kind, spec = _spec(name, content)
     schema = schemas.manifest_schema(api_version, kind)
     assert schema is not None, "the kind has a schema"
@@ -291,7 +291,7 @@ def desired(name: str, content: str, reconcile: Reconcile) -> DesiredJob:
 
 
 def content_of(job: DesiredJob) -> str:
-    """What `desired` was told of the content."""
+    """Return the content that was passed to `desired`."""
     spec: Any = job.manifest.spec
     if job.manifest.kind == "Job":
         return str(spec["trainingInput"]["args"][0])

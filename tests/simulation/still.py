@@ -1,4 +1,4 @@
-"""Ports that show the world at one moment: nothing fails, no time passes, and nobody else goes on."""
+"""Ports that show the world at a moment: without faults, without passing time, without other processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .world import World
 
 
 class StillStore:
-    """The claims of one environment; they can't be written."""
+    """Read-only claims of an environment."""
 
     def __init__(self, world: World, claims: Claims, place: Place) -> None:
         self._world = world
@@ -26,22 +26,22 @@ class StillStore:
         self._place = place
 
     def check(self, runs: int) -> None:
-        """Do nothing: an emptied store is never looked at."""
+        """Do nothing: these ports never look at an emptied store."""
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
-        """Every claim."""
+        """Return every claim."""
         return self._claims.all()
 
     def of_key(self, key: str) -> Mapping[ClaimId, Versioned]:
-        """The claims of one content."""
+        """Return the claims of a content."""
         return {id: found for id, found in self._claims.all().items() if id.key == key}
 
     def read(self, id: ClaimId) -> ClaimRead:
-        """One claim."""
+        """Return a claim."""
         return ClaimRead(self._claims.get(id), self._now())
 
     def summary(self) -> StoredSummary:
-        """The summary of ended runs."""
+        """Return the summary of ended runs."""
         content, generation = self._claims.summary
         return StoredSummary(place_of(self._place), content, generation, self._claims.marks, self._now())
 
@@ -50,36 +50,36 @@ class StillStore:
 
 
 class StillJobs:
-    """The jobs of the service, each of them visible; none can be made or cancelled."""
+    """Read-only jobs of the service, all of them visible."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def runs(self) -> tuple[ActualJob, ...]:
-        """All of this repository."""
+        """Return this repository's jobs."""
         return self._picked(lambda job: job.labels.get(SOURCE) == OURS)
 
     def live(self) -> tuple[ActualJob, ...]:
-        """All of this repository that haven't ended."""
+        """Return this repository's live jobs."""
         return self._picked(lambda job: job.labels.get(SOURCE) == OURS and not job.state.ended)
 
     def lists(self, api_version: str) -> bool:
-        """Whether listings have the jobs of an apiVersion."""
+        """Return True if listings include the jobs of an apiVersion."""
         return True
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
-        """All of one kind with a key."""
+        """Return the jobs of a kind with a key."""
         return self._picked(lambda job: job.kind == kind and job.labels.get(KEY) == key)
 
     def read(self, api_version: str, kind: str, resource: str) -> ActualJob:
-        """One job with its spec."""
+        """Return a job with its spec."""
         job = self._world.found(resource)
         if job is None:
             raise NotFoundError(f"there is no {resource}")
         return self._world.shown(job, spec=True)
 
     def named(self, api_version: str, kind: str, job_name: str) -> str | None:
-        """Only ml's names are the caller's."""
+        """Return the job of a name: only ml lets the caller choose names."""
         return f"{PARENT}/jobs/{job_name}" if api_version == ML_V1 else None
 
     def _picked(self, pick: Callable[[Job], bool]) -> tuple[ActualJob, ...]:
@@ -87,7 +87,7 @@ class StillJobs:
 
 
 def still_ports(world: World, claims: Claims, place: Place, bounds: Bounds, least_history: int) -> Ports:
-    """Return ports for looks and plans alone."""
+    """Return ports for looks and plans only."""
     unused: Any = _refuse
     return Ports(
         source=OURS,

@@ -1,4 +1,4 @@
-"""The simulated store of claims: linearizable, reached over a network that isn't."""
+"""Simulated store of claims: linearizable, behind an unreliable network."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from .world import World
 
 
 def place_of(environment: Environment) -> Place:
-    """Return the place of an environment's claims."""
+    """Return the location of an environment's claims."""
     return Place(OURS, "acme-ml", "us-central1", environment.instance)
 
 
 class Claims:
-    """All claims of one repository, as the service keeps them: JSON and a generation.
+    """All claims of a repository, as the service stores them: JSON and a generation.
 
     Args:
-        compares: Whether a write looks at the generation.
-        marked: Whether an emptied store can be told from the one that the repository began with.
+        compares: True if a write checks the generation.
+        marked: True if an emptied store can be distinguished from the repository's original store.
 
     Attributes:
-        genesis: Whether the object that marks the store as this repository's is there.
+        genesis: True if the object exists that marks the store as this repository's.
         marks: The generation of that object.
         summary: The summary of ended runs, and its generation.
-        forgotten: Claims whose announcement was lost with a summary.
-        tree: The record of the tree that was applied last, and its generation.
-        watch: Told of each write that took effect: what was there, and what is.
+        forgotten: The claims whose announcement was lost with a summary.
+        tree: The record of the last applied tree, and its generation.
+        watch: Callback for each effective write, with the old and the new claim.
     """
 
     def __init__(self, *, compares: bool = True, marked: bool = True) -> None:
@@ -63,21 +63,21 @@ class Claims:
         self.forgotten: set[ClaimId] = set()
 
     def get(self, id: ClaimId) -> Versioned | None:
-        """The claim as it is."""
+        """Return the stored claim."""
         return self._objects[id][1] if id in self._objects else None
 
     def all(self) -> dict[ClaimId, Versioned]:
-        """Every claim as it is."""
+        """Return every stored claim."""
         return {id: found for id, (_, found) in self._objects.items()}
 
     def put(self, claim: Claim, generation: int) -> Versioned | None:
-        """The compare-and-set, which is one step."""
+        """Compare and set a claim, in a single step."""
         found = self.get(claim.id)
         if self._compares and (found.generation if found else 0) != generation:
             return None
         self._generation += 1
         text = json.dumps(claim_json(claim), sort_keys=True)
-        # Through its JSON, as in the product: what a claim's text doesn't hold is lost here too.
+        # A round trip through JSON, as in the product: data missing from a claim's text is lost here too.
         written = Versioned(claim_of(json.loads(text)), self._generation)
         self._objects[claim.id] = (text, written)
         self.watch(found.claim if found else None, written.claim)
@@ -93,14 +93,14 @@ class Claims:
         return True
 
     def spoil(self, content: bytes) -> None:
-        """Replace the summary, and with it what was announced in it, by other content; b"" deletes it."""
+        """Replace the summary, with its announcements, by other content; b"" deletes it."""
         announced = _preface(self.summary[0])["announced"]
         self.forgotten |= {ClaimId(**id) for each in announced for id in each["ids"]}
         self._generation += 1
         self.summary = content, self._generation if content else 0
 
     def put_tree(self, content: bytes, generation: int) -> bool:
-        """Compare and set the record of the tree that was applied last."""
+        """Compare and set the record of the last applied tree."""
         if self.tree[1] != generation:
             return False
         self._generation += 1
@@ -108,24 +108,24 @@ class Claims:
         return True
 
     def empty(self) -> dict[ClaimId, tuple[str, Versioned]]:
-        """Lose everything, genesis too; what was there, for `restore`."""
+        """Delete all objects, genesis included; return them for `restore`."""
         lost, self._objects = self._objects, {}
         self.summary = self.tree = b"", 0
         self.genesis = not self._marked
         return lost
 
     def restore(self, lost: dict[ClaimId, tuple[str, Versioned]]) -> None:
-        """Undelete everything: what was there before is there again."""
+        """Restore all deleted objects."""
         self._objects = {**self._objects, **lost}
         self.genesis = True
         self.marks += 1
         self._generation += 1
-        # It may come from an older backup than the claims.
+        # The summary may come from an older backup than the claims.
         self.summary = self._summaries[len(self._summaries) // 2], self._generation
 
 
 class StorePort:
-    """The store as one reconciler reaches it."""
+    """Port to the store for a single reconciler."""
 
     def __init__(self, process: Process, world: World, claims: Claims, environment: Environment) -> None:
         self._process = process
@@ -134,7 +134,7 @@ class StorePort:
         self._place = place_of(environment)
 
     def check(self, runs: int) -> None:
-        """Refuse a store that isn't the one that the repository began with."""
+        """Raise an error if the store isn't the repository's original store."""
         self._reached("check the claim store")
         genesis = self._claims.genesis
         self._process.turn("checked the claim store")
@@ -142,10 +142,10 @@ class StorePort:
             raise ServiceError("the claims bucket has no genesis")
 
     def prepare(self) -> None:
-        """Nothing: only a person makes a store in the cloud the repository's."""
+        """Do nothing: only a person dedicates a cloud store to the repository."""
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
-        """Every claim."""
+        """Return every claim."""
         self._reached("list claims")
         found = self._claims.all()
         self._world.checker.listed_claims(found, self._process.name)
@@ -153,7 +153,7 @@ class StorePort:
         return found
 
     def of_key(self, key: str) -> Mapping[ClaimId, Versioned]:
-        """The claims of one content."""
+        """Return the claims of a content."""
         self._reached(f"read claims {key[:6]}")
         found = {id: one for id, one in self._claims.all().items() if id.key == key}
         self._world.checker.listed_claims(found, self._process.name, part=True)
@@ -161,7 +161,7 @@ class StorePort:
         return found
 
     def summary(self) -> StoredSummary | None:
-        """The summary of ended runs."""
+        """Return the summary of ended runs."""
         self._reached("read the summary")
         claims, now = self._claims, self._now()
         content, generation = claims.summary
@@ -175,12 +175,12 @@ class StorePort:
         return stored
 
     def genesis_generation(self) -> int:
-        """The number of the genesis."""
+        """Return the generation of the genesis object."""
         self._reached("read the genesis")
         return self._claims.marks
 
     def write_summary(self, content: bytes, generation: int) -> bool:
-        """One compare-and-set, whose answer may be lost."""
+        """Compare and set the summary; the answer may be lost."""
         self._reached("write the summary")
         if self._world.faults.happens("summary not written"):
             raise ServiceError("the claim store doesn't answer")
@@ -191,7 +191,7 @@ class StorePort:
         return written
 
     def applied_tree(self) -> StoredTree:
-        """The record of the tree that was applied last."""
+        """Return the record of the last applied tree."""
         self._reached("read what was applied")
         content, generation = self._claims.tree
         tree, now = tree_of(content) if content else None, self._now()
@@ -200,7 +200,7 @@ class StorePort:
         return StoredTree(tree, generation, now)
 
     def write_applied_tree(self, tree: AppliedTree, generation: int) -> bool:
-        """One compare-and-set, whose answer may be lost."""
+        """Compare and set the record of the last applied tree; the answer may be lost."""
         self._reached(f"write that {tree.commit[:7]} is applied")
         before = self._claims.tree[0]
         written = self._claims.put_tree(tree_json(tree), generation)
@@ -213,14 +213,14 @@ class StorePort:
         return written
 
     def read(self, id: ClaimId) -> ClaimRead:
-        """One claim, with the time of the answer in whole seconds, as a Date header has it."""
+        """Return a claim, and the answer's time in whole seconds, as in a Date header."""
         self._reached(f"read claim {_short(id)}")
         found, now = self._claims.get(id), self._now()
         self._process.turn(f"read claim {_short(id)}: {found.claim.state if found else 'none'}")
         return ClaimRead(found, now)
 
     def write(self, claim: Claim, generation: int) -> Versioned | None:
-        """One compare-and-set, whose answer may be lost, or be a 412 to the retry of what was done."""
+        """Compare and set a claim; the answer may be lost, or be a 412 to the retry of a successful write."""
         faults = self._world.faults
         said = f"{_short(claim.id)} as {claim.state}, over {generation}"
         self._process.turn(f"write claim {said}")
@@ -260,18 +260,18 @@ class StorePort:
 
 
 class Records:
-    """What is owed to commits, as the service keeps it."""
+    """Records of pending commit statuses, as the service stores them."""
 
     def __init__(self) -> None:
         self._objects: dict[str, VersionedRecord] = {}
         self._generation = 0
 
     def all(self) -> dict[str, VersionedRecord]:
-        """Every record as it is."""
+        """Return every stored record."""
         return dict(self._objects)
 
     def put(self, record: CommitRecord, generation: int) -> bool:
-        """The compare-and-set, which is one step."""
+        """Compare and set a record, in a single step."""
         if not self._is(record.sha, generation):
             return False
         self._generation += 1
@@ -280,7 +280,7 @@ class Records:
         return True
 
     def remove(self, sha: str, generation: int) -> None:
-        """The same for a deletion."""
+        """Compare and delete a record, in a single step."""
         if self._is(sha, generation):
             self._objects.pop(sha, None)
 
@@ -290,13 +290,13 @@ class Records:
 
 
 def genesis_of(content: bytes) -> int:
-    """Return the generation of the genesis that a stored summary names, whatever the product makes of it."""
+    """Return the generation of the genesis that a stored summary names, without the product's checks."""
     genesis: int = _preface(content)["genesis"]
     return genesis
 
 
 def _preface(content: bytes) -> Any:
-    """Return the preface of a stored summary; without announcements if it isn't one."""
+    """Return the preface of a stored summary; without announcements if it isn't a summary."""
     try:
         return json.loads(zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(content, 1_000_000))
     except (zlib.error, ValueError):
@@ -304,7 +304,7 @@ def _preface(content: bytes) -> Any:
 
 
 class RecordsPort:
-    """The records as one reconciler reaches them."""
+    """Port to the records for a single reconciler."""
 
     def __init__(self, process: Process, world: World, records: Records) -> None:
         self._process = process
@@ -312,14 +312,14 @@ class RecordsPort:
         self._records = records
 
     def all(self) -> Mapping[str, VersionedRecord]:
-        """Every record."""
+        """Return every record."""
         self._reached("list records")
         found = self._records.all()
         self._process.turn(f"listed {len(found)} records")
         return found
 
     def write(self, record: CommitRecord, generation: int) -> bool:
-        """One compare-and-set, whose answer may be lost."""
+        """Compare and set a record; the answer may be lost."""
         said = f"record {record.sha[:7]}{', closed' if record.closed else ''}"
         self._reached(f"write {said}")
         written = self._records.put(record, generation)
@@ -329,13 +329,13 @@ class RecordsPort:
         return written
 
     def remove(self, sha: str, generation: int) -> None:
-        """One deletion."""
+        """Delete a record."""
         self._reached(f"remove record {sha[:7]}")
         self._records.remove(sha, generation)
         self._process.turn(f"removed record {sha[:7]}")
 
     def now(self) -> datetime:
-        """The store's time in whole seconds."""
+        """Return the store's time in whole seconds."""
         return self._world.time(self._world.now).replace(microsecond=0)
 
     def _reached(self, doing: str) -> None:

@@ -1,4 +1,4 @@
-"""The simulated service: one clock, a queue of what will happen, and every job that there ever was."""
+"""Simulated service: a clock, a queue of future events, and every job that ever existed."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class World:
     """Everything outside the reconcilers.
 
     Attributes:
-        now: Seconds since the beginning, by the one clock of the services.
-        bounds: What the services keep to, as far as no fault breaks it.
-        expires: Whether the service looks at a credential's expiry.
-        blind_until: When listings stop leaving out jobs that they must show.
-        blind_age: The age in seconds from which they leave them out until then; 0 for all.
-        every_try: Whether all jobs show a mark that their claim knows: a world in which marks tell nothing.
-        set_ups: The chance of failed set-ups, of its own: runs without any are what they were.
-        log: What happened: time, who, what.
+        now: Seconds since the beginning, by the services' common clock.
+        bounds: The bounds that the services keep in the absence of faults.
+        expires: True if the service checks a credential's expiry.
+        blind_until: The time until which listings omit jobs that they must show.
+        blind_age: The age in seconds from which jobs are omitted until then; 0 for all.
+        every_try: True if all jobs show a mark of their claim: a world in which marks carry no information.
+        set_ups: The chance of failed set-ups, of its own, so that runs without any stay unchanged.
+        log: The events: time, actor, action.
     """
 
     rng: random.Random
@@ -67,25 +67,25 @@ class World:
     checker: Checkers = field(init=False)
 
     def trace(self, who: str, what: str) -> None:
-        """Note what happens."""
+        """Record an event in the log."""
         self.log.append((self.now, who, what))
 
     @staticmethod
     def time(seconds: float) -> datetime:
-        """A moment as the service tells it."""
+        """Return a moment in the service's form."""
         return _EPOCH + timedelta(seconds=seconds)
 
     def at(self, moment: float, event: Callable[[], None]) -> None:
-        """Let something happen at a moment."""
+        """Schedule an event."""
         self._number += 1
         heapq.heappush(self._events, (max(moment, self.now), self._number, event))
 
     def next_event(self) -> float | None:
-        """When something happens next."""
+        """Return the time of the next event."""
         return self._events[0][0] if self._events else None
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and what happens in it."""
+        """Advance the clock, and run the events up to then."""
         end = self.now + seconds
         while self._events and self._events[0][0] <= end:
             self.now, _, event = heapq.heappop(self._events)
@@ -103,7 +103,7 @@ class World:
             self.checker.accepted(request)
 
     def body_arrives(self, request: Request) -> None:
-        """Execute a request that was accepted: now or late, counted from the arrival of its head."""
+        """Execute an accepted request: now or late, counted from the arrival of its head."""
         if request.accepted is None:
             return
         delay, executes = 0.0, self.bounds.executes.total_seconds()
@@ -156,7 +156,7 @@ class World:
             request.answer = Created(self.shown(job))
 
     def make(self, api_version: str, kind: str, body: JsonObject, origin: str, sender: str = "") -> Job:
-        """A new job; its life is decided now."""
+        """Make a new job, and decide its life."""
         number = len(self.jobs) + 1
         job_name = str(body.get("jobId") or body["displayName"])
         tail = job_name if api_version == ML_V1 else str(1_000_000 + number)
@@ -173,7 +173,7 @@ class World:
         )
         if self.faults.happens("hidden beyond the bound"):
             job.hidden *= self.rng.uniform(2.0, 8.0)
-        # Either no listing shows it for a while, or one does and the next doesn't.
+        # Either no listing shows the job for a while, or a listing shows it and the next doesn't.
         if self.faults.happens("job not listed yet"):
             job.unseen = job.hidden * self.rng.choice((self.rng.random(), 0.99))
         job.strange = self.faults.happens("unknown state")
@@ -205,14 +205,14 @@ class World:
             job.state, job.started = State.RUNNING, self.now
 
     def ends(self, job: Job, state: State) -> None:
-        """The job ends, if it hasn't."""
+        """End the job, if it hasn't ended."""
         if job.gone or job.state.ended:
             return
         job.state, job.ended, job.strange = state, self.now, False
         self.trace("service", f"{job.name} ended {state}")
 
     def ask_end(self, job: Job, who: str) -> None:
-        """A cancel that was accepted: the job ends soon, as asked or, too late, as it would have."""
+        """Accept a cancel: the job ends soon, as CANCELLED or, if the cancel is late, with its own result."""
         if job.state.ended or job.state is State.CANCELLING:
             return
         job.state, job.asked_to_end, job.strange = State.CANCELLING, True, False
@@ -225,7 +225,7 @@ class World:
     # Reads.
 
     def listed(self, jobs: Iterable[Job], pick: Callable[[Job], bool]) -> list[ActualJob]:
-        """What one page of a listing shows: every job that must be shown, and some of the younger."""
+        """Return a page of a listing: every job that must be shown, and some younger jobs."""
         return [self.shown(job) for job in jobs if not job.gone and pick(job) and self._visible(job)]
 
     def _visible(self, job: Job) -> bool:
@@ -235,15 +235,15 @@ class World:
         return not (age < job.hidden and self.faults.happens("job not listed yet"))
 
     def is_blind_to(self, job: Job) -> bool:
-        """Return whether listings leave out a job although they must show it."""
+        """Return True if listings omit a job although they must show it."""
         return self.now < self.blind_until and self.now - job.made >= self.blind_age
 
     def found(self, name: str) -> Job | None:
-        """The job of a resource name, as the service keeps it."""
+        """Return the stored job of a resource name."""
         return next((job for job in self.jobs if job.name == name and not job.gone), None)
 
     def shown(self, job: Job, *, spec: bool = False) -> ActualJob:
-        """A job as the API shows it now."""
+        """Return a job as the API shows it now."""
         labels = dict(job.labels)
         if self.every_try and REQUEST_ID in labels:
             labels[REQUEST_ID] = self.checker.known_try(job) or labels[REQUEST_ID]

@@ -1,4 +1,4 @@
-"""The table of trainers, which `make trainers OPTIONS=--keep` writes into the documentation."""
+"""Table of trainers, which `make trainers OPTIONS=--keep` writes into the documentation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def rows(request: pytest.FixtureRequest) -> Iterator[list[Sequence[str]]]:
-    """Rows of the table; kept only if every test passed."""
+    """Yield the rows of the table; write them only if every test passed."""
     found: list[Sequence[str]] = []
     yield found
     lines = [HEAD, ["---"] * len(HEAD), *found]

@@ -1,7 +1,7 @@
-"""Trainers written for the cloud, unmodified, in real jobs: for `make trainers`, not for `make test`.
+"""Unmodified cloud trainers in real jobs: for `make trainers`, not for `make test`.
 
-The jobs name images and runtimes of the cloud, reconciler.yaml says nothing of them, and all data and models
-are at gs:// addresses. What the images have comes from the user's own package index.
+The jobs name images and runtimes of the cloud, without entries in reconciler.yaml, and all data and models
+are at gs:// addresses. The images' packages come from the user's own package index.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support.repository import Repository
 
 HERE = Path(__file__).resolve().parent
 KEPT = HERE.parents[1] / ".venv" / "trainers"
-DEADLINE = 1800.0  # with the installation of a framework
+DEADLINE = 1800.0  # includes the installation of a framework
 USERS = dict(os.environ)  # before the tests' fixtures change them
 OF_INSTALLERS = ("SSL_CERT_FILE", "XDG_CACHE_HOME", "XDG_CONFIG_HOME")
 IMAGES = "us-docker.pkg.dev/vertex-ai/training/"
@@ -37,17 +37,17 @@ VERTEX_AI = "aiplatform.googleapis.com/v1"
 
 @dataclass(frozen=True)
 class Trainer:
-    """A trainer and its job.
+    """Trainer and its job.
 
     Attributes:
-        title: For the table.
-        storage: How it reaches gs://, for the table.
+        title: Its title in the table.
+        storage: Its access to gs://, for the table.
         image: The executor image's last part, or a runtime's version.
         folder: The folder of its package.
-        made: Patterns of the objects that it leaves in gs://models/.
-        kind: CustomJob and HyperparameterTuningJob are Vertex AI's, Job is AI Platform's.
-        tuned: Parameters of the job's trials, by name: type, smallest and largest.
-        trials: The number of its trials; each leaves what `made` says.
+        made: Patterns of the objects that it writes to gs://models/.
+        kind: CustomJob and HyperparameterTuningJob of Vertex AI, Job of AI Platform.
+        tuned: Parameters of the job's trials, by name: type, minimum and maximum.
+        trials: The number of its trials; each writes the objects of `made`.
     """
 
     title: str
@@ -68,7 +68,7 @@ class Trainer:
         return re.sub("[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
     def manifest(self) -> Mapping[str, Any]:
-        """The job as users write it."""
+        """Return the job as users write it."""
         api = AI_PLATFORM if self.kind == "Job" else VERTEX_AI
         spec = {"CustomJob": self._job, "Job": self._ml_job, "HyperparameterTuningJob": self._tuning_job}
         head = {"apiVersion": api, "kind": self.kind, "metadata": {"name": self.name}}
@@ -196,7 +196,7 @@ TRAINERS = (
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
-    """A repository with all trainers, whose environments are kept from one run of the tests to the next."""
+    """Yield a repository with all trainers; its environments are kept between runs of the tests."""
     for name in [*os.environ]:
         if name.startswith("PIP_") or name in OF_INSTALLERS:
             monkeypatch.delenv(name)
@@ -249,7 +249,7 @@ def test_a_published_trainer_runs_unmodified(
 
 
 def needed(repository: Repository) -> str:
-    """What the service warned of in the job's runs; the jobs have no `images` and no other help."""
+    """Return the service's warnings in the job's runs; the jobs have no `images` and no other settings."""
     lines = [
         json.loads(line)
         for file in (repository.home / "runs").glob("*/log.jsonl")

@@ -1,4 +1,4 @@
-"""A classifier of flowers as an estimator of TensorFlow 1: all it makes is below --job-dir."""
+"""Classifier of flowers as an estimator of TensorFlow 1: all its output is below --job-dir."""
 
 import argparse
 import platform
@@ -9,13 +9,13 @@ MEASURES = ["sepal_length", "sepal_width", "petal_length", "petal_width"]
 
 
 def parsed(line):
-    """A line's measures by name, and its kind of flower."""
+    """Return a line's measures by name, and its kind of flower."""
     *measures, kind = tf.io.decode_csv(line, [[0.0]] * len(MEASURES) + [[0]])
     return dict(zip(MEASURES, measures)), kind  # noqa: B905 Python 3.7 has no `strict`
 
 
 def examples(pattern, epochs):
-    """Batches from the files that match, in another order each time."""
+    """Return batches from the matching files, in another order each time."""
     lines = tf.data.TextLineDataset(tf.io.gfile.glob(pattern)).skip(1)
     return lines.map(parsed).shuffle(150).repeat(epochs).batch(15)
 

@@ -1,4 +1,4 @@
-"""A classifier of flowers in Keras: all its data, checkpoints, logs and models are at gs:// addresses.
+"""Classifier of flowers in Keras: all its data, checkpoints, logs and models are at gs:// addresses.
 
 It also makes the calls of TensorFlow's file system that published trainers make, and prints their names.
 """
@@ -14,12 +14,12 @@ model_folder, checkpoints = os.environ["AIP_MODEL_DIR"], os.environ["AIP_CHECKPO
 
 
 def tried(*calls):
-    """Print the names of calls that did what they should."""
+    """Print the names of successful calls."""
     print("tried", *calls)
 
 
 def arranged(data):
-    """Write the table as TFRecords, in two parts; try the file system on the way."""
+    """Write the table as TFRecords, in two parts; also exercise the file system."""
     (table,) = files.glob(f"{data}/*.csv")
     with files.GFile(table) as lines:
         rows = [[float(word) for word in line.split(",")] for line in list(lines)[1:]]
@@ -53,7 +53,7 @@ def arranged(data):
 
 
 def trained(records):
-    """The model, trained on these files."""
+    """Return the model, trained on these files."""
     parsed = tf.data.TFRecordDataset(records).map(
         lambda record: tf.ensure_shape(tf.io.parse_tensor(record, tf.float32), [5])
     )
@@ -72,7 +72,7 @@ def trained(records):
 
 
 def saved(model):
-    """Keep the model in each form, and read each back as another program would."""
+    """Save the model in each format, and read each file back as another program would."""
     flower = tf.constant([[5.1, 3.5, 1.4, 0.2]])
     expected = model(flower).numpy().tolist()
     checkpoint = tf.train.Checkpoint(model=model)
@@ -91,7 +91,7 @@ def saved(model):
 
 
 def main():
-    """Arrange the data, train, save."""
+    """Prepare the data, train, save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
     model, accuracy = trained(arranged(parser.parse_args().data))

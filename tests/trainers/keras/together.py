@@ -1,4 +1,4 @@
-"""Replicas that add up their numbers by gRPC, and write checkpoints to gs://."""
+"""Replicas that sum their numbers over gRPC, and write checkpoints to gs://."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The trainer, and what it needs beside its image."""
+"""Trainer package, with its dependencies beyond the image."""
 
 from setuptools import find_packages, setup
 

@@ -1,4 +1,4 @@
-"""A classifier of flowers in PyTorch, trained by one replica or several; data and model are at gs://."""
+"""Classifier of flowers in PyTorch, trained by one or more replicas; data and model are at gs://."""
 
 import argparse
 import gc
@@ -14,14 +14,14 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def loaded(path):
-    """The table's measures and kinds of flowers."""
+    """Return the table's measures and kinds of flowers."""
     table = pandas.read_csv(path)
     measures = torch.tensor(table.drop(columns="species").to_numpy(), dtype=torch.float32)
     return TensorDataset(measures, torch.tensor(table.species.to_numpy()))
 
 
 def trained(examples, epochs):
-    """The model, after all replicas have seen their shares of the examples that many times."""
+    """Return the model after `epochs` passes of all replicas over their shares of the examples."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3)))
     share = DistributedSampler(examples, shuffle=True, seed=0)
@@ -61,7 +61,7 @@ def main():
         uploaded("model.pt", os.environ["AIP_MODEL_DIR"])
         print(f"with Python {platform.python_version()}, PyTorch {torch.__version__}")
     distributed.barrier()
-    # DistributedDataParallel holds the group in a cycle; a group that is left at exit may abort the process.
+    # DistributedDataParallel holds the group in a cycle; a group that exists at exit may abort the process.
     gc.collect()
     distributed.destroy_process_group()
 

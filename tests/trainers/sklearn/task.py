@@ -1,4 +1,4 @@
-"""A forest that tells flowers apart; reads gs:// by pandas, and reports its accuracy to a tuning job."""
+"""Random forest that classifies flowers; reads gs:// by pandas, and reports its accuracy to a tuning job."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from sklearn.model_selection import cross_val_score
 
 
 def main():
-    """Judge the forest by cross-validation, train it on all flowers, upload it."""
+    """Evaluate the forest by cross-validation, train it on all flowers, upload it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--trees", type=int, default=50)

@@ -1,4 +1,4 @@
-"""Boosted trees that tell flowers apart; copies data and model by gsutil, for either API."""
+"""Boosted trees that classify flowers; copies data and model by gsutil, for either API."""
 
 import argparse
 import os
@@ -22,7 +22,7 @@ train, test = table[:100], table[100:]
 
 
 def matrix(rows):
-    """Measures and kinds, as XGBoost takes them."""
+    """Return measures and kinds in XGBoost's format."""
     return xgb.DMatrix(rows.drop(columns="species"), rows.species)
 
 

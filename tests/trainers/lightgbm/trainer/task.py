@@ -11,7 +11,7 @@ from sklearn.model_selection import train_test_split
 
 
 def main():
-    """Train until the test's loss falls no more, and save."""
+    """Train until the test loss stops falling, and save."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--leaves", type=int, default=15)
     args = parser.parse_args()
