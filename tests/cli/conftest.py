@@ -1,4 +1,4 @@
-"""Teams whose jobs run at Google's place, on the embedded service, or on each of them; commands in memory."""
+"""Fixtures: teams with jobs at Google, on the embedded service or on both; commands in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adopted live jobs among few and many claims: a short look plans what a full one plans, whatever follows."""
+"""Adopted live jobs among few and many claims: a short look plans the same as a full look."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEW = 12
 
 
 def remember(repository: Repository, count: int) -> None:
-    """Write the claims of so many contents that ran once, and whose jobs the service has dropped."""
+    """Write the claims of `count` contents that each ran once and have no job in the service any more."""
     config = load_config(repository.root)
     claims = [
         Claim(
@@ -47,7 +47,7 @@ def remember(repository: Repository, count: int) -> None:
 
 @pytest.fixture(params=[FEW, MANY])
 def adopted(request: pytest.FixtureRequest, repository: Repository) -> Path:
-    """The manifest of an adopted live job, which holds until the test lets it go, beside so many claims."""
+    """Return the manifest of an adopted live job that runs until released, beside FEW or MANY claims."""
     repository.hold.touch()
     job = repository.job("census", args=["--staged"])
     repository.run("apply")
@@ -66,7 +66,7 @@ def adopted(request: pytest.FixtureRequest, repository: Repository) -> Path:
 
 
 def plans(repository: Repository) -> list[Any]:
-    """Return the changes and the findings of a plan; they are those of a full one."""
+    """Return the changes and the findings of a plan; check that a full plan has the same."""
     short, full = (repository.run("plan", "--format", "json", *flags).json for flags in ([], ["--full"]))
     assert (short["changes"], short["drift"]) == (full["changes"], full["drift"])
     return [

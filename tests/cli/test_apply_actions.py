@@ -31,7 +31,7 @@ def summary(tmp_path: Path) -> Path:
 def commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], summary: Path
 ) -> Commands:
-    """A repository in a run of GitHub Actions that may post no statuses."""
+    """Return a repository in a run of GitHub Actions that may not post statuses."""
     (tmp_path / "team").mkdir()
     (tmp_path / ".git").mkdir()
     monkeypatch.setenv("RECONCILER_ENV", "prod")
@@ -47,7 +47,7 @@ def annotations(done: Result) -> list[str]:
 
 
 def rows(summary: Path) -> list[list[str]]:
-    """The cells of the last table."""
+    """Return the cells of the last table."""
     page = MarkdownIt("commonmark", {"html": True}).enable("table").render(summary.read_text())
     table = page[page.rindex("<tbody>") :]
     found = [

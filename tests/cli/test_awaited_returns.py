@@ -1,4 +1,4 @@
-"""Content whose run apply is cancelling is submitted again within that apply: limits, faults, patience."""
+"""Content that is being cancelled is submitted again within the same apply: limits, faults, patience."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.in_memory import Commands, commands_in
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """A repository that wants a job whose run apply is cancelling, and a new one."""
+    """Return a repository that desires a new job, and a job with a run that apply is cancelling."""
     made = commands_in(tmp_path, monkeypatch, capsys.readouterr)
     made.job("census", "a")
     assert made.run("apply", "--yes").code == 0
@@ -61,7 +61,7 @@ def test_the_limits_hold_for_both_halves_of_an_apply_together(commands: Commands
     assert (result.code, len(commands.outside.jobs.jobs)) == (1, 2)
     assert "with what this apply has done already, the plan has 2 submissions" in result.out
     assert "(apply again)" in result.out
-    # The next apply has one alone.
+    # The next apply has only this submission.
     assert commands.run("apply", "--yes").code == 0
     assert names(commands)[-1] == ("census", State.QUEUED)
 

@@ -1,4 +1,4 @@
-"""From a commit to its checks: a real git repository, real trainings, and what GitHub shows in the end."""
+"""From a commit to its checks: a real git repository, real trainings, and the final statuses on GitHub."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_commit_carries_its_verdicts_in_the_end(story: Story, tmp_path: Pat
     assert story.shown(first) == green
     assert story.said(first, ALL) == "1 of 1 succeeded · update 3"
 
-    # A pull request: its plan asks nobody, and one comment shows it.
+    # A pull request: its plan sends GitHub no request, and a single comment shows it.
     repository.git("switch", "-q", "-c", "more-epochs")
     repository.job("census", args=["--epochs=2"], reconcile="{onChange: cancel}")
     head = story.push("more epochs")
@@ -58,7 +58,7 @@ def test_each_commit_carries_its_verdicts_in_the_end(story: Story, tmp_path: Pat
     (comment,) = story.client.get_repo("acme/models").get_issue(7).get_comments()
     assert "census" in comment.body
 
-    # Merged, it runs; the commit before keeps its verdict.
+    # After the merge, the job runs; the commit before keeps its verdict.
     repository.git("switch", "-q", "main")
     repository.git("merge", "-q", "--no-ff", "-m", "merge", "more-epochs")
     merged = repository.git("rev-parse", "HEAD")
@@ -69,7 +69,7 @@ def test_each_commit_carries_its_verdicts_in_the_end(story: Story, tmp_path: Pat
     assert story.shown(first) == green
     assert head not in story.github.statuses
 
-    # A commit that supersedes it: the run is cancelled, and the commit that asked for it is told.
+    # A superseding commit: the run is cancelled, and its commit gets a status.
     repository.job("census", args=["--epochs=3"], reconcile="{onChange: cancel}")
     superseding = story.push("even more epochs")
     assert story.run("apply").code == 0
@@ -78,13 +78,13 @@ def test_each_commit_carries_its_verdicts_in_the_end(story: Story, tmp_path: Pat
     assert story.said(merged, f"{JOB}census").startswith("superseded, cancelled")
     assert story.shown(superseding)[ALL] == "pending"
 
-    # A person cancels by hand, past the reconciler: an error, and drift; nothing is run again for it.
+    # A person cancels the job outside the reconciler: an error and drift; no run is started for it.
     story.cancel_outside()
     assert story.run("report").code == 0
     assert story.shown(superseding) == {ALL: "error", f"{JOB}census": "error", DRIFT: "failure"}
     assert story.said(superseding, DRIFT).startswith("1 finding: cancelled-outside census_")
 
-    # A manifest is deleted, another one is new.
+    # A manifest is deleted, another is new.
     (repository.root / "jobs" / "census.yaml").unlink()
     repository.job("trees", args=["--depth=1"])
     repository.hold.unlink()
@@ -92,7 +92,7 @@ def test_each_commit_carries_its_verdicts_in_the_end(story: Story, tmp_path: Pat
     assert story.run("apply", "--wait").code == 0
     assert story.shown(replacing) == {ALL: "success", f"{JOB}trees": "success", DRIFT: "success"}
 
-    # Five quick pushes: the runs of those in the middle are replaced by newer ones.
+    # Five quick pushes: newer runs replace those of the commits in the middle.
     repository.hold.touch()
     pushed = []
     for depth in range(2, 7):
@@ -110,7 +110,7 @@ def test_each_commit_carries_its_verdicts_in_the_end(story: Story, tmp_path: Pat
     for sha, by in zip(dropped, replacing_ones, strict=True):
         assert story.shown(sha) == {ALL: "success", f"{JOB}trees": "success"}
         assert story.said(sha, ALL) == f"replaced by {by[:7]} before it ran"
-    # In the end nothing is owed: a look without news posts nothing.
+    # In the end no status is due: a look without news posts none.
     posted = len(story.github.posted())
     assert story.run("report").code == 0
     assert len(story.github.posted()) == posted
@@ -118,7 +118,7 @@ def test_each_commit_carries_its_verdicts_in_the_end(story: Story, tmp_path: Pat
 
 @pytest.mark.fault(28, 50)
 def test_what_could_not_be_posted_is_posted_later(story: Story) -> None:
-    """GitHub takes no requests while a job ends, and a commit isn't pushed yet when its job does."""
+    """GitHub rejects requests while a job ends, and another job ends before its commit is pushed."""
     pushed = story.push_job("a job", "census")
     story.github.commits.clear()
     story.github.queued = [secondary_limit(retry_after=3600)] * 10
@@ -176,7 +176,7 @@ def test_a_commit_is_told_of_the_jobs_that_are_as_committed_when_another_is_edit
     carried = {job["baseName"]: job["commit"] for job in story.run("status", "--format", "json").json["jobs"]}
     assert carried == {"census": sha, "trees": None}
 
-    # Committed as it is now, the other one is the next commit's.
+    # After the commit of the current state, the other job belongs to this commit.
     later = story.push("deeper trees")
     assert story.run("apply", "--wait").code == 0
     assert story.shown(later)[ALL] == "success"
@@ -244,7 +244,7 @@ def test_a_commit_that_can_not_be_applied_is_told_why_and_the_others_how_their_j
     story.repository.write("jobs/broken.yaml", "kind: CustomJob\n")
     broken = story.push("not even valid")
     story.repository.hold.unlink()
-    # It follows until the job has ended.
+    # `logs --follow` returns when the job has ended.
     assert story.run("logs", "census", "--follow").code == 0
     for command in ("apply", "report"):
         assert story.run(command).code == 3

@@ -1,4 +1,4 @@
-"""What real shells offer at a press of Tab."""
+"""Suggestions that real shells offer when Tab is pressed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[
 
 
 class Shell:
-    """An interactive shell on a terminal, with a person's keys."""
+    """An interactive shell on a terminal, controlled by key presses."""
 
     def __init__(self, name: str, repository: Repository) -> None:
         self._terminal, inside = pty.openpty()
@@ -53,12 +53,12 @@ class Shell:
         self._shown = ""
 
     def type(self, keys: str) -> None:
-        """Type keys; what the terminal showed before is forgotten."""
+        """Type keys, and forget the earlier output of the terminal."""
         self._shown = ""
         os.write(self._terminal, keys.encode())
 
     def shows(self, pattern: str, seconds: float = 60) -> str:
-        """Wait until the terminal shows a pattern, and return all that it shows since the last keys."""
+        """Wait until the terminal shows a pattern; return all output since the last keys."""
         while not re.search(pattern, self._shown):
             ready, _, _ = select.select([self._terminal], [], [], seconds)
             assert ready, f"the shell showed only {self._shown!r}"
@@ -66,7 +66,6 @@ class Shell:
         return self._shown
 
     def end(self) -> None:
-        """End the shell."""
         self._process.kill()
         self._process.wait()
         os.close(self._terminal)
@@ -74,7 +73,7 @@ class Shell:
 
 @pytest.fixture(params=SHELLS)
 def shell(request: pytest.FixtureRequest, repository: Repository) -> Iterator[Shell]:
-    """A shell that has loaded its script, in a repository of a valid, an invalid and a hostile job."""
+    """Yield a shell with its script loaded, in a repository of a valid, an invalid and a hostile job."""
     repository.job("census-income")
     (repository.root / "jobs/hostile.yaml").write_text(
         (repository.root / "jobs/census-income.yaml")
@@ -112,7 +111,7 @@ def test_names_of_jobs_need_neither_git_nor_the_home_nor_valid_manifests(
     repository.write("jobs/trees.yaml", repository.job("census").read_text().replace("census", "trees"))
     repository.write("jobs/broken.yaml", repository.job("odd").read_text().replace("spec:", "spek:"))
     repository.write("jobs/other.yaml", "metadata: {name: other}\n")
-    repository.write(".reconciler/service.json", "{}")  # which may be a stranger's
+    repository.write(".reconciler/service.json", "{}")  # may be a stranger's
     line, offered = "reconciler show ", tmp_path / "offered"
     done = repository.run(
         COMP_LINE=line,

@@ -1,4 +1,4 @@
-"""A job that the training service can't run is refused when it is created, and goes on once it can."""
+"""A job that the training service can't run is refused at its creation, and goes on after the correction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`reconciler env`, and the snippets of docs/clients.md run with what it prints."""
+"""`reconciler env`, and the snippets of docs/clients.md run with its output."""
 
 from __future__ import annotations
 

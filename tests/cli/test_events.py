@@ -1,4 +1,4 @@
-"""The log of events: inert in both forms."""
+"""The event log: inert in both formats."""
 
 from __future__ import annotations
 

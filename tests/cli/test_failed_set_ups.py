@@ -1,4 +1,4 @@
-"""From a failed set-up to a trained model: what the tool prints, its remedy followed, no manifest edited."""
+"""From a failed set-up to a trained model: output and remedy, without an edited manifest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def requires(repository: Repository, *requirements: str) -> None:
-    """Say in reconciler.yaml what the image of the jobs requires."""
+    """Set the requirements of the jobs' image in reconciler.yaml."""
     lines = "".join(f"\n      - {line}" for line in requirements)
     text = f'images:\n  {IMAGE}:\n    python: "{PYTHON}"\n    requirements:{lines or " []"}\n'
     repository.write("reconciler.yaml", text)
@@ -47,7 +47,7 @@ def test_a_corrected_entry_under_images_lets_the_job_train(repository: Repositor
     assert "no-such-package" in log.out
     assert f"{failed['jobName']} failed, set-up: " in log.err
 
-    # The tool by itself waits, and says until when.
+    # In CI, apply waits before it tries again, and prints the time of the next try.
     again = repository.run("apply", "--wait", CI="true")
     assert again.code == 1
     assert "its set-up failed a moment ago; it is tried again after" in again.out

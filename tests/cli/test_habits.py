@@ -39,7 +39,7 @@ def test_flags_without_a_command_or_of_one_command_are_refused(words: tuple[str,
 
 @pytest.fixture
 def cloud(repository: Repository, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The variables of an environment in Google Cloud, with a job that isn't submitted."""
+    """Return the variables of an environment in Google Cloud, with a job that isn't submitted."""
     repository.job()
     with (
         HeldService(repository.home).running() as service,
@@ -84,7 +84,7 @@ def test_interrupted_wait_says_that_the_job_goes_on(repository: Repository) -> N
     process = repository.start("apply", "--wait")
     try:
         assert process.stderr
-        # The wait itself says it: before, an interrupted apply can't know the state.
+        # Wait for the state in the output: an apply interrupted earlier doesn't know it.
         assert any(" RUNNING " in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate()

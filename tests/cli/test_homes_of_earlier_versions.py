@@ -1,4 +1,4 @@
-"""Homes that earlier versions wrote: the jobs and buckets in them stay what they were."""
+"""Homes written by earlier versions: their jobs and buckets stay unchanged."""
 
 from __future__ import annotations
 

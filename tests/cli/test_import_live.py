@@ -16,7 +16,7 @@ from tests.support.training_service.bodies import custom_job
 from tests.support.waiting import until
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-# A job whose package is missing may have failed before it is cancelled.
+# A job with a missing package may have failed before it is cancelled.
 ENDS = {"JOB_STATE_CANCELLED", "JOB_STATE_FAILED"}
 
 
@@ -63,7 +63,7 @@ def _states(repository: Repository, place: str) -> set[str]:
 
 @pytest.fixture
 def live(repository: Repository) -> dict[str, Any]:
-    """A job of another client that runs until the test lets it go, of code that was staged before."""
+    """Submit a job of another client that runs until released, with code that was staged before."""
     repository.hold.touch()
     job = repository.job("census", args=["--staged"])
     repository.run("apply")

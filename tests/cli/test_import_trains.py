@@ -1,4 +1,4 @@
-"""A repository of someone who comes from gcloud: one import, then every job trains."""
+"""A repository migrated from gcloud: a single import, then every job trains."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_five_sources_become_five_jobs_that_train(repository: Repository) -> Non
     assert done.out.count(": written, ") == 5
     assert done.out.count("fill in packageUris") == 3
     for name in ("notebook", "tune", "old"):
-        # The report names what the configs leave open: where the code is.
+        # The report names the value that the configs lack: the path of the code.
         manifest = repository.root / f"jobs/{name}.yaml"
         manifest.write_text(f"package: {{path: ../tide}}\n{manifest.read_text()}")
     repository.has_jobs = True

@@ -1,4 +1,4 @@
-"""Whatever a manifest, a service or a log says: no line that is printed acts on a terminal or a workflow."""
+"""Hostile text in manifests, services and logs: no printed line acts on a terminal or a workflow."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ SINKS: dict[str, Callable[[str], object]] = {
 
 
 def live_table(text: str) -> None:
-    """The live table as a terminal gets it, without colours."""
+    """Return the live table as a terminal shows it, without colours."""
     job = ActualJob(
         "r",
         text,
@@ -139,7 +139,7 @@ def test_no_line_acts(name: str, text: str) -> None:
 @given(text=texts)
 @settings(max_examples=60)
 def test_annotations_are_one_command_each(text: str) -> None:
-    """They are commands: exactly those that are meant, and none within them."""
+    """Check that exactly the intended annotations are workflow commands, and that none contains another."""
     told = validation_github(1, [problem(text), problem(text)])
     commands = re.split("\r\n|\r|\n", told)
     assert len(commands) == 2
@@ -149,7 +149,7 @@ def test_annotations_are_one_command_each(text: str) -> None:
 
 
 def test_a_log_keeps_its_order_and_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each line is inert by itself, so that nothing has to be told to stop listening to commands."""
+    """Check that each line is inert by itself, without a command that stops command processing."""
     stamp = datetime(2026, 11, 21, tzinfo=UTC).isoformat()
     logs._print([LogEntry(stamp, "INFO", "step 1\n::error::owned\nstep 2", "1")], lambda entry: "")
     first, second, third = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""`reconciler init`: a whole set-up, tried as a new user would, and nothing over what is there."""
+"""`reconciler init`: a complete set-up, tried as a new user would, that overwrites no file."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ WRITTEN = [
 
 
 class Empty(Repository):
-    """A repository in which nothing is, and nothing but git."""
+    """A repository that contains no file and only git's own folder."""
 
     def __init__(self, root: Path) -> None:
         root.mkdir()
@@ -83,20 +83,20 @@ class Empty(Repository):
         self.git("init", "--quiet", "--initial-branch=main")
 
     def here(self, *arguments: str) -> Result:
-        """`reconciler …` in this process, which is quicker than one of its own."""
+        """Run `reconciler …` in this process, faster than in a new process."""
         out, err = StringIO(), StringIO()
         with chdir(self.root), redirect_stdout(out), redirect_stderr(err):
             code = run(list(arguments))
         return Result(code, out.getvalue(), err.getvalue())
 
     def init(self, *arguments: str) -> Result:
-        """`reconciler init`, which must succeed."""
+        """Run `reconciler init`, and check that it succeeds."""
         done = self.here("init", *arguments)
         assert (done.code, done.err) == (0, "")
         return done
 
     def steps(self, *arguments: str) -> str:
-        """The steps in Google Cloud, if an environment is there, and on GitHub; nothing is written."""
+        """Return the steps on GitHub and, for such an environment, in Google Cloud; write no file."""
         before = self.files()
         parts = [self.here("init", "--steps", place, *arguments) for place in ("google", "github")]
         assert self.files() == before
@@ -104,7 +104,7 @@ class Empty(Repository):
         return "\n".join(part.out for part in parts)
 
     def files(self) -> dict[str, bytes | str]:
-        """What is in the work tree, with where links lead."""
+        """Return the contents of the work tree's files, and the targets of its links."""
         found = {}
         for path in self.root.rglob("*"):
             name = path.relative_to(self.root).as_posix()
@@ -130,7 +130,7 @@ def empty(tmp_path: Path) -> Iterator[Empty]:
 
 
 def verbs(done: Result) -> dict[str, str]:
-    """What the command says of each file."""
+    """Return the verb that the command prints for each file."""
     found = re.findall(r"^  (wrote|kept|renewed|filled in) +(\S+)$", done.out, re.MULTILINE)
     return {path: verb for verb, path in found}
 
@@ -140,7 +140,7 @@ def test_a_new_user_gets_from_nothing_to_a_trained_model(empty: Empty) -> None:
     assert verbs(empty.run("init")) == dict.fromkeys(WRITTEN, "wrote")
     commands = re.findall(r"^\$ reconciler ([\w -]+?) *(?:#.*)?$", empty.text("README.md"), re.MULTILINE)
     assert commands == ["plan", "apply --wait", "logs iris"]
-    # The example's image is past its end on Vertex AI; the embedded service has no need of it.
+    # The example's image is past its end on Vertex AI; the embedded service doesn't need it.
     assert empty.run("validate").out.endswith("\n1 file valid; 1 warning in 1 file.\n")
     plan, applied, log = (empty.run(*command.split()) for command in commands)
     assert "+ submit iris_" in plan.out
@@ -179,13 +179,13 @@ def test_a_second_time_all_is_kept_and_the_steps_are_told_again(empty: Empty, fl
 
 
 def added(done: Result) -> list[str]:
-    """What the steps name to `git add`."""
+    """Return the paths that the steps pass to `git add`."""
     lines = re.findall("^  commit the set-up: .*git add (.*) && git commit", done.out, re.MULTILINE)
     return shlex.split(lines[0]) if lines else []
 
 
 def test_what_is_left_to_commit_is_what_git_has_not_got(empty: Empty) -> None:
-    """Whichever run of `init` wrote it."""
+    """Check files of every earlier run of `init`."""
     empty.init()
     empty.git("add", "jobs", "README.md")
     empty.git("commit", "--quiet", "--message=half")
@@ -257,7 +257,7 @@ def test_own_jobs_get_no_example_beside_them(empty: Empty) -> None:
 
 
 def given_to_the_action(repository: Empty, path: str) -> dict[str, Any]:
-    """The inputs of the one step of a workflow's one job."""
+    """Return the inputs of the single step in a workflow's single job."""
     (job,) = yaml.safe_load(repository.text(path))["jobs"].values()
     (step,) = job["steps"]
     given: dict[str, Any] = step["with"]
@@ -427,7 +427,7 @@ def test_workflows_that_may_be_for_it_are_not_told(empty: Empty, named: str) -> 
 
 @pytest.mark.parametrize("remote", [None, "https://gitlab.com/acme/models.git"])
 def test_what_needs_the_name_on_github_waits_for_the_remote(empty: Empty, remote: str | None) -> None:
-    """A pool named after nothing would stay: its name is taken for 30 days after it is deleted."""
+    """A pool named after no repository would block its name: it is taken for 30 days after deletion."""
     if remote:
         empty.git("remote", "add", "origin", remote)
     empty.init(*GOOGLE)
@@ -458,7 +458,7 @@ def test_settings_that_are_not_valid_stop_it(empty: Empty) -> None:
     assert list(empty.files()) == ["reconciler.yaml"]
 
 
-# What is left for a person
+# Steps for a person
 
 
 STUB = """#!{python}
@@ -473,7 +473,7 @@ print(next((answer for word, answer in answers.items() if word in sys.argv), "")
 
 
 def done_by_a_shell(told: str, folder: Path) -> list[tuple[list[str], str]]:
-    """The commands that a shell makes of the steps, and what each is given as its input."""
+    """Return the commands that a shell runs for the steps, each with its standard input."""
     programs, log = folder / "programs", folder / "log"
     programs.mkdir()
     answers = {"describe": "4711", ".id": "1296269", ".owner.id": "583231"}
@@ -601,7 +601,7 @@ def test_a_token_in_the_remote_is_not_told(empty: Empty) -> None:
     assert "ghp_" not in empty.init().out + empty.steps()
 
 
-# The action
+# The GitHub action
 
 
 @pytest.mark.slow
@@ -632,7 +632,7 @@ def test_its_workflows_run(repository: Repository, tmp_path: Path, flags: tuple[
     repository.job("first", reconcile=suspended)
     assert repository.run("init", "--action", f"{TOOL}@{PIN}").code == 0
     plan, apply = ((repository.root / path).read_text() for path in (PLAN_WORKFLOW, APPLY_WORKFLOW))
-    if flags:  # whose workflow, told to apply to what there is here
+    if flags:  # with a workflow that applies to the environments of this repository
         other = Empty(tmp_path / "other")
         other.init(*flags, "--action", f"{TOOL}@{PIN}")
         plan, apply = (
@@ -656,7 +656,7 @@ def test_its_workflows_run(repository: Repository, tmp_path: Path, flags: tuple[
 
 
 def test_a_variable_that_is_not_set_is_named(empty: Empty, tmp_path: Path) -> None:
-    """Rather than that the run goes on without the identity."""
+    """Without the check, the run would go on without the identity."""
     assert empty.init(*GOOGLE, "--action", f"{TOOL}@{PIN}").code == 0
     with GitHubServer().running() as server:
         github = Actions(tmp_path / "github", server, empty)
@@ -698,7 +698,7 @@ def test_pre_commit_takes_the_hook(empty: Empty, tmp_path: Path, flags: tuple[st
     assert 'did you mean "replicaCount"?' in found.stdout
 
 
-# The editor
+# Editor settings
 
 
 @pytest.mark.slow
@@ -732,7 +732,7 @@ def test_schemas_are_the_tools_own_and_renewed_after_an_upgrade(empty: Empty, na
     assert empty.text(path) == '{"mine": true}'
 
 
-# Where things are in the way
+# Obstacles at the paths of files
 
 
 def make_folder(path: Path, _: Path) -> None:
@@ -862,7 +862,7 @@ def test_rewriting_keeps_a_files_mode(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 1
 
 
-# Where it works
+# Folders
 
 
 def test_from_below_it_sets_up_the_root(empty: Empty) -> None:
@@ -884,7 +884,7 @@ def test_without_git_it_works_where_it_is(tmp_path: Path) -> None:
 
 
 def _at(known: Empty | None, folder: Path) -> Empty:
-    """The same repository, with `folder` as the working directory."""
+    """Return the same repository, with `folder` as the working directory."""
     made = Empty.__new__(Empty)
     made.root, made.hold = folder, folder / "hold"
     return made
@@ -929,7 +929,7 @@ def test_steps_of_google_cloud_need_an_environment_there(empty: Empty) -> None:
     assert (refused.code, "--steps goes without --project" in refused.err) == (64, True)
 
 
-# Texts
+# Templates
 
 
 def test_each_repository_gets_a_source_of_its_own(tmp_path: Path) -> None:
@@ -981,7 +981,7 @@ def test_every_template_is_used(tmp_path: Path) -> None:
         for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.read_text() not in used
     }
-    # These are filled in, or for Google Cloud.
+    # The excluded templates are filled in, or are for Google Cloud.
     filled = {"reconciler.yaml", "environment.yaml", "pre-commit-config.yaml", "workflows/apply.yml"}
     assert unused == {*filled, "workflows/apply-local.yml", "ruleset.json"}
 

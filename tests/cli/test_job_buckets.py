@@ -1,4 +1,4 @@
-"""Buckets that reconciler.yaml names for all jobs of the embedded service."""
+"""Buckets that reconciler.yaml declares for all jobs of the embedded service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print("public", read("of-google"), os.path.exists("/gcs/of-google"), flush=True)
 
 
 def test_job_reaches_a_bucket_that_only_its_code_and_the_settings_name(repository: Repository) -> None:
-    assert repository.run("env").code == 0  # makes the home
+    assert repository.run("env").code == 0  # creates the home
     for bucket in ("my-features", "other"):
         (repository.home / "gcs" / bucket).mkdir(parents=True)
         (repository.home / "gcs" / bucket / "x").write_text("content")
@@ -36,7 +36,7 @@ def test_job_reaches_a_bucket_that_only_its_code_and_the_settings_name(repositor
     )
     (repository.home / "gcs" / "of-google").mkdir()
     (repository.home / "gcs" / "of-google" / "x").write_text("by hand")
-    # No part of a job's name: the job has run.
+    # Buckets aren't part of a job's name: the job has run.
     assert "Nothing to do" in repository.run("apply", "--wait").out
     repository.job(reconcile="{rerun: '1'}")
     assert repository.run("apply", "--wait").code == 0

@@ -1,4 +1,4 @@
-"""Files that a checkout lacks: those of Git LFS, with a pointer in their place, and those of submodules."""
+"""Files missing from a checkout: files in Git LFS, replaced by a pointer, and files of submodules."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BASE = ("plan", "--base", "HEAD~1")
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    """A committed repository with one job."""
+    """Return a committed repository with a single job."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
     made = Repository(tmp_path / "repository")
@@ -52,13 +52,13 @@ def commit(tree: Repository) -> str:
 
 
 def pointer(content: bytes = WEIGHTS) -> str:
-    """The text that git-lfs writes for a file."""
+    """Return the text that git-lfs writes for a file."""
     digest = hashlib.sha256(content).hexdigest()
     return f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(content)}\n"
 
 
 def planned(tree: Repository, *arguments: str) -> Any:
-    """The only change of a plan."""
+    """Return the only change of a plan."""
     done = tree.run(*(arguments or ("plan",)), "--format", "json")
     assert done.code == 0, done.err
     (change,) = done.json["changes"]
@@ -207,7 +207,7 @@ def test_name_without_pointers_is_that_of_earlier_versions(tree: Repository) -> 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Repository:
-    """A repository of its own, for code that others share."""
+    """Return a separate repository for code that others share."""
     made = Repository.__new__(Repository)
     made.root = tmp_path / "library"
     made.write("common/task.py", "print('common')\n")
@@ -219,7 +219,7 @@ def library(tmp_path: Path) -> Repository:
 
 @pytest.fixture
 def nested(tree: Repository, library: Repository) -> Repository:
-    """A repository with a submodule in a job's package, fetched and committed."""
+    """Return a repository with a submodule in a job's package, fetched and committed."""
     add(tree, library, "trainer/lib")
     commit(tree)
     return tree
@@ -230,14 +230,14 @@ def add(tree: Repository, library: Repository, path: str) -> None:
 
 
 def use(tree: Repository, package: str, module: str = "common.task") -> None:
-    """Have the job's package be another folder."""
+    """Set the job's package to another folder."""
     manifest = tree.job("census")
     text = manifest.read_text().replace("../trainer", f"../{package}")
     manifest.write_text(text.replace("pythonModule: task", f"pythonModule: {module}"))
 
 
 def move(tree: Repository, library: Repository, path: str = "trainer/lib") -> str:
-    """Commit to the library, and check that out in the submodule."""
+    """Commit to the library, and check this commit out in the submodule."""
     library.write("common/task.py", "print('moved')\n")
     sha = commit(library)
     tree.git("-C", path, "fetch", "-q", str(library.root), "main")
@@ -246,7 +246,7 @@ def move(tree: Repository, library: Repository, path: str = "trainer/lib") -> st
 
 
 def cloned(tree: Repository, to: Path) -> Repository:
-    """A clone as `git clone` and actions/checkout make it: without files of submodules."""
+    """Return a clone without files of submodules, as `git clone` and actions/checkout create it."""
     tree.git("clone", "-q", str(tree.root), str(to))
     made = Repository.__new__(Repository)
     made.root = to
@@ -295,7 +295,7 @@ def test_unfetched_submodule_of_a_package_is_refused_with_a_remedy_that_helps(
 
 
 def follow(tree: Repository, done: Result) -> None:
-    """Run the command of git that an error names; a test's remotes are folders."""
+    """Run the git command that an error names; a test's remotes are folders."""
     command = re.search("`git ([^`]+)`", done.err)
     assert command
     tree.git("-c", "protocol.file.allow=always", *shlex.split(command[1]))
@@ -446,7 +446,7 @@ def origin(tree: Repository) -> tuple[Origin, list[str]]:
 def test_submodule_at_its_recorded_commit_counts_as_committed(nested: Repository) -> None:
     head = nested.git("rev-parse", "HEAD")
     assert origin(nested)[0].exact == head
-    # What the submodule's .gitignore excludes, or byte code, is no part of the package.
+    # Files excluded by the submodule's .gitignore, and byte code, aren't part of the package.
     nested.write("trainer/lib/run.log", "")
     nested.write("trainer/lib/__pycache__/task.pyc", "")
     assert origin(nested)[0].exact == head

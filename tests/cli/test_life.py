@@ -1,4 +1,4 @@
-"""The life of a wanted job after it was submitted: reverts, deletions, disasters."""
+"""The life of a desired job after it was submitted: reverts, deletions, disasters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import PATIENCE, until
 
 
 def call(repository: Repository, method: str, path: str, body: Any = None) -> Any:
-    """A request to the embedded service by its own API."""
+    """Send a request to the embedded service by its own API."""
     service = repository.service()
     answer = urllib3.request(
         method,
@@ -33,7 +33,7 @@ def call(repository: Repository, method: str, path: str, body: Any = None) -> An
 
 
 def jobs(repository: Repository) -> list[Any]:
-    """Every job that the service has."""
+    """Return all jobs of the service."""
     found = call(repository, "GET", "v1/projects/local/locations/local/customJobs?pageSize=100")
     return list(found.get("customJobs", []))
 
@@ -101,7 +101,7 @@ def test_an_emptied_folder_cancels_nothing(repository: Repository) -> None:
     repository.job("census", reconcile="{onDelete: cancel}")
     assert repository.run("apply").code == 0
     shutil.move(repository.root / "jobs", repository.root / "elsewhere")
-    repository.git("init", "-q")  # whose index has no file of the folder
+    repository.git("init", "-q")  # an index without files of the folder
     live = {"JOB_STATE_QUEUED", "JOB_STATE_PENDING", "JOB_STATE_RUNNING"}
     for _ in range(2):
         assert repository.run("apply").code == 0
@@ -143,7 +143,7 @@ COMMANDS = (["validate"], ["plan"], ["apply"], ["migrate"], ["render", "census"]
 def test_missing_folder_is_an_error_where_its_manifests_are_elsewhere(
     repository: Repository, tmp_path: Path, how: str
 ) -> None:
-    """And the message says how to get at them."""
+    """Check that the message gives the command that restores them."""
     repository.job("census")
     remedies = {
         "removed": "`git restore jobs` brings it back; `git rm -r jobs` removes it for good",
@@ -196,7 +196,7 @@ def test_emptied_claims_stop_everything_until_a_person_says_so(repository: Repos
 @pytest.mark.fault(33)
 @pytest.mark.parametrize("blocks", [4, 48, 160])
 def test_a_full_disk_stops_and_loses_nothing(repository: Repository, blocks: int) -> None:
-    """Files of the service may not grow beyond some kilobytes: it fails at its start, or in the middle."""
+    """Limit the files of the service to some kilobytes: it fails at its start or later."""
     repository.job("census")
     repository.job("other")
     limited = subprocess.run(
@@ -209,13 +209,13 @@ def test_a_full_disk_stops_and_loses_nothing(repository: Repository, blocks: int
     log = repository.home / "service.log"
     said = limited.stdout + limited.stderr + (log.read_text() if log.exists() else "")
     assert "Traceback" not in said
-    # What failed at first may have gone well when it was tried again.
+    # A retry may have succeeded after a first failure.
     assert limited.returncode in (0, 1), said
     repository.run("serve", "--stop")
     applied = repository.run("apply", "--wait")
     found = jobs(repository)
     assert len({job["displayName"] for job in found}) == len(found)
-    # What began while the disk was full may have failed for it, before its start or after.
+    # A job that began while the disk was full may have failed for this reason, before its start or after.
     succeeded = {job["displayName"][:5] for job in found if job["state"] == "JOB_STATE_SUCCEEDED"}
     assert {job["displayName"][:5] for job in found} == {"censu", "other"}
     assert applied.code == (0 if len(succeeded) == 2 else 1), applied.out + applied.err

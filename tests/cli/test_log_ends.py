@@ -1,4 +1,4 @@
-"""`apply --logs`: the end of each failed job's log in the log of a workflow's run, for strangers too."""
+"""`apply --logs`: the end of each failed job's log in a workflow's log, inert for hostile text too."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def test_log_of_a_failed_job_stands_in_a_group_without_commands(repository: Repo
     assert any(line.endswith("line 2") for line in shown)
     assert any(r"\x23\x23[group]another group" in line for line in shown)
     assert any(r"red and \x07 bell" in line for line in shown)
-    # With what stands before them, no line begins a command; a carriage return begins a line, too.
+    # With its prefix, no line begins a command; a carriage return begins a line, too.
     assert not [line for line in shown if line.lstrip().startswith("::") or "##[" in line]
     assert not set("\x1b\r\x07\u200b") & set(group["log"])
     assert "::group::" not in done.out
-    # The cause comes behind it.
+    # The cause follows the group.
     assert done.err.index("user code: exit code 3") > group.end()
 
 

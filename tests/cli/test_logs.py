@@ -1,4 +1,4 @@
-"""`reconciler logs` over a service whose jobs' runs the test writes itself, line by line."""
+"""`reconciler logs` over a service with runs that the test itself writes, line by line."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def indented(text: str, by: int) -> str:
 
 @dataclass
 class Job:
-    """One job that is submitted and that nobody runs."""
+    """A submitted job that no runner starts."""
 
     repository: Repository
     service: HeldService
     record: JobRecord
 
     def run(self, trial: int = 0) -> Callable[..., None]:
-        """Begin a run; what is returned writes one line of it."""
+        """Begin a run; return a function that writes a line of its log."""
         run = self.service.store.add_run(self.record.id, trial)
         path = run_folder(self.service.home, run.run_id).log
         path.parent.mkdir(parents=True)
@@ -84,7 +84,7 @@ class Job:
 
     @contextmanager
     def following(self, *arguments: str) -> Iterator[list[str]]:
-        """The lines that `logs --follow` has printed, which it goes on to do; it ends with the job."""
+        """Yield the growing list of lines printed by `logs --follow`; it ends with the job."""
         process = self.repository.start("logs", "census", "--follow", *arguments)
         printed: list[str] = []
         assert process.stdout is not None
@@ -103,7 +103,7 @@ class Job:
 
 
 def in_process(*arguments: str) -> Result:
-    """`reconciler …` in this process, which is quicker."""
+    """Run `reconciler …` in this process, for speed."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         code = cli.run(arguments)
@@ -120,7 +120,7 @@ def submitted(repository: Repository, service: HeldService, kind: str, spec: str
 
 @pytest.fixture
 def one(repository: Repository, service: HeldService) -> Job:
-    """A job of one replica: its second pool is empty."""
+    """Return a job of a single replica: its second pool is empty."""
     spec = indented(POOLS.format(workers=1), 2).splitlines()[:2]
     return submitted(repository, service, "CustomJob", "\n".join(spec))
 
@@ -137,7 +137,7 @@ def tuned(repository: Repository, service: HeldService) -> Job:
 
 
 def told(result: Result) -> list[str]:
-    """What stands after each line's time."""
+    """Return the text after the time of each line."""
     assert result.code == 0, result.err
     return [line.partition("Z ")[2] for line in result.out.splitlines()]
 
@@ -238,7 +238,7 @@ def test_wrong_trials_are_refused(one: Job) -> None:
 
 
 def test_trials_that_go_on_from_an_earlier_job_have_larger_numbers_than_planned() -> None:
-    """AI Platform counts a resumed job's trials on from the earlier one's."""
+    """AI Platform counts a resumed job's trials on from the earlier job's."""
     tuning = {"maxTrials": 4, "resumePreviousJobId": "census_0"}
     body = {
         "trainingInput": {"hyperparameters": tuning},
@@ -308,7 +308,7 @@ print("printed")
 
 
 def test_lines_that_a_trainer_writes_by_google_cloud_logging_are_in_its_log(repository: Repository) -> None:
-    """It asks Google's own address, with the credentials of the machine that it believes to be on."""
+    """The library asks Google's own address, with the credentials of the supposed machine."""
     settings = repository.root / "reconciler.yaml"
     settings.write_text(
         settings.read_text().replace("requirements: []", "requirements: [google-cloud-logging]")
@@ -321,7 +321,7 @@ def test_lines_that_a_trainer_writes_by_google_cloud_logging_are_in_its_log(repo
     assert {"WARNING epoch 1", 'NOTICE  {"loss": 0.5}', "DEFAULT of another", "INFO    printed"} <= {*lines}
 
 
-# --- what is remembered while a log is followed -----------------------------------------------------------
+# --- entries remembered while a log is followed -----------------------------------------------------------
 
 LATENESS = 10.0
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -342,7 +342,7 @@ class Clock:
 
 
 def look(printed: PrintedEntries, log: list[LogEntry]) -> list[LogEntry]:
-    """What one look tells of what is in the log."""
+    """Return the entries that a single look prints from a log."""
     found = sorted((each for each in log if each.timestamp >= printed.since), key=lambda each: each.timestamp)
     new = [each for each in found if printed.add(each)]
     printed.forget()
@@ -356,7 +356,7 @@ def look(printed: PrintedEntries, log: list[LogEntry]) -> list[LogEntry]:
 def test_an_entry_that_is_late_within_the_limit_is_told_once(
     written: list[tuple[int, int]], pauses: list[int]
 ) -> None:
-    # Each entry has its time, and is seen in the log so many seconds later.
+    # Each entry has its time, and appears in the log after its delay in seconds.
     log = [(at + late, entry(at, number)) for number, (at, late) in enumerate(written)]
     clock = Clock()
     printed = PrintedEntries(LATENESS, clock)

@@ -1,4 +1,4 @@
-"""Errors of this machine while files are read: a failure of the command, and no mistake of a file."""
+"""Errors of this machine while files are read: the command fails, and reports no file as invalid."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def fails_at(monkeypatch: pytest.MonkeyPatch, name: str, error: Exception) -> None:
-    """Let each opening or listing of the entry of this name fail."""
+    """Raise `error` on each opening or listing of an entry with this name."""
 
     def failing(real: Callable[..., Any]) -> Callable[..., Any]:
         def called(path: Any = ".", *more: Any, **named: Any) -> Any:
@@ -120,7 +120,7 @@ def test_a_machine_without_memory_is_told_in_a_line(
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["validate", "plan", "render"])
 def test_however_few_files_may_be_open_none_is_called_wrong(root: Path, command: str) -> None:
-    """From too few for Python's start to enough for all."""
+    """Check with limits from too few open files for Python's start to enough for all."""
     arguments = [command, "census"] if command == "render" else [command]
     assert run(arguments) == 0
     codes = set()

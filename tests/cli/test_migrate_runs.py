@@ -1,4 +1,4 @@
-"""Migrated jobs run on the training service, and write the files that the original jobs wrote."""
+"""Migrated jobs run on the training service, and write the same files as the original jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.repository import Repository
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-11:latest"
-# Each replica writes its arguments and its place in the cluster; the primary waits for the files of all.
+# Each replica writes its arguments and its place in the cluster; the primary waits for all files.
 TRAINER = """
 import json, os, sys, time
 from pathlib import Path
@@ -62,7 +62,7 @@ CUSTOM = """\
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """The content of each file below a folder, which is then moved away."""
+    """Return the content of each file below a folder, and move the folder away."""
     found = {
         path.relative_to(folder).as_posix(): path.read_bytes()
         for path in folder.rglob("*.*")
@@ -109,14 +109,14 @@ def test_migrated_job_writes_the_files_of_the_original(
 
 @pytest.fixture
 def examples(tmp_path: Path, wheelhouse: Path, environments: Path) -> Iterator[Repository]:
-    """A copy of the examples of AI Platform."""
+    """Return a copy of the examples of AI Platform."""
     made = Repository(tmp_path / "repository", environments)
     shutil.rmtree(made.root / "trainer")
     for name in ("digits", "digits_tuned"):
         shutil.copytree(ROOT / "jobs/trainers" / name, made.root / "jobs/trainers" / name)
         shutil.copy(ROOT / "jobs" / f"{name.replace('_', '-')}.yaml", made.root / "jobs")
     settings = (ROOT / "reconciler.yaml").read_text("utf-8")
-    # The report says to write the runtime's entry for the image too.
+    # The report also names the runtime's entry to write for the image.
     entry = settings[settings.index('  "2.11":') :].partition("\n\n")[0]
     made.write("reconciler.yaml", f"{settings}{entry.replace('2.11', IMAGE, 1)}\n")
     made.has_jobs = True
@@ -140,7 +140,7 @@ def test_migrated_examples_write_the_files_of_the_originals(examples: Repository
         field["sentence"] for job in report["jobs"] for field in job["fields"] if IMAGE in field["sentence"]
     ]
     assert len(images) == 2
-    # What the report says about the trials' folder.
+    # Follow the report's advice on the trials' folder.
     code = (examples.root / tuned).read_text("utf-8")
     trial = 'args.job_dir + "/" + os.environ["CLOUD_ML_TRIAL_ID"])'
     (examples.root / tuned).write_text("import os\n" + code.replace("args.job_dir)", trial))
@@ -152,7 +152,7 @@ def test_migrated_examples_write_the_files_of_the_originals(examples: Repository
     assert len(found) == 2 + 2 * 6
     for name in ("digits/metrics.json", "digits/model.joblib"):
         assert found[name] == expected[name]
-    # The names of the jobs decide the values that are tried; each is judged as before.
+    # Sampled values depend on the jobs' names; check each result as before.
     measured = [_metrics(files) for files in (expected, found)]
     for trials in measured:
         assert max(each["accuracy"] for each in trials) > 0.9

@@ -1,4 +1,4 @@
-"""An apply that fails or dies at its n-th request, for every n: the next ones end with one job a manifest."""
+"""An apply fails or dies at its n-th request, for every n: later applies end with one job a manifest."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FAULTS: dict[str, Fault] = {
 
 
 class SharedTime:
-    """Seconds that the clocks of this process and of those that it forks are ahead."""
+    """The offset in seconds of the clocks of this process and of its forks."""
 
     def __init__(self) -> None:
         self._memory = mmap.mmap(-1, 8)
@@ -82,7 +82,7 @@ class SharedTime:
         return float(struct.unpack("d", self._memory[:8])[0])
 
     def sleep(self, seconds: float) -> None:
-        """Let time go by, for everybody."""
+        """Advance the clock of all processes."""
         self._memory[:8] = struct.pack("d", self.ahead + seconds)
 
     def monotonic(self) -> float:
@@ -90,7 +90,7 @@ class SharedTime:
 
 
 class Patient(HeldService):
-    """A service whose clock goes on when a reconciler waits."""
+    """A service with a clock that advances when a reconciler waits."""
 
     def __init__(self, home: Path, time: SharedTime) -> None:
         self.time = time
@@ -107,7 +107,7 @@ def held(repository: Repository) -> Iterator[Patient]:
 
 
 def write(repository: Repository, rerun: str) -> None:
-    """Two manifests, one for each protocol: a service that chooses names, and one that takes them."""
+    """Write two manifests, each for a protocol: with names chosen by the service, and by the client."""
     repository.job("census", reconcile=f'{{rerun: "{rerun}"}}')
     repository.write("jobs/old.yaml", ML_JOB.format(rerun=rerun))
 
@@ -115,10 +115,10 @@ def write(repository: Repository, rerun: str) -> None:
 def in_child(
     repository: Repository, held: Patient, *arguments: str, at: int = 0, fault: Fault | None = None
 ) -> tuple[int, int]:
-    """Run a command in a forked process whose request number `at` meets the fault.
+    """Run a command in a forked process; its request number `at` meets the fault.
 
     Returns:
-        How the process ended, as in `subprocess`, and how many requests it began.
+        The exit code of the process, as in `subprocess`, and the number of requests that it began.
     """
     counted = repository.root.parent / "counted"
     counted.write_bytes(b"")
@@ -164,7 +164,7 @@ def output(repository: Repository) -> str:
 
 
 def converge(repository: Repository, held: Patient) -> None:
-    """Apply until nothing is to be done."""
+    """Apply until the plan is empty."""
     for _ in range(PASSES):
         held.time.sleep(LATER)
         in_child(repository, held, "apply")

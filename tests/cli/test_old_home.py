@@ -1,4 +1,4 @@
-"""The `.reconciler/` of earlier versions: nothing reads it, and what the user made can be moved."""
+"""The `.reconciler/` of earlier versions: no command reads it, and the user's files in it can be moved."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ open(os.environ["STARTS"], "a").write(f"start {decorator.__version__}\\n")
 
 @pytest.fixture
 def place(repository: Repository) -> Repository:
-    """A repository under git, with a home of an earlier version."""
+    """Return a repository under git, with a home of an earlier version."""
     repository.git("init", "-q", "-b", "main")
     repository.git("add", "-A")
     repository.git("commit", "-qm", "one")
@@ -34,12 +34,12 @@ def place(repository: Repository) -> Repository:
 
 
 def notes(place: Repository, *command: str, **environ: str) -> list[str]:
-    """What a command prints on stderr about the folder."""
+    """Return the stderr lines of a command about the folder."""
     return [line for line in place.run(*command, **environ).err.splitlines() if OLD in line]
 
 
 def moves(place: Repository, **environ: str) -> str:
-    """The command that the note names; "" for none."""
+    """Return the command that the note names, or "" without a note."""
     _, *hints = notes(place, "validate", **environ)
     return "".join(hints).partition("and then: ")[2]
 
@@ -74,7 +74,7 @@ def test_command_of_note_moves_nothing_when_the_home_was_made_meanwhile(place: R
 
 
 def odd_name(place: Repository) -> None:
-    """A name that a terminal doesn't show as it is."""
+    """Return a name that a terminal doesn't show unchanged."""
     place.root = place.root.rename(place.root.parent / "re\tpository")
 
 
@@ -178,7 +178,7 @@ def test_moved_home_of_earlier_version_trains_nothing_again_and_goes_on(
     repository.write("trainer/task.py", USING_A_PACKAGE)
     repository.write(".gitignore", f"{OLD}/\n")
     repository.job("census")
-    repository._environments = None  # the home has environments of its own, which contain its path
+    repository._environments = None  # the home has its own environments, with its path in them
     repository.git("init", "-q")
     before = tmp_path / "before"
     assert repository.run("apply", "--wait", RECONCILER_HOME=str(before)).code == 0

@@ -1,4 +1,4 @@
-"""Commits that an apply passes over: each shows the jobs that it brought."""
+"""Commits that an apply passes over: each status shows the jobs that the commit brought."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FAILING, GOOD = ["--fail"], ["--good"]
 
 
 def state(story: Story, sha: str, context: str = ALL) -> tuple[str, str]:
-    """Return the state and the text of a commit's newest status; ("", "") for none."""
+    """Return the state and the text of a commit's newest status, or ("", "") without a status."""
     shown = story.shown(sha)
     return (
         (shown[context], story.said(sha, context).partition(" · update")[0]) if context in shown else ("", "")
@@ -29,7 +29,7 @@ def apply(story: Story) -> None:
 
 @pytest.fixture
 def applied(story: Story) -> str:
-    """A commit that was applied, whose job succeeded."""
+    """Return an applied commit with a job that succeeded."""
     sha = story.push_job("a job", "census", args=GOOD)
     apply(story)
     assert state(story, sha) == ("success", "1 of 1 succeeded")
@@ -194,7 +194,7 @@ def test_many_passed_over_commits_are_told_as_part_and_the_oldest_get_no_status(
     assert story.shown(pushed[0]) == {}
     part = f"applied as part of {pushed[-1][:7]}"
     assert {state(story, sha) for sha in pushed[1:51]} == {("success", part)}
-    # The oldest commit whose jobs are told apart stands for those before it.
+    # The oldest commit with its own statuses stands for all earlier commits.
     assert state(story, pushed[51]) == ("success", "1 of 1 succeeded")
     assert {state(story, sha) for sha in pushed[52:]} == {("success", "no job of its own")}
 
@@ -259,7 +259,7 @@ def test_file_in_git_lfs_counts_by_its_pointer_in_passed_over_commits(story: Sto
     file = story.repository.write("trainer/model.bin", pointer)
     first = story.push("a file in Git LFS")
     second = story.push_words("words")
-    # What the filter of Git LFS makes of the pointer at a checkout.
+    # Replace the pointer by the file, as the filter of Git LFS does at a checkout.
     file.write_bytes(weights)
     apply(story)
     assert state(story, first) == ("success", "1 of 1 succeeded")

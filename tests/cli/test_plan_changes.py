@@ -44,7 +44,7 @@ Told = tuple[int, str, str]
 
 @dataclass
 class Place:
-    """A repository of jobs that were all submitted, and their service, which runs nothing by itself."""
+    """A repository with only submitted jobs, and a service that runs none of them."""
 
     root: Path
     service: HeldService
@@ -75,7 +75,7 @@ class Place:
                     store.move(job.id, state, only_from={JobState.RUNNING}, at=store.now())
 
     def forgets(self, name: str) -> None:
-        """The service has a job no more."""
+        """Delete a job from the service."""
         store = self.service.store
         for job in store.unfinished():
             if name in json.dumps(job.body):
@@ -87,7 +87,7 @@ class Place:
             assert opened.claims.write(replace(found.claim, **fields), found.generation)
 
     def store_is_emptied(self) -> None:
-        """The claims stay, and what says whose they are is gone."""
+        """Delete the marker of the claims' owner, and keep the claims."""
         address = f"{self.service.url}/storage/v1/b/reconciler-staging/o/reconciler%2Fclaims%2Facme%2Fgenesis"
         headers = {"Authorization": f"Bearer {self.service.token}"}
         assert urllib3.request("DELETE", address, headers=headers, retries=False).status == 204
@@ -115,7 +115,7 @@ def place(
 
 
 def rewritten(place: Place, old: str, new: str) -> None:
-    """Another content of the same length, with the same times: what only a look behind them shows."""
+    """Write other content of the same length and with the same times: only reading the file shows it."""
     file = place.root / "jobs" / "census.yaml"
     status = file.stat()
     file.write_text(file.read_text().replace(old, new))
@@ -255,7 +255,7 @@ def test_plan_reports_a_mistake_without_asking_the_service(
 
 
 def test_plan_goes_on_beside_claim_with_unknown_api_version(place: Place) -> None:
-    """A newer version wrote it."""
+    """A newer version wrote the claim."""
     place.claim_becomes(state=ClaimState.HELD, error="odd", api_version="batch/v1", kind="Batch")
     code, out, err = place.plan()
     assert (code, err) == (ExitCode.CHANGES_PENDING, "")

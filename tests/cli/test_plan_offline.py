@@ -1,8 +1,8 @@
-"""What looks at a pull request runs none of its code, opens no socket and reads no credentials.
+"""Commands that check a pull request run none of its code, open no socket and read no credentials.
 
-Each command runs as its users run it, as a process, which writes down what it does: opened files, imports,
-code that is executed, sockets and programs (Python's audit events). Git, which it runs, writes down what git
-itself starts. The repository is full of traps: whatever of it is run leaves a file behind.
+Each command runs as its users run it, as a process, and records its actions: opened files, imports, executed
+code, sockets and programs (Python's audit events). Git, started by it, records the programs that git itself
+starts. The repository is full of traps: each executed part leaves a file behind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.waiting import PATIENCE
 
 PROGRAM = Path(sys.executable).with_name("reconciler")
 
-# Written before anything of the command is imported; os.write makes no event itself.
+# Stands before any import of the command; os.write raises no event itself.
 RECORDER = """
 import json, os, sys
 
@@ -46,7 +46,7 @@ environments:
   prod: {engine: google, project: acme-ml, location: us-central1, stagingBucket: gs://acme-staging}
 """
 
-# Each way leaves the same file behind.
+# Each trap leaves the same file behind.
 PYTHON_TRAP = """
 import pathlib
 pathlib.Path({trace!r}).touch()
@@ -61,11 +61,11 @@ backend-path = ["."]
 
 @dataclass(frozen=True)
 class Watched:
-    """What a command printed and did.
+    """The output and the actions of a command.
 
     Attributes:
         events: Each with its arguments.
-        by_git: What git started itself.
+        by_git: The programs that git itself started.
     """
 
     code: int
@@ -75,12 +75,12 @@ class Watched:
     by_git: list[Any]
 
     def of(self, *events: str) -> list[list[str]]:
-        """The arguments of the events that begin so."""
+        """Return the arguments of the events with this prefix."""
         return [said for event, said in self.events if event.startswith(events)]
 
 
 class Trapped:
-    """A repository in which everything that could be run is a trap, and a home with credentials."""
+    """A repository in which every executable part is a trap, and a home with credentials."""
 
     def __init__(self, folder: Path) -> None:
         self.home = folder / "home"
@@ -111,7 +111,7 @@ class Trapped:
         }
 
     def watch(self, *command: str) -> Watched:
-        """Run a command, and watch it."""
+        """Run a command under watch."""
         for file in (self._audit, self._git):
             file.write_text("")
         done = subprocess.run(
@@ -124,7 +124,7 @@ class Trapped:
         return Watched(done.returncode, done.stdout, done.stderr, events, by_git)
 
     def done(self, command: tuple[str, ...]) -> Watched:
-        """A reconciler's command, run once for all tests."""
+        """Return a command's result, run once for all tests."""
         if command not in self._done:
             self._done[command] = self.watch(str(PROGRAM), *command)
             assert self._done[command].code == 0, self._done[command].err
@@ -168,7 +168,7 @@ def trapped(tmp_path_factory: pytest.TempPathFactory) -> Trapped:
 
 
 def _set_traps(repository: Repository, script: Path) -> None:
-    """What of git's settings runs a program."""
+    """Set a trap in each git setting that runs a program."""
     for name in (
         "filter.trap.clean",
         "filter.trap.smudge",

@@ -1,4 +1,4 @@
-"""How far an apply has come, as people see it: a bar on a terminal, now and then a line in a log."""
+"""The visible progress of an apply: a bar on a terminal, occasional lines in a log."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_table_shows_the_cause_of_a_failed_job_in_place_of_the_service_s_wor
 
 
 def table(*jobs: ActualJob) -> list[str]:
-    """The rows of the live table on a terminal of 80 columns."""
+    """Return the rows of the live table on a terminal of 80 columns."""
     console = Console(file=io.StringIO(), width=80)
     console.print(progress._table(cast("Any", None), jobs))
     shown: str = console.file.getvalue()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""`reconciler report --html`: pages of real jobs, which start nothing and stay in their folder."""
+"""`reconciler report --html`: pages of real jobs, self-contained in their folder; no service is started."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_a_report_shows_jobs_commits_and_failures(repository: Repository) -> Non
     commit = (folder / "commits" / f"{sha}.html").read_text()
     assert commit.count('role="rowheader"') == 2
     shown = text_of(folder)
-    # Neither a log nor the value of a variable.
+    # The pages contain neither a log nor the value of a variable.
     assert "training with" not in shown
     assert str(repository.starts) not in shown
     assert "STARTS" in shown
-    # Nothing was started.
+    # No service was started.
     assert locate(repository.home) is None
     told = repository.run("report", "--html", str(folder), "--logs", "--env-values")
     assert told.code == 0, told.err

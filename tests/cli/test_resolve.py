@@ -13,7 +13,7 @@ from tests.support.repository import Repository
 
 @pytest.fixture
 def body(repository: Repository) -> dict[str, Any]:
-    """What apply would send, and before it did, somebody made another job with the same labels."""
+    """Return the body that apply would send, after another client made another job with the same labels."""
     repository.hold.touch()
     repository.job("other")
     assert repository.run("apply").code == 0
@@ -37,7 +37,7 @@ def pool(body: dict[str, Any], argument: str) -> dict[str, Any]:
 
 
 def row(repository: Repository, name: str) -> list[tuple[str, str | None]]:
-    """Claim and state of each row of a job."""
+    """Return claim and state of each row of a job."""
     jobs = repository.run("status", "--format", "json").json["jobs"]
     return [(job["claim"], job["state"]) for job in jobs if job["jobName"] == name]
 

@@ -1,4 +1,4 @@
-"""What apply cancelled comes back once it is wanted again: by the command, with real git and statuses."""
+"""Jobs that apply cancelled run again once their content is desired again, with real git and statuses."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ GOOD = "good"
 
 
 def wrapped(folder: Path, patch: str) -> str:
-    """A file that stands in for the command, with another function in one place."""
+    """Write a replacement for the command with a single patched function; return its path."""
     file = folder / "wrapper.py"
     file.write_text(WRAPPER.format(patch=patch))
     return str(file)
 
 
 def apply_by(team: Team, program: str) -> int:
-    """The exit code of an apply by such a file."""
+    """Return the exit code of an apply by this program."""
     process = team.author.start("apply", program=program, **team.environ)
     process.communicate(timeout=PATIENCE)
     return process.returncode
@@ -65,21 +65,21 @@ def revert(team: Team) -> str:
 
 
 def move(team: Team, state: JobState, only_from: JobState) -> None:
-    """Have each job of one state take another one."""
+    """Move each job in the state `only_from` to `state`."""
     store = team.service.store
     for job in store.unfinished():
         store.move(job.id, state, only_from={only_from}, at=store.now())
 
 
 def planned(team: Team) -> tuple[str, str]:
-    """Action and reason of the plan's only change of a wanted job."""
+    """Return action and reason of the plan's only change of a desired job."""
     changes = team.run(team.author, "plan", "--format", "json").json["changes"]
     (change,) = [change for change in changes if change["action"] != "cancel"]
     return change["action"], change["reason"]
 
 
 def kill_apply_once_it_cancels(team: Team) -> str:
-    """Kill an apply of bad content once it cancels the run of the good one; return the good commit."""
+    """Kill an apply of bad content at its cancel of the good run; return the good commit."""
     good = team.push_and_apply(args=[GOOD])
     move(team, JobState.RUNNING, JobState.QUEUED)
     team.push(args=[BAD])
@@ -165,7 +165,7 @@ def test_a_cancel_in_the_console_after_one_that_failed_is_final(local: Team, tmp
     assert apply_by(local, wrapped(tmp_path, "execute.cancel = refuse")) == 1
     assert local.runs() == [(GOOD, "QUEUED"), (BAD, "QUEUED")]
     revert(local)
-    # The good one is alive, and wanted: the reason for the cancel that failed is none any more.
+    # The good run is alive and desired: the reason of the failed cancel doesn't count any more.
     assert local.run(local.author, "apply").code == 0
     assert local.runs() == [(GOOD, "QUEUED"), (BAD, "CANCELLED")]
     move(local, JobState.CANCELLED, JobState.QUEUED)
@@ -181,7 +181,7 @@ def test_a_cancel_in_the_console_after_one_that_failed_is_final(local: Team, tmp
 def test_a_kill_beside_the_cancel_leaves_one_live_run_to_the_revert(
     team: Team, tmp_path: Path, killed: str, goods: list[str]
 ) -> None:
-    """Killed between the record and the cancel, it leaves the run alone, which trains on."""
+    """An apply killed between the record and the cancel leaves the run alone, and it trains on."""
     team.push_and_apply(args=[GOOD])
     team.push(args=[BAD])
     assert apply_by(team, wrapped(tmp_path, f"execute.cancel = {killed}")) == -9
@@ -194,7 +194,7 @@ def test_a_kill_beside_the_cancel_leaves_one_live_run_to_the_revert(
 @pytest.mark.slow
 @pytest.mark.fault(59)
 def test_what_an_earlier_version_cancelled_stays_cancelled(local: Team, tmp_path: Path) -> None:
-    """The upgrade would train every content that was ever reverted to."""
+    """Otherwise the upgrade would train every content of an earlier revert."""
     local.push_and_apply(args=[GOOD])
     local.push(args=[BAD])
     earlier = 'execute.by_apply = lambda reason: f"cancelled: {reason}"'
@@ -297,7 +297,7 @@ def test_two_watchers_of_different_trees_end_at_the_bound(local: Team) -> None:
         for watch in (one, another):
             watch.awaits_rest()
         assert standing(local) == ended, "nothing is submitted any more"
-    # The other may have as few as one run, if it always came first, or be stuck too.
+    # The other content may have a single run, if its apply was always first, or may be stuck too.
     assert max(count for count, _ in ended.values()) == 4
     (stuck, *_) = [clone for clone, args in trees if ended[args] == (4, "CANCELLED")]
     said = local.run(stuck, "plan").out
@@ -309,7 +309,7 @@ def test_two_watchers_of_different_trees_end_at_the_bound(local: Team) -> None:
 
 
 def standing(team: Team) -> dict[str, tuple[int, str]]:
-    """By argument, the number of runs and the newest one's state."""
+    """Return, by argument, the number of runs and the newest run's state."""
     runs = team.runs()
     counts = Counter(args for args, _ in runs)
     return {args: (counts[args], state) for args, state in runs if args in (GOOD, BAD)}

@@ -1,4 +1,4 @@
-"""`reconciler run`: programs as they are for Google Cloud, and signals, exit codes and mistakes."""
+"""`reconciler run`: unchanged programs for Google Cloud, signals, exit codes and mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`reconciler show`: one job on one screen, over real jobs, the service's own answers and faults of parts."""
+"""`reconciler show`: the details of a job on a screen, over real jobs, service answers and partial faults."""
 
 from __future__ import annotations
 
@@ -103,12 +103,12 @@ file.write_text(json.dumps(line) + "\\n")
 
 @pytest.fixture(autouse=True)
 def _no_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is cut: there is no terminal."""
+    """Unset the width, so that no line is cut."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
 def shown(repository: Repository, name: str, **environ: str) -> Any:
-    """What `show --format json` says, which its schema describes."""
+    """Return the output of `show --format json`, and check it against its schema."""
     done = repository.run("show", name, "--format", "json", **environ)
     assert done.code == 0, done.err
     Draft202012Validator(schemas.document("show-output.schema.json")).validate(done.json)
@@ -116,7 +116,7 @@ def shown(repository: Repository, name: str, **environ: str) -> Any:
 
 
 def rows(text: str) -> dict[str, str]:
-    """The rows of the screen by their names, each with its further lines."""
+    """Return the rows of the screen by their names, each with its further lines."""
     found: dict[str, list[str]] = {}
     name = "head"
     for line in filter(None, text.splitlines()):
@@ -136,7 +136,7 @@ def in_process(*arguments: str) -> Result:
 
 def test_a_trained_job_is_on_one_screen_with_its_results(repository: Repository) -> None:
     repository.write("trainer/task.py", TRAINER)
-    repository.job()  # so that it shares environments with other tests
+    repository.job()  # shares environments with other tests
     repository.write("jobs/census.yaml", MANIFEST.format(image=IMAGE))
     repository.git("init", "-q", "-b", "main")
     repository.git("add", "-A")
@@ -185,7 +185,7 @@ def test_a_trained_job_is_on_one_screen_with_its_results(repository: Repository)
     assert resource["displayName"] == job["jobName"]
     assert resource["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["env"][0]["value"] == "hunter2"
 
-    # A run of other content has the same directory: what the first one wrote is not its result.
+    # A run of other content has the same directory: the first run's files aren't its result.
     repository.write("trainer/task.py", "raise SystemExit(3)\n")
     assert repository.run("apply", "--wait").code == 1
     failed = rows(repository.run("show", "census").out)
@@ -277,7 +277,7 @@ def test_a_queued_a_running_and_a_deleted_job(repository: Repository, service: H
     service.store.move(record.id, JobState.RUNNING, only_from=UNFINISHED, at="2026-01-01T00:00:00Z")
     assert re.match(r"census  RUNNING for \d+", in_process("show", "census").out)
 
-    # The newest run is meant, also while the manifest gives another one.
+    # The name means the newest run, also while the manifest has another name.
     repository.job("census", args=["--lr=4"])
     found = rows(in_process("show", "census").out)
     assert found["Arguments"] == "--lr=3"
@@ -381,7 +381,7 @@ def test_metrics_behind_many_files_are_found(
 
 
 def refused(path: str) -> bool:
-    """True for the parts that this identity may not read: the models' bucket and the log."""
+    """Return True for the parts that this identity may not read: the models' bucket and the log."""
     return path.startswith(("/storage/v1/b/models/o", "/v2/entries:list"))
 
 

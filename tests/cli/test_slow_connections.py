@@ -1,4 +1,4 @@
-"""Slow connections to `watch --listen` and `open`, as any user of the machine can make: they stop nothing."""
+"""Slow connections to `watch --listen` and `open`, possible for any user of the machine, block neither."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MANY = 100
 
 @contextmanager
 def files(count: int) -> Iterator[None]:
-    """Let this process, or a program that it starts, open so many files."""
+    """Limit the number of open files of this process or of a program that it starts."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
     try:
@@ -42,7 +42,7 @@ def files(count: int) -> Iterator[None]:
 
 @contextmanager
 def slow_connections(url: str) -> Iterator[None]:
-    """Connections on which a byte of a head comes now and then."""
+    """Open connections that send the bytes of a head slowly."""
     address = "127.0.0.1", urlsplit(url).port
     stop = threading.Event()
     slow: list[socket.socket] = []
@@ -55,7 +55,7 @@ def slow_connections(url: str) -> Iterator[None]:
     def drip() -> None:
         while not stop.wait(0.05):
             for each in [*slow]:
-                with suppress(OSError):  # closed to make room
+                with suppress(OSError):  # closed by the server to make room
                     each.send(b"G")
 
     with files(SLOW + 512), ExitStack() as end:

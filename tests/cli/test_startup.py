@@ -1,4 +1,4 @@
-"""What a command loads: nothing that it doesn't need. Which modules it is, as time is the machine's."""
+"""The modules that a command loads: only those it needs. Times aren't checked, as they vary by machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.manifests import PLAIN
 
-# Runs a command and tells on stderr, in its last line, what is loaded then.
+# Runs a command and prints the names of all loaded modules as the last line of stderr.
 TELLING = """
 import atexit, sys
 atexit.register(lambda: print(*sorted(sys.modules), file=sys.stderr))
@@ -21,7 +21,7 @@ from reconciler.__main__ import main
 sys.exit(main())
 """
 
-# What takes a tenth of a second or so: libraries that are for a few commands, or for what is wrong.
+# Libraries that take about a tenth of a second to load: for a few commands, or for invalid files.
 HEAVY = {
     "concurrent.futures.process",
     "github",
@@ -44,25 +44,25 @@ HEAVY = {
     "waitress",
     "watchdog",
 }
-# What reading a manifest needs, and neither `--help` nor a schema.
+# Modules for reading a manifest; neither `--help` nor a schema needs them.
 READING = {"dataclasses", "jsonschema_rs", "msgspec", "yaml"}
-# What reads every distribution that is installed.
+# Modules that read every installed distribution.
 DISTRIBUTIONS = {"importlib.metadata"}
-# What asks a service.
+# Modules that call a service.
 ASKING = {"reconciler.operations.session", "reconciler.training_service.client", "reconciler.base.http.send"}
-# What decides and tells of a plan.
+# Modules that compute and describe a plan.
 PLANNING = {"reconciler.planning.planner", "reconciler.submission.observe"}
-# What stages a package, where a manifest has one.
+# Modules that stage a package, for manifests with a package.
 STAGING = {"reconciler.packaging.sdist"}
-# What is only for some form of the output.
+# Modules for certain output formats only.
 TELLING_MORE = {"structlog", "reconciler.output.markdown", "difflib"}
-# Of these, what `plan` imports at its top, as it takes a few milliseconds; STAGING takes no more.
+# Modules of these that `plan` imports at its top, in a few milliseconds; STAGING takes no longer.
 QUICK = {"reconciler.output.markdown"}
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository of one valid manifest, without settings."""
+    """Return a repository of a single valid manifest, without settings."""
     (tmp_path / ".git").mkdir()
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "census.yaml").write_text(PLAIN)
@@ -71,7 +71,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(root: Path) -> Iterator[Path]:
-    """The same, with its embedded service running."""
+    """Return the same repository, with its embedded service running."""
     command = [sys.executable, "-m", "reconciler", "serve"]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -84,7 +84,7 @@ def served(root: Path) -> Iterator[Path]:
 
 
 def loaded(root: Path, *command: str, code: int = 0) -> set[str]:
-    """The modules that are loaded when a command ends."""
+    """Return the modules that are loaded when a command ends."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RECONCILER_")}
     done = subprocess.run(
         [sys.executable, "-c", TELLING, *command], cwd=root, env=environ, capture_output=True, text=True
@@ -130,7 +130,7 @@ def test_a_running_service_is_asked_with_what_is_at_hand(command: str, served: P
     assert modules >= ASKING
     assert modules & (HEAVY | DISTRIBUTIONS | TELLING_MORE - QUICK) == set()
     assert "concurrent.futures" not in modules or command == "plan", "needed for a distant service"
-    # Of the service's own package, its door and how it is found, and no more.
+    # Of the service's package, only its client and its address are loaded.
     of_service = {name for name in modules if name.startswith("reconciler.training_service.")}
     assert of_service == {"reconciler.training_service.address", "reconciler.training_service.client"}
 
@@ -148,7 +148,7 @@ def test_a_stopped_service_is_looked_at_without_what_runs_jobs(command: str, roo
 
 @pytest.mark.slow
 def test_settings_and_packages_load_what_they_need(root: Path) -> None:
-    """The modules above are loaded where they are needed: one that got another name would hide from here."""
+    """Check that the names above are current: a renamed module would escape the tests above."""
     (root / "reconciler.yaml").write_text("limits: {submissions: 3}\n")
     package = root / "jobs" / "trainer"
     package.mkdir()

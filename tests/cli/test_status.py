@@ -22,7 +22,7 @@ RISK = "labels: {team: risk, stage: dev}"
 
 
 def write_jobs(repository: Repository) -> None:
-    """Write a job that fails, a labelled one that succeeds, and a suspended one."""
+    """Write a job that fails, a labelled job that succeeds, and a suspended job."""
     repository.job("bad", args=["--fail"])
     good = repository.job("good-one")
     good.write_text(good.read_text().replace("name: good-one", f"name: good-one\n  {RISK}"))
@@ -30,7 +30,7 @@ def write_jobs(repository: Repository) -> None:
 
 
 def shown(repository: Repository, *arguments: str) -> list[str]:
-    """Return the base names in the order of the table, which JSON must have too."""
+    """Return the base names in the order of the table, and check that JSON has the same order."""
     text = repository.run("status", *arguments)
     assert text.code == 0, text.err
     rows = [] if text.out == "No jobs.\n" else text.out.splitlines()[1:-2]
@@ -39,7 +39,7 @@ def shown(repository: Repository, *arguments: str) -> list[str]:
     Draft202012Validator(schemas.document("status-output.schema.json")).validate(answer)
     jobs: list[Any] = answer["jobs"]
     assert len(found) == len(jobs)
-    # The table shows the job name only where it has several runs of a base name.
+    # The table shows the job name only for a base name with several runs.
     assert all(name in (job["baseName"], job["jobName"]) for name, job in zip(found, jobs, strict=True))
     return [job["baseName"] for job in jobs]
 
@@ -56,7 +56,7 @@ def test_text_and_json_select_and_sort_the_same_jobs(repository: Repository) -> 
     assert shown(repository, "good_one", "later", "-l", "team=other") == []
     assert shown(repository, "later", "good_one", "later") == ["good-one", "later"]
 
-    # Changed content hides the earlier run from the newest ones, not from the history.
+    # Changed content hides the earlier run from the newest runs, not from the history.
     repository.job("bad", args=["--fail", "again"])
     assert shown(repository) == ["bad", "good-one", "later"]
     assert [job["state"] for job in repository.run("status", "--format", "json").json["jobs"]] == [
@@ -277,7 +277,7 @@ def test_status_and_plan_say_when_and_what_the_last_full_look_found(
     assert commands.run("apply", "--yes").code == 0
     assert "the last full look, 2026-01-01 00:00 UTC" in commands.run("status").err
     assert "last full look" not in commands.run("status", "--all").err
-    # The record of a settled run goes: short looks don't read it, and a full one does.
+    # The record of a settled run is deleted: short looks don't read it, and a full look does.
     outside.claims.held.clear()
     assert "census" in commands.run("status").out
     assert "has no claim any more" in commands.run("plan", "--full").err

@@ -1,4 +1,4 @@
-"""Commands whose standard streams are closed, on a full disk, or without a reader; with a real shell."""
+"""Commands with closed standard streams, a full disk, or no reader; with a real shell."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PRINTING = [
     "validate",
     "validate --format json",
 ]
-# Exit codes of commands that print nothing on stdout.
+# Exit codes of commands that print no text on stdout.
 REFUSED = {"frobnicate": 64, "logs census": 1, "open extra": 64, "render nope": 1, "status --env nope": 64}
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with a commit of one manifest."""
+    """Return a repository with a commit of a single manifest."""
     (tmp_path / "jobs").mkdir()
     (tmp_path / "jobs" / "census.yaml").write_text(MANIFEST % ("0" * 64))
     identity = ("-c", "user.name=a", "-c", "user.email=a@example.test")
@@ -66,7 +66,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def shell(root: Path, line: str, unbuffered: str = "") -> tuple[int, str, str]:
-    """The exit code of a line's first command, and what reached stdout and stderr."""
+    """Return the exit code of a line's first command, its stdout and its stderr."""
     done = subprocess.run(
         ["bash", "-c", f'{line}; exit "${{PIPESTATUS[0]}}"'],
         cwd=root,
@@ -94,7 +94,7 @@ def assert_output_is_missed(root: Path, command: str, unbuffered: str = "") -> N
         code, _, err = shell(root, f"{COMMAND} {command} >{stream}", unbuffered)
         last = f"reconciler: standard output can't be written: {reason}"
         assert (code, err.splitlines()[-1:]) == (1, [last])
-    # As other commands, it is silent when its reader has seen enough.
+    # Like other commands, it is silent when its reader has closed the pipe.
     code, _, err = shell(root, f"{COMMAND} {command} | head -c 0", unbuffered)
     assert (code, "can't be written" in err) == (1, False)
     assert shell(root, f"{COMMAND} {command} <&- >&- 2>&-", unbuffered)[0] == 1
@@ -120,7 +120,7 @@ def test_a_refusal_has_its_exit_code_on_any_streams(root: Path, command: str) ->
 def test_a_message_is_dropped_where_a_terminal_takes_nothing_at_the_moment(
     root: Path, unbuffered: str
 ) -> None:
-    """Another program that shares a terminal may have set it so that a write doesn't wait."""
+    """A terminal can be non-blocking: another program that shares it may have set it so."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     with suppress(BlockingIOError):
@@ -154,7 +154,7 @@ def test_closed_standard_input_is_named(root: Path) -> None:
 
 
 def test_no_file_takes_the_number_of_a_closed_stream(root: Path) -> None:
-    """A program would print into such a file: here a git that prints on its stderr, and a database."""
+    """A program would print into such a file: here git to its stderr, and a database."""
     git = root / "bin" / "git"
     git.parent.mkdir()
     git.write_text(f'#!/bin/sh\nls -l /proc/$PPID/fd >>{root}/numbers\nexec /usr/bin/git "$@"\n')

@@ -1,4 +1,4 @@
-"""`reconciler tensorboard`: TensorBoard itself on what a job wrote with TensorBoard's own writer."""
+"""`reconciler tensorboard`: the real TensorBoard on events that a job wrote with TensorBoard's own writer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.held_service import HeldService
 from tests.support.repository import IMAGE, Repository
 from tests.support.waiting import PATIENCE, until
 
-# The writer and the storage client are those of the tests: installing them for a job takes long.
+# The tests' own writer and storage client: installing them for a job takes long.
 TRAINER = """
 import os, sys
 from pathlib import Path
@@ -66,7 +66,7 @@ spec:
   {output}
 """
 OUTPUT = "baseOutputDirectory: {outputUriPrefix: gs://models/census/}"
-# Stands where TensorBoard would: says what it was called with, and waits to be ended.
+# Stands in for TensorBoard: prints its arguments, and waits to be ended.
 STAND_IN = """#!{python}
 import json, os, sys, time
 print(json.dumps(sys.argv[1:]), flush=True)
@@ -78,7 +78,7 @@ sys.exit({code})
 def job(repository: Repository, output: str = OUTPUT) -> None:
     libraries = os.pathsep.join(filter(os.path.isdir, sys.path))
     repository.write("trainer/task.py", TRAINER)
-    repository.job()  # so that it shares environments with other tests
+    repository.job()  # shares environments with other tests
     manifest = MANIFEST.format(image=IMAGE, output=output, libraries=libraries)
     repository.write("jobs/census.yaml", manifest)
 
@@ -87,7 +87,7 @@ def job(repository: Repository, output: str = OUTPUT) -> None:
 def opened(
     repository: Repository, *arguments: str, **environ: str
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """`reconciler tensorboard` as it runs, and what has been printed."""
+    """Yield `reconciler tensorboard` while it runs, and the lines that it has printed."""
     process = repository.start("tensorboard", *arguments, **environ)
     printed: list[str] = []
     readers = [
@@ -116,7 +116,7 @@ def fetched(url: str) -> Any:
 
 def test_tensorboard_shows_what_a_job_wrote(repository: Repository) -> None:
     job(repository)
-    # What lies in the repository is not what is meant by "tensorboard".
+    # The repository's own "tensorboard" files must not run.
     trap = "from pathlib import Path\nPath('trapped').touch()\n"
     for path in ("tensorboard/__init__.py", "tensorboard/main.py"):
         repository.write(path, trap)
@@ -150,7 +150,7 @@ def test_tensorboard_shows_what_a_job_wrote(repository: Repository) -> None:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Not where it only waits for its end to be taken notice of."""
+    """Return True if the process runs and isn't a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -162,7 +162,7 @@ def _none_if_alive(process: subprocess.Popen[str], printed: list[str]) -> None:
 
 
 def stand_in(folder: Path, *, seconds: float = 0, code: int = 0) -> str:
-    """A PATH with the stand-in first."""
+    """Return a PATH with the stand-in first."""
     folder.mkdir()
     program = folder / "tensorboard"
     program.write_text(STAND_IN.format(python=sys.executable, seconds=seconds, code=code))
@@ -222,7 +222,7 @@ def test_a_job_without_a_folder_and_a_machine_without_tensorboard_are_told(
         assert cli.run(["apply"]) == 0
         monkeypatch.setenv("PATH", str(repository.root))
         monkeypatch.setattr(sys, "path", ["", str(repository.root)])
-        monkeypatch.setattr(client, "_EXTRA", ())  # it can't be found on that path either
+        monkeypatch.setattr(client, "_EXTRA", ())  # the extra can't be imported from that path either
         assert cli.run(["tensorboard", "census"]) == 1
         assert "pip install tensorboard" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Which tree is applied: clones that are behind, have diverged or can't tell, by the command and real git."""
+"""The applied tree: clones that are behind, diverged or shallow, by the command and with real git."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_clone_that_is_behind_and_never_fetched_cancels_nothing(team: Team) ->
         assert result.code == 1, "a cancel was skipped"
         assert team.said(second)[0] == "pending", "its job goes on"
 
-    # Once it has pulled, it is as good as any other.
+    # After a pull, the laptop's clone is accepted like any other.
     laptop.git("pull", "-q")
     assert team.run(laptop, "apply").code == 0
 
@@ -64,7 +64,7 @@ def test_a_watch_of_an_older_checkout_is_refused_once(cloud: Team) -> None:
 
 @pytest.mark.fault(56)
 def test_a_commit_between_submits_nothing(cloud: Team) -> None:
-    """A job was added and removed before anybody applied: an older checkout still has it."""
+    """A job was added and removed before any apply: an older checkout still has it."""
     cloud.push(args=["1"])
     cloud.push(name="extra", args=["extra"])
     between = cloud.clone("between")
@@ -129,7 +129,7 @@ def test_a_force_push_goes_on_in_a_watch_of_the_remote(cloud: Team, tmp_path: Pa
         assert f"has diverged from {old[:7]}" in watch.awaits("warning")["message"]
         assert cloud.recorded() == new
         assert not watch.told("refused")
-        # The next one is made while the watch has the commit that it replaces.
+        # The watch still has the replaced commit when the next amended commit is pushed.
         newer = cloud.push("--amend", args=["4"])
         watch.awaits("submitted", commit=newer)
         watch.awaits("cancelled", 2)
@@ -155,7 +155,7 @@ def test_two_release_branches_go_on_in_actions(cloud: Team) -> None:
     assert cloud.states() == {"2": "CANCELLED", "release": "QUEUED"}
     assert cloud.said(main, "reconciler/prod/census")[1].startswith("superseded, cancelled")
     assert cloud.said(release)[0] == "pending"
-    # The same on a person's machine is a checkout that somebody forgot to pull.
+    # The same state on a person's machine is a checkout that wasn't pulled.
     assert cloud.run(cloud.clone("person"), "apply").code == 4
 
 
@@ -226,7 +226,7 @@ def test_a_shallow_clone_that_can_t_tell_submits_and_cancels_nothing(cloud: Team
     assert "fetch the history: `git fetch --unshallow`" in by_hand.err
     assert "::warning" not in by_hand.err
 
-    # The whole history tells.
+    # A clone with the whole history can compare the commits.
     assert cloud.ci(cloud.clone("whole"), "apply").code == 0
     assert cloud.states() == {"1": "CANCELLED", "3": "QUEUED"}
     assert cloud.recorded() == third
@@ -258,7 +258,7 @@ def test_allow_older_is_asked_for_once_and_the_newer_commit_names_the_older(clou
     assert (state, text.partition(":")[0]) == ("error", f"superseded by {first[:7]}")
     assert cloud.said(second, "reconciler/prod/census")[1].startswith(f"superseded by {first[:7]}, cancelled")
     assert cloud.said(first)[0] == "pending"
-    # A newer commit goes forward again, and its verdict is its own.
+    # A newer commit is applied again, and gets its own verdict.
     assert cloud.run(cloud.author, "apply").code in (0, 1)
     assert cloud.recorded() == second
 
@@ -355,7 +355,7 @@ def test_a_diverged_tree_of_the_embedded_service_only_submits(local: Team) -> No
 
 
 def test_before_the_first_apply_a_plan_starts_no_git(local: Team, tmp_path: Path) -> None:
-    """A `git` that can't be run is never asked where nothing is compared."""
+    """A broken `git` is never called if no trees are compared."""
     local.author.job(args=["1"])
     marker = tmp_path / "asked"
     git = tmp_path / "bin" / "git"

@@ -1,4 +1,4 @@
-"""Environments that share a project and a location, on the training service in Google's place."""
+"""Environments that share a project and a location, on the training service as a replacement for Google."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ COMMANDS = (
 
 
 class Cloud:
-    """A repository whose environments are Google's by their settings.
+    """A repository with environments at Google in its settings.
 
     Attributes:
-        variables: The environment variables under which commands find their credentials.
+        variables: The environment variables with the commands' credentials.
     """
 
     def __init__(self, repository: Repository, url: str, variables: dict[str, str]) -> None:
@@ -66,7 +66,7 @@ class Cloud:
         self._images = (repository.root / "reconciler.yaml").read_text()
 
     def has(self, **environments: str) -> None:
-        """Give the settings these environments, each with a further line of its own."""
+        """Write the settings of these environments, each with an additional line."""
         written = "".join(
             ENVIRONMENT.format(name=name, more=more, url=self._url) for name, more in environments.items()
         )
@@ -86,7 +86,7 @@ class Cloud:
         return jobs
 
     def ended(self) -> int:
-        """Return the number of jobs that have succeeded; quicker than `--wait`, which asks Google seldom."""
+        """Return the number of jobs that have succeeded; faster than `--wait`, as that seldom asks Google."""
         found = self.ask("GET", "/v1/projects/acme-ml/locations/us-central1/customJobs")
         return sum(job["state"] == "JOB_STATE_SUCCEEDED" for job in found.get("customJobs", ()))
 
@@ -99,7 +99,7 @@ class Cloud:
         return dict(answer.json())
 
     def change(self, environment: str) -> dict[str, Any]:
-        """Return the one change of the environment's plan."""
+        """Return the single change of the environment's plan."""
         (change,) = self.run(environment, "plan", "--format", "json").json["changes"]
         return dict(change)
 
@@ -111,7 +111,7 @@ class Cloud:
 
 @contextmanager
 def cloud_of(repository: Repository, url: str, token: str, folder: Path, key: str) -> Iterator[Cloud]:
-    """Serve the training service at `url` in Google's place."""
+    """Serve the training service at `url` in place of Google."""
     for bucket in ("acme-claims", "acme-staging", "acme-models"):
         (repository.home / "gcs" / bucket).mkdir(parents=True, exist_ok=True)
     with token_server(lambda: token) as token_uri, behind_tls(url) as secure:
@@ -138,7 +138,7 @@ def key() -> str:
 
 @pytest.fixture
 def cloud(tmp_path: Path, key: str) -> Iterator[Cloud]:
-    """Return a cloud whose jobs stay queued until they are cancelled."""
+    """Return a cloud that keeps jobs queued until they are cancelled."""
     repository = Repository(tmp_path / "repository")
     with (
         HeldService(repository.home).running() as service,
@@ -304,7 +304,7 @@ def test_ml_run_of_one_location_is_not_taken_for_the_run_of_another(repository: 
 
 
 def local_environments(repository: Repository, own: str) -> dict[str, str]:
-    """Write a second local environment, whose further setting is `own`; return the folders of both."""
+    """Write a second local environment with the additional setting `own`; return the folders of both."""
     folders = {"local": "gs://models/out", "dev": "gs://models/dev"}
     settings = "".join(
         f"  {name}:\n    engine: local\n    defaults: {{baseOutputDirectory: {folder}}}\n"
@@ -385,7 +385,7 @@ def test_live_job_of_a_neighbour_that_is_younger_than_the_first_own_run_blocks_n
 
 
 def test_job_is_blocked_beside_a_run_that_was_made_after_the_claims_were_prepared(cloud: Cloud) -> None:
-    """The claims of an instance are prepared while the settings with it are still to be merged."""
+    """The claims of an instance are prepared before the settings with the instance are merged."""
     cloud.has(production="")
     cloud.repository.job("first")
     cloud.prepare("production")

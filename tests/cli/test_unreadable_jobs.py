@@ -1,4 +1,4 @@
-"""Jobs whose record in the embedded service's database was damaged: every command goes on, and says so."""
+"""Jobs with a damaged record in the embedded service's database: every command goes on, and reports it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.repository import Repository, Result
 
 @pytest.fixture
 def trained(repository: Repository) -> Repository:
-    """A repository with two jobs that have succeeded, and a stopped service."""
+    """Return a repository with two jobs that have succeeded, and a stopped service."""
     repository.job("first")
     repository.job("second")
     assert repository.run("apply", "--wait").code == 0

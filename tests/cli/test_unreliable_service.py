@@ -1,4 +1,4 @@
-"""What `apply`, `cancel` and `plan` make of a service that lags, loses answers, and has jobs of one name."""
+"""`apply`, `cancel` and `plan` with a service that lags, loses answers, and has several jobs of a name."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def becomes(commands: Commands, job: ActualJob, state: State) -> None:
 
 
 def nothing() -> None:
-    """Time passes."""
+    """Let time pass, and do no more."""
 
 
-# Waiting for the job that a claim is bound to.
+# Waiting for the job that a claim is bound to
 
 
 @pytest.mark.fault(12)
@@ -183,7 +183,7 @@ def test_a_job_that_is_not_adopted_is_not_waited_for(commands: Commands) -> None
     assert commands.outside.time.slept == []
 
 
-# What is kept at the end of a pass.
+# Records written at the end of a pass
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_a_claim_that_cannot_be_written_does_not_keep_commits_from_being_told(
 def test_a_claims_bucket_is_founded_by_apply_only_where_nobody_prepares_it(
     commands: Commands, environment: str, there: bool
 ) -> None:
-    """Elsewhere one that is emptied after it was checked would be taken for a new one."""
+    """A later apply would otherwise take a bucket emptied after the check for a new bucket."""
     commands.job()
     claims = commands.outside.claims
     claims.genesis, claims.check = False, lambda runs: None  # type: ignore[method-assign]
@@ -225,7 +225,7 @@ def test_a_claims_bucket_is_founded_by_apply_only_where_nobody_prepares_it(
     assert claims.genesis == there
 
 
-# The plan.
+# The plan
 
 
 @pytest.mark.fault(23)
@@ -249,16 +249,16 @@ def test_a_run_that_is_only_listed_any_more_stops_no_plan(commands: Commands) ->
     assert planned.code == 0, planned.err
     (change,) = planned.json["changes"]
     assert change["action"] == "submit"
-    # What is still there is what it is compared with.
+    # The plan compares with the remaining run.
     assert [(field["before"], field["after"]) for field in change["fields"]] == [("b", "e")]
 
 
-# Cancelling.
+# Cancelling
 
 
 @pytest.fixture
 def submitted(commands: Commands) -> Commands:
-    """One job, submitted."""
+    """Return commands with a single submitted job."""
     commands.job()
     assert commands.run("apply").code == 0
     return commands
@@ -385,7 +385,7 @@ def test_a_name_whose_submission_is_not_settled_has_no_run(commands: Commands) -
         assert f'the service has no run of "{name}"' in refused.err
 
 
-# How waiting looks.
+# Display while waiting
 
 
 @pytest.mark.fault(51)

@@ -1,4 +1,4 @@
-"""`reconciler watch` as its users run it: a process that sees files, branches, services and signals."""
+"""`reconciler watch` run as a process: it sees files, branches, services and signals."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from tests.support.watching import Watch, watching
 
 @pytest.fixture
 def service(repository: Repository) -> Iterator[HeldService]:
-    """The service of the repository's home; nothing that is submitted runs."""
+    """Return the service of the repository's home; it runs no submitted job."""
     with HeldService(repository.home).running() as running:
         yield running
 
 
 def saved(file: Path, text: str) -> None:
-    """As editors save: another file that takes the name."""
+    """Save a file like an editor: write another file and rename it."""
     other = file.with_name(f".{file.name}.new")
     other.write_text(text)
     other.replace(file)
@@ -75,7 +75,7 @@ def test_a_change_of_any_file_that_counts_is_a_submission(
         assert name.startswith("more_")
 
         shutil.move(repository.root / "jobs", repository.root / "away")
-        # Without git, a missing folder is a mistake; an empty one says that the manifests were removed.
+        # Without git, a missing folder is a mistake; an empty folder means that the manifests were removed.
         (repository.root / "jobs").mkdir()
         watch.awaits("drift", kind="orphaned")
         (repository.root / "jobs").rmdir()
@@ -128,7 +128,7 @@ def test_a_broken_manifest_is_told_once_with_its_place_and_stops_nothing_for_goo
 def test_a_settings_file_that_is_away_for_a_moment_submits_nothing_again(
     repository: Repository, service: HeldService
 ) -> None:
-    """As while an editor saves or a branch is switched: by the defaults, every job would be another one."""
+    """An editor that saves, or a branch switch, causes this; the default settings would rename every job."""
     repository.job("census")
     config = repository.root / "reconciler.yaml"
     with watching(repository, "--resync", "1") as watch:
@@ -209,7 +209,7 @@ def test_the_service_is_started_again_where_it_is_needed_and_else_left_alone(rep
 
 
 def _pid(repository: Repository) -> int | None:
-    """Which service the file names; None while it is being written anew."""
+    """Return the process ID in the service's file, or None while the file is being rewritten."""
     try:
         pid: int = repository.service()["pid"]
     except (OSError, ValueError):
@@ -257,8 +257,8 @@ def test_a_signal_ends_it_after_the_submission_under_way(
 def test_a_second_signal_ends_it_at_once(repository: Repository, service: HeldService) -> None:
     repository.job("one")
     with ended_in_a_submission(repository, service) as (watch, go_on):
-        # The kernel may give one that comes before the first was taken to another thread, which lets the
-        # main one wait on; people press the keys again.
+        # The kernel may deliver a signal that arrives before the first is handled to another thread, and the
+        # main thread waits on; people press the keys again.
         until(lambda: watch.process.send_signal(signal.SIGINT) or watch.process.poll() is not None)
         assert watch.process.returncode in (-signal.SIGTERM, -signal.SIGINT)
         assert "Traceback" not in "".join(watch.lines)
@@ -266,7 +266,7 @@ def test_a_second_signal_ends_it_at_once(repository: Repository, service: HeldSe
 
 
 class Origin:
-    """A bare repository that is watched, and a clone to push to it from."""
+    """A watched bare repository, and a clone to push to it from."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "origin.git"
@@ -276,7 +276,7 @@ class Origin:
         self.clone.git("init", "-q", "--bare", "-b", "main", str(self.folder))
 
     def push(self, github: GitHubServer, *options: str) -> str:
-        """All that is there as a commit of `main`, which GitHub knows; its name."""
+        """Commit all files, push `main`, and make the commit known to GitHub; return its SHA."""
         self.clone.git("add", "-A")
         self.clone.git("commit", "-q", "-m", "more", *options)
         sha = self.clone.git("rev-parse", "HEAD")
@@ -337,7 +337,7 @@ def test_where_nothing_says_githubs_address_a_branch_does_not_either(
     service: HeldService,
     origin: Origin,
 ) -> None:
-    """Instead of what the branch says, api.github.com is asked; here there is nothing of that name."""
+    """The reconciler asks api.github.com instead of the branch's address; it can't be reached here."""
     origin.clone.job("census")
     with GitHubServer(tokens={"t0ken": "write"}).running() as elsewhere:
         with (origin.clone.root / "reconciler.yaml").open("a") as settings:
@@ -384,7 +384,7 @@ def test_an_error_of_the_machine_is_a_failed_pass_and_posts_no_status(
         assert failed.error is not None
         assert failed.error.message == "jobs/census.yaml can't be read: Too many open files"
         assert not github.statuses
-        # A real mistake is told to the commit.
+        # The commit gets a status about a real mistake.
         manifest.write_text("kind: [\n")
         repository.git("commit", "-q", "-a", "--amend", "-m", "two")
         sha = repository.git("rev-parse", "HEAD")
@@ -398,7 +398,7 @@ def _contexts(github: GitHubServer, sha: str) -> set[str]:
 
 
 class Killed(BaseException):
-    """The process would be gone."""
+    """The death of the process."""
 
 
 @pytest.mark.fault(30)
@@ -432,7 +432,7 @@ def test_after_days_without_a_pass_the_next_ones_converge(
 
 
 class Loop:
-    """The passes of one loop, and what they ask of the service."""
+    """The passes of a single loop, and its requests to the service."""
 
     def __init__(self, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
         self.requests: list[str] = []
@@ -458,7 +458,7 @@ class Loop:
 
 @pytest.fixture
 def loop(repository: Repository, service: HeldService, monkeypatch: pytest.MonkeyPatch) -> Loop:
-    """A loop that has submitted three jobs, which go on, and that nothing is news to."""
+    """Return an up-to-date loop with three submitted jobs that go on running."""
     for name in ("one", "two", "three"):
         repository.job(name)
     made = Loop(repository, monkeypatch)

@@ -1,4 +1,4 @@
-"""`reconciler watch` on files acts on a tree at rest: beside an editor, a notebook, and git at work."""
+"""`reconciler watch` applies only an unchanging tree: beside an editor, a notebook, and git at work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHORT = ("--resync", "1", "--settle", "1")
 
 @pytest.fixture
 def team(cloud: Team) -> Team:
-    """A repository with three commits of a job that replaces its run, the last one live at Google."""
+    """Return a repository with three commits of a job that replaces its run, the last run live at Google."""
     for args in ("1", "2", "3"):
         cloud.push(args=[args])
     return cloud
@@ -30,7 +30,7 @@ def team(cloud: Team) -> Team:
 
 @contextmanager
 def watched(team: Team, *options: str) -> Iterator[Watch]:
-    """A watch of the author's files that has submitted what they ask for."""
+    """Yield a watch of the author's files that has submitted their jobs."""
     with watching(team.author, *options, **team.environ) as watch:
         until(lambda: team.runs() == [("3", "QUEUED")])
         watch.awaits_rest()
@@ -38,7 +38,7 @@ def watched(team: Team, *options: str) -> Iterator[Watch]:
 
 
 def waits(watch: Watch, why: str) -> None:
-    """Until it has said that it waits, and why."""
+    """Wait until the watch has reported that it waits for this reason."""
     until(lambda: any(why in event["message"] for event in watch.told("waiting")))
 
 
@@ -90,7 +90,7 @@ def test_a_commit_that_git_passes_through_cancels_nothing(team: Team) -> None:
         waits(watch, "files are changing: nothing is submitted or cancelled until none has changed for 120 s")
         watch.awaits_rest()
         assert team.runs() == [("3", "QUEUED")]
-        # The ends of jobs are told all the same.
+        # The watch reports the ends of jobs all the same.
         succeed(team)
         watch.awaits("ended", state="SUCCEEDED")
         team.author.git("checkout", "-q", "main")
@@ -134,7 +134,7 @@ def test_code_that_git_does_not_track_waits_until_it_is_added(team: Team, exclud
 
 
 def test_a_conflict_waits_until_it_is_resolved(team: Team) -> None:
-    """After `git stash pop`, for example, git isn't in the middle of anything that it has a file for."""
+    """Some conflicts, such as after `git stash pop`, leave no state file in git's folder."""
     trainer = team.author.root / "trainer" / "task.py"
     with watched(team, *SHORT) as watch:
         text = trainer.read_text()

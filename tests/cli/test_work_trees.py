@@ -1,4 +1,4 @@
-"""Work trees as people have them: what editors leave, what git leaves out, what a mount can't keep."""
+"""Real-life work trees: leftovers of editors, files that git leaves out, mounts that lose file attributes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEFT = [
     ".nfs00000000042",
 ]
 
-# The reading of versions up to 0.2: every name counts, and the modes are the file system's.
+# The file reading of versions up to 0.2: every name counts, with the modes of the file system.
 OLD = """
 import sys
 from reconciler.__main__ import main
@@ -45,7 +45,7 @@ for name in ("tracks", "is_executable", "is_link"):
 sys.exit(main())
 """
 
-# A user that doesn't own the repository; only root could give the files away.
+# A user that doesn't own the repository; only root could change the owner.
 OF_ANOTHER = """
 import sys
 from reconciler.__main__ import main
@@ -58,7 +58,7 @@ sys.exit(main())
 
 @pytest.fixture
 def committed(repository: Repository) -> Repository:
-    """A repository in git, whose job is submitted and waits."""
+    """Return a repository in git with a submitted job that waits."""
     repository.hold.touch()
     repository.job("census", reconcile="{onChange: cancel, onDelete: cancel}")
     repository.git("init", "-q", "-b", "main")
@@ -69,13 +69,13 @@ def committed(repository: Repository) -> Repository:
 
 
 def actions(repository: Repository) -> list[tuple[str, str]]:
-    """Action and job name of each change that is planned."""
+    """Return action and job name of each planned change."""
     planned = repository.run("plan", "--format", "json").json
     return [(change["action"], change["jobName"]) for change in planned["changes"]]
 
 
 def old_tool(folder: Path) -> str:
-    """A file that stands in for the command of an earlier version."""
+    """Return a file that stands in for the command of an earlier version."""
     file = folder / "old.py"
     file.write_text(OLD)
     return str(file)
@@ -87,7 +87,7 @@ def test_what_editors_and_notebooks_leave_changes_no_job(committed: Repository) 
         for name in LEFT:
             committed.write(f"{folder}/{name}", "left by an editor")
         committed.write(f"{folder}/.ipynb_checkpoints/census.yaml", "left: [by a notebook")
-        # An emacs lock is a link to nowhere, with the name of what it locks.
+        # An emacs lock is a dangling link to the name of the locked file.
         for locked in ("task.py", "census.yaml"):
             (committed.root / folder / f".#{locked}").symlink_to("a@example.test.4711:1")
         committed.write(f"{folder}/._census.yaml", "\\x00")
@@ -126,7 +126,7 @@ def test_a_job_under_the_name_of_the_old_reading_runs_on(repository: Repository,
         assert repository.run("apply").code == 0
         assert run(repository, old, "apply").returncode == 0
     assert repository.states().keys() == {name}
-    # Once the leftover is gone, the name is the one that every other checkout gives.
+    # Without the leftover file, the name is the same as in every other checkout.
     (repository.root / "trainer/task.py~").unlink()
     assert {action for action, _ in actions(repository)} == {"submit", "cancel"}
 
@@ -271,7 +271,7 @@ class TestLeftOut:
         (committed.root / "jobs" / "census.yaml").unlink()
         assert committed.run("apply").code == 0
         assert self.live(committed) == ["census", "other"]
-        # One that is there is as any other.
+        # A manifest that exists in the work tree counts like any other.
         committed.git("update-index", "--no-skip-worktree", "jobs/census.yaml")
         committed.git("restore", "jobs/census.yaml")
         committed.git("update-index", "--skip-worktree", "jobs/census.yaml")
@@ -296,7 +296,7 @@ class TestLeftOut:
             assert repository.run("apply").code == 0
             assert self.live(repository) == ["a", "b", "census"]
         repository.git("sparse-checkout", "disable")
-        # Of a link, some mounts have the text.
+        # Some mounts have a text file in place of a link.
         (repository.root / "jobs" / "linked").unlink()
         repository.write("jobs/linked", "../team")
         repository.git("config", "core.symlinks", "false")
@@ -421,19 +421,19 @@ def test_git_is_asked_only_where_the_repository_says_that_it_matters(
 
 
 def test_a_second_hash_version_needs_a_store_that_earlier_versions_refuse() -> None:
-    """An earlier version takes a job under the new name for a missing one, and submits it again."""
+    """An earlier version takes a job under the new name for missing, and submits it again."""
     assert len(VERSIONS) == 1 or claim_store._FORMAT_VERSION > 1
 
 
 def run(repository: Repository, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command of another version, to its end."""
+    """Run the command of another version to its end."""
     process = repository.start(*arguments, program=program)
     out, err = process.communicate()
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
 class TestLineEnds:
-    """A checkout that git has given other line ends, with a clean `git status`."""
+    """A checkout with line ends converted by git, and a clean `git status`."""
 
     def converted(self, team: Team) -> None:
         team.push(args=["1"])
@@ -456,7 +456,7 @@ class TestLineEnds:
         _, command, _ = change["reason"].split("`")
         assert command in result.out
         assert "commit it so, or run" in change["reason"]
-        # Other rules of the repository don't count against the command, nor does a missing line end.
+        # Other rules of the repository don't break the command, nor does a missing line end.
         (cloud.author.root / ".gitattributes").write_text("* text=auto eol=crlf")
         (cloud.author.root / ".git" / "info" / "attributes").write_text("*.py text")
         subprocess.run(["bash", "-c", command], cwd=cloud.author.root, check=True)

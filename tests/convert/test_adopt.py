@@ -1,4 +1,4 @@
-"""Jobs of other clients: which of an environment's jobs are found, and how they are bound to manifests."""
+"""Jobs of other clients: the search for them in an environment, and their binding to manifests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TRAINING = {
 
 @dataclass
 class Listing:
-    """The listing of one training API, whose only filter is `name=NAME`; or its refusal."""
+    """The listing of a training API with `name=NAME` as its only filter, or its refusal."""
 
     jobs: list[ActualJob] = field(default_factory=list)
     error: Exception | None = None
@@ -54,7 +54,7 @@ class Listing:
 
 @dataclass
 class Staged:
-    """The staging bucket, in which some objects have the bytes of one archive."""
+    """The staging bucket; some objects in it have the bytes of a single archive."""
 
     same: Sequence[str]
 

@@ -1,4 +1,4 @@
-"""What a machine comes with counts, whether or not a job says so: a limit is to stop what costs."""
+"""A machine's built-in accelerators count even if a job doesn't name them: a limit is to cap cost."""
 
 from __future__ import annotations
 

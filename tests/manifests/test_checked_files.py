@@ -1,4 +1,4 @@
-"""Files that were checked: found again by their content, never wrong; and what many processes check."""
+"""Checked files: found again by content, never wrong; and the checks of many processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NOTHING: frozenset[str] = frozenset()
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with three jobs, one of them with code."""
+    """Return a repository with three jobs; a single job has code."""
     root = tmp_path / "repository"
     for name, kind in (("one", "HyperparameterTuningJob"), ("two", "Job")):
         write(root, f"jobs/{name}.yaml", named(name, kind))
@@ -56,7 +56,7 @@ def no_checking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reconciler.manifests.validate.check_files", refuse)
 
 
-# --- What is kept ---------------------------------------------------------------------------------------
+# --- Kept results ---------------------------------------------------------------------------------------
 
 
 def test_content_is_checked_once_wherever_its_file_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_content_is_checked_once_wherever_its_file_is(root: Path, monkeypatch: p
 
 
 def test_problems_of_several_files_are_reported_though_each_was_checked(root: Path) -> None:
-    """Names that are there twice, and a package that changes."""
+    """Check duplicate names, and a package that changes."""
     checked = CheckedFiles()
     write(root, "jobs/four.yaml", named("one", "Job"))
     expected = validate(root, [root / "jobs"])
@@ -91,7 +91,7 @@ def test_problems_of_several_files_are_reported_though_each_was_checked(root: Pa
 
 
 def test_checked_file_is_of_one_set_of_filled_fields(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an environment fills in decides about what is valid."""
+    """The fields that an environment fills in affect validity."""
     value = named("two", "Job")
     del value["spec"]["trainingInput"]["region"]
     write(root, "jobs/two.yaml", value)
@@ -105,7 +105,7 @@ def test_checked_file_is_of_one_set_of_filled_fields(root: Path, monkeypatch: py
 
 # --- Processes that share the reading -------------------------------------------------------------------
 
-# In a process of its own: a fork of one with threads might wait for ever.
+# Use a separate process: the fork of a process with threads might wait for ever.
 SHARED = """
 import json, os, signal, sys
 from pathlib import Path
@@ -161,7 +161,7 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirty jobs, some of them with mistakes, two with one name, and a package."""
+    """Return thirty jobs: some with mistakes, two with the same name, and a package."""
     root = tmp_path_factory.mktemp("many")
     for number in range(30):
         value = named(f"census-{number}", "Job" if number % 3 else "CustomJob")
@@ -186,7 +186,7 @@ def shared(root: Path, mode: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def alone(many: Path) -> dict[str, Any]:
-    """What one process finds."""
+    """Return the result of a single process."""
     found = shared(many, "alone")
     assert found.pop("started") == 0
     assert len(found["manifests"]) == 27
@@ -219,7 +219,7 @@ def test_there_are_no_other_processes_beside_threads(monkeypatch: pytest.MonkeyP
 
 @pytest.fixture
 def plain(root: Path) -> Path:
-    """A repository whose jobs bring no code."""
+    """Return a repository with jobs that bring no code."""
     for name, kind in (("one", "Job"), ("two", "HyperparameterTuningJob"), ("three", "Job")):
         value = named(name, kind)
         value["reconcile"] = {"attempts": 3, "rerun": "again"} if name == "two" else {"onDelete": "cancel"}

@@ -1,4 +1,4 @@
-"""The quick look at a file against the close one: it never says more, and what it says is the same."""
+"""The quick check of a file against the full check: it never accepts more, and its results are the same."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ NO_FILE = ManifestFile("jobs/job.yaml", "/repository/jobs/job.yaml", 0)
 
 
 def known_file(data: bytes, filled: frozenset[str] = frozenset()) -> CheckedFile | None:
-    """What is known of one file's bytes."""
+    """Return the quick check's result for a file's bytes."""
     return check_files({digest_of(data): data}, filled).get(digest_of(data))
 
 
 def looked_at_closely(data: bytes, filled: frozenset[str]) -> DiagnosedFile:
-    """A file as the close look sees it; packages aside, which other files decide about."""
+    """Return the full check's result for a file, without packages: they depend on other files."""
 
     def folder_of(file: ManifestFile, written: str) -> PackageFolder:
         return PackageFolder(Path(file.place), written, Path("/repository"))
@@ -47,12 +47,12 @@ def looked_at_closely(data: bytes, filled: frozenset[str]) -> DiagnosedFile:
 
 
 def named(manifest: Manifest) -> tuple[str, ...]:
-    """The identities that a manifest's job gets without package."""
+    """Return the identities that a manifest's job gets without package."""
     return tuple((each, label_of(each)) for each in identities(manifest, manifest.spec, ""))
 
 
 def compare(data: bytes, filled: frozenset[str] = frozenset()) -> bool:
-    """Check the law for one file; whether it is known."""
+    """Check the law for a file; return True if the quick check accepts it."""
     quick = known_file(data, filled)
     if quick is None:
         return False
@@ -63,7 +63,7 @@ def compare(data: bytes, filled: frozenset[str] = frozenset()) -> bool:
     assert len(quick.manifests) == len(close.jobs)
     for manifest, job in zip(quick.manifests, close.jobs, strict=True):
         expected = job.manifest
-        # By their text too: 1, 1.0 and true are equal in Python.
+        # Compare the text too: 1, 1.0 and true are equal in Python.
         for name in Manifest.__struct_fields__:
             assert repr(getattr(manifest, name)) == repr(getattr(expected, name)), name
         assert manifest.identities == (() if manifest.written else named(expected))
@@ -72,7 +72,7 @@ def compare(data: bytes, filled: frozenset[str] = frozenset()) -> bool:
 
 
 def parts(value: Any) -> list[tuple[Any, Any]]:
-    """Every container in a value with each of its keys."""
+    """Return every container in a value with each of its keys."""
     found = []
     for key, part in value.items() if isinstance(value, dict) else enumerate(value):
         found.append((value, key))
@@ -123,7 +123,7 @@ ODD_VALUES: list[Any] = [
 @settings(max_examples=60)
 @given(st.data())
 def test_what_is_known_has_no_problem_and_means_the_same(data: st.DataObject) -> None:
-    """Good manifests with values exchanged or taken away, however they are written."""
+    """Check good manifests with values exchanged or removed, in several spellings."""
     value = copy.deepcopy(data.draw(st.sampled_from(list(GOOD.values()))))
     for _ in range(data.draw(st.integers(0, 2))):
         container, key = data.draw(st.sampled_from(parts(value)))
@@ -156,7 +156,7 @@ def test_bombs_are_not_known() -> None:
 
 
 def test_ordinary_manifests_are_known() -> None:
-    """Else the quick look would be quick and of no use."""
+    """A quick check that accepts no ordinary manifest would be useless."""
     for value in GOOD.values():
         assert compare(json.dumps(value).encode())
     examples = [file for file in JOBS.glob("*.yaml") if compare(file.read_bytes())]

@@ -68,7 +68,7 @@ def test_a_file_behind_a_link_has_its_own_place_and_size(root: Path) -> None:
 @pytest.mark.fault(39)
 @pytest.mark.parametrize("swapped", ["jobs/deep", "jobs"])
 def test_no_link_is_followed_that_came_between_two_files(root: Path, swapped: str) -> None:
-    """The folders that are still open are those that were there."""
+    """Check that the folders still open are the original folders."""
     files = {file.path: file for file in found(root)}
     write(root, "outside/deep/er/c.yaml", "SECRET")
     write(root, "outside/er/c.yaml", "SECRET")

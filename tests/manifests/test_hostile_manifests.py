@@ -1,4 +1,4 @@
-"""Files that are made to harm who reads them: too much work, too much memory, something else's content."""
+"""Hostile files: too much work, too much memory, the content of another file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def limits(seconds: int) -> Callable[[], None]:
-    """What sets the limits of a process before its program begins."""
+    """Return a function that sets the limits of a process before its program begins."""
 
     def set_them() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -70,7 +70,7 @@ def test_no_text_brings_validation_down() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, preexec_fn=limits(60))
 
 
-# In a process of its own there is no profile: the same examples each time, and none is judged by its time.
+# A separate process has no profile: use the same examples each time, without deadline.
 @settings(
     max_examples=400,
     database=None,
@@ -80,7 +80,7 @@ def test_no_text_brings_validation_down() -> None:
 )
 @given(data=st.data())
 def validate_any_text(data: st.DataObject) -> None:
-    """A good manifest with pieces put in, or nothing but pieces: problems or manifests, and no exception."""
+    """Check that a manifest with inserted pieces, or only pieces, raises no exception."""
     whole = json.dumps(copy.deepcopy(data.draw(st.sampled_from(list(GOOD.values())))), indent=1)
     text = data.draw(st.sampled_from(["", whole]))
     for piece in data.draw(st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=12)):
@@ -180,7 +180,7 @@ def test_a_file_that_keeps_changing_into_a_link_is_never_read_through_it(root: P
         while not ended.is_set():
             new.symlink_to(root / "outside" / "job.yaml")
             new.replace(place)
-            # A rename over another name of the same file would do nothing.
+            # Make a second link, as renaming another link to the same file would have no effect.
             os.link(good, new)
             new.replace(place)
 

@@ -1,4 +1,4 @@
-"""Values that tables know, that a service never had, and that no table has."""
+"""Values in the tables, values that a service never had, and values that no table has."""
 
 from __future__ import annotations
 

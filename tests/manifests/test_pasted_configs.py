@@ -20,7 +20,7 @@ KINDS = {
     "cj": ("aiplatform.googleapis.com/v1", "CustomJob"),
     "hp": ("aiplatform.googleapis.com/v1", "HyperparameterTuningJob"),
 }
-# gcloud sends these; the services refuse them, or ignore what is written.
+# gcloud sends these; the services refuse them, or ignore the values.
 GRID = "a grid search can't enumerate"
 REFUSED = {
     "aip-019": "brings its own machines",
@@ -43,14 +43,14 @@ REFUSED = {
 
 
 class Loader(yaml.SafeLoader):
-    """YAML with the numbers that gcloud reads."""
+    """A YAML loader that reads numbers like gcloud."""
 
 
 Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(r"[0-9.]+e-?[0-9]+"), list("0123456789"))
 
 
 def pasted() -> list[Any]:
-    """Return the cases whose body comes from the config file alone, but for name, labels and code."""
+    """Return the cases with a body from the config file alone, except for name, labels and code."""
     found = []
     for line in CASES.read_text("utf-8").splitlines():
         case = json.loads(line)
@@ -74,7 +74,7 @@ def manifest_of(id: str, config: dict[str, Any], body: dict[str, Any]) -> dict[s
         if "masterConfig" not in given:
             given = {"runtimeVersion": "2.11", **given}
         spec["trainingInput"] = {**given, **config.get("trainingInput", {})}
-        # gcloud takes a lone text for a list of texts.
+        # gcloud takes a single text for a list of texts.
         if isinstance(spec["trainingInput"].get("args"), str):
             spec["trainingInput"]["args"] = [spec["trainingInput"]["args"]]
     if kind == "HyperparameterTuningJob":

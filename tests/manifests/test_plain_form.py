@@ -1,4 +1,4 @@
-"""The other forms that gcloud takes: the published schemas, the plain form and the names agree on them."""
+"""Other forms that gcloud takes: the published schemas, the plain form and the names agree on them."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ spec:
 
 
 def validated(folder: Path, text: str) -> Validation:
-    """Return the result for a repository with one file."""
+    """Return the result for a repository with a single file."""
     folder.mkdir()
     (folder / "job.yaml").write_text(text)
     return validate(folder, [folder])
@@ -121,7 +121,7 @@ def test_other_forms_give_the_same_name_and_request_as_the_plain_form(tmp_path: 
 
 
 def _spelled_otherwise(value: Any, source: random.Random) -> Any:
-    """Return a value with absent fields written out, and lists of one mapping as the mapping."""
+    """Return a value with absent fields written out, and lists of a single mapping as the mapping."""
     if isinstance(value, list):
         items = [_spelled_otherwise(item, source) for item in value]
         return items[0] if len(items) == 1 and isinstance(items[0], dict) and source.random() < 0.7 else items

@@ -1,4 +1,4 @@
-"""The quick way to read YAML and the helpful one: what the first takes, both and PyYAML read the same."""
+"""The quick and the helpful YAML reader: text that the first accepts reads the same in both and in PyYAML."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EXPONENT = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+")
 
 
 def check_reading(data: bytes) -> bool:
-    """Whether `data` was read the quick way; fails where that isn't what the others read."""
+    """Return True if the quick reader accepts `data`; fail if its result differs from the other reader's."""
     documents, problems = load_documents(data, "job.yaml")
     clean = clean_documents(data)
     if problems or not documents:
@@ -44,9 +44,9 @@ def check_reading(data: bytes) -> bool:
 
 
 def check_against_pyyaml(data: bytes, values: list[Any]) -> None:
-    """Fail where a loader of PyYAML refuses an accepted document, or reads another value in it."""
+    """Fail if a loader of PyYAML refuses an accepted document, or reads another value in it."""
     values = [value for value in values if value is not None]
-    # Each document for itself: PyYAML reads none without "---" behind "...".
+    # Load each document by itself: PyYAML reads none without "---" behind "...".
     documents = [chunk.data for chunk in split(check_text(data)[0])]
     for loader in (yaml.CSafeLoader, yaml.SafeLoader):
         try:
@@ -60,7 +60,7 @@ def check_against_pyyaml(data: bytes, values: list[Any]) -> None:
 
 
 def _alike(ours: Any, theirs: Any) -> bool:
-    """Equal with the types of all parts, but for numbers with exponents, which are text for PyYAML."""
+    """Return True if values and types are equal; numbers with exponents are text for PyYAML."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return ours.keys() == theirs.keys() and all(_alike(ours[key], theirs[key]) for key in ours)
     if isinstance(ours, list) and isinstance(theirs, list):
@@ -71,13 +71,13 @@ def _alike(ours: Any, theirs: Any) -> bool:
 
 
 def _count(value: Any) -> int:
-    """How many values there are, keys too."""
+    """Return the number of values, keys included."""
     if isinstance(value, dict):
         return 1 + len(value) + sum(map(_count, value.values()))
     return 1 + sum(map(_count, value)) if isinstance(value, list) else 1
 
 
-# --- Anything that somebody writes ----------------------------------------------------------------------
+# --- Arbitrary texts ------------------------------------------------------------------------------------
 
 KEY = st.sampled_from(
     [
@@ -175,7 +175,7 @@ SCALAR = st.sampled_from(
 
 @st.composite
 def nasty(draw: st.DrawFn) -> bytes:
-    """Lines of keys and items, most of which are YAML, with what is seldom in them."""
+    """Draw lines of keys and items, most of them YAML, with rare elements in them."""
     lines: list[str] = [
         draw(st.sampled_from(["", "", "", "---", "\ufeff", "%YAML 1.1\n---", "# c", "\t", "!t", "&r"]))
     ]
@@ -208,7 +208,7 @@ def test_nasty_lines_are_read_alike_or_not_at_all(data: bytes) -> None:
     check_reading(data)
 
 
-# What separates values, and what only looks like it.
+# Separators of values, and lookalikes of separators.
 PIECES = [
     *["- ", ": ", "? ", "-", ":", "?", "::", ", ", ",", "[", "]", "{", "}", " ", "  ", "\t", "\t", " \t"],
     *["\n", "\n", "\n  ", "\n  ", "\n\n", "\n\t", "#", " #", " # ", "|", ">", "|-", ">+", "|2", ">1-"],
@@ -353,11 +353,11 @@ def test_the_corpus_of_mistakes_is_read_alike() -> None:
         check_reading(path.read_bytes())
 
 
-# --- One by one -----------------------------------------------------------------------------------------
+# --- Single cases ---------------------------------------------------------------------------------------
 
 
 def stairs(line: str, count: int, last: str) -> str:
-    """Each line two columns deeper than the one before."""
+    """Return lines that are each indented two columns deeper than the line before."""
     return "".join(f"{'  ' * depth}{each}\n" for depth, each in enumerate([*[line] * count, last]))
 
 

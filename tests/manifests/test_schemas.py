@@ -1,4 +1,4 @@
-"""The shipped schemas: that they are what the generator makes, and that each rule refuses what it is for."""
+"""The shipped schemas: equal to the generator's output, and each rule refuses its wrong values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DISCOVERY = sorted(path.stem for path in (SCHEMAS / "discovery").glob("*.json"))
 
 
 def failures(schema: Json, value: Any) -> list[tuple[str, str]]:
-    """(pointer, what is said) of each failure; where the rule brings no sentence, jsonschema's."""
+    """Return (pointer, message) of each failure; jsonschema's message if the rule has none."""
     found = Draft202012Validator(schema).iter_errors(value)
     return [(pointer_of(error.absolute_path), _said(error)) for error in found]
 
@@ -55,7 +55,7 @@ def _said(error: Any) -> str:
 
 PARAM = f"{INPUT}/hyperparameters/params/0"
 PROD = "environments/prod"
-# A value that its field doesn't take, where nothing else matters.
+# Values that their field refuses, independent of all other fields.
 WRONG_VALUES: list[tuple[Json, str, Any]] = [
     (CUSTOM_JOB, "apiVersion", ML_V1 + "beta1"),
     (CUSTOM_JOB, "reconcile/onDelete", "kill"),
@@ -150,9 +150,9 @@ def test_each_field_refuses_a_wrong_value(document: Json, path: str, value: Any)
 
 # "Required." in the discovery document, but only with a condition here.
 CONDITIONAL = {
-    ("PythonPackageSpec", "packageUris"),  # not where the manifest has `package`
+    ("PythonPackageSpec", "packageUris"),  # not if the manifest has `package`
     ("TrainingInput", "packageUris"),
-    ("TrainingInput", "pythonModule"),  # not in an image of one's own
+    ("TrainingInput", "pythonModule"),  # not in a custom image
     ("TrainingInput", "scaleTier"),  # gcloud sends jobs without it
     ("HyperparameterSpec", "goal"),  # "Defaults to `MAXIMIZE`."
 }
@@ -216,7 +216,7 @@ def test_the_generator_tells_of_a_file_that_differs(tmp_path: Path) -> None:
 
 
 def objects(schema: Json) -> Iterator[Json]:
-    """The schemas of mappings that describe values, not those that are conditions or rules on top."""
+    """Yield the schemas of mappings that describe values, without conditions and extra rules."""
     if "properties" in schema and "type" in schema:
         yield schema
     below = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values()]
@@ -247,7 +247,7 @@ def test_unknown_fields_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_patterns_mean_the_same_to_editors(name: str) -> None:
-    """Python's `$` lets a last line end pass, and ECMA has no `\\Z`, `\\A` or inline flags."""
+    """Python's `$` accepts a final line end, and ECMA has no `\\Z`, `\\A` or inline flags."""
     patterns = [
         node["pattern"] for node in walk(schemas.document(name)) if isinstance(node.get("pattern"), str)
     ]

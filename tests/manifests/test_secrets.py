@@ -1,4 +1,4 @@
-"""A manifest that seems to hold a secret is refused, without a word of it; what only looks alike passes.
+"""A manifest that seems to hold a secret is refused, without a word of it; lookalikes pass.
 
 The fake secrets are put together here, so that no scanner takes this file for a leak.
 """
@@ -36,7 +36,7 @@ ALNUM = string.ascii_letters + string.digits
 
 
 def noise(length: int, alphabet: str = ALNUM, seed: int = 7) -> str:
-    """The same random text each time, with a digit and letters of both cases where there are such."""
+    """Return the same random text each time, with a digit and, if present, letters of both cases."""
     return "".join(random.Random(seed).choices(alphabet, k=length))
 
 
@@ -237,7 +237,7 @@ def test_a_known_shape_is_refused_wherever_it_stands(tmp_path: Path, kind: str, 
 
 
 def assert_unsaid(secret: str, *told: Problem) -> None:
-    """That no part of some length of a secret is told."""
+    """Check that the output contains no part of a secret of a given length."""
     parts = {secret[at : at + 8] for at in range(len(secret) - 7)}
     words = "".join(f"{problem.message} {problem.hint} {problem.pointer}" for problem in told)
     assert not {part for part in parts if part in words}
@@ -469,7 +469,7 @@ def test_any_text_is_looked_through(tmp_path_factory: pytest.TempPathFactory, te
         assert_unsaid(text, found) if len(text) > 11 else None
 
 
-# --- The quick look -------------------------------------------------------------------------------------
+# --- The quick check ------------------------------------------------------------------------------------
 
 AROUND = st.text(max_size=6) | st.sampled_from(
     [
@@ -497,7 +497,7 @@ NAMES = st.sampled_from([*NAMED, *NOT_NAMED, "K", "tOkEn", "PASSWORD value", "pw
 
 @st.composite
 def suspicious(draw: st.DrawFn) -> bytes:
-    """What has the shape of a secret or nearly so, or is named like one, with anything around it."""
+    """Draw texts with the exact or near shape or name of a secret, in any surroundings."""
     shape = draw(st.sampled_from(searching._SHAPES))
     parts = draw(
         st.lists(
@@ -578,7 +578,7 @@ def test_the_quick_look_is_done_with_what_most_files_hold() -> None:
     ],
 )
 def test_no_text_takes_long(tmp_path: Path, unit: str) -> None:
-    """200 KB of what each pattern begins with: quadratic work would take minutes of the processor's time."""
+    """Check 200 KB of each pattern's beginning: quadratic work would take minutes of processor time."""
     (tmp_path / "jobs").mkdir()
     text = unit * (200_000 // len(unit))
     (tmp_path / "jobs" / "a.yaml").write_text(
@@ -603,7 +603,7 @@ def test_search_of_largest_file_takes_linear_time(tmp_path: Path, unit: str) -> 
 
 
 def validate_within(seconds: int, root: Path) -> None:
-    """Validate a repository in a process that ends after so many seconds of the processor's time."""
+    """Validate a repository in a process that ends after a given processor time in seconds."""
     code = "import sys; from pathlib import Path; from reconciler.manifests.validate import validate; "
     code += "validate(Path(sys.argv[1]), [Path(sys.argv[1])])"
 

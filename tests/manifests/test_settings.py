@@ -1,4 +1,4 @@
-"""`reconciler.yaml`: what is there without it, what it changes, what it can't say."""
+"""`reconciler.yaml`: its defaults, its effects, its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens go to their owners, and to hosts that the user allowed: attacks by what a branch can bring."""
+"""Tokens go to their owners, and to hosts that the user allowed: attacks by files that a branch can add."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Serve = Callable[..., RawServer]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Servers of strangers; by TLS they are trusted as any server of the network is."""
+    """Yield a starter of strangers' servers; their TLS certificates are trusted."""
     with ExitStack() as stack:
 
         def running(*behaviours: Behaviour, plain: bool = False) -> RawServer:
@@ -53,7 +53,7 @@ def serve() -> Iterator[Serve]:
 
 
 def place(url: str) -> str:
-    """Host and port of a test's server."""
+    """Return host and port of a test's server."""
     return urlsplit(url).netloc
 
 
@@ -85,7 +85,7 @@ def lookups() -> Lookups:
     return Lookups()
 
 
-# The rule.
+# The rule
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_transport_without_a_rule_sends_no_credential(serve: Serve, name: str) -
 
 NAMES = "googleapis.com storage. GoogleApis.COM api.github.com evil.example proxy.example api. acme .ghe.com"
 MARKS = ". .. / // \\ @ : :443 :8443 :80 # ? ; %2e %2f %40 [ ] ::1 xn-- - _ & = x \u3002 \uff0e \u2024 \u2100"
-# Half of them are nothing, so that some texts are good ones.
+# Half of them are empty, so that some texts are valid.
 PIECES = st.just("") | st.sampled_from([*NAMES.split(), *MARKS.split(), "\t", "\n", "\0", " "])
 TEXTS = st.tuples(PIECES, PIECES, st.sampled_from(NAMES.split()), PIECES, PIECES).map("".join)
 SCHEMES = st.sampled_from(
@@ -212,7 +212,7 @@ PERMITTED = {
 
 
 @pytest.mark.slow
-@settings(max_examples=1000)  # a first connection reads what TLS trusts
+@settings(max_examples=1000)  # a first connection reads the certificates
 @given(scheme=SCHEMES, text=TEXTS, allows=st.booleans(), owner=st.sampled_from([GOOGLE, GITHUB]))
 @example(scheme="https://", text="storage.googleapis.com/", allows=False, owner=GOOGLE)
 @example(scheme="https://", text="GoogleApis.COM:443", allows=False, owner=GOOGLE)
@@ -221,7 +221,7 @@ PERMITTED = {
 def test_connections_with_a_token_lead_to_permitted_hosts_only(
     lookups: Lookups, scheme: str, text: str, allows: bool, owner: OwnerHosts
 ) -> None:
-    """The resolver is the judge: it hears the host and port that the transport really connects to."""
+    """The resolver is the judge: it gets the host and port of the transport's real connection."""
     allowed = {("proxy.example", 8443)} if allows else set()
     transport = DirectTransport(owner.also(allowed))
     with lookups.noted() as asked, pytest.raises(NotSentError):
@@ -240,7 +240,7 @@ def test_permitted_hosts_are_looked_up(lookups: Lookups) -> None:
     assert asked == [("storage.googleapis.com", 443)]
 
 
-# What the user allows.
+# The user's allowed hosts
 
 
 def test_hosts_of_the_variable_are_allowed(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ def test_entry_for_one_owner_never_lets_the_other_token_go_there(
     try:
         hosts = token_hosts(folder / "root", environ)
     except InvalidError:
-        # Is it a port of a host named "google", or a host "8443" for Google's token?
+        # The text may mean a port of a host named "google", or a host "8443" for Google's token.
         assert any(re.fullmatch(r"(google|github):\d+", entry) for entry in entries)
         return
     for rule, other in ((hosts.google, "github:"), (hosts.github, "google:")):
@@ -312,7 +312,7 @@ def test_entry_for_one_owner_never_lets_the_other_token_go_there(
 
 
 def allow_by_file(folder: Path, text: str) -> dict[str, str]:
-    """The variables of a user with this file."""
+    """Return the variables of a user with this file."""
     file = folder / "reconciler" / "token-hosts"
     file.parent.mkdir(parents=True, mode=0o755)
     file.write_text(text)
@@ -348,7 +348,7 @@ def in_checkout(root: Path) -> dict[str, str]:
 
 
 def in_checkout_above(root: Path) -> dict[str, str]:
-    """The settings' root is a folder of the checkout."""
+    """Return the user's variables, with the settings' root in a folder of the checkout."""
     (root.parent / ".git").mkdir()
     (root.parent / ".git" / "HEAD").touch()
     return allow_by_file(root.parent / "cfg", "evil.example")
@@ -435,7 +435,7 @@ def test_a_file_of_another_user_allows_nothing(tmp_path: Path, monkeypatch: pyte
     assert "belongs to another user" in hosts.unused
 
 
-# Google's token.
+# Google's token
 
 
 @pytest.fixture(scope="module")
@@ -445,7 +445,7 @@ def key() -> str:
 
 @pytest.fixture
 def google(tmp_path: Path, key: str) -> Iterator[dict[str, str]]:
-    """The variables of a user with credentials; no host is allowed."""
+    """Return the variables of a user with credentials; no host is allowed."""
     with token_server(lambda: TOKEN) as token_uri:
         credentials(tmp_path, key, token_uri)
         yield {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "key.json"), "RECONCILER_ENV": "prod"}
@@ -464,7 +464,7 @@ def credentials(folder: Path, key: str, token_uri: str) -> None:
 
 
 def lead_to(repository: Repository, url: str, *apis: str) -> None:
-    """Write settings as a branch could bring them."""
+    """Write settings as a branch could add them."""
     endpoints = ", ".join(f'{api}: "{url}"' for api in apis)
     text = CONFIG.format(submitter=f"submitter: {SUBMITTER}", endpoints=endpoints)
     repository.write("reconciler.yaml", text)
@@ -657,7 +657,7 @@ except ServiceError as error:
 
 @pytest.mark.slow
 def test_files_of_a_checkout_name_no_credentials(tmp_path: Path, key: str, serve: Serve) -> None:
-    """Whatever google-auth, gcloud, requests or dotenv might read from the working directory."""
+    """Check all files that google-auth, gcloud, requests or dotenv might read from the working directory."""
     stranger = serve(answer(200))
     root = tmp_path / "root"
     root.mkdir()
@@ -697,7 +697,7 @@ def test_files_of_a_checkout_name_no_credentials(tmp_path: Path, key: str, serve
 
 
 def metadata(sock: socket.socket, request: Arrived) -> bool:
-    """What the metadata server of a machine at Google says."""
+    """Return the answer of the metadata server of a machine at Google."""
     told: dict[str, object] = {
         "/computeMetadata/v1/instance/service-accounts/default/": {
             "email": "me@x",
@@ -720,7 +720,7 @@ def metadata(sock: socket.socket, request: Arrived) -> bool:
 
 @pytest.mark.slow
 def test_the_metadata_server_is_asked_by_plain_http(tmp_path: Path, serve: Serve) -> None:
-    """It has no TLS; what asks it carries no secret."""
+    """The server has no TLS; requests to it carry no secret."""
     server = serve(metadata, plain=True)
     environ = {
         "PATH": os.environ["PATH"],
@@ -739,7 +739,7 @@ def test_the_metadata_server_is_asked_by_plain_http(tmp_path: Path, serve: Serve
     assert not any(request.body or "authorization" in request.headers for request in server.arrived)
 
 
-# GitHub's token.
+# GitHub's token
 
 
 @pytest.mark.parametrize("scheme", ["https", "http"])
@@ -787,7 +787,7 @@ def test_api_url_of_a_branch_that_comes_while_watching_gets_no_github_token(
 
 
 def test_the_address_in_the_environment_is_the_users_word(tmp_path: Path) -> None:
-    """The runner of GitHub Actions sets it: on github.com, on ghe.com and on an enterprise's own server."""
+    """Check the address that GitHub Actions sets: for github.com, ghe.com and an enterprise's own server."""
     environ = {"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "t"}
     for url in ("https://api.github.com", "https://api.acme.ghe.com", "https://ghes.example:8443/api/v3"):
         settings = github_settings(

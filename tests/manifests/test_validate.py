@@ -1,4 +1,4 @@
-"""Validation as users meet it: folders of files in, problems with place and remedy out, or manifests."""
+"""Validation as users meet it: from folders of files to problems with place and remedy, or to manifests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.yaml_styles import written
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A repository with a trainer and an empty folder for manifests."""
+    """Return a repository with a trainer and an empty folder for manifests."""
     root = tmp_path / "repository"
     (root / "jobs").mkdir(parents=True)
     (root / "trainers" / "census").mkdir(parents=True)
@@ -60,7 +60,7 @@ def named(name: str, kind: str = "HyperparameterTuningJob") -> dict[str, Any]:
     return value
 
 
-# --- What is right --------------------------------------------------------------------------------------
+# --- Valid manifests ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", GOOD)
@@ -73,7 +73,7 @@ def test_a_manifest_holds_what_the_document_says(root: Path) -> None:
     write(root, "jobs/job.yml", text)
     result = check(root)
     spec = copy.deepcopy(CUSTOM_JOB["spec"])
-    spec["workerPoolSpecs"][2]["replicaCount"] = "3"  # in the one form of its type
+    spec["workerPoolSpecs"][2]["replicaCount"] = "3"  # in the only form of its type
     written = text.splitlines()[3]
     images = result.manifests[0].images
     for image in images:
@@ -131,7 +131,7 @@ def _without_places(manifest: Manifest) -> Manifest:
     return replace(manifest, path="", line=0, digest=b"", images=images)
 
 
-# --- What is wrong: the corpus --------------------------------------------------------------------------
+# --- Invalid manifests: the corpus ----------------------------------------------------------------------
 
 
 @pytest.mark.fault(37, 38)
@@ -143,7 +143,7 @@ def test_bad_manifests(case: str) -> None:
 
 
 def test_every_problem_of_the_corpus_has_a_remedy_and_no_jargon() -> None:
-    """What a parser or a validator would say by itself is never what users read."""
+    """Check that users never read the plain message of a parser or a validator."""
     jargon = (
         "schema",
         "keyword",
@@ -164,11 +164,11 @@ def test_every_problem_of_the_corpus_has_a_remedy_and_no_jargon() -> None:
             assert problem["column"] >= 1
 
 
-# --- What is wrong: every place of a good manifest ------------------------------------------------------
+# --- Invalid manifests: every place of a good manifest --------------------------------------------------
 
 
 def places(value: Any, keys: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every value below one, with the way to it."""
+    """Yield every value within `value`, with the keys that lead to it."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, part in parts:
         yield (*keys, key), part
@@ -189,7 +189,7 @@ def pointer(keys: tuple[str | int, ...]) -> str:
     return "".join(f"/{key}" for key in keys)
 
 
-# Below these the user's own names are the keys.
+# Below these, the keys are the user's own names.
 FREE = ("labels",)
 KEYS = [
     pytest.param(kind, keys, id=f"{kind}{pointer(keys)}")
@@ -561,7 +561,7 @@ def test_files_in_packages_are_no_manifests(root: Path) -> None:
 
 
 def test_a_package_of_what_is_in_a_package_hides_nothing(root: Path) -> None:
-    """a's package holds b, whose own package is the folder of c: b is no manifest, so c is one."""
+    """a's package holds b, and b's package is the folder of c: b is no manifest, so c is a manifest."""
 
     def job(name: str, package: str) -> dict[str, Any]:
         value = named(name, "CustomJob")
@@ -586,7 +586,7 @@ def test_packages_that_hide_each_others_manifests_are_both_checked(root: Path) -
     assert check(root).files == 2
 
 
-# --- Links and other things that aren't files -----------------------------------------------------------
+# --- Links and other irregular files --------------------------------------------------------------------
 
 
 def only(result: Validation) -> tuple[str, str]:
@@ -792,7 +792,7 @@ def test_problems_are_sorted_and_told_once(root: Path) -> None:
 def test_any_damage_to_a_value_gives_problems_that_can_be_shown(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Whatever stands wherever: no exception, and each problem has a place in the file."""
+    """Check any value at any place: no exception is raised, and each problem has a place in the file."""
     root = tmp_path_factory.mktemp("damage")
     value = copy.deepcopy(GOOD[data.draw(st.sampled_from(sorted(GOOD)))])
     for _ in range(data.draw(st.integers(1, 4))):
@@ -843,7 +843,7 @@ SETTINGS = {
 
 
 def load_and_check(file: Path, schema: dict[str, Any], path: str) -> tuple[Any, list[Problem]]:
-    """What a command does with a file that holds one document."""
+    """Load and check a file that holds a single document, as a command does."""
     data = read_one(file, path)
     return (None, [data]) if isinstance(data, Problem) else check_document(data, schema, path)
 
@@ -890,7 +890,7 @@ def test_another_file_that_is_right(tmp_path: Path) -> None:
 
 
 def test_what_has_no_sentence_of_its_own_brings_one() -> None:
-    """A keyword about several things at once can't be told in words but by its author."""
+    """Only its author can describe a keyword about several conditions in words."""
     plain = [schemas.manifest_schema(*kind) for kind in schemas.KINDS]
     for schema in [*plain, schemas.document("config.schema.json")]:
         assert schema is not None
@@ -902,7 +902,7 @@ def test_what_has_no_sentence_of_its_own_brings_one() -> None:
 
 
 def assertions(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The subschemas that a value has to be valid by, and not those that only ask something about it."""
+    """Yield the subschemas that a value must satisfy, without those that are only conditions."""
     yield schema
     parts = [schema.get(key) for key in ("then", "else", "items", "additionalProperties", "propertyNames")]
     parts += [*schema.get("allOf", ()), *schema.get("prefixItems", ())]
@@ -912,7 +912,7 @@ def assertions(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
             yield from assertions(part)
 
 
-# --- What is loaded -------------------------------------------------------------------------------------
+# --- Loaded modules -------------------------------------------------------------------------------------
 
 
 def test_validating_imports_nothing_slow() -> None:
@@ -920,7 +920,7 @@ def test_validating_imports_nothing_slow() -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     imported = set(done.stdout.split())
     slow = {
-        # Only what isn't remembered is parsed.
+        # Only files without a remembered result are parsed.
         "yaml",
         "jsonschema_rs",
         "googleapiclient",
@@ -936,7 +936,7 @@ def test_validating_imports_nothing_slow() -> None:
 
 
 def test_a_valid_file_needs_no_places(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second reading is for what is wrong."""
+    """The second reading is only for invalid files."""
     write(root, "jobs/job.yaml", CUSTOM_JOB)
     monkeypatch.setattr("reconciler.manifests.yaml_document._Loader", None)
     assert len(check(root).manifests) == 1

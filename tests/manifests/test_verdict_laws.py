@@ -1,4 +1,4 @@
-"""The quick verdict: never "valid" where jsonschema finds an error; on what files can hold, the two agree."""
+"""The quick verdict: never "valid" if jsonschema finds an error; on contents of files, the two agree."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ ODD: list[Any] = [
 
 
 def schema_of(value: Any) -> Json:
-    """The schema of the document's kind; of some kind where it says none that is known."""
+    """Return the schema of the document's kind, or of any kind if its own is unknown."""
     said = [value.get("apiVersion"), value.get("kind")] if isinstance(value, dict) else []
     return schemas.document(next((name for pair, name in schemas.KINDS.items() if [*pair] == said), ANY))
 
@@ -115,7 +115,7 @@ ACCEPTED = [
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Each container in `value` with each of its keys or indices."""
+    """Yield each container in `value` with each of its keys or indices."""
     found: list[tuple[Any, Any]] = []
     todo = [value]
     for part in todo:
@@ -126,7 +126,7 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 def mutated(rng: random.Random, value: Any, pool: list[Any]) -> Any:
-    """A copy in which a few things are dropped, renamed, doubled, exchanged or replaced."""
+    """Draw a copy with a few keys or items dropped, renamed, doubled, exchanged or replaced."""
     value = copy.deepcopy(value)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         if not (found := places(value)):
@@ -170,7 +170,7 @@ def documents_near_valid(pool: list[Any]) -> st.SearchStrategy[Any]:
 
 
 def test_what_is_right_is_found_valid() -> None:
-    """The slow road is for what is wrong."""
+    """The slow check is for invalid values."""
     assert len(SHIPPED) >= 3
     for value in ACCEPTED:
         assert is_valid(value, schema_of(value)), value
@@ -213,7 +213,7 @@ def test_nesting_without_end_is_not_found_valid() -> None:
     try:
         assert not is_valid(value, schema_of(value))
     finally:
-        while "conditionalParameterSpecs" in parameter:  # freed one by one: Python frees it recursively else
+        while "conditionalParameterSpecs" in parameter:  # freed one by one: else Python frees it recursively
             parameter = parameter.pop("conditionalParameterSpecs")[0]["parameterSpec"]
 
 
@@ -349,11 +349,11 @@ def test_schema_from_elsewhere_is_never_fetched() -> None:
         is_valid(CUSTOM_JOB, {"$ref": "https://127.0.0.1:1/schema.json"})
 
 
-# When the other library fails
+# Failures of the other library
 
 
 class PanicException(BaseException):
-    """What a failed assertion in Rust is in Python: of this name, and not importable."""
+    """A failed Rust assertion as it appears in Python: under this name, and not importable."""
 
 
 @pytest.mark.parametrize("error", [ValueError(), RecursionError(), PanicException()], ids=repr)
@@ -379,7 +379,7 @@ def fail_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(verdict, "_checks", {})
 
 
-# What is loaded
+# Loaded modules
 
 
 def test_nothing_slow_is_imported_before_it_is_needed() -> None:

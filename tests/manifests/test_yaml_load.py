@@ -1,4 +1,4 @@
-"""Strict YAML: what is read as what, what is refused and where, and that no input gets the better of it."""
+"""Strict YAML: values read, texts refused with their place, and robustness against any input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.yaml_texts import BOMBS, CORPUS, DOCUMENTS, MANIFEST, alias_b
 
 
 def loaded(text: str | bytes) -> Any:
-    """The value of the one document in a text without a problem."""
+    """Return the value of a text with a single document and no problem."""
     documents, problems = load_documents(text.encode() if isinstance(text, str) else text, "job.yaml")
     assert problems == []
     (document,) = documents
@@ -38,7 +38,7 @@ def refused(text: str | bytes) -> list[Problem]:
 
 @pytest.fixture(params=["libyaml", "pure Python"])
 def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both parsers that PyYAML may have."""
+    """Select each of PyYAML's two parsers."""
     if request.param == "pure Python":
         monkeypatch.setattr(yaml_reader, "Parser", yaml_reader.PurePythonParser)
         monkeypatch.setattr(yaml_document, "_Loader", yaml.SafeLoader)
@@ -58,13 +58,13 @@ def test_a_value_is_read_as_it_was_written_in_any_style(data: st.DataObject, val
 def test_what_pyyaml_writes_is_read_back(value: Any) -> None:
     plain = yaml.safe_dump(value, allow_unicode=True, default_style='"')
     documents, problems = load_documents(plain.encode(), "job.yaml")
-    # With this style PyYAML writes numbers as tagged text, which is refused: compare where there are none.
+    # With this style PyYAML writes numbers as tagged text, and it is refused: compare only accepted texts.
     if not problems:
         assert same(documents[0].value, yaml.safe_load(plain))
 
 
 def _sorted(value: Any) -> str:
-    """A form in which types count and the order of keys doesn't."""
+    """Return a form in which types count and the order of keys doesn't."""
     if isinstance(value, dict):
         return "{" + ",".join(f"{key!r}:{_sorted(value[key])}" for key in sorted(value)) + "}"
     if isinstance(value, list):
@@ -172,7 +172,7 @@ def test_columns_count_characters(parser: str) -> None:
     assert (problem.line, problem.column) == (1, 15)
 
 
-# --- What is refused ------------------------------------------------------------------------------------
+# --- Refused texts --------------------------------------------------------------------------------------
 
 
 def told(text: str | bytes) -> list[tuple[int, int, str]]:
@@ -394,7 +394,7 @@ def test_what_is_just_inside_the_limits_is_read() -> None:
     assert len(load_documents(b"---\na: 1\n" * 9_999, "job.yaml")[0]) == 9_999
 
 
-# --- Anything at all ------------------------------------------------------------------------------------
+# --- Arbitrary input ------------------------------------------------------------------------------------
 
 
 def check_loading(data: bytes) -> list[Document]:
@@ -434,7 +434,7 @@ def test_any_damage_to_a_manifest_gives_documents_and_problems(data: bytes) -> N
 
 @pytest.fixture
 def slower(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Reads with PyYAML's own parser."""
+    """Use PyYAML's own parser."""
 
     def read(data: bytes) -> tuple[list[Document], list[Problem]]:
         with monkeypatch.context() as patch:

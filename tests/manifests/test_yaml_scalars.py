@@ -1,4 +1,4 @@
-"""Scalars: what YAML 1.1 and 1.2 read alike, and what is refused."""
+"""Scalars: values that YAML 1.1 and 1.2 read alike, and refused scalars."""
 
 from __future__ import annotations
 

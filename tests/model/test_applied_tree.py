@@ -1,4 +1,4 @@
-"""The record of the tree that was applied last, a checkout's relation to it, and what that permits."""
+"""The record of the tree applied last, a checkout's relation to it, and the permissions that follow."""
 
 from __future__ import annotations
 
@@ -89,24 +89,24 @@ FORKED = {A: (), B: (A,), D: (A,)}
         (Clone(D, {**LINE, D: (C,)}), Relation.NEWER),
         (Clone(D, {C: (), D: (C,)}, is_shallow=True), Relation.NEWER),
         (Clone(E, {**LINE, D: (A,), E: (D, C)}), Relation.NEWER),  # by a merge
-        # Behind: with the commit, without it, and where the clone has nothing but its head.
+        # Behind: with the commit, without it, and in a clone that has only its head
         (Clone(B, LINE, (C,)), Relation.OLDER),
         (Clone(A, UP_TO_A, (A,)), Relation.OLDER),
         (Clone(B, {B: ()}, (B,), is_shallow=True), Relation.OLDER),
-        # Beside: with the commit on a branch, and without it.
+        # Beside: with the commit on a branch, and without it
         (Clone(D, {**LINE, D: (A,)}, (C, D)), Relation.DIVERGED),
         (Clone(D, FORKED, (D,)), Relation.DIVERGED),
-        # Rewritten: no branch has it any more.
+        # Rewritten: no branch has it any more
         (Clone(D, {**LINE, D: (B,)}, (D,), (C,)), Relation.NONE),
         (Clone(B, LINE, (B,), (C,)), Relation.NONE),
-        # The object alone is here, borrowed or fetched without a branch.
+        # Only the object is here, borrowed or fetched without a branch
         (Clone(D, {**LINE, D: (B,)}, (D,)), Relation.DIVERGED),
         (Clone(B, LINE, (B,)), Relation.OLDER),
-        # A shallow clone may lack the way to it, or what they share.
+        # A shallow clone may lack the path to the commit, or the common ancestor
         (Clone(D, {C: (), D: ()}, (D,), is_shallow=True), Relation.UNKNOWN),
         (Clone(D, {D: ()}, (D,), is_shallow=True), Relation.UNKNOWN),
         (Clone(D, {**FORKED}, (D,), is_shallow=True), Relation.UNKNOWN),
-        # Another history, or more than a thousand commits behind.
+        # Another history, or more than a thousand commits behind
         (Clone(E, {E: ()}, (E,)), Relation.UNKNOWN),
         (Clone(E, {**LINE, E: ()}, (C, E)), Relation.UNKNOWN),
     ],
@@ -123,7 +123,7 @@ CASES = [*itertools.product(Relation, ("google", "local"), (True, False), (True,
 def test_effect_of_every_case(
     relation: Relation, engine: str, whole: bool, is_branch_head: bool, allow_older: bool
 ) -> None:
-    """The table of the documentation, row by row."""
+    """Check the table of the documentation, row by row."""
     expected = {
         (Relation.OLDER, "google"): Effect.REFUSE,
         (Relation.DIVERGED, "google"): Effect.APPLY if is_branch_head else Effect.REFUSE,

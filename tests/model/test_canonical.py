@@ -1,4 +1,4 @@
-"""The canonical form: one spelling for each value, and everything else untouched."""
+"""The canonical form: a single spelling for each value, and no other change."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def one_field(number_format: str) -> dict[str, Any]:
 
 
 def exact(value: Any) -> Any:
-    """Something that is equal only for the same JSON: 1, 1.0 and true differ, orders of keys don't."""
+    """Return a form that is equal only for the same JSON: 1, 1.0 and true differ, key orders don't."""
     if isinstance(value, dict):
         return {key: exact(item) for key, item in value.items()}
     return [exact(item) for item in value] if isinstance(value, list) else (type(value), repr(value))
 
 
 def shuffled(value: Any, rng: random.Random) -> Any:
-    """The same value with the keys of all objects in another order."""
+    """Return the same value with the keys of all objects in another order."""
     if isinstance(value, dict):
         return {key: shuffled(value[key], rng) for key in rng.sample(list(value), len(value))}
     return [shuffled(item, rng) for item in value] if isinstance(value, list) else value
@@ -135,7 +135,7 @@ def test_two_int64_are_the_same_only_if_they_are_equal(number: int, zeros: int) 
     assert spelt == canonical_spec({"n": number}, schema) == {"n": str(number)}
 
 
-# Where the numbers are
+# Paths of numbers
 
 
 INT = {"format": "int64"}
@@ -203,7 +203,7 @@ EVEN = {"int64": "7", "int32": 7, "double": 7.0}
 def numbers_in(
     schema: dict[str, Any], node: Any, keys: Keys = (), seen: tuple[int, ...] = ()
 ) -> Iterator[tuple[Keys, str]]:
-    """Every place of a number below `node`: the keys that lead there, 0 for a list's item, and its format."""
+    """Yield the path of each number below `node`, with 0 for a list's item, and its format."""
     if id(node) in seen:
         return
     while "$ref" in node:
@@ -260,17 +260,17 @@ def test_text_that_looks_like_a_number_is_text() -> None:
     assert exact(canonical_spec(spec, schema)) == exact(spec)
 
 
-# Quick ways that give the same
+# Equivalent fast paths
 
 
 class Goal(enum.StrEnum):
-    """Text with a name."""
+    """A `str` enumeration."""
 
     MOST = "maximize"
 
 
 class Text(str):
-    """Text that is more than text."""
+    """A subclass of `str`."""
 
     __slots__ = ()
 
@@ -306,7 +306,7 @@ def as_python_writes_it(value: Any) -> bytes:
 
 @given(NASTY_JSON)
 def test_the_bytes_are_those_of_pythons_json(value: Any) -> None:
-    """The names of jobs hang on them, whatever writes them."""
+    """The names of jobs depend on these bytes, with any encoder."""
     assert canonical_json(value) == as_python_writes_it(value)
 
 
@@ -351,7 +351,7 @@ def test_a_spec_in_which_nothing_changes_is_the_same_one() -> None:
 
 
 def test_only_what_equals_nothing_else_is_left() -> None:
-    """1 == 1.0 == True, yet each is written in a way of its own."""
+    """1 == 1.0 == True, yet each is written differently."""
     schema = schema_of(
         fields(a={"items": {"format": "double"}}, b={"additionalProperties": {"format": "int32"}})
     )
@@ -361,7 +361,7 @@ def test_only_what_equals_nothing_else_is_left() -> None:
     assert [*canonical_spec({"z": 0, "b": {"y": 1.0, "x": 1}, "a": []}, schema)] == ["z", "b", "a"]
 
 
-# --- the places of a schema that lead to a number ---------------------------------------------------------
+# --- the paths of a schema that lead to a number ----------------------------------------------------------
 
 TEXTS = {"items": {"type": "string"}}
 

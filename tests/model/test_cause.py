@@ -1,4 +1,4 @@
-"""The cause of a job's end: its class, its words and the next step, by what the service says of it."""
+"""The cause of a job's end: its class, its words and the next step, from the service's error."""
 
 from __future__ import annotations
 

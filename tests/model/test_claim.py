@@ -1,4 +1,4 @@
-"""Claims as JSON: nothing is lost, and what can't be read is never taken for no claim."""
+"""Claims as JSON: no loss, and unreadable claims are never taken for missing."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_a_claim_is_written_as_ever() -> None:
 
 
 def test_the_digest_of_rerun_never_changes() -> None:
-    """A claim keeps it: another way to compute it would tell of a change that nobody made."""
+    """A claim stores it: another way to compute it would report a change that was never made."""
     assert rerun_digest("2") == "d4735e3a265e16ee"
 
 

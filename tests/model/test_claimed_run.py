@@ -1,4 +1,4 @@
-"""Which of two jobs of one attempt stays, and which may be cancelled."""
+"""The choice between two jobs of an attempt: the job to keep, and jobs that may be cancelled."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_name_may_end_in_a_number_of_any_length() -> None:
     assert age(runs[0]) < age(runs[1])
 
 
-# What belongs to a claim, and what of it may be cancelled.
+# Runs that belong to a claim, or not: only the former may be cancelled
 RUN = run_of(JOB, State.RUNNING)
 CLAIM = claim_on(JOB, resource=f"{PARENT}/7")
 BELONGS: list[tuple[ActualJob, bool]] = [

@@ -1,4 +1,4 @@
-"""The stored form of a commit's record: later versions must read what this one wrote."""
+"""The stored form of a commit's record: later versions must read records of this version."""
 
 from __future__ import annotations
 

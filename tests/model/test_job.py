@@ -1,4 +1,4 @@
-"""Jobs: the labels by which a job is found again, and the severity of a log line."""
+"""Jobs: the labels that identify a job, and the severity of a log line."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_without_the_label_it_is_the_first_attempt() -> None:
 
 
 def test_a_digest_of_labels_never_changes() -> None:
-    """A claim keeps it: another way to compute it would make every job look modified."""
+    """A claim stores it: another way to compute it would make every job look modified."""
     digest = hashlib.sha256(b"a=1\nb=2\n").hexdigest()[:16]
     assert labels_digest({"b": "2", "a": "1"}) == labels_digest({"a": "1", "b": "2"}) == digest
 

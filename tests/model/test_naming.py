@@ -1,4 +1,4 @@
-"""Names: what they are made of, what they look like, and that they stay what they are."""
+"""Names: their parts, their form, and their stability."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def changed(**fields: Any) -> str:
 @pytest.mark.fault(19)
 @pytest.mark.fault(19)
 def test_the_golden_vectors_hold() -> None:
-    """Names are for ever: whoever must change a vector renames every job that anybody submitted."""
+    """Names are permanent: a changed vector renames every submitted job."""
     assert computed(VECTORS) == VECTORS
 
 
@@ -133,7 +133,7 @@ def test_what_makes_another_job() -> None:
         identity(MANIFEST, SPEC, CODE[::-1]),
         identity(MANIFEST, {}, CODE),
         identity(MANIFEST, {**SPEC, "enableWebAccess": False}, CODE),
-        # What one field ends with isn't what the next one begins with.
+        # A field's end must not read as the beginning of the next field.
         identity(replace(MANIFEST, kind='CustomJob","rerun":"x'), SPEC, CODE),
         identity(replace(MANIFEST, reconcile=Reconcile(rerun=CODE)), SPEC, ""),
     ]

@@ -1,4 +1,4 @@
-"""The digest that a reviewed plan is known by: everything that apply would do is in it."""
+"""The digest that identifies a reviewed plan: it covers every action of apply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def body(name: str, spec: Any) -> dict[str, Any]:
 
 
 def test_it_is_a_hash_over_the_target_and_every_change_that_does_something() -> None:
-    """A pipeline may keep the digest of a reviewed plan while the reconciler gets a new version."""
+    """A pipeline may keep the digest of a reviewed plan while the reconciler is upgraded."""
     done = wanted("done")
     run = run_of(done, State.SUCCEEDED)
     gone = wanted("gone", on_delete="cancel")

@@ -29,7 +29,7 @@ CREATES_A_MINUTE = 60
 def test_credential_that_is_printed_shows_no_token() -> None:
     credential = Credential({"Authorization": "Bearer secret"}, datetime(2026, 1, 1, tzinfo=UTC))
     assert f"{credential}" == repr(credential) == "Credential(expires=2026-01-01 00:00:00+00:00)"
-    # As rich shows it in a traceback.
+    # The form that rich shows in a traceback
     moment = "datetime.datetime(2026, 1, 1, 0, 0, tzinfo=datetime.timezone.utc)"
     assert pretty_repr(credential, max_width=200) == f"Credential(expires={moment})"
 

@@ -1,4 +1,4 @@
-"""Pointers of Git LFS as its specification has them, and where a path leads into a submodule."""
+"""Pointers as in the specification of Git LFS, and paths that lead into a submodule."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAST = f"oid sha256:{OID}\nsize 12345\n"
     ids=["plain", "first version", "extension", "extensions"],
 )
 def test_pointer_has_the_digest_of_the_file_in_the_work_tree(text: str, digest: str) -> None:
-    """An extension changes what Git LFS stores; its line has the digest of what it got."""
+    """An extension changes the stored content in Git LFS; its line has the digest of its input."""
     assert pointer_digest(text.encode()) == digest
 
 

@@ -1,4 +1,4 @@
-"""Every word that a service may have for a job's state, and what a commit is told of it."""
+"""Every word that a service may have for a job's state, and the resulting commit status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ENDED = {"JOB_STATE_SUCCEEDED", "SUCCEEDED"}
 
 
 def enum(name: str, schema: str) -> set[str]:
-    """The words that the API's own description has."""
+    """Return the words in the API's own description."""
     return set(schemas.discovery(name)["schemas"][schema]["properties"]["state"]["enum"])
 
 

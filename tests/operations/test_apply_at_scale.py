@@ -1,4 +1,4 @@
-"""Many jobs submitted at once to the embedded service, over HTTP: each of them once, whoever else does it."""
+"""Many jobs submitted at once to the embedded service over HTTP: each exactly once, despite other clients."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MANY = 200
 
 
 class Place:
-    """A repository of so many manifests, and a service that runs none of them."""
+    """A repository of a given number of manifests, and a service that runs none of them."""
 
     def __init__(self, root: Path, service: HeldService) -> None:
         self.root = root
@@ -68,7 +68,7 @@ class Place:
         return plan_of(session, self.desired, state_of(session, self.desired, observe(session.ports)))
 
     def apply(self, change: Callable[[Applier], Applier] = lambda applier: applier) -> list[Outcome]:
-        """One whole pass, of which nothing is left unkept."""
+        """Run a complete pass, and check that all its records are written."""
         with self.session() as session:
             plan = self.plan(session)
             applier = change(applier_of(session, self.desired, NO_ORIGIN.commit_of))
@@ -82,7 +82,7 @@ class Place:
             return {change.action for change in self.plan(session).changes} == {"none"}
 
     def is_once(self, outcomes: list[Outcome]) -> bool:
-        """Whether each job is there once, with a claim that is bound to it."""
+        """Return True if the service has each job once, with a claim that is bound to it."""
         names = Counter(job.job_name for job in self.desired.jobs)
         resources = {claim["resource"] for claim in self.service.claims()}
         return (
@@ -161,7 +161,7 @@ def test_one_that_fails_fails_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.fault(2, 4)
 def test_many_whose_answers_get_lost_are_there_once(tmp_path: Path) -> None:
-    """Whatever becomes of the answers, nobody is submitted twice."""
+    """Check that lost, reset and halved answers lead to no second submission."""
     lies = dict.fromkeys((Fault.UNANSWERED, Fault.RESET, Fault.HALVED, Fault.PAGE_AFTER), 0.2)
     with place(tmp_path, 15) as there, FaultProxy(there.service.url, 1).running() as proxy:
         there.service.found_at(proxy.url)
@@ -173,7 +173,7 @@ def test_many_whose_answers_get_lost_are_there_once(tmp_path: Path) -> None:
 
 
 class Held:
-    """Holds every create but the first; says when so many are held."""
+    """A rule that holds every create but the first, and signals when a given number are held."""
 
     def __init__(self, count: int) -> None:
         self.all_here = threading.Event()
@@ -214,7 +214,7 @@ def test_an_interrupted_apply_of_many_ends_soon_and_sends_nothing_more(
         try:
             assert held.all_here.wait(120)
             process.send_signal(number)
-            # Their answers are held until it has ended: it waits for none of them.
+            # Their answers are held until the process has ended: it waits for none of them.
             out, err = process.communicate(timeout=PATIENCE)
             sent = held.creates
         finally:

@@ -1,4 +1,4 @@
-"""Staged code in containers without it: names, request bodies, comparisons, and what is refused."""
+"""Staged code in containers that lack it: names, request bodies, comparisons, and refused manifests."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def pools(body: Any) -> Any:
 
 
 def test_name_of_a_container_s_code_never_changes(root: Path) -> None:
-    """The golden names of this form; names without it are in `tests/golden`."""
+    """Check the golden names of this form; names without staged code are in `tests/golden`."""
     assert job_of(root).job_name == "census_b42d860c4cc319e2"
     (root / "code/a.lock").write_text(LOCK)
     locked = JOB.replace("trainer.task}", "trainer.task, requirements: a.lock}")
@@ -176,7 +176,7 @@ def test_package_that_changes_while_it_is_staged_is_staged_as_it_was_named(root:
 
 
 def as_service_shows(job: DesiredJob, loaded: Desired) -> JsonObject:
-    """The spec of the job's run, read from the resource that was created."""
+    """Return the spec of the job's run, read from the created resource."""
     body = body_of(loaded)
     name = "projects/1/locations/l/customJobs/7"
     return (

@@ -1,4 +1,4 @@
-"""A plan carried out: order, pace, unknown outcomes, checked cancels, and what claims then remember."""
+"""Execution of a plan: order, pace, unknown outcomes, checked cancels, and the resulting claims."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def applier(outside: Outside, **settings: Any) -> Applier:
 
 
 def apply(outside: Outside, *jobs: DesiredJob, **settings: Any) -> list[Outcome]:
-    """One whole pass."""
+    """Run a complete pass."""
     acts = applier(outside, **settings)
     outcomes = list(acts.run(plan_of(outside, jobs)))
     acts.upkeep(jobs, observe(outside.ports))
@@ -134,9 +134,9 @@ def test_a_quota_that_ends_in_the_middle_leaves_the_rest_to_be_seen(outside: Out
         "not submitted, as the service accepts no more now: 60 submissions a minute"
     }
     assert outcome_error(outcomes[-1]) == "60 submissions a minute; not submitted again before 00:00:30 UTC"
-    # The quota is everybody's: nothing else was sent, or claimed.
+    # The quota is shared: no other job was sent or claimed.
     assert (len(outside.jobs.sent), len(outside.claims.held)) == (4, 4)
-    # Too early, what was refused is not sent; later the rest is, under the same names.
+    # A refused job isn't sent too early; later the rest is sent, under the same names.
     assert apply(outside, *jobs)[-1].status is Status.FAILED
     assert len(outside.jobs.sent) == 5
     outside.time.now += timedelta(hours=1)
@@ -173,7 +173,7 @@ def test_a_quota_that_stays_used_up_is_asked_for_more_and_more_seldom(outside: O
     lines: list[str] = []
     outcomes = apply(outside, *[wanted(f"job-{n}") for n in range(8)], patience=300.0, on_wait=lines.append)
     assert {outcome.status for outcome in outcomes} == {Status.FAILED, Status.SKIPPED}
-    # Whichever job is next: what holds up one holds up all.
+    # The wait applies to all jobs, independent of the job that is next.
     assert [round(moment - moments[0]) for moment in moments] == [0, 30, 90, 210]
     assert lines[-1].endswith("; the next apply submits the rest")
 
@@ -186,7 +186,7 @@ def test_what_is_refused_for_itself_holds_up_nothing(outside: Outside) -> None:
 
 
 def test_many_unknown_outcomes_are_waited_for_at_once(outside: Outside) -> None:
-    """The first isn't waited for until the end of patience, while the others are there already."""
+    """The later jobs aren't delayed until the patience for the first is over."""
     jobs = [wanted(f"job-{number}") for number in range(20)]
     outside.jobs.answers = ["lost"] * 20
     outside.jobs.hidden = {f"projects/acme/locations/here/customJobs/{number}" for number in range(1, 21)}
@@ -294,7 +294,7 @@ def test_a_blocked_submission_says_when_it_may_go_on(outside: Outside) -> None:
 
 
 class TestCancel:
-    """Old runs are cancelled once what replaces them is there; the end that was seen is told."""
+    """Old runs are cancelled once their replacement exists; the observed end is reported."""
 
     def replaced(self, outside: Outside) -> tuple[DesiredJob, DesiredJob]:
         old, new = wanted(content="a"), wanted(content="b", on_change="cancel")
@@ -309,7 +309,7 @@ class TestCancel:
         ]
         assert outside.jobs.cancelled == [job_of(outside, old).resource]
         assert claim_of_job(outside, old).ended is State.CANCELLED
-        # Else the run would count as cancelled outside.
+        # Without this record, the run would count as cancelled outside.
         superseded = f"superseded by {new.job_name} (onChange: cancel)"
         assert claim_of_job(outside, old).error == f"cancelled by apply: {superseded}"
 
@@ -359,7 +359,7 @@ class TestCancel:
     def test_an_earlier_version_beside_submits_no_second_job(
         self, outside: Outside, monkeypatch: pytest.MonkeyPatch, answer: Any, attempts: int
     ) -> None:
-        """To it, what was cancelled is final, and an attempt after that is one that nobody called for."""
+        """An earlier version takes the cancelled run as final, and a later attempt as unrequested."""
         old, new = self.replaced(outside)
         apply(outside, new)
         back = wanted(content="a", on_change="cancel", attempts=attempts)
@@ -376,7 +376,7 @@ class TestCancel:
         assert len(jobs) <= 1
         if answer is None or attempts == 1:
             assert len(outside.jobs.sent) == before
-        # This version goes on, and there is one job in the end.
+        # This version goes on, and the result is a single job.
         for _ in range(3):
             apply(outside, back)
             outside.time.now += BOUNDS.executes + BOUNDS.visible + timedelta(seconds=1)
@@ -460,7 +460,7 @@ class TestCancel:
         _, new = self.replaced(outside)
         outside.jobs.cancel = lambda job: outside.jobs.becomes(job, State.CANCELLING)  # type: ignore[method-assign]
         assert told(apply(outside, new))[1] == ("cancel", "applied", "CANCELLING")
-        # It is on its way: nobody asks again.
+        # The cancel is under way: no second request is sent.
         assert apply(outside, new) == []
 
     @pytest.mark.parametrize(("state", "status"), [(State.SUCCEEDED, "applied"), (State.RUNNING, "failed")])
@@ -490,10 +490,10 @@ class TestCancel:
 
 
 class TestTwice:
-    """Beyond the bounds: two jobs of one attempt."""
+    """Two jobs of a single attempt, beyond the bounds."""
 
     def doubled(self, outside: Outside) -> tuple[DesiredJob, ActualJob, ActualJob]:
-        """An elder job that shows up only after the claim was bound to a younger one."""
+        """Make an older job that appears only after the claim was bound to a younger job."""
         job = wanted()
         outside.jobs.answers = [Unknown("?")]
         apply(outside, job)
@@ -528,7 +528,7 @@ class TestTwice:
 
 
 class TestUpkeep:
-    """What a claim remembers."""
+    """The fields of a claim that follow-up keeps up to date."""
 
     @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, State.CANCELLED])
     def test_how_the_job_ended_also_when_the_service_has_forgotten_it(
@@ -572,7 +572,7 @@ class TestUpkeep:
         apply(outside, replace(job, manifest=moved))
         claim = claim_of_job(outside, job)
         assert (claim.path, claim.on_delete, claim.state) == ("jobs/new.yaml", "cancel", ClaimState.BOUND)
-        # Gone from the tree beside another one, it is cancelled as it last wished.
+        # With the manifest removed and another added, the job is cancelled, as its claim's `onDelete` says.
         assert told(apply(outside, wanted("other")))[-1] == ("cancel", "applied", "CANCELLED")
 
     def test_nothing_is_written_where_nothing_is_news(self, outside: Outside) -> None:
@@ -599,7 +599,7 @@ class TestUpkeep:
         assert claim_of_job(outside, job).state is ClaimState.BOUND
 
     def lost(self, outside: Outside) -> DesiredJob:
-        """A submission whose answer got lost, and that nothing goes on with before its job is seen."""
+        """Make a submission with a lost answer that no apply continues before its job is seen."""
         job = wanted(content="a")
         outside.jobs.answers = ["lost"]
         outside.jobs.hidden.add("projects/acme/locations/here/customJobs/1")
@@ -687,7 +687,7 @@ class TestUpkeep:
         apply(outside, job)
         assert claim_of_job(outside, job, 2).state is ClaimState.PENDING
         outside.time.now += BOUNDS.lifetime + BOUNDS.executes + BOUNDS.visible + timedelta(seconds=1)
-        # It had not failed after all.
+        # In the end it succeeded.
         outside.jobs.becomes(job_of(outside, job), State.SUCCEEDED)
         assert applier(outside).upkeep([job], observe(outside.ports)) == []
         assert claim_of_job(outside, job).ended is State.SUCCEEDED
@@ -944,7 +944,7 @@ def moved(job: DesiredJob) -> DesiredJob:
 
 
 def bound_claim(outside: Outside, job: DesiredJob, id: ClaimId, **fields: object) -> Claim:
-    """A claim that is bound to a job of the service's that may be there or not."""
+    """Write a claim that is bound to a job; the service may lack the job."""
     manifest = job.manifest
     claim = Claim(
         id, ClaimState.BOUND, "a_run", manifest.name, manifest.api_version, manifest.kind, resource=RUN
@@ -955,13 +955,13 @@ def bound_claim(outside: Outside, job: DesiredJob, id: ClaimId, **fields: object
 
 
 def running(outside: Outside, job: DesiredJob) -> None:
-    """The service has the job that `bound_claim` names."""
+    """Add the job that `bound_claim` names to the service."""
     made = outside.jobs.add(body_of(job, "a_run", {}))
     outside.jobs.jobs = [replace(made, resource=RUN, state=State.RUNNING)]
 
 
 class TestUpkeepOfOtherJobs:
-    """What a claim says of its manifest, and jobs that are only like its own."""
+    """The manifest's fields in a claim, and jobs that only resemble its own."""
 
     def test_a_manifest_that_moved_before_its_job_was_seen(self, outside: Outside) -> None:
         outside.jobs.answers = ["lost"]
@@ -982,7 +982,7 @@ class TestUpkeepOfOtherJobs:
         assert claim_of_job(outside, job).state is ClaimState.PENDING
 
     def test_a_job_of_another_kind_with_its_mark_when_nothing_wants_it(self, outside: Outside) -> None:
-        """Its trials may carry a tuning job's labels."""
+        """A tuning job's trials may carry its labels."""
         outside.jobs.answers = ["lost"]
         apply(outside, job := wanted())
         outside.claims.held.clear()
@@ -1054,7 +1054,7 @@ def test_what_is_waited_for_is_told_once(outside: Outside) -> None:
 
 
 class TestOlderVersions:
-    """Content that an older version of the hash named is that content."""
+    """Content named by an older version of the hash is the same content."""
 
     def job(self) -> DesiredJob:
         return replace(wanted(), earlier=(OLD,))
@@ -1087,7 +1087,7 @@ class TestOlderVersions:
         assert outside.jobs.sent == []
 
     def outcome(self, outside: Outside, **fields: object) -> Outcome:
-        """What is told of a job that somebody bound under its older name after the plan was made."""
+        """Return the outcome for a job that was bound under its older name after the plan was made."""
         job = self.job()
         plan = plan_of(outside, [job])
         bound_claim(outside, job, ClaimId(label_of(OLD)), **fields)
@@ -1128,7 +1128,7 @@ def test_a_job_that_was_made_just_now_is_not_asked_for_its_state(
 
 
 class TestSaid:
-    """Why a submission isn't bound."""
+    """The reason that a submission isn't bound."""
 
     CLAIM = Claim(ClaimId("k" * 52), ClaimState.PENDING, "census_1", "census", "v1", "CustomJob", error="odd")
 
@@ -1144,7 +1144,7 @@ class TestSaid:
 
 
 class Uploads:
-    """A staging bucket that remembers what it was given."""
+    """A staging bucket that records its uploads."""
 
     def __init__(self) -> None:
         self.archives: list[Sdist] = []
@@ -1155,7 +1155,7 @@ class Uploads:
 
 
 class TestApplierOfASession:
-    """An applier has all that a command's session has."""
+    """An applier has all parts of a command's session."""
 
     ARCHIVE = Sdist("census.tar.gz", b"code", "a" * 64, "b" * 32)
     POOL: Mapping[str, object] = {"pythonPackageSpec": {"pythonModule": "trainer.task"}}

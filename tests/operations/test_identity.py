@@ -1,4 +1,4 @@
-"""The whole way from files to a name: written otherwise it is the same job, any other content is another."""
+"""From files to a name: another spelling is the same job, any other content is another job."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ ENVIRONMENT = Environment("local", "local", "p", "us-central1", "b", "b")
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with a trainer; each test puts its own manifest into it."""
+    """Return a repository with a trainer; each test adds its own manifest."""
     root = tmp_path_factory.mktemp("repository")
     write_code(root, CODE)
     return root
@@ -74,7 +74,7 @@ def write_code(root: Path, code: dict[str, bytes]) -> None:
 
 
 def wanted(root: Path, text: str, file: str = "jobs/census.yaml") -> Desired:
-    """What a repository with that one manifest wants."""
+    """Return the desired job of a repository with a single manifest."""
     shutil.rmtree(root / "jobs", ignore_errors=True)
     manifest = root / file
     manifest.parent.mkdir(parents=True)
@@ -85,7 +85,7 @@ def wanted(root: Path, text: str, file: str = "jobs/census.yaml") -> Desired:
 
 
 def name_of(root: Path, content: Any) -> str:
-    """The job name of a manifest, written as JSON, which YAML is a superset of."""
+    """Return the job name of a manifest, written as JSON, a subset of YAML."""
     (job,) = wanted(root, json.dumps(content, ensure_ascii=False)).jobs
     return job.job_name
 
@@ -96,7 +96,7 @@ NAME = "census_income_a79ee36ab133327e"
 
 @st.composite
 def spelt_otherwise(draw: st.DrawFn) -> dict[str, Any]:
-    """The same content with numbers in other spellings, and with fields that don't count."""
+    """Draw the same content with numbers in other spellings, and with fields that don't count."""
     content = copy.deepcopy(CONTENT)
     spec = content["spec"]
     study, trial = spec["studySpec"], spec["trialJobSpec"]
@@ -113,7 +113,7 @@ def spelt_otherwise(draw: st.DrawFn) -> dict[str, Any]:
     return content
 
 
-# What makes no other job.
+# Differences that keep the job's name
 
 
 @pytest.mark.slow
@@ -121,7 +121,7 @@ def spelt_otherwise(draw: st.DrawFn) -> dict[str, Any]:
 @settings(max_examples=150)
 @given(st.data())
 def test_how_a_manifest_is_written_makes_no_other_job(root: Path, data: st.DataObject) -> None:
-    """Order, quotes, indentation, comments, anchors, line ends, byte order mark; and where it stands."""
+    """Check order, quotes, indentation, comments, anchors, line ends, byte order mark, and the path."""
     text = data.draw(spelt_otherwise().flatmap(written))
     file = data.draw(st.sampled_from(["jobs/census.yaml", "jobs/a.yml", "jobs-of-ours/../jobs/x.yaml"]))
     (root / "jobs-of-ours").mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ def test_how_a_manifest_is_written_makes_no_other_job(root: Path, data: st.DataO
 
 @pytest.mark.fault(20)
 def test_an_archive_of_other_bytes_makes_no_other_job(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages may be built in another way some day: then they are staged anew, under the same names."""
+    """Packages may be built in another way some day: then they are staged again, under the same names."""
 
     def other_archive(*arguments: Any) -> Sdist:
         built = build_sdist(*arguments)
@@ -145,11 +145,11 @@ def test_an_archive_of_other_bytes_makes_no_other_job(root: Path, monkeypatch: p
     assert before[NAME]().data != after[NAME]().data
 
 
-# What makes another job: everything else.
+# Differences that change the job's name: all others
 
 
 def leaves(value: Any, keys: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The keys that lead to each value that holds no other."""
+    """Yield the keys that lead to each scalar value."""
     if isinstance(value, dict | list):
         for key, part in value.items() if isinstance(value, dict) else enumerate(value):
             yield from leaves(part, (*keys, key))
@@ -174,7 +174,7 @@ OTHER_VALUES: dict[str, Any] = {
 
 
 def other_contents() -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each content that differs from CONTENT in one value of its spec."""
+    """Yield each content that differs from CONTENT in a single value of its spec."""
     for keys in leaves(CONTENT["spec"]):
         content = copy.deepcopy(CONTENT)
         place = content["spec"]
@@ -183,7 +183,7 @@ def other_contents() -> Iterator[tuple[str, dict[str, Any]]]:
         value = place[keys[-1]]
         place[keys[-1]] = OTHER_VALUES.get(repr(value), f"{value}x")
         if keys[-3:-1] == ("workerPoolSpecs", 0) and keys[-1] == "replicaCount":
-            continue  # the first pool has one replica
+            continue  # the first pool has a single replica
         yield "/".join(map(str, keys)), content
 
 

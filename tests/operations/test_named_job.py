@@ -1,4 +1,4 @@
-"""The run that a name means to `show`, `logs`, `status` and `cancel`: that of the desired content."""
+"""The run selected by a name in `show`, `logs`, `status` and `cancel`: that of the desired content."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_unsettled_claims_are_those_of_other_attempts_without_a_run() -> None:
 
 @pytest.fixture
 def reverted(repository: Repository) -> tuple[str, str]:
-    """The names of two runs that have succeeded: of the desired content, and of the newer, reverted one."""
+    """Return the names of two succeeded runs: the desired content's, and a newer run's that was reverted."""
     repository.job(args=["first"])
     assert repository.run("apply", "--wait").code == 0
     (first,) = repository.states()

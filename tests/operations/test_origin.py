@@ -1,4 +1,4 @@
-"""The commit that a job carries is the one that its files came from, whatever happens to the work tree."""
+"""A job carries the commit of its files, despite any change of the work tree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Change = Callable[[Repository], object]
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Repository:
-    """A clean checkout: census and trees with the trainer's code, plain without code."""
+    """Return a clean checkout: census and trees with the trainer's code, plain without code."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
     made = Repository(tmp_path / "repository")
@@ -75,7 +75,7 @@ def origin(tree: Repository, seen: tuple[Config, Desired] | None = None, *, whol
 
 
 def carried(tree: Repository, seen: tuple[Config, Desired] | None = None) -> dict[str, str]:
-    """By base name, the commit that each job carries."""
+    """Return the commit that each job carries, by base name."""
     _, desired = seen = seen or read(tree)
     found = origin(tree, seen)
     return {job.manifest.name: found.commit_of(job) for job in desired.jobs}
@@ -108,13 +108,13 @@ def write(path: str, text: str = "changed = True\n") -> Change:
 
 
 def linked(tree: Repository) -> None:
-    """Have a file replaced by a link to other content of the repository."""
+    """Replace a file by a link to other content of the repository."""
     (tree.root / "trainer" / "data" / "numbers.csv").unlink()
     (tree.root / "trainer" / "data" / "numbers.csv").symlink_to("../../reconciler.yaml")
 
 
 def converted(tree: Repository) -> None:
-    """Have a file as `core.autocrlf` checks it out; `git status` is clean then."""
+    """Write a file as `core.autocrlf` checks it out; `git status` stays clean."""
     tree.git("config", "core.autocrlf", "true")
     (tree.root / "trainer" / "task.py").unlink()
     tree.git("checkout", "--", "trainer/task.py")
@@ -253,7 +253,7 @@ def test_links_are_followed_in_the_commit_as_in_the_work_tree(tree: Repository) 
     assert origin(tree).exact == head
     assert set(carried(tree)) == {"census", "trees", "plain", "linked", "deep"}
 
-    # The same manifest and the same code, but in the commit the link leads to other code.
+    # The manifest and the code are the same, but in the commit the link leads to other code.
     shutil.copytree(tree.root / "trainer", tree.root / "later")
     tree.write("later/task.py", "print('later')\n")
     (tree.root / "now").unlink()
@@ -311,7 +311,7 @@ def test_files_as_they_were_read_count_and_not_as_they_are_now(tree: Repository)
 
 
 def test_files_that_were_checked_before_count_as_read(tree: Repository) -> None:
-    """HEAD moves, as when a branch is switched, and no file changes."""
+    """HEAD moves, as in a branch switch, and no file changes."""
     first = tree.git("rev-parse", "HEAD")
     tree.git("switch", "-q", "-c", "other")
     tree.job("trees", args=["--depth=2"])
@@ -393,7 +393,7 @@ def test_in_a_pull_request_jobs_carry_its_head_only_if_their_files_are_its_own(
 def test_in_a_checkout_without_the_pull_requests_head_jobs_carry_no_commit(
     tree: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A depth of 1 is what actions/checkout fetches by default; one of 2 brings the head along."""
+    """A depth of 1 is the default of actions/checkout; a depth of 2 fetches the head too."""
     head, _ = pull_request(tree, monkeypatch)
     clones = []
     for depth in (1, 2):
@@ -412,7 +412,7 @@ def test_in_a_checkout_without_the_pull_requests_head_jobs_carry_no_commit(
 def test_jobs_of_a_fetched_branch_carry_its_commit_whatever_its_attributes_convert(
     tree: Repository, tmp_path: Path
 ) -> None:
-    """The files were laid out from the commit in a folder of its own: they need no comparison."""
+    """The files were laid out from the commit in a separate folder: they need no comparison."""
     tree.write(".gitattributes", "*.py text eol=crlf\n")
     tree.git("add", "-A")
     head = commit(tree)
@@ -431,14 +431,14 @@ def test_jobs_of_a_fetched_branch_carry_its_commit_whatever_its_attributes_conve
         clone.close()
 
 
-# With the whole command, against the embedded service.
+# Tests with the whole command, against the embedded service
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3], ids="after call {}".format)
 def test_switching_branches_during_apply_labels_no_job_with_another_commit(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    """apply calls git before or after it reads the files: whichever it is, the branch is switched between."""
+    """The branch is switched before, between or after apply's calls of git."""
     wanted_by: dict[str, set[str]] = {}
     repository.git("init", "-q", "-b", "main")
     for branch in ("main", "other"):

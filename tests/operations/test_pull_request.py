@@ -41,7 +41,7 @@ NEW, CHANGED, REMOVED, UNCHANGED = Edit
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where commits are laid out."""
+    """Return the folder of the laid out commits."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -51,7 +51,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def repo(tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
-    """A repository with one job and one commit; nothing of what is laid out may stay behind."""
+    """Yield a repository with a job and a commit; check that all laid out files are removed."""
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     monkeypatch.setenv("GIT_CONFIG_SYSTEM", os.devnull)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
@@ -282,7 +282,7 @@ def test_limits_come_after_invalid_manifests_and_before_pending_changes(google: 
 
 
 def test_each_replaced_run_counts_as_live_against_the_limit_of_cancels(google: Repository) -> None:
-    """Apply would cancel it, and a plan that asks no service doesn't know that it has ended."""
+    """Apply would cancel it, and a plan without a service doesn't know that it has ended."""
     reset(google, "acme-staging", "acme-staging\n    limits: {cancels: 1}")
     for name in "abc":
         google.job(name, reconcile="{onChange: cancel}")
@@ -316,7 +316,7 @@ def test_lines_that_raise_a_limit_are_valid_settings_that_permit_the_plan(
 
 
 def deep_merged(old: Any, new: Any) -> Any:
-    """The settings as a person writes the new ones into them, each key once."""
+    """Return the settings with new values merged in, each key once."""
     if not isinstance(old, dict):
         return new
     return {**old, **{key: deep_merged(old.get(key), value) for key, value in new.items()}}
@@ -537,7 +537,7 @@ def test_no_manifests_on_either_side(repo: Repository) -> None:
 
 
 def test_folder_that_the_work_tree_alone_lacks_removes_no_job(repo: Repository) -> None:
-    """As in a sparse checkout."""
+    """The work tree may be a sparse checkout."""
     shutil.rmtree(repo.root / "jobs")
     with pytest.raises(UsageError, match="although git's index has 1 file of it"):
         proposed(repo)
@@ -558,7 +558,7 @@ GPU = "{machineType: n1-standard-4, acceleratorType: NVIDIA_TESLA_T4, accelerato
 
 @pytest.fixture
 def google(repo: Repository) -> Repository:
-    """A repository whose jobs have accelerators, and a time limit by the settings alone."""
+    """Return a repository of jobs with accelerators, and a time limit from the settings alone."""
     file = repo.root / "jobs/census.yaml"
     file.write_text(file.read_text().replace("{machineType: n1-standard-4}", GPU))
     repo.write("reconciler.yaml", SETTINGS)
@@ -578,7 +578,7 @@ def reset(repo: Repository, old: str, new: str) -> None:
 
 @pytest.mark.slow
 def test_settings_alone(google: Repository, tmp_path: Path) -> None:
-    """They are told wherever a plan is, and are nothing to do by themselves."""
+    """Check that every plan shows the changed settings, and that they alone require no action."""
     reset(google, "us-central1", "us-east1")
     reset(google, "acme-models", "acme-more")
     plan = ("plan", "--base", "HEAD", "--env", "production", "--detailed-exitcode")
@@ -785,7 +785,7 @@ def test_the_executable_bit_comes_along(repo: Repository) -> None:
 
 
 def test_code_is_taken_as_git_keeps_it(repo: Repository) -> None:
-    """No attribute and no filter changes a byte: not those of archives, nor those of line ends."""
+    """Check that no attribute and no filter changes a byte: neither for archives nor for line ends."""
     repo.write(".gitattributes", "*.py export-subst\nhelper.py export-ignore\n*.txt -text\n")
     repo.write("trainer/helper.py", "VERSION = '$Format:%H$'\n")
     (repo.root / "trainer/crlf.txt").write_bytes(b"a\r\nb\r\n")
@@ -803,7 +803,7 @@ def test_line_ends_of_a_manifest_dont_count(repo: Repository) -> None:
 
 
 def test_what_a_gitignore_excludes_doesnt_count_on_either_side(repo: Repository) -> None:
-    """Wherever it stands: at the root, between, and in the package; also where git tracks the file."""
+    """Check .gitignore files at the root, between, and in the package; also for files that git tracks."""
     repo.write(".gitignore", ".reconciler/\n*.log\n")
     repo.write("code/.gitignore", "data/\n")
     repo.write("code/trainer/.gitignore", "*.bin\n")
@@ -821,7 +821,7 @@ def test_what_a_gitignore_excludes_doesnt_count_on_either_side(repo: Repository)
 
 
 def test_links_are_followed_as_in_the_work_tree(repo: Repository) -> None:
-    """To files and folders, over several steps, of manifests and of code, and of folders above both."""
+    """Check links to files and folders, in several steps, in manifests, in code and in their parents."""
     repo.write("elsewhere/linked.yml", manifest("linked", "../trainer"))
     repo.write("elsewhere/deep/deep.yaml", manifest("deep", "../../by-link"))
     repo.write("shared/lib.py", "x = 1")
@@ -888,7 +888,7 @@ def test_submodules_are_left_out(repo: Repository, tmp_path: Path) -> None:
 
 
 def test_a_repository_below_gits(repo: Repository) -> None:
-    """Settings of a folder make it a root of its own; links out of it lead out of the repository."""
+    """A folder with settings is its own root; links out of it lead out of the repository."""
     shutil.copytree(repo.root / "trainer", repo.root / "a b/ml/trainer")
     repo.write("a b/ml/reconciler.yaml", "{}")
     repo.write("a b/ml/jobs/below.yaml", manifest("below"))
@@ -906,7 +906,7 @@ def test_a_repository_below_gits(repo: Repository) -> None:
 
 
 def test_a_folder_that_looks_like_a_repository_is_none(repo: Repository) -> None:
-    """A pull request could bring one, with settings and a history of its own."""
+    """A pull request could add such a folder, with its own settings and history."""
     root = repo.root / "ml"
     repo.write("ml/reconciler.yaml", "{}")
     repo.git("clone", "--bare", ".", "bare")
@@ -1042,7 +1042,7 @@ def test_more_files_than_can_be_meant_are_refused(repo: Repository, monkeypatch:
 
 
 class Forge:
-    """Objects that git itself would not make, written straight into a repository."""
+    """A writer of objects that git itself would refuse to create."""
 
     def __init__(self, repo: Repository) -> None:
         self.repo = repo
@@ -1060,7 +1060,7 @@ class Forge:
         return self.put("tree", b"".join(f"{mode} {name}\0".encode() + id for mode, name, id in entries))
 
     def commit(self, *entries: tuple[str, str, bytes]) -> str:
-        """A commit of these entries, from which HEAD descends."""
+        """Write a commit of these entries as the parent of HEAD."""
         who = "a <a@example.test> 0 +0000"
         tree, rest = self.tree(*entries).hex(), f"author {who}\ncommitter {who}\n\nx\n"
         forged = self.put("commit", f"tree {tree}\n{rest}".encode()).hex()
@@ -1091,7 +1091,7 @@ def test_names_that_lead_elsewhere_are_refused(
 
 
 def test_a_link_and_a_folder_of_one_name(forge: Forge, repo: Repository, tmp_path: Path) -> None:
-    """Whichever counts, nothing is written through the link."""
+    """Check that no file is written through the link, for either order of the entries."""
     text = forge.put("blob", manifest("evil").encode())
     (tmp_path / "outside").mkdir()
     link = forge.put("blob", str(tmp_path / "outside").encode())
@@ -1129,7 +1129,7 @@ def test_a_link_that_is_put_in_a_folders_place_meanwhile(
 def test_folders_that_multiply_end_somewhere(
     forge: Forge, repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten names for one folder, ten times over: few objects, 10^10 files."""
+    """Check ten names for a folder, ten times over: few objects, 10^10 files."""
     monkeypatch.setattr(revisions, "MAX_ENTRIES", 1_000)
     tree = forge.tree(("100644", "job.yaml", forge.put("blob", b"")))
     for _ in range(10):

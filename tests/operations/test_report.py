@@ -1,4 +1,4 @@
-"""What commits are owed: written down, posted to a real server, and crossed off once it was seen there."""
+"""Statuses that are due for commits: recorded, posted to a real server, and removed once seen there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def github() -> Iterator[GitHubServer]:
 
 
 def view(commit: str, *states: tuple[DesiredJob, State], asked: str = "") -> View:
-    """What there is at a commit where jobs stand so."""
+    """Return the view at a commit with jobs in these states."""
     runs = [run_of(job, state, number=n) for n, (job, state) in enumerate(states, 1)]
     claims = [bound_to(job, run, commit=asked or commit) for (job, _), run in zip(states, runs, strict=True)]
     jobs = [job for job, _ in states]
@@ -65,7 +65,7 @@ def owe(store: Commits, commit: str, made: Plan, lineage: Lineage = ALL) -> None
 
 
 def close(store: Commits, github: GitHubServer, seen: View) -> None:
-    """Look until nothing is owed any more."""
+    """Post until no status is due any more."""
     for _ in range(2):
         tell(store, github, seen)
     store.time.sleep(LINGERING.total_seconds() + 1)
@@ -110,7 +110,7 @@ def test_older_news_of_a_slower_reporter_change_nothing(store: Commits, github: 
 
 @pytest.mark.fault(26)
 def test_older_news_that_were_posted_late_are_put_right(store: Commits, github: GitHubServer) -> None:
-    """Between reading what is there and posting, a reporter can stand still for an hour."""
+    """A reporter can pause for an hour between reading and posting."""
     applied(store, FIRST, JOB)
     ended = view(FIRST, (JOB, State.SUCCEEDED))
     for _ in range(2):
@@ -182,7 +182,7 @@ def test_a_limit_ends_the_whole_report_and_the_newest_commit_comes_first(
 
 
 class Standing:
-    """Stands still before the first status is posted."""
+    """A transport that pauses before the first status is posted."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self.meanwhile = [meanwhile]
@@ -200,7 +200,7 @@ class Standing:
 def test_who_stood_still_before_posting_has_the_commit_looked_at_again(
     store: Commits, github: GitHubServer, rest: State, closed: bool
 ) -> None:
-    """What others told meanwhile, and wrote down as told, is hidden behind what is posted now."""
+    """Check that old posts can't hide statuses that others posted and recorded during the pause."""
     applied(store, FIRST, JOB, TREES)
     old = view(FIRST, (JOB, State.RUNNING), (TREES, State.RUNNING))
     new = view(FIRST, (JOB, State.SUCCEEDED), (TREES, rest))
@@ -229,7 +229,7 @@ def test_what_a_reporter_covered_with_old_news_before_it_died_is_put_right(
     running, queued = view(FIRST, (JOB, State.RUNNING)), view(FIRST, (JOB, State.QUEUED))
     tell(store, github, running)
     said = shown(github)
-    # It read the commit before, and posted when it woke.
+    # The reporter read the earlier commit, paused, and posted then.
     due = due_statuses(queued, store.held[FIRST].record).by_commit[FIRST]
     (old,) = (status for status in due if status.context == "reconciler")
     github.add(FIRST, context=old.context, state=old.state, description=old.description)
@@ -256,7 +256,7 @@ def test_who_stood_still_for_long_reads_the_commit_again_before_posting(
     now = [0.0]
 
     class Sleeping:
-        """A transport after whose first read the machine sleeps, while others report."""
+        """A transport that sleeps after its first read, while others report."""
 
         def send(self, request: HttpRequest) -> HttpResponse:
             response = DirectTransport(Loopback()).send(request)
@@ -279,7 +279,7 @@ def test_what_goes_on_as_it_was_is_not_looked_at_again(store: Commits, github: G
     tell(store, github, seen)
     before = len(github.requests)
     tell(store, github, seen)
-    # The branch's head is told of the drift.
+    # The status about drift goes to the branch's head.
     assert [path for _, path, _ in github.requests[before:] if FIRST in path] == []
     tell(store, github, view(THIRD, (JOB, State.FAILED), (TREES, State.RUNNING), asked=FIRST))
     assert github.states(FIRST, "reconciler") == ["pending", "failure"]
@@ -379,7 +379,7 @@ def test_a_commit_that_github_does_not_know_is_owed_for_thirty_days(
 def test_a_record_is_only_written_over_the_one_that_was_read(
     store: Commits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two applies of one commit at once: each adds what it is about to do."""
+    """Two applies of a commit run at once: each adds its own planned changes."""
     write = store.write
 
     def interrupted(record: Any, generation: int) -> bool:

@@ -1,4 +1,4 @@
-"""Code that jobs stage: its problems stand at the field that names the package, its changes come from git."""
+"""Staged code of jobs: problems point to the field that names the package, changes come from git."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of what was applied last, while other processes write theirs: in memory, at every moment."""
+"""The record of the tree applied last, while other processes write theirs: in memory, at every moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BEFORE = {FIRST: (), SECOND: (FIRST,), THIRD: (SECOND, FIRST), BESIDE: (FIRST,)}
 
 
 class Clone:
-    """A clone that has one commit and its ancestors."""
+    """A clone that has a single commit and its ancestors."""
 
     obstacle = remedy = ""
     is_shallow = False
@@ -49,7 +49,7 @@ def check_of(outside: Outside, clone: Clone, engine: str = "google", **options: 
 
 
 def applied(outside: Outside, commit: str) -> None:
-    """Another process records its commit."""
+    """Record a commit as another process does."""
     tree = AppliedTree(commit, outside.time.now, "another", BEFORE[commit])
     assert outside.claims.write_applied_tree(tree, outside.claims.tree[1])
 

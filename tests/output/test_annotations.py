@@ -1,4 +1,4 @@
-"""What GitHub's runner makes annotations of: at most ten in a step, each at a file of the checkout."""
+"""Annotations by GitHub's runner: at most ten in a step, each at a file of the checkout."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ CLAIM = Claim(ClaimId("k"), ClaimState.BOUND, "census_0", "census", "v", "Custom
 
 
 def row(text: str, name: str) -> list[str]:
-    """The lines of one row."""
+    """Return the lines of a row."""
     lines = text.splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith(name))
     more = next((n for n in range(start + 1, len(lines)) if not lines[n].startswith(" ")), len(lines))
@@ -59,7 +59,7 @@ def row(text: str, name: str) -> list[str]:
 
 
 def hostile_details(text: str) -> JobDetails:
-    """A job in which everything that others choose is one text."""
+    """Return the details of a job with the same text in every field that others choose."""
     trials = (
         Trial("1", text, {text: text}, {text: 1.0}, reason=text),
         Trial("2", text, {text: 2.0}, {text: 3.0}),

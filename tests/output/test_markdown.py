@@ -1,4 +1,4 @@
-"""What a pull request is shown: what matters first, within GitHub's limits, and nothing that is live."""
+"""The page for a pull request: the most important first, within GitHub's limits, and inert."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AFTER = {"replicaCount": "2", "machine": "n1"}
 
 
 def specs(before: dict[str, Any] = BEFORE, after: dict[str, Any] = AFTER) -> dict[str, Any]:
-    """The parts of a change between two specs."""
+    """Return the parts of a change between two specs."""
     return {"fields": diff(before, after), "desired": structs.replace(wanted(), packed=after)}
 
 
@@ -80,7 +80,7 @@ def renderer() -> MarkdownIt:
 
 @dataclass
 class Page(HTMLParser):
-    """A page as a browser takes it: its tags, and its text with the elements around it."""
+    """A page as a browser reads it: its tags, and its text with the elements around it."""
 
     tags: list[str] = field(default_factory=list)
     texts: list[tuple[str, str]] = field(default_factory=list)
@@ -115,7 +115,7 @@ class Page(HTMLParser):
 
     @property
     def elements(self) -> list[str]:
-        """The tags without code, which addresses in Cloud Storage are."""
+        """Return the tags except `code`, as that element holds addresses in Cloud Storage."""
         return [tag for tag in self.tags if tag != "code"]
 
     @property
@@ -123,7 +123,7 @@ class Page(HTMLParser):
         return "".join(data for _, data in self.texts)
 
 
-# What GitHub looks for in the text of a page, outside of code.
+# References that GitHub recognises in the text of a page, outside of code
 REFERENCES = [
     re.compile(pattern, re.IGNORECASE)
     for pattern in (
@@ -134,10 +134,10 @@ REFERENCES = [
         r"(?<![0-9a-z])[0-9a-f]{7,40}(?![0-9a-z])",
     )
 ]
-# And what its Markdown makes links of, also within an element that the text itself opens.
+# Addresses that its Markdown turns into links, also within an element that the text itself opens
 ADDRESSES = [
     re.compile(pattern, re.IGNORECASE)
-    # GitHub knows no scheme `gs`.
+    # GitHub doesn't know the scheme `gs`.
     for pattern in (
         r"(?!gs:)\b[a-z]+://\S",
         r"(?<!gs://)www\.\w",
@@ -156,7 +156,7 @@ def assert_inert(page: Page) -> None:
 
 
 def assert_inert_in_a_log(shown: str) -> None:
-    """What a workflow prints, its runner and a terminal read too."""
+    """Check the text for a log: a workflow's runner and a terminal read it too."""
     assert [line for line in shown.split("\n") if one_line(line) != line] == []
 
 
@@ -188,7 +188,7 @@ untrusted = st.one_of(
 
 @st.composite
 def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
-    """A proposal all of whose texts go through a function first."""
+    """Return a proposal with all its texts passed through a function."""
     texts = draw(st.lists(st.lists(untrusted, min_size=9, max_size=9), min_size=1, max_size=2))
     edits = draw(
         st.lists(st.sampled_from([e for e in Edit if e is not Edit.UNCHANGED]), min_size=2, max_size=2)
@@ -248,7 +248,7 @@ def test_warnings_are_listed_with_their_number_and_place() -> None:
 @pytest.mark.fault(45)
 @given(proposals())
 def test_nothing_that_others_wrote_is_live(made: Callable[[Callable[[str], str]], Plan]) -> None:
-    """The page has just the elements that it has for harmless text, and GitHub finds nothing in its text."""
+    """The page has the same elements as for harmless text, and its text has no reference for GitHub."""
     shown = in_full(made(str))
     page = Page(shown)
     assert page.elements == Page(in_full(made(plain))).elements
@@ -314,7 +314,7 @@ def test_code_can_be_copied() -> None:
         assert "\u200b" not in Page(code(said)).shown
 
 
-# What is said, and in which order.
+# The content, and its order
 
 
 def test_without_changes_it_is_one_line() -> None:
@@ -452,7 +452,7 @@ def test_commands_in_a_sentence_are_code_and_other_backticks_are_text() -> None:
 
 
 def test_jobs_with_the_same_change_are_one_row_with_a_folded_list() -> None:
-    """39 jobs share a trainer; what else changes comes before them, the largest change first, and is open."""
+    """39 jobs share a trainer; other changes come before them, the largest first, and are open."""
     files = (FileChange("trainer/task.py", 1, 1),)
     shared = [changed(f"job-{n:02}", code_changed=True, files=files, hours_after=2) for n in range(39)]
     large = changed("large", **specs({"a": 1, "b": 2, "c": 3}, {"a": 2, "b": 3, "c": 4}))
@@ -634,7 +634,7 @@ def test_settings_in_a_terminal() -> None:
     assert "no job differs" not in plan_text(differing(proposal(), settings=fields[:1]))
 
 
-# Limits.
+# Limits
 
 
 @pytest.mark.slow
@@ -656,7 +656,7 @@ def test_no_number_of_jobs_and_problems_hides_the_settings() -> None:
 
 def many(count: int = 2000, fields: int = 2) -> Plan:
     def parts(number: int) -> dict[str, Any]:
-        """The parts of a change that no other job has."""
+        """Return the parts of a change that no other job has."""
         before, after = ({f"pool{n}": n + more for n in range(fields)} for more in (0, 1))
         return specs(before, {**after, "pool0": number + 1})
 

@@ -1,4 +1,4 @@
-"""What people read: complete, and inert wherever somebody else wrote it."""
+"""Text for people: complete, and inert for every value that others wrote."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def plan(*changes: Change, drift: tuple[Drift, ...] = ()) -> Plan:
 
 
 def specs(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """The parts of a change between two specs."""
+    """Return the parts of a change between two specs."""
     return {"fields": diff(before, after), "desired": replace(wanted(), packed=after)}
 
 
@@ -290,7 +290,7 @@ def test_untrusted_text_is_inert_in_every_form(path: str, said: str, value: str)
 
 
 def _assert_inert_markdown(text: str) -> None:
-    """Outside fenced blocks nothing of the untrusted text can start markup, a link or a mention."""
+    """Check that untrusted text outside fenced blocks starts no markup, link or mention."""
     fence = ""
     for line in text.split("\n"):
         ticks = re.match("`{3,}", line)

@@ -1,4 +1,4 @@
-"""The listener of live pages, health and metrics: its addresses, and who may ask."""
+"""The listener of live pages, health and metrics: its addresses, and the permitted clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live pages: who may see them, and for how long; what they show of real jobs."""
+"""Live pages: access, its duration, and the shown state of real jobs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_no_other_word_is_a_cookie() -> None:
 
 
 class Browser:
-    """A client with the cookie of a link, if it has one; paths are below the folder of the pages."""
+    """A client with the cookie of a link, if it has a cookie; paths are below the folder of the pages."""
 
     def __init__(self, link: str) -> None:
         parts = urlsplit(link)
@@ -86,7 +86,7 @@ class Browser:
         self.cookie = ""
 
     def ask(self, target: str, method: str = "GET", **headers: str) -> HTTPResponse:
-        """The answer for any path, without the cookie."""
+        """Return the answer for any path, without the cookie."""
         connection = HTTPConnection(*self.address, timeout=PATIENCE)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, target, headers=named)
@@ -156,13 +156,13 @@ def test_other_paths_are_no_pages(repository: Repository, path: str) -> None:
 
 
 def whole(answer: HTTPResponse) -> tuple[int, list[tuple[str, str]], bytes]:
-    """All of an answer but the time."""
+    """Return the complete answer except for the time."""
     headers = [(name, value) for name, value in answer.getheaders() if name != "Date"]
     return answer.status, headers, answer.read()
 
 
 def test_all_paths_without_a_page_get_the_same_answer(repository: Repository) -> None:
-    """Nobody learns the folder's name, whether a cookie is one, or what pages there are, by trying."""
+    """Guessing reveals neither the folder's name, nor a valid cookie, nor the existing pages."""
     with opened(repository) as browser:
         browser.enter()
         nothing = whole(browser.ask("/"))
@@ -209,7 +209,7 @@ def test_access_ends_with_the_process_and_each_process_has_a_folder_of_its_own(
         assert len(second.folder.removeprefix("/")) * 6 >= 128
         assert first.get("/index.html").status == 404
         assert second.get("/index.html", Cookie=first.cookie).status == 404
-        # What another port of the machine sets beside it hides no cookie.
+        # Cookies set by other ports of the machine don't hide it.
         both = f"reconciler=x; {second.enter().cookie}; reconciler=y"
         assert second.get("/index.html", Cookie=both).status == 200
 
@@ -265,7 +265,7 @@ def test_a_cookie_changes_nothing_and_opens_nothing_else(repository: Repository)
         service = Browser(address.url)
         for path in ("/v1/projects/local/locations/local/customJobs", "/storage/v1/b", "/_service/images"):
             assert service.ask(path, Cookie=browser.cookie).status in (401, 403)
-        # The service's own token is in no page.
+        # No page contains the service's own token.
         assert address.token not in browser.text("/index.html")
     repository.hold.unlink()
 
@@ -288,13 +288,13 @@ def test_an_invalid_manifest_hides_no_page_and_invalid_settings_say_so(repositor
         browser.enter()
         assert "Manifests are invalid" in browser.text("/")
         repository.write("reconciler.yaml", "environments: 3\n")
-        # The state of a moment ago is shown before.
+        # Pages show the last state until then.
         until(lambda: b"can't be read now" in browser.get("/").read())
 
 
 @contextmanager
 def on_terminal(repository: Repository, *arguments: str) -> Iterator[tuple[Popen[str], TextIO]]:
-    """A command whose errors go to a terminal, and what the terminal shows."""
+    """Run a command with errors on a terminal; yield it and the terminal's output."""
     ours, its = os.openpty()
     process = repository.start(*arguments, stderr=its)
     os.close(its)

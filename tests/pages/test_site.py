@@ -1,4 +1,4 @@
-"""The pages: inert whatever the values hold, complete, linked without a gap, and small."""
+"""The pages: inert for all values, complete, linked without a gap, and small."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ELEMENTS = re.findall(
 
 
 def parsed(page: str) -> Element:
-    """The document as a browser builds it; an error of its grammar fails the test."""
+    """Return the document as a browser builds it; fail the test on an error of its grammar."""
     parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)
     document: Element = parser.parse(page)
     return document
@@ -56,7 +56,7 @@ def pages_of(pages: Pages) -> dict[str, str]:
 
 
 def links(path: str, page: str) -> Iterator[str]:
-    """The paths of the pages that a page leads to."""
+    """Return the paths of the pages that a page links to."""
     for target in re.findall(r'href="([^"#]+)"', page):
         if not target.startswith("https://"):
             yield normpath(str(PurePosixPath(path).parent / target))
@@ -183,7 +183,7 @@ def test_secrets_are_hidden_even_with_values() -> None:
 
 def test_the_log_is_shown_only_on_request() -> None:
     row = row_of(1)
-    # All that a replica prints to its standard error has the severity ERROR.
+    # All output of a replica to its standard error has the severity ERROR.
     entry = LogEntry(at := "2026-01-02T10:00:00Z", "ERROR", "epoch 3 <done>", replica="workerpool0-0")
     details = details_of(row, log=(entry,))
     site = replace(site_of([row]), details={(row.job_name, row.resource): details})
@@ -253,7 +253,7 @@ def test_best_so_far_is_a_line_of_steps() -> None:
     trials = tuple(Trial(str(n), "SUCCEEDED", {"x": n}, {"m": v}) for n, v in enumerate(values, 1))
     drawn = str(next(figures(Study((Goal("m", is_maximum=True),), trials))))
     (line,) = re.findall(r'class="line top c4" d="(M0\.0[^"]+)"', drawn)
-    # Level until a better trial, then straight up.
+    # Flat until a better trial, then straight up.
     assert line == "M0.0 1000.0H333.3V500.0H1000.0V0.0H1000.0"
 
 

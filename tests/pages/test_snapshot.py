@@ -1,4 +1,4 @@
-"""What pages are made of: claims and runs, read again without what had ended before."""
+"""The data of pages: claims and runs, read again except for jobs that had ended before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.submission import ORDER, body, settle
 
 
 class World:
-    """An outside, and what others do to it."""
+    """An outside, and the actions of others on it."""
 
     def __init__(self) -> None:
         self.outside = Outside()
@@ -81,7 +81,7 @@ CHANGES = st.tuples(
 
 
 def values(observed: Observed) -> Any:
-    # A run that was read by itself has its spec, a listed one has not.
+    # A run that was read by name has its spec, a listed run doesn't.
     runs = {run.resource: replace(run, spec={}, body={}) for run in observed.runs}
     assert len(runs) == len(observed.runs)
     return observed.versions, runs, {run.resource for run in observed.doubtful}

@@ -1,4 +1,4 @@
-"""What a plan says of a change where it doesn't know everything about the job before."""
+"""The description of a change when the earlier job is only partly known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided of a wanted job in the cases that are rare: odd attempts, odd names, several versions."""
+"""Decisions on a desired job in rare cases: odd attempts, odd names, several versions."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_name_that_a_further_run_of_other_content_has_is_taken() -> None:
 
 
 def test_what_never_came_to_run_overtakes_nothing() -> None:
-    """Other content was submitted since, and nobody knows yet whether it made a job."""
+    """Other content was submitted since, with an unknown outcome."""
     run = run_of(JOB, State.SUCCEEDED)
     since = claim_on(wanted(content="b"), ClaimState.PENDING)
     assert reason_of(only(plan([JOB], [run], [bound_to(JOB, run), since]))) == "succeeded"

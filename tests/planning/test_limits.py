@@ -1,4 +1,4 @@
-"""What stops an apply before its first write."""
+"""Limits that stop an apply before its first write."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def refusal(found: Plan, limits: Limits, hours: float = 0) -> tuple[str, str]:
 
 @pytest.mark.fault(21)
 def test_a_renamed_folder_of_jobs_stops_at_the_limits() -> None:
-    """Every base name is another one: all are submitted anew, and all old runs are orphaned."""
+    """Every base name changes: all jobs are submitted again, and all old runs are orphaned."""
     old = [wanted(f"old{n}", on_delete="cancel") for n in range(30)]
     runs = [run_of(job, State.RUNNING, number=n) for n, job in enumerate(old, 1)]
     claims = [bound_to(job, run) for job, run in zip(old, runs, strict=True)]

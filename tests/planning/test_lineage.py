@@ -29,7 +29,7 @@ BASE, FIRST, SECOND, HEAD = (letter * 40 for letter in "0abf")
 
 
 def tree(sha: str, *jobs: str, problem: str = "", invalid: tuple[str, ...] = ()) -> CommitTree:
-    """Return a commit whose jobs are written as `name:content` or `name:content:attempts`, a file each."""
+    """Return a commit with a file per job; jobs are written as `name:content` or `name:content:attempts`."""
     files: dict[str, tuple[WantedContent, ...] | None] = dict.fromkeys(invalid)
     for job in jobs:
         name, content, *attempts = job.split(":")

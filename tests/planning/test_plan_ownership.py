@@ -1,4 +1,4 @@
-"""Whose runs a plan judges, what it cancels for a change, and in which order it says so."""
+"""Runs that a plan judges by their owner, its cancels for a change, and the order of its output."""
 
 from __future__ import annotations
 

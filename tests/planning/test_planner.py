@@ -1,4 +1,4 @@
-"""The planner's table: which job gets which action for which reason, and what counts as drift."""
+"""The planner's table: each job's action and reason, and the cases that count as drift."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def kinds(found: Plan) -> list[str]:
 
 
 def known(job: DesiredJob, *states: State) -> tuple[list[ActualJob], list[Claim]]:
-    """Runs of attempts 1, 2, … and their claims."""
+    """Return runs of attempts 1, 2, … and their claims."""
     runs = [run_of(job, state, n, number=n) for n, state in enumerate(states, 1)]
     return runs, [bound_to(job, run, n) for n, run in enumerate(runs, 1)]
 
 
-# What a claim of the first attempt, and the run of it if there is one, lead to.
+# Decisions by the claim and, if present, the run of the first attempt
 CASES: list[tuple[dict[str, Any] | None, State | None, Action, str, NotDone | None]] = [
     (None, None, Action.SUBMIT, "new", None),
     *(
@@ -279,7 +279,7 @@ def test_a_suspended_job_is_shown_at_its_newest_attempt() -> None:
     assert only(plan([job], *known(job, State.FAILED, State.FAILED))).attempt == 2
 
 
-# What changed.
+# Changes
 
 
 def changed(before: DesiredJob, after: DesiredJob, **claim: Any) -> Plan:
@@ -468,7 +468,7 @@ def test_content_whose_run_is_the_newest_is_no_revert() -> None:
     assert reason_of(only(plan([first], [live, new], claims))) == "running"
 
 
-# What is in the way.
+# Blocked jobs
 
 
 def test_an_ml_job_is_blocked_on_google_and_the_reason_says_how_to_move_on() -> None:
@@ -563,7 +563,7 @@ def test_no_attempt_is_made_beside_a_job_that_says_it_is_a_later_one(state: Stat
     assert (change.action, change.attempt) == (Action.BLOCKED if blocked else Action.RETRY, 2)
 
 
-# Live runs of what is no longer wanted.
+# Live runs of jobs that are no longer desired
 
 
 def superseding(state: State, on_change: str, **claim: Any) -> Plan:
@@ -734,7 +734,7 @@ def test_where_only_some_jobs_are_planned_nothing_is_judged_orphaned() -> None:
     assert [change.action for change in found.changes] == [Action.SUBMIT]
 
 
-# Two runs of one attempt.
+# Two runs of an attempt
 
 
 @pytest.mark.fault(13, 18)
@@ -854,7 +854,7 @@ def test_a_claims_job_stays_ours_when_somebody_takes_a_label_from_it() -> None:
         assert (only(found).action, reason_of(only(found))) == (Action.NONE, "running")
 
 
-# What happened outside.
+# Events outside
 
 
 def test_a_recorded_cancel_is_no_drift_and_is_the_reason_of_the_change() -> None:
@@ -943,7 +943,7 @@ def test_labels_that_nobody_recorded_are_no_drift() -> None:
     assert plan([JOB], [run], [bound_to(JOB, run)]).drift == ()
 
 
-# Older versions of the hash.
+# Older versions of the hash
 
 OLD, OLDER = "1" * 64, "2" * 64
 UPGRADED = replace(JOB, earlier=(OLD, OLDER))
@@ -1048,7 +1048,7 @@ def test_drift_that_is_only_told_makes_no_other_plan() -> None:
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("state", [PENDING, REJECTED, HELD, BOUND])
 def test_a_later_attempt_that_only_labels_speak_of_is_not_believed(state: ClaimState) -> None:
-    """Somebody copied a job's labels and wrote another attempt: the one before it hasn't failed."""
+    """A person copied a job's labels and wrote another attempt: the first attempt hasn't failed."""
     first = claim_on(JOB, state, resource=f"{PARENT}/9")
     forged = run_of(JOB, State.SUCCEEDED, 2, mark="forged")
     change = only(plan([JOB], [forged], [first]))
@@ -1073,7 +1073,7 @@ def test_where_all_claims_got_lost_the_attempts_are_adopted_in_turn() -> None:
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("state", State)
 def test_beside_a_run_of_a_later_attempt_nothing_is_begun(state: State) -> None:
-    """Claims got lost, and so did the record of attempt 1; or somebody made it up."""
+    """The claims and the record of attempt 1 were lost, or the labels were made up."""
     run = run_of(JOB, state, 2)
     change = only(plan([JOB], [run], []))
     if state in (State.FAILED, State.CANCELLED):

@@ -1,4 +1,4 @@
-"""Laws that hold for every plan, whatever there is: Hypothesis makes the worlds."""
+"""Laws that hold for every plan: Hypothesis makes the worlds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.planning import GOOGLE, OURS, PARENT, claim_on, mark_of, plan
 
 
 def older(job: DesiredJob) -> str:
-    """The identity that an older version of the hash gave a job."""
+    """Return the identity that an older version of the hash gave a job."""
     return hashlib.sha256(f"older {job.manifest.name}".encode()).hexdigest()
 
 
@@ -42,7 +42,7 @@ class World:
         return plan(self.desired, self.runs, self.claims)
 
 
-# Few names, contents and attempts, so that much of what is drawn is about the same.
+# Few names, contents and attempts, so that much of the drawn data is about the same job.
 names = st.sampled_from(["a", "b-c", "d_e"])
 jobs = st.builds(wanted, st.sampled_from(["a", "a", "b-c"]), st.sampled_from("112"))
 attempts = st.sampled_from([1, 1, 1, 2, 3])
@@ -71,7 +71,7 @@ def _run(draw: st.DrawFn, about: Begun, number: int) -> ActualJob:
 
 
 def _claim(draw: st.DrawFn, about: Begun, found: list[ActualJob]) -> Claim:
-    """A claim, bound to a run of its name whatever labels that still has, or to one that is gone."""
+    """Draw a claim, bound to a run of its name with any labels, or to a missing run."""
     job, attempt, is_old = about
     claim = claim_on(
         job,
@@ -146,7 +146,7 @@ def test_an_attempt_is_submitted_once_and_never_where_it_is_settled(world: World
     for change, id in zip(found, ids, strict=True):
         claim = world.known.get(id)
         assert claim is None or claim.state is not ClaimState.BOUND
-        # What is held is only ever bound to a job that one of its requests made.
+        # A HELD claim is only ever bound to a job that was made by a request of the claim.
         if claim is not None and claim.state is ClaimState.HELD:
             assert change.actual is not None
             assert (
@@ -215,7 +215,7 @@ def test_without_any_manifest_nothing_is_done(world: World) -> None:
 
 
 def applied(world: World, found: Plan, pass_number: int) -> World:
-    """The world after an apply in which everything goes as planned."""
+    """Return the world after an apply without a failure."""
     known, there = world.known, {run.resource: run for run in world.runs}
     for index, change in enumerate(found.changes):
         if change.action is Action.CANCEL and change.actual:
@@ -284,7 +284,7 @@ def test_the_digest_tells_plans_apart_by_what_they_would_do(world: World) -> Non
 def test_with_a_hash_of_one_digit_no_content_is_taken_for_another(
     ran: list[str], content: str, state: ClaimState | None, run_state: State | None, digits: int
 ) -> None:
-    """Names end in so few digits that they clash; the key in label and claim still tells contents apart."""
+    """Names with so few digits clash; the key in label and claim still distinguishes contents."""
     weak = {name: wanted("census", name) for name in "123456"}
     weak = {
         name: replace(job, identity="f" * (16 - digits) + job.identity[:digits] + job.identity[16:])

@@ -1,4 +1,4 @@
-"""Changes of manifests, from the jobs of both sides alone."""
+"""Changes of manifests, computed only from the jobs of both sides."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BASE = "0123456789abcdef0123456789abcdef01234567"
 
 
 def hours(jobs: list[DesiredJob]) -> dict[str, float]:
-    """Another number for each content."""
+    """Return a different number for each content."""
     return {job.manifest.base_name: 1.0 + len(job.spec["args"][0]) for job in jobs}
 
 
@@ -101,7 +101,7 @@ def test_plan_of_chosen_jobs_has_their_changes_alone() -> None:
 
 
 def test_what_differs_in_the_jobs_name_alone_is_no_difference() -> None:
-    """Such as the output folder that an environment fills in."""
+    """An example is the output folder that an environment fills in."""
     before, after = (
         replace(job, packed={**job.spec, "folder": f"gs://b/{job.job_name}"})
         for job in (JOB, wanted(content="b"))

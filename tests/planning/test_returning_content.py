@@ -1,4 +1,4 @@
-"""Content whose job apply had cancelled comes back when it is wanted again, and not without end."""
+"""Content with a job that apply cancelled comes back when desired again, a limited number of times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOO_OFTEN = (
 
 
 def stopped(attempt: int = 1, reason: str = REASON) -> tuple[ActualJob, Claim]:
-    """A cancelled run, and its claim with the recorded reason."""
+    """Return a cancelled run, and its claim with the recorded reason."""
     run = run_of(JOB, State.CANCELLED, attempt, number=attempt, cancelled=reason)
     return run, bound_to(JOB, run, attempt, error=reason)
 
@@ -92,7 +92,7 @@ def test_content_comes_back_three_times_without_a_person() -> None:
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 4, 3)
     change = change_of(*pairs, stopped(4))
     assert (change.action, change.stuck, reason_of(change)) == (Action.NONE, NotDone.CANCELLED, TOO_OFTEN)
-    # Also where the service has dropped the runs.
+    # The same holds if the service has dropped the runs.
     assert reason_of(change_of(*((None, claim) for _, claim in [*pairs, stopped(4)]))) == TOO_OFTEN
 
 
@@ -154,7 +154,7 @@ def test_content_that_came_back_three_times_is_not_waited_for() -> None:
     pairs = [stopped(1), stopped(2), stopped(3), (run, bound_to(JOB, run, 4, error=REASON))]
     change = change_of(*pairs)
     assert (reason_of(change), change.is_awaited) == (f"cancelling; {TOO_OFTEN}", False)
-    # Nothing is cancelled for it.
+    # No run is cancelled for it.
     live = run_of(wanted(content="b"), State.RUNNING, number=9)
     claims = [*(claim for _, claim in pairs), bound_to(wanted(content="b"), live)]
     found = plan([wanted(on_change="cancel")], [*(run for run, _ in pairs), live], claims)

@@ -1,4 +1,4 @@
-"""A failed set-up uses up no attempt: it is tried again by hand, after a change, or a few times by itself."""
+"""A failed set-up uses up no attempt: it is retried by hand, after a change, or automatically a few times."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BY_HAND = Trigger(by_hand=True)
 
 
 def unstarted(attempt: int = 1, *, entry: str = "", **fields: Any) -> ActualJob:
-    """A run whose set-up failed, for an image with this digest of its entry."""
+    """Return a run with a failed set-up, for an image with this digest of its entry."""
     metadata = {"class": "set-up", "image": IMAGE} | ({"entry": entry} if entry else {})
     info = ErrorInfo("PACKAGES_NOT_RESOLVED", metadata)
     end = f"2026-01-{attempt:02}T00:00:05Z"
@@ -135,7 +135,7 @@ def test_on_vertex_ai_every_ended_job_counts_as_an_attempt() -> None:
 
 
 def test_beside_a_second_job_of_the_attempt_it_counts() -> None:
-    """The other one may have started its trainer."""
+    """The other job may have started its trainer."""
     other = replace(unstarted(), resource="projects/1/locations/l/customJobs/9")
     found = plan([JOB], [unstarted(), other], bound(unstarted()), occasion=BY_HAND)
     assert next(change for change in found.changes if change.desired).stuck is NotDone.FAILED
@@ -154,7 +154,7 @@ def test_a_submission_that_is_open_goes_on_though_its_number_exceeds_the_attempt
 
 @given(st.lists(st.sampled_from(["set-up", "code"]), max_size=8), st.integers(1, 3))
 def test_no_content_is_submitted_without_end(ends: list[str], attempts: int) -> None:
-    """However a job goes on failing, apply by itself comes to an end."""
+    """After any sequence of failures, apply by itself comes to an end."""
     runs: list[ActualJob] = []
     most = 3 * attempts
     for number in range(1, most + 2):

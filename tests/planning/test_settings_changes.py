@@ -1,4 +1,4 @@
-"""Differences of settings: each is reported, and what decides most comes first."""
+"""Differences of settings: each is reported, the most important first."""
 
 from __future__ import annotations
 

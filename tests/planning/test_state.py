@@ -15,7 +15,7 @@ LIVE = (State.QUEUED, State.PREPARING, State.RUNNING, State.CANCELLING)
 
 
 def seen(*states: State) -> State:
-    """What counts of a job that overlapping pages show in these states."""
+    """Return the state that counts for a job shown by overlapping pages in these states."""
     runs = [run_of(JOB, state) for state in states]
     claim = bound_to(JOB, runs[0])
     (attempt,) = state_of([JOB], runs, [claim]).names["census"].attempts

@@ -1,4 +1,4 @@
-"""How jobs stand: one line for each run, and for each attempt whose run isn't there."""
+"""The status of jobs: a row for each run, and for each attempt without a run."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_the_claim_is_told_whether_its_run_is_there_or_not(state: ClaimState, th
     )
     said = "no quota"
     if state is ClaimState.BOUND:
-        # There it is the reason of a cancel, which says nothing about a run that wasn't cancelled.
+        # For a bound claim, the error is the reason of a cancel; a run that wasn't cancelled doesn't show it.
         said = ""
     if state is ClaimState.HELD and not there:
         said += f"; run `reconciler resolve {JOB.job_name}_2 --resubmit` or `--give-up`"

@@ -1,4 +1,4 @@
-"""Commit statuses: their states and descriptions, and which one is newer."""
+"""Commit statuses: their states and descriptions, and the choice of the newer status."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ STEPS = [
 
 
 def place(shown: CommitStatus, of: list[ActualJob]) -> tuple[int, bool]:
-    """How far a status is in the life of its run: the attempt, and whether it had ended."""
+    """Return a status's position in the life of its run: the attempt, and if it had ended."""
     (found,) = {
         (int(step.job_name.partition(f"{HASH}_")[2] or 1), step.state.ended)
         for step in of
@@ -188,7 +188,7 @@ def place(shown: CommitStatus, of: list[ActualJob]) -> tuple[int, bool]:
 @pytest.mark.slow
 @given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=20))
 def test_a_run_only_goes_forward(seen: list[ActualJob]) -> None:
-    """Whatever order several posters come in, the status shown never goes back."""
+    """For every order of posts by several reporters, the displayed status never goes back."""
     shown: CommitStatus | None = None
     places = []
     for step in seen:

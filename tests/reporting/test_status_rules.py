@@ -1,4 +1,4 @@
-"""What commits are told of their jobs: by claims, by the runs that claims are bound to, and by the plan."""
+"""Statuses of commits about their jobs: by claims, by the runs of claims, and by the plan."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def view_of(
 
 
 def record_of(*jobs: DesiredJob, sha: str = OTHER, number: int = 1, **fields: Any) -> CommitRecord:
-    """Return the record of a commit that found these jobs, which an earlier one brought."""
+    """Return the record of a commit that has these jobs, brought by an earlier commit."""
     wants = {job.manifest.name: WantedJob(keys_of(job), brought=False) for job in jobs}
     return CommitRecord(sha, NOW, number, wants, **fields)
 
@@ -79,7 +79,7 @@ def told(
     problem: str = "",
     record: CommitRecord | None = None,
 ) -> dict[str, list[CommitStatus]]:
-    """The statuses of single jobs, by commit, without updates of what only a commit of before may have."""
+    """Return the statuses of single jobs, by commit, without those that only replace an earlier status."""
     found = due_statuses(
         view_of(runs, claims, problems={"census": problem} if problem else None), record or record_of(JOB)
     )
@@ -91,7 +91,7 @@ def told(
 
 
 def status(runs: Iterable[ActualJob], *claims: Claim, problem: str = "") -> CommitStatus | None:
-    """The one status that the commit of the claims is told, None for none."""
+    """Return the only status of the claims' commit, or None."""
     found = told(runs, [structs.replace(claim, commit=ASKED) for claim in claims], problem)
     assert found.keys() <= {ASKED}
     return found[ASKED][0] if found else None
@@ -125,7 +125,7 @@ def test_the_first_submissions_commit_is_told() -> None:
 
 
 def test_a_commit_that_waited_for_a_submission_is_told_of_the_one_by_another_commit() -> None:
-    """It says "not submitted yet", or why: of its own it would say so for ever."""
+    """Its own status would stay at "not submitted yet", or at a reason, for ever."""
     waiting = CommitStatus("pending", CONTEXT, "not submitted yet")
     for end, dropped in itertools.product((State.RUNNING, State.SUCCEEDED, State.FAILED), (False, True)):
         run = run_of(JOB, end)
@@ -180,7 +180,7 @@ UNSETTLED: list[tuple[ClaimState, dict[str, Any], str, str]] = [
 def test_a_submission_that_is_not_settled_is_told_by_its_claim(
     claimed: ClaimState, fields: dict[str, Any], expected: str, said: str, problem: str
 ) -> None:
-    """By apply and by report alike, so that neither posts its own words over the other's each time."""
+    """Apply and report make the same status, so that neither replaces the other's words each time."""
     assert status([], claim_on(JOB, claimed, **fields), problem=problem) == CommitStatus(
         expected,  # type: ignore[arg-type]
         CONTEXT,
@@ -198,7 +198,7 @@ def test_an_unknown_outcome_is_pending_whatever_is_there() -> None:
 
 
 def test_unknown_outcome_of_an_attempt_that_is_not_wanted_any_more_is_an_error() -> None:
-    """As after the record of a failed set-up was deleted: it used up no attempt, and now it counts as one."""
+    """After the record of a failed set-up was deleted, the set-up counts as an attempt."""
     once = wanted(attempts=1)
     first = claim_on(once, resource="jobs/9", ended=State.FAILED)
     claims = [structs.replace(one, commit=ASKED) for one in (first, claim_on(once, ClaimState.PENDING, 2))]
@@ -267,7 +267,7 @@ def test_a_job_that_was_deleted_before_its_end_was_seen_does_not_stay_pending() 
 def test_an_end_that_was_seen_is_told_also_when_the_service_has_forgotten_it(
     end: State, expected: str
 ) -> None:
-    """A report that was killed left it untold; one that came through told more of it."""
+    """A killed report may not have posted the end; a complete report posted more about it."""
     run = run_of(JOB, end)
     found = status([], bound_to(JOB, run))
     assert found
@@ -285,7 +285,7 @@ def test_an_end_that_was_seen_is_told_also_when_the_service_has_forgotten_it(
 
 
 class TestTwice:
-    """Two jobs of one attempt are an error for as long as both are to be seen."""
+    """Two jobs of an attempt are an error as long as both are visible."""
 
     @pytest.mark.fault(13)
     @pytest.mark.parametrize("one", State)
@@ -325,7 +325,7 @@ def overall_status(view: View, record: CommitRecord, newest: CommitRecord | None
 
 
 class TestRollUp:
-    """One verdict over all jobs of a commit."""
+    """A single verdict over all jobs of a commit."""
 
     @pytest.mark.parametrize(
         ("census", "trees", "expected", "said"),
@@ -416,7 +416,7 @@ class TestRollUp:
         assert status.description == "some manifests are not valid: 1"
 
     def test_without_a_job_it_is_green(self) -> None:
-        """Branch protection may ask for it."""
+        """Branch protection may require the status."""
         assert overall_status(view_of([], [], []), bringing()) == CommitStatus(
             "success", "reconciler", "no job of its own"
         )
@@ -472,7 +472,7 @@ class TestRollUp:
 
 
 class TestSuperseded:
-    """What a later commit replaced."""
+    """Statuses of jobs that a later commit replaced."""
 
     OLDER = wanted(content="older")
     RECORD = record_of(OLDER, sha=ASKED)
@@ -506,7 +506,7 @@ class TestSuperseded:
         assert final == state.ended
 
     def test_an_older_checkout_calls_nothing_newer_superseded(self) -> None:
-        """It may be slow: its manifests aren't what is wanted now."""
+        """The older checkout may be slow: its manifests aren't the desired state now."""
         view = view_of([], [], [self.OLDER], commit=ASKED)
         single = due_statuses(view, self.NEWEST, self.NEWEST).by_commit[OTHER][0]
         assert (single.state, single.over) == ("pending", Over.NOTHING)
@@ -533,7 +533,7 @@ class TestSuperseded:
 
 
 class TestStopped:
-    """Content that apply stopped for another commit, and that a third one brought back."""
+    """Content that apply stopped for another commit, and that a third commit brought back."""
 
     BY = by_apply("superseded by census_0123456789abcdef (onChange: cancel)")
     GOOD, BAD, REVERT = (letter * 40 for letter in "abc")
@@ -545,7 +545,7 @@ class TestStopped:
         return [self.FIRST, run], [self.CLAIM, bound_to(JOB, run, 2, commit=self.REVERT)]
 
     def records(self) -> tuple[CommitRecord, CommitRecord]:
-        """Those of the first commit, and of the one that wants its content again."""
+        """Return the records of the first commit, and of the commit that wants its content again."""
         good = bringing(JOB, sha=self.GOOD)
         return good, bringing(JOB, sha=self.REVERT, number=3, applied=(self.GOOD, self.BAD))
 
@@ -558,7 +558,7 @@ class TestStopped:
         before: Collection[tuple[str, str]] = (),
         **view: Any,
     ) -> dict[tuple[str, str], tuple[str, str]]:
-        """State and description by commit and context, where `before` had statuses."""
+        """Return state and description by commit and context; contexts in `before` have earlier statuses."""
         due = due_statuses(view_of(runs, claims, **view), record, newest or self.records()[1])
         return {
             (sha, status.context): (status.state, status.description.partition(" · ")[0])
@@ -600,7 +600,7 @@ class TestStopped:
         later = bringing(JOB, sha="d" * 40, number=4, applied=(self.GOOD, self.BAD, self.REVERT))
         told = self.shown(later, runs, claims)
         assert told["d" * 40, "reconciler"][0] == "success"
-        # Also where its list of earlier commits is cut off, or the attempt carries no commit.
+        # The same holds if its list of earlier commits is cut off, or the attempt carries no commit.
         claims[1] = structs.replace(claims[1], commit="")
         later = structs.replace(later, applied=(), since=NOW + timedelta(days=9))
         assert self.shown(later, runs, claims)["d" * 40, "reconciler"][0] == "success"
@@ -611,7 +611,7 @@ class TestStopped:
         assert told["d" * 40, "reconciler"][0] == "pending"
 
     def test_a_commit_whose_content_a_later_one_brought_back_follows_it(self) -> None:
-        """Its own apply submitted nothing: the run was still being cancelled, for example."""
+        """Its own apply submitted no job: for example, the run was still being cancelled."""
         waited = bringing(JOB, sha="d" * 40, number=2, applied=(self.GOOD, self.BAD))
         single, verdict = ("d" * 40, CONTEXT), ("d" * 40, "reconciler")
         cancelling = structs.replace(self.FIRST, state=State.CANCELLING)
@@ -695,7 +695,7 @@ class TestStopped:
 
 
 class TestManyJobs:
-    """Above a number of jobs, or by the settings, there is the verdict alone."""
+    """Above a number of jobs, or by the settings, there is only the verdict."""
 
     @pytest.mark.parametrize(
         ("count", "each", "expected"),
@@ -753,7 +753,7 @@ ALL = ("census", "trees", "asleep")
 
 
 class TestRecord:
-    """What a commit is owed, as it is written down before its plan is carried out."""
+    """The statuses due for a commit, as recorded before its plan is carried out."""
 
     BLANK = CommitRecord(OTHER, NOW, number=5)
 
@@ -829,7 +829,7 @@ class TestRecord:
 
 
 class TestNewest:
-    """The commit that was applied last decides what is superseded."""
+    """The commit that was applied last decides about superseding."""
 
     def test_it_has_the_highest_number_then_the_latest_time(self) -> None:
         later = NOW + timedelta(seconds=1)
@@ -848,7 +848,7 @@ class TestNewest:
 
 
 class TestSubmittedTwice:
-    """Also where nothing was owed any more."""
+    """Duplicate jobs are reported even if no status was due any more."""
 
     RUNS = (run_of(JOB, State.SUCCEEDED, number=1), run_of(JOB, State.CANCELLED, number=2))
 

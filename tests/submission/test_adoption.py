@@ -1,4 +1,4 @@
-"""Adoption: of a job that is what the request would make, and of one that a person made."""
+"""Adoption: of a job that equals the request's result, and of a job that a person made."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def found(body: Mapping[str, Any], resource: Mapping[str, Any]) -> list[tuple[st
 
 
 def changed(body: Mapping[str, Any], *keys: str | int, to: Any = None) -> dict[str, Any]:
-    """A copy with the value at `keys` replaced, or without it where `to` is None."""
+    """Return a copy with the value at `keys` replaced, or without it if `to` is None."""
     whole: Any = deepcopy(dict(body))
     place = whole
     for key in keys[:-1]:
@@ -254,7 +254,7 @@ def test_one_value_may_be_written_in_two_ways(pointer: str, one: Any, other: Any
 
 
 def test_numbers_of_thousands_of_digits_are_compared_too() -> None:
-    """A manifest may hold them; Python doesn't write them."""
+    """A manifest may hold such numbers; Python refuses to print them."""
     assert not is_spelling(FieldChange("/x", 10**5000, "1" + "0" * 5000))
     assert not is_spelling(FieldChange("/timeout", 10**5000, "3600s"))
     assert is_spelling(FieldChange("/timeout", "9" * 5000 + "s", "9" * 5000))
@@ -322,7 +322,7 @@ def test_a_default_is_known_in_each_spelling() -> None:
     assert not is_filled(FieldChange("/bootDiskSizeGb", True, None))
 
 
-# --- every field that a request may decide ----------------------------------------------------------------
+# --- every field that a request may set -------------------------------------------------------------------
 
 FIELDS = [
     "displayName",
@@ -390,7 +390,7 @@ PACKAGE = "gs://staging/reconciler/packages/0/x.tar.gz"
 
 
 def by_hand(**more: Any) -> dict[str, Any]:
-    """The body of the same job as a person sends it."""
+    """Return the body of the same job as a person sends it."""
     return {**body("", **more), "displayName": "census 7", "labels": {"team": "risk"}}
 
 

@@ -1,4 +1,4 @@
-"""Announcements of new claims: when they are written, what is left of them, and what follows a failure."""
+"""Announcements of new claims: their time, their remains, and the consequences of a failure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def announced(outside: Outside) -> list[tuple[ClaimId, ...]]:
 
 
 def kept(ports: Ports, *, full: bool = False) -> None:
-    """Look, and keep a summary of it."""
+    """Take a look, and store its summary."""
     keep_summary(ports, look(ports, {}, full=full), {})
 
 

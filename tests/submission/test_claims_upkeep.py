@@ -1,4 +1,4 @@
-"""What a claim remembers is kept true: whose runs are looked at for it, and what they change in it."""
+"""Upkeep of claims: the runs that are read for it, and the resulting changes of claims."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_a_submission_after_a_stop_is_called_for(reason: str, expected: bool) ->
 
 
 class Cancels:
-    """A service with one run of `JOB`, whose answers to cancel requests a test chooses."""
+    """A service with a single run of `JOB`; the test sets its answers to cancel requests."""
 
     def __init__(self, *answers: State | None) -> None:
         self.outside = Outside()
@@ -238,7 +238,7 @@ def test_a_claim_that_changes_five_times_fails_the_record_and_so_the_cancel() ->
 
 
 def with_stored_reason(run: ActualJob, *claims: Claim) -> str | None:
-    """The reason that a run has once its claim was read."""
+    """Return the reason of a run's cancel after its claim was read."""
     outside = Outside()
     for claim in claims:
         outside.claims.write(claim, 0)

@@ -1,4 +1,4 @@
-"""Instances: environments with one project and location take none of each other's runs and claims."""
+"""Instances: environments with the same project and location take none of each other's runs and claims."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Environment:
-    """One environment's look at a service; `instance` and `neighbours` are as `Ports` has them."""
+    """An environment's look at a service; `instance` and `neighbours` are as in `Ports`."""
 
     instance: str
     neighbours: frozenset[str]
@@ -122,14 +122,14 @@ def test_live_run_of_another_instance_is_doubtful_before_the_environments_first_
             run("", LATER),
             False,
         ),
-        # No environment has the label: an environment that gave up its instance, or a removed one.
+        # No environment has the label: its environment gave up its instance, or was removed.
         ("", {"green"}, [other("")], run("blue", LATER), True),
         ("blue", {"green"}, [other("blue")], run("", LATER), True),
-        # A time that can't be read, of the run or of the own one.
+        # An unreadable time, of the run or of the own run.
         ("blue", {""}, [other("blue")], replace(run(""), create_time="yesterday"), True),
         ("blue", {""}, [other("blue")], replace(run(""), create_time="2027-01-01T00:00:00"), True),
         ("blue", {""}, [replace(other("blue"), create_time="")], run("", LATER), True),
-        # A run with the label of another repository, without a claim or the mark of a request, is no own one.
+        # A run with another repository's label, without a claim or without a request's mark isn't an own run.
         ("blue", {""}, [other("blue", **{KEY: "unclaimed"})], run("", LATER), True),
         ("blue", {""}, [other("blue", **{SOURCE: "other"})], run("", LATER), True),
         ("blue", {""}, [other("blue", **{REQUEST_ID: "copied"})], run("", LATER), True),

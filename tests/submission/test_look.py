@@ -1,4 +1,4 @@
-"""Short looks: what they read, what they conclude, and when a full one takes their place."""
+"""Short looks: their reads, their conclusions, and the cases that need a full look."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def plan_of(outside: Outside, seen: Observation, *jobs: DesiredJob) -> Plan:
 
 
 def applied(outside: Outside, *jobs: DesiredJob, full: bool = False) -> Plan:
-    """One apply of these jobs, with the update of claims and of the summary."""
+    """Apply these jobs once, and update claims and summary."""
     ports = ports_of(outside)
     plan = plan_of(outside, look(ports, wanted_of(jobs), full=full), *jobs)
     applier = Applier(ports, body_of)
@@ -57,7 +57,7 @@ def applied(outside: Outside, *jobs: DesiredJob, full: bool = False) -> Plan:
 
 @pytest.fixture
 def outside() -> Outside:
-    """Two jobs that were submitted and succeeded, and a summary that has them."""
+    """Return a service with two jobs that were submitted and succeeded, and a summary of them."""
     outside = Outside()
     applied(outside, JOB, OTHER)
     for job in outside.jobs.jobs:
@@ -87,7 +87,7 @@ def test_a_short_look_lists_no_history(outside: Outside, monkeypatch: pytest.Mon
 
 
 def as_claims(change: Callable[[Claim], Claim]) -> Forgery:
-    """A forgery of each copied claim."""
+    """Return a forgery of each copied claim."""
 
     def changed(preface: Preface, summary: Summary) -> tuple[Preface, Summary]:
         copies = (each.versioned for each in summary.kept)
@@ -105,12 +105,12 @@ def summary_of(outside: Outside) -> Summary:
 
 
 def as_summary(**fields: Any) -> Callable[[Preface, Summary], tuple[Preface, Summary]]:
-    """A forgery of the summary."""
+    """Return a forgery of the summary."""
     return lambda preface, summary: (preface, replace(summary, **fields))
 
 
 def as_preface(**fields: Any) -> Callable[[Preface, Summary], tuple[Preface, Summary]]:
-    """A forgery of the preface."""
+    """Return a forgery of the preface."""
     return lambda preface, summary: (replace(preface, **fields), summary)
 
 
@@ -180,7 +180,7 @@ def test_a_full_look_says_what_a_forged_summary_had_wrong(outside: Outside) -> N
 
 
 def test_an_older_version_that_submits_beside_is_seen(outside: Outside) -> None:
-    """It writes claims and jobs, and knows nothing of the summary."""
+    """An older version writes claims and jobs, and ignores the summary."""
     newer = desired("census", "1", Reconcile())
     ports = outside.ports
     list(Applier(ports, body_of).run(plan_of(outside, look(ports, wanted_of([newer]), full=True), newer)))
@@ -256,7 +256,7 @@ LATER = datetime(2026, 3, 1, tzinfo=UTC)
 
 
 class World:
-    """A target with these claims and runs, and a summary with these copies."""
+    """A target with given claims and runs, and a summary with given copies."""
 
     def __init__(
         self,
@@ -308,7 +308,7 @@ def test_settled_content_is_neither_read_nor_searched_for() -> None:
     world = World([bound_to(CENSUS, ENDED)], [ENDED], [(bound_to(CENSUS, ENDED), ENDED)])
     seen = world.short(CENSUS, also=[key_of(CENSUS)])
     assert (world.read, seen.observed.runs) == ([], (ENDED,))
-    # The one search is the check by an ended job.
+    # The only search is the check by an ended job.
     assert world.searched == [(ENDED.api_version, ENDED.kind, key_of(CENSUS))]
     assert seen.observed.claims == {bound_to(CENSUS, ENDED).id: bound_to(CENSUS, ENDED)}
 
@@ -344,7 +344,7 @@ def test_open_content_is_read_and_its_ended_run_is_found_although_no_manifest_de
 
 
 def test_live_run_has_its_content_read_although_no_manifest_desires_it() -> None:
-    """Its claim, and by a search an ended run that has the same labels."""
+    """Check that its claim is read, and by a search an ended run that has the same labels."""
     old = wanted("old")
     live, ended = run_of(old, State.RUNNING), run_of(old, State.FAILED, number=2)
     assert resources(World([], [live, ended]).short()) == [live.resource, ended.resource]
@@ -479,7 +479,7 @@ def test_look_is_full_for_one_of_several_base_names_that_is_former() -> None:
 
 
 def witnesses(kept: list[tuple[Claim, ActualJob | None]]) -> list[str]:
-    """The ended jobs that are read by name after an empty search of a service that has dropped all jobs."""
+    """Return the ended jobs read by name after an empty search of a service that has dropped all jobs."""
     world, read = World([], [], kept), []
 
     def reading(api_version: str, kind: str, resource: str) -> ActualJob:
@@ -582,7 +582,7 @@ def test_only_a_full_look_changes_the_time_and_the_size_in_the_summary() -> None
 
 @pytest.mark.parametrize(("stored", "expected"), [(0, 5), (3, 3)])
 def test_summary_has_the_generation_of_the_genesis_that_was_read_first(stored: int, expected: int) -> None:
-    """It is unknown to the read of a summary that isn't there; a store restored since then shows in it."""
+    """A read without a summary gives no generation; a known generation shows a store restored since then."""
     world = World()
     world.ports = replace(world.ports, least_history=0)
     world.outside.claims.stored = b"", 0

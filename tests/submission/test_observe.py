@@ -1,4 +1,4 @@
-"""Observation of claims and runs, and when it is not to be believed."""
+"""Observation of claims and runs, and the signs that it is incomplete."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_claims_and_runs_are_seen(outside: Outside) -> None:
 def test_a_job_that_is_made_between_the_listings_is_no_missing_one(
     outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claims are listed first: what a claim names was there before, and the listing of runs must show it."""
+    """Claims are listed first: a claim's job existed before, and the listing of runs must show it."""
     (made,), claim = outside.jobs.jobs, outside.claim
     outside.time.now += BOUNDS.visible * 2
     held = dict(outside.claims.held)
@@ -97,7 +97,7 @@ def test_a_job_that_does_not_say_that_it_is_young_is_no_excuse_for_a_listing(
 
 
 def test_a_job_that_lost_its_label_is_seen_all_the_same(outside: Outside) -> None:
-    """Somebody changed it: no sign that listings can't be trusted."""
+    """A person changed the label: this is no sign of an incomplete listing."""
     (job,) = outside.jobs.jobs
     outside.jobs.jobs = [replace(job, labels={**job.labels, SOURCE: "other"})]
     outside.jobs.hidden.add(job.resource)
@@ -113,7 +113,7 @@ def test_a_job_that_is_gone_is_not_seen(outside: Outside) -> None:
 
 @pytest.mark.parametrize("known", [{"ended": State.FAILED}, {"gone": True}])
 def test_what_is_known_to_be_over_is_not_asked_for(outside: Outside, known: dict[str, object]) -> None:
-    """As long as the listing shows any job."""
+    """This holds as long as the listing shows any job."""
     other = outside.jobs.add({"displayName": "other", "labels": labels("other"), "jobSpec": {}})
     claim = replace(outside.claim, **known)  # type: ignore[arg-type]
     outside.claims.write(claim, outside.claims.held[claim.id].generation)
@@ -144,7 +144,7 @@ def test_another_submission_is_not_asked_for(outside: Outside) -> None:
 
 
 def empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) -> tuple[Outside, list[str]]:
-    """A service that lists no job, and the names of the jobs that are then read."""
+    """Return a service that lists no job, and the growing list of the jobs read by name."""
     outside = Outside()
     for number in range(1, claims + 1):
         job = outside.jobs.add({"displayName": "a", "labels": labels(f"k{number}")}, version)
@@ -235,7 +235,7 @@ def test_jobs_whose_names_the_caller_chose_are_not_read_when_the_listing_is_empt
 
 @pytest.fixture
 def witness(outside: Outside) -> ActualJob:
-    """A job that the service has and that no search finds."""
+    """Return a job that the service has and that no search finds."""
     (job,) = outside.jobs.jobs
     outside.jobs.hidden.add(job.resource)
     outside.time.now += BOUNDS.visible + timedelta(seconds=1)
@@ -301,12 +301,12 @@ def test_neighbours_run_is_younger_than_the_environment_if_it_is_younger_than_th
     assert found == (neighbours_run,) * is_doubtful
 
 
-# --- jobs that a listing leaves out -----------------------------------------------------------------------
+# --- jobs missing from a listing --------------------------------------------------------------------------
 
 
 @pytest.fixture
 def unlisted(outside: Outside) -> Outside:
-    """The same, where a listing leaves the job out."""
+    """Return the same service with a listing that lacks the job."""
     outside.jobs.hidden.add(outside.claim.resource)
     return outside
 

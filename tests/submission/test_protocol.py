@@ -1,4 +1,4 @@
-"""The protocol of one submission, step by step: what is claimed, sent, believed and waited for."""
+"""The protocol of a single submission, step by step: claims, requests, checks and waits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_is_bound_is_never_sent_again(outside: Outside) -> None:
 
 @pytest.mark.fault(7)
 def test_of_two_that_claim_at_once_one_sends(outside: Outside) -> None:
-    """The other's claim is written while this one is about to write its own."""
+    """The other's claim is written while this submitter is about to write its own."""
 
     def other(claim: Claim) -> None:
         outside.claims.before_write = lambda claim: None
@@ -101,7 +101,7 @@ def test_without_a_written_claim_nothing_is_sent(outside: Outside) -> None:
 
 @pytest.mark.fault(10)
 def test_a_claim_that_was_not_written_is_written_again(outside: Outside) -> None:
-    """The store takes one write a second, and the second write follows the first closely."""
+    """The store takes a write a second, and the second write follows the first closely."""
     outside.claims.faults = ["", "failed", "failed"]
     assert settle(outside).claim.state is ClaimState.BOUND
     assert len(outside.jobs.sent) == 1
@@ -172,7 +172,7 @@ def test_the_commit_is_that_of_the_first_submission(outside: Outside) -> None:
 
 
 def test_the_commit_of_a_refused_submission_is_that_of_the_next_one(outside: Outside) -> None:
-    """No job carries the first commit, which may be of another turn of the content."""
+    """No job carries the first commit; it may belong to an earlier return of the content."""
     outside.jobs.answers = [Refused(400, "INVALID_ARGUMENT", "no such machine")]
     assert settle(outside).claim.commit == "c1"
     outside.time.now += MOMENT + timedelta(days=1)
@@ -281,7 +281,7 @@ def test_a_further_attempt_is_made_only_after_one_that_failed(outside: Outside, 
         outside.jobs.becomes(settle(outside).job, state)  # type: ignore[arg-type]
     if state is State.FAILED:
         assert settle(outside, SECOND).claim.state is ClaimState.BOUND
-        # The service may drop the record of the first one now.
+        # The service may drop the record of the first job now.
         assert outside.claims.held[ID].claim.ended is State.FAILED
         return
     with pytest.raises(ServiceError, match="not submitted: attempt 1 isn't known to have failed"):
@@ -314,7 +314,7 @@ def test_a_further_attempt_is_made_after_one_that_apply_stopped(
             settle(outside, SECOND)
         return
     assert settle(outside, SECOND).claim.state is ClaimState.BOUND
-    # The service may drop the record of the first one now.
+    # The service may drop the record of the first job now.
     assert outside.claims.held[ID].claim.ended is State.CANCELLED
 
 
@@ -443,7 +443,7 @@ def test_refusals_are_no_unanswered_requests(outside: Outside) -> None:
 
 
 def test_a_listed_job_that_is_gone_when_it_is_read_is_nobodys(outside: Outside) -> None:
-    """Claims got lost, and the listing still shows a job that somebody deleted."""
+    """Claims were lost, and the listing still shows a deleted job."""
     outside.jobs.add(body("m1"))
 
     def gone(api_version: str, kind: str, resource: str) -> None:
@@ -474,7 +474,7 @@ def test_a_person_decides_that_what_its_request_made_is_the_job(outside: Outside
 
 
 class TestAdopt:
-    """What is there is bound without sending anything."""
+    """Existing jobs are bound without a request."""
 
     def test_there_is_nothing_to_bind(self, outside: Outside) -> None:
         Submitter(outside.ports).adopt(ORDER)
@@ -502,7 +502,7 @@ class TestAdopt:
 
 
 class TestUniqueNames:
-    """`ml.googleapis.com/v1` makes one job of a name, for ever: nothing has to be waited for."""
+    """`ml.googleapis.com/v1` never makes two jobs with the same name: no wait is needed."""
 
     def test_a_lost_answer_is_settled_by_the_name(self, outside: Outside) -> None:
         outside.jobs.answers = ["lost"]
@@ -543,7 +543,7 @@ class TestUniqueNames:
 
 
 class TestResolve:
-    """A person may go on or give up; nobody may send a second request while the first may still act."""
+    """A person may go on or give up; no second request is sent while the first may still act."""
 
     def test_what_is_held_waits_as_a_takeover_does(self, outside: Outside) -> None:
         claim = pending(outside)
@@ -601,7 +601,7 @@ class TestResolve:
 
 
 def test_a_claim_that_never_rests_is_an_error(outside: Outside) -> None:
-    """A store whose writes are refused and whose claims are always new."""
+    """A store that refuses writes and always returns new claims."""
     outside.claims.faults = ["failed"] * 20
     other = replace(CLAIM, request_ids=("t",), credential_expiry=outside.time.now)
 
@@ -619,7 +619,7 @@ def test_a_claim_that_never_rests_is_an_error(outside: Outside) -> None:
 
 
 class TestConclude:
-    """A submission that nobody goes on with comes to an end all the same."""
+    """A submission that no apply continues comes to an end all the same."""
 
     def test_what_made_no_job_is_written_down_once_nothing_can_come_any_more(self, outside: Outside) -> None:
         claim = pending(outside)
@@ -671,7 +671,7 @@ class TestConclude:
 
 
 def made_by(claim: Claim) -> ActualJob:
-    """The job that the newest request of a claim made."""
+    """Return the job made by the newest request of a claim."""
     labels = {SOURCE: "acme", KEY: KEY_1, ATTEMPT: "1", REQUEST_ID: claim.request_ids[-1]}
     return ActualJob(
         "projects/acme/locations/here/customJobs/77",
@@ -734,13 +734,13 @@ def test_how_the_job_ended_is_kept_and_what_is_no_end_is_not() -> None:
         assert bound(TROUBLED, run_of(JOB, state)).ended == (state if state.ended else None)
 
 
-# --- what a submission never does -------------------------------------------------------------------------
+# --- actions that a submission never takes ----------------------------------------------------------------
 
 THIRD = Order(replace(CLAIM, id=ClaimId(KEY_1, 3), job_name="census_0123_3"), body)
 
 
 def unbound(outside: Outside) -> tuple[Claim, ActualJob]:
-    """A claim whose job was made, and nobody knows."""
+    """Return a claim with a job and an unknown outcome."""
     settle(outside)
     claim, job = outside.claims.history[0], outside.jobs.jobs[0]
     outside.claims.write(claim, outside.claims.held[ID].generation)
@@ -807,7 +807,7 @@ FORBIDDEN = Refused(403, "PERMISSION_DENIED", "no")
 
 @pytest.fixture
 def strict(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Outside:
-    """A service that has a job only where it was made: under its API and kind, and its name."""
+    """Return a service that has a job only under the API, kind and name of its creation."""
     read, named = outside.jobs.read, outside.jobs.named
 
     def strictly(api_version: str, kind: str, resource: str) -> ActualJob:
@@ -827,12 +827,12 @@ def strict(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Outside:
 
 
 def another(outside: Outside) -> Submitter:
-    """The same repository's submitter in another process."""
+    """Return the same repository's submitter in another process."""
     return Submitter(replace(outside.ports, owner="another"))
 
 
 def meanwhile(outside: Outside, state: ClaimState, does: Any) -> None:
-    """Let another do something just before a claim of this state is written."""
+    """Run `does` just before a claim of this state is written."""
 
     def before(claim: Claim) -> None:
         if claim.state is state:
@@ -843,7 +843,7 @@ def meanwhile(outside: Outside, state: ClaimState, does: Any) -> None:
 
 
 def taken_over(outside: Outside) -> None:
-    """What there is of the claim was written by another process."""
+    """Overwrite the claim as another process does."""
     found = outside.claims.held[ID]
     assert outside.claims.write(replace(found.claim, owner="another"), found.generation)
 
@@ -870,7 +870,7 @@ def test_what_is_sent_is_pending_whatever_its_order_says(outside: Outside) -> No
 def test_a_store_that_would_do_only_before_the_first_run_is_refused(
     outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a request about to leave it counts as one that has had a run."""
+    """With a request about to be sent, it counts as a store that has had a run."""
 
     def check(runs: int) -> None:
         if runs:
@@ -938,12 +938,12 @@ class TestOwner:
         taken_over(outside)
         held = settle(outside).claim
         assert (held.state, held.owner) == (ClaimState.HELD, "a test")
-        # The question is about no job, and the next count begins anew.
+        # The question is about no job, and the next count starts from zero.
         assert (held.odd, held.unanswered) == ("", 0)
 
 
 class TestRace:
-    """Another process writes just before: what it wrote is then gone by."""
+    """Another process writes just before: its claim is then followed."""
 
     def test_at_the_binding(self, outside: Outside) -> None:
         meanwhile(outside, ClaimState.BOUND, lambda: another(outside).submit(ORDER))
@@ -966,7 +966,7 @@ class TestRace:
 
 
 class TestResubmit:
-    """A person's word goes no further than what was known when it was given."""
+    """A person's decision goes no further than the facts known at that time."""
 
     def test_where_there_is_no_claim_it_is_a_submission(self, outside: Outside) -> None:
         assert Submitter(outside.ports).resubmit(ORDER).claim.state is ClaimState.BOUND
@@ -989,7 +989,7 @@ class TestResubmit:
 
 
 class TestAttemptBefore:
-    """A further attempt follows one that failed."""
+    """A further attempt follows a failed attempt."""
 
     def test_its_job_is_asked_where_it_was_made(self, strict: Outside) -> None:
         strict.jobs.becomes(settle(strict).job, State.FAILED)  # type: ignore[arg-type]
@@ -1011,7 +1011,7 @@ class TestAttemptBefore:
 
 
 class TestLook:
-    """How a job is looked for, and what is told of one that can't be taken."""
+    """The search for a job, and the reason given for a job that can't be adopted."""
 
     @pytest.mark.parametrize("order", [ORDER, ML_ORDER])
     def test_a_job_is_read_where_it_was_made(self, strict: Outside, order: Order) -> None:

@@ -1,7 +1,7 @@
 """The submission protocol, checked in every state that a small world can reach.
 
-Two reconcilers without end, each of which may pause between any two steps and die at any; requests that are
-late, answers and acknowledgements that are lost, listings that lag. `MODEL=large` adds larger worlds: some
+Two reconcilers without end, and each may pause between any two steps and die at any; late requests, lost
+answers and acknowledgements, lagging listings. `MODEL=large` adds larger worlds: some
 minutes more, and up to 2 GB of memory.
 """
 
@@ -68,7 +68,7 @@ if os.environ.get("MODEL") == "large":
 
 @pytest.fixture(autouse=True)
 def _no_collector() -> Iterator[None]:
-    """Hundreds of thousands of tuples without a cycle: looking for one takes a third of the time."""
+    """Turn off the collector: its search of hundreds of thousands of tuples takes a third of the time."""
     gc.disable()
     yield
     gc.enable()
@@ -76,13 +76,13 @@ def _no_collector() -> Iterator[None]:
 
 
 def without(*guards: str) -> Rules:
-    """The protocol with some guards taken away."""
+    """Return the protocol with some guards removed."""
     assert set(guards) <= {field.name for field in fields(Rules)}
     return replace(DESIGN, **dict.fromkeys(guards, False))
 
 
 def told(finding: Finding) -> str:
-    """For a failed test: how it came to it, a step a line."""
+    """Return the steps that lead to a finding, a step a line, for a failed test."""
     way = finding.violation or finding.dead_end
     return "\n".join(["", *(f"{number:3} {step}" for number, step in enumerate(way, 1))])
 
@@ -95,7 +95,7 @@ def test_no_second_job_and_no_dead_end(setting: Setting) -> None:
     assert not finding.dead_end, told(finding)
 
 
-# What each guard is for: without it, the model finds what it prevents.
+# The purpose of each guard: without it, the model finds the failure that it prevents.
 
 NEEDED: dict[str, tuple[Setting, Rules, Invariant]] = {
     "claims": (TWO_TRIES, without("claims"), one_job_per_attempt),
@@ -107,7 +107,7 @@ NEEDED: dict[str, tuple[Setting, Rules, Invariant]] = {
     "fence": (TWO_TRIES, without("fence"), one_job_per_attempt),
     "settle time for execution": (TWO_TRIES, without("wait_executes"), one_job_per_attempt),
     "settle time for visibility": (TWO_TRIES, without("wait_visible"), one_job_per_attempt),
-    # Each of these two makes the other one unnecessary as long as listings keep their bound.
+    # Each of these two makes the other unnecessary as long as listings keep their bound.
     "time before the look, or a second look": (
         TWO_TRIES,
         without("time_before_look", "look_twice"),
@@ -162,7 +162,7 @@ def test_content_comes_back_and_not_without_end(attempts: int) -> None:
 
 @pytest.mark.fault(53)
 def test_no_content_is_submitted_without_end() -> None:
-    """One reconciler for three tries, as two take minutes; what is counted is durable all the same."""
+    """A single reconciler for three tries, as two take minutes; the counted values are durable anyway."""
     for setting in (SET_UPS, replace(SET_UPS, tries=3, reconcilers=1)):
         finding = check(Protocol(setting, DESIGN), no_end(setting))
         assert not finding.violation, told(finding)
@@ -194,10 +194,10 @@ def test_without_takeover_a_dead_owner_holds_its_claim_for_ever() -> None:
 
 @pytest.mark.parametrize("guard", ["look_twice", "time_before_look", "look_after_refusal"])
 def test_what_is_more_than_the_model_needs(guard: str) -> None:
-    """These cost seconds at most, and stand for what the model takes for granted.
+    """These guards cost seconds at most, and cover assumptions of the model.
 
     The second look and the time of the claim's read stand in for each other. The look after a refusal finds
-    a job that a refusal denied, which the model's service never does.
+    a job that a refusal denied; the model's service never denies a made job.
     """
     finding = check(Protocol(TWO_TRIES, without(guard)))
     assert not finding.violation, told(finding)
@@ -215,11 +215,11 @@ def test_a_shortest_way_can_be_walked() -> None:
     assert way[-1] in {"the service makes the job of try 1", "the service makes the job of try 2"}
 
 
-# Refusals, and requests that never left.
+# Refusals, and requests that never left
 
 
 def settles(protocol: Protocol, start: World, may: Callable[[Move], bool]) -> bool:
-    """Whether a claim can become BOUND by the moves that may happen."""
+    """Return True if a claim can become BOUND by the moves that may happen."""
     seen, waiting = {start}, [start]
     while waiting:
         for move in protocol.moves(waiting.pop()):
@@ -243,7 +243,7 @@ def test_what_certainly_made_no_job_is_sent_again_without_waiting(request_was: R
     assert not settles(Protocol(TWO_TRIES, DESIGN), start._replace(claims=(pending,)), no_time)
 
 
-# Beyond the bounds: two jobs, and what the audit makes of them.
+# Beyond the bounds: two jobs, and their audit
 
 
 @pytest.mark.fault(13, 18)
@@ -258,13 +258,13 @@ def live_jobs(world: World) -> list[int]:
 
 
 def all_listed(world: World, setting: Setting) -> World:
-    """The same world when every job has come into the listings."""
+    """Return the same world after every job has appeared in the listings."""
     tries = (one._replace(job_age=setting.longest_hidden if one.job_rank else 0) for one in world.tries)
     return world._replace(tries=tuple(tries))
 
 
 def after_one_audit(protocol: Protocol, world: World) -> World:
-    """What a new reconciler makes of it while all others sleep."""
+    """Return the world after a new reconciler's audit, with all others asleep."""
     world = world.with_reconciler(0, Reconciler())
     move = next(move for move in protocol.moves_of(world, 0) if move.what.endswith("audits"))
     while move.world.reconcilers[0] != Reconciler():
@@ -275,7 +275,7 @@ def after_one_audit(protocol: Protocol, world: World) -> World:
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("audit", [True, False], ids=["audit", "no audit"])
 def test_one_audit_leaves_one_live_job(audit: bool) -> None:
-    """Whatever all reconcilers were about to do when it began; without it, both jobs go on."""
+    """This holds for every pending step of the reconcilers; without the audit, both jobs go on."""
     protocol = Protocol(LATE, replace(DESIGN, audit=audit))
     doubled = [all_listed(world, LATE) for world in reachable(protocol) if len(live_jobs(world)) == 2]
     assert doubled

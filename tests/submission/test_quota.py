@@ -1,4 +1,4 @@
-"""The quota of creates, which all submissions of an apply share, by a clock that nobody waits for."""
+"""The quota of creates, shared by all submissions of an apply, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from tests.support.submission import ID, ML_ORDER, MOMENT, ORDER, RIPE, body, pe
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 FULL = Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute")
-TAKEN: Answer = Created(None)  # type: ignore[arg-type]  # which job doesn't matter
+TAKEN: Answer = Created(None)  # type: ignore[arg-type]  # any job will do
 
 
 @dataclass
 class Clock:
-    """A clock that sleeping puts forward, for several threads."""
+    """A clock that sleeping advances, for several threads."""
 
     now: float = 0.0
     slept: list[float] = field(default_factory=list)
@@ -54,7 +54,7 @@ def quota(clock: Clock, chance: float = 0.0, **settings: Any) -> Quota:
 
 
 class TestQuota:
-    """One quota, asked directly."""
+    """A single quota, called directly."""
 
     def test_creates_keep_apart(self) -> None:
         clock = Clock()
@@ -152,7 +152,7 @@ class TestQuota:
             with pytest.raises(NotBegunError, match="60 submissions a minute"):
                 ask()
         assert clock.now == 30.0
-        # Somebody else may take long meanwhile.
+        # Another submission may take long meanwhile.
         clock.now = 90.0
         one.begin()
         one.check()
@@ -185,14 +185,14 @@ class TestQuota:
 
 
 class World:
-    """What greenlets that stand for threads need of a world: a clock, and chance."""
+    """The parts of a world that greenlets need in place of threads: a clock, and chance."""
 
     def __init__(self, seed: int) -> None:
         self.now = 0.0
         self.rng = random.Random(seed)
 
     def trace(self, who: str, what: str) -> None:
-        """Nobody reads it."""
+        """Discard the trace."""
 
 
 class Time:
@@ -207,12 +207,12 @@ class Time:
 
 
 class Slow(Outside):
-    """An outside each of whose answers takes as long as it does far away, and whose quota is a minute's.
+    """An outside with answers as slow as over a long distance, and with a quota of creates per minute.
 
     Args:
-        a_minute: How many creates it takes in any minute; more are refused.
+        a_minute: The number of creates that it takes in any minute; more are refused.
         pace: Seconds from one create to the next.
-        lifetime: Seconds for which a credential is good.
+        lifetime: The lifetime of a credential in seconds.
     """
 
     def __init__(self, seed: int, a_minute: int = 60, pace: float = 1.0, lifetime: float = 300.0) -> None:
@@ -252,7 +252,7 @@ class Slow(Outside):
         self.claims, self.jobs = SlowClaims(self.time), SlowJobs(self.time)
 
     def apply(self, count: int, most: int, **settings: Any) -> list[Outcome]:
-        """What comes of so many jobs, of which so many are submitted at once."""
+        """Return the outcomes of a number of jobs, with a number of them submitted at once."""
         outcomes: list[Outcome] = []
         jobs = [wanted(f"job-{number}") for number in range(count)]
 
@@ -282,13 +282,13 @@ def test_creates_keep_their_pace_however_many_are_under_way(seed: int) -> None:
     assert {outcome.status for outcome in outcomes} == {Status.APPLIED}
     apart = [later - earlier for earlier, later in zip(outside.sent_at, outside.sent_at[1:], strict=False)]
     assert min(apart) >= 1.0 - 1e-9
-    # One after the other they would take three times as long.
+    # Sequentially they would take three times as long.
     assert outside.world.now < 60 * 1.3
     assert len(set(outside.names)) == len(outside.names) == 60
 
 
 def test_one_after_the_other_they_take_as_long_as_their_answers() -> None:
-    """What the test above compares with."""
+    """Measure the baseline of the test above."""
     outside = Slow(0)
     outside.apply(20, most=1)
     assert outside.world.now > 20 * 1.3
@@ -297,13 +297,13 @@ def test_one_after_the_other_they_take_as_long_as_their_answers() -> None:
 @pytest.mark.fault(4, 49)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_storm_of_refusals_is_sat_out_and_nobody_is_submitted_twice(seed: int) -> None:
-    """Somebody else uses most of the quota: no pace of ours keeps within what is left."""
+    """Another client uses most of the quota: no pace keeps within the rest."""
     outside = Slow(seed, a_minute=10)
     outcomes = outside.apply(60, most=8, patience=7200.0, pause=15.0)
     assert {outcome.status for outcome in outcomes} == {Status.APPLIED}
     assert len(set(outside.names)) == len(outside.names) == 60
     assert {found.claim.state for found in outside.claims.held.values()} == {ClaimState.BOUND}
-    # After the first refusal, what may still arrive is what was on its way.
+    # After the first refusal, only requests already sent may still arrive.
     for refused in outside.refused_at:
         on_the_way = [moment for moment in outside.sent_at if refused < moment < refused + 30.0]
         assert all(moment < refused + 1.0 for moment in on_the_way)
@@ -311,7 +311,7 @@ def test_a_storm_of_refusals_is_sat_out_and_nobody_is_submitted_twice(seed: int)
 
 
 def test_what_is_claimed_when_the_service_is_full_is_not_sent() -> None:
-    """Its credential would have ended before it may be sent: it is put back, and sent later."""
+    """Its credential would end before the request may be sent: the claim is put back, and sent later."""
     outside = Slow(1, a_minute=3, pace=0.0, lifetime=30.0)
     outcomes = outside.apply(12, most=8, patience=7200.0, pause=15.0)
     put_back = [claim for claim in outside.claims.history if "just before" in claim.error]
@@ -339,7 +339,7 @@ def test_what_is_not_begun_at_a_stop_is_skipped_and_what_is_begun_ends(seed: int
     assert {outcome.reason for outcome in outcomes} == {None}
 
 
-# --- one submission while the service takes no more -------------------------------------------------------
+# --- a single submission while the quota is used up -------------------------------------------------------
 
 
 @pytest.fixture
@@ -348,7 +348,7 @@ def outside() -> Outside:
 
 
 def full(outside: Outside, *, stopping: bool = False) -> Submitter:
-    """One for whom the quota is used up for longer than it waits, or who is to stop."""
+    """Return a submitter that is to stop, or that can't wait for the end of the used-up quota."""
     ports = outside.ports
     quota = Quota(ports.clock, ports.chance, patience=600.0 if stopping else 0.0, go_on=lambda: not stopping)
     quota.answered(FULL)
@@ -387,7 +387,7 @@ def test_that_nothing_came_of_it_is_kept(outside: Outside) -> None:
 
 @pytest.mark.parametrize("waited", [timedelta(0), RIPE])
 def test_while_a_request_may_still_make_a_job_it_stays_unknown(outside: Outside, waited: timedelta) -> None:
-    """The service makes one job of a name only, so that it needn't be waited for; but it may come."""
+    """The service makes a single job of a name, so no wait is needed; but the job may still appear."""
     claim = pending(outside, ML_ORDER)
     outside.time.now += waited
     with pytest.raises(NotBegunError):

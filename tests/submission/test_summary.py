@@ -1,4 +1,4 @@
-"""The summary of ended runs: its content, which copies count, and what a full look finds wrong with it."""
+"""The summary of ended runs: its content, the copies that count, and contradictions found by a full look."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def summary_of(stored: StoredSummary | None) -> Summary | None:
 
 
 def packed(*parts: bytes) -> bytes:
-    """The stored form of a preface, and of the lines of a summary."""
+    """Return the stored form of a preface, and of the lines of a summary."""
     return b"".join(gzip.compress(part, compresslevel=1) for part in parts)
 
 
@@ -384,7 +384,7 @@ def test_full_look_that_agrees_with_the_summary_reports_nothing() -> None:
     summary = replace(copies(copy_of(CLAIM, RUN), copy_of(dropped)), open=(open_.id.key,))
     seen = observed(CLAIM, unknown, dropped, open_, claim_on(desired, ClaimState.PENDING), runs=(RUN,))
     assert contradictions(summary, seen, by_key(desired)) == []
-    # The service drops old runs: a missing one contradicts nothing.
+    # The service drops old runs: a missing run is no contradiction.
     assert contradictions(summary, replace(seen, runs=()), by_key(desired)) == []
 
 

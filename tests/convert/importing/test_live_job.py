@@ -96,7 +96,7 @@ DOCUMENTS = {
     "cj": ("aiplatform.v1", "GoogleCloudAiplatformV1CustomJob"),
     "hp": ("aiplatform.v1", "GoogleCloudAiplatformV1HyperparameterTuningJob"),
 }
-# Valid jobs that fields of the discovery documents are added to.
+# Valid jobs, to be extended with fields of the discovery documents.
 SKELETONS: dict[str, Json] = {
     "aip": ml_job(),
     "aip-custom": ml_job(
@@ -113,7 +113,7 @@ SKELETONS: dict[str, Json] = {
     "hp": tuning_job(),
     "hp-integer": tuning_job(studySpec={**tuning_job()["studySpec"], "parameters": [INTEGER]}),
 }
-# Names and labels are compared by themselves. Nobody sets the etag and the output; predictions are no jobs.
+# Names and labels are compared separately. Requests set neither etag nor output; predictions are no jobs.
 NOT_SET = {"displayName", "jobId", "labels", "etag", "predictionInput", "predictionOutput", "trainingOutput"}
 FORMATS: Json = {
     "google-duration": ["3600s", "5400s"],
@@ -156,7 +156,7 @@ def paths(known: Json, name: str, skeleton: Any, above: Path_ = ()) -> Iterator[
 
 
 def values(known: Json, node: Json, depth: int = 0) -> Iterator[Any]:
-    """Yield values of a field's schema; of a message one with every field, then some with one each."""
+    """Yield values of a field's schema; a message has every field in its first value, then a single field."""
     if "items" in node:
         yield from ([value] for value in values(known, node["items"], depth))
     elif "$ref" in node:
@@ -224,7 +224,7 @@ def test_fields_of_the_discovery_document_come_back_together(
         found = [*islice(values(known, node), 40)]
         value = data.draw(st.sampled_from(found)) if found else {}
         added = numbered(with_value(body, path, value))
-        # What the service refuses beside the other fields is left out.
+        # Leave out values that the service refuses beside the other fields.
         if assert_comes_back(service, place, added):
             body = added
 

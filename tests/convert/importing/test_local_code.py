@@ -22,10 +22,10 @@ SCENARIOS = [
 ]
 Json = dict[str, Any]
 
-# gcloud fails only while it uploads, or while it runs setup.py, which import never does.
+# gcloud fails only during the upload, or during its run of setup.py; import does neither.
 LATER = {"setup-broken", "bucket-missing", "packages-clash-with-built"}
 
-# gcloud packs a folder "tide-fit", which Python can't import; import stages it as the package "tide".
+# gcloud packs a folder "tide-fit" that Python can't import; import stages it as the package "tide".
 OTHER_NAMES = {"dashed-name": ("tide-fit/", "tide/")}
 # Without a setup.py, gcloud leaves out sub-packages and data files, and the trainer fails when it needs them.
 MORE = {

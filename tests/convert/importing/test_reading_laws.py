@@ -1,4 +1,4 @@
-"""Laws of import's readers: quoting comes back, no text makes them fail, manifests read as they were."""
+"""Laws of import's readers: quoting is reversible, no text makes them fail, manifests read back unchanged."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_printed_manifest_reads_as_it_was(spec: dict[str, Any], notes: list[str]
     plain = _plain(spec)
     job = Imported(AIPLATFORM_V1, "CustomJob", "census", {}, plain, "a.sh:1", notes=notes)
     documents, problems = load_documents(text_of(job, Path("/jobs")).encode(), "a.yaml")
-    if not problems:  # some characters are refused in manifests, however they are written
+    if not problems:  # some characters are refused in manifests in every spelling
         assert [each.value for each in documents] == [document(job, Path("/jobs"))]
         assert documents[0].value["spec"] == shown(plain)
 

@@ -1,4 +1,4 @@
-"""Sources of import: files of other tools, hostile ones too, and the manifests made of them."""
+"""Sources of import: files of other tools, hostile files too, and the resulting manifests."""
 
 from __future__ import annotations
 
@@ -474,7 +474,7 @@ def test_bad_source_is_refused_with_its_place(
     ("text", "value"),
     [
         (CHAIN.replace("A0 = x", "A0 = --rate=1"), "$(A150)"),
-        # Nothing, doubled again and again, is nothing; to find that out takes no time.
+        # Doubling an empty value many times must stay empty and take no time.
         (DOUBLED.replace("A0 = x", "A0 ="), "--rate=1$(A40)"),
         ("A := --rate=\nA := $(A)1\n", "$(A)"),
         ("A := --rate=1\nB = $(A)\nA := $(B)\n", "$(A)"),

@@ -1,4 +1,4 @@
-"""`reconciler migrate --image`: Python packages in containers, where their image is past its end."""
+"""`reconciler migrate --image`: Python packages in containers, for images past their end."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Json = dict[str, Any]
 IMAGE = "gcr.io/tide/python@sha256:" + "0" * 64
 TODAY = date(2026, 11, 23)
 OLD = "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest"
-TOKEN = "--token=AIzaSyD-fake0fake0fake0fake0fake0fake0f"  # as an example would have it
-ENDED = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-11:latest"  # by any clock
+TOKEN = "--token=AIzaSyD-fake0fake0fake0fake0fake0fake0f"  # as an example might contain
+ENDED = "us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-11:latest"  # past its end at any time of the test
 RAY = "us-docker.pkg.dev/vertex-ai/training/ray-cpu.2-47.py311:latest"
 
 JOB = f"""\
@@ -94,7 +94,7 @@ POOL = """\
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with the code of a job."""
+    """Return a repository with the code of a job."""
     write(tmp_path, "reconciler.yaml", "source: tide\n")
     write(tmp_path, "code/tide/__init__.py", "")
     write(tmp_path, "code/tide/fit.py", "raise SystemExit('run by migrate')\n")

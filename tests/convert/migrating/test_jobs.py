@@ -1,4 +1,4 @@
-"""`reconciler migrate`: manifests are replaced all or not at all, and keep their comments."""
+"""`reconciler migrate`: either all manifests are replaced or none is, and they keep their comments."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ spec:
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with the code of a job."""
+    """Return a repository with the code of a job."""
     write(tmp_path, "reconciler.yaml", "source: tide\n")
     write(tmp_path, "code/tide/__init__.py", "")
     write(tmp_path, "code/tide/fit.py", "raise SystemExit('run by migrate')\n")
@@ -585,7 +585,7 @@ def test_comments_anywhere_are_kept(comments: list[str], flow: bool) -> None:
     assert comments_of(after.decode()) == comments_of(text)
 
 
-# Is killed before the renaming of a number.
+# Is killed before the renaming of a given number.
 KILLED = """
 import os, signal, sys
 from reconciler.__main__ import main
@@ -604,7 +604,7 @@ sys.exit(main())
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 def test_migration_that_was_killed_at_a_file_is_completed_by_another(root: Path, number: int) -> None:
-    """And until then git adds nothing of it but whole manifests."""
+    """Until then, git adds only whole manifests of the migration."""
     names = ("a", "b", "c", "d")
     for name in names:
         write(root, f"jobs/{name}.yaml", JOB.replace("tide-fit", name))

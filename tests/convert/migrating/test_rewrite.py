@@ -1,4 +1,4 @@
-"""Each field, scale tier, machine, runtime and image of AI Platform, and what becomes of it on Vertex AI."""
+"""Each field, scale tier, machine, runtime and image of AI Platform, and its result on Vertex AI."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def pool(given: Json, index: int = 0) -> Json:
 
 
 def errors(found: Converted) -> list[str]:
-    """The problems of the migrated manifest."""
+    """Return the problems of the migrated manifest."""
     manifest = {
         "apiVersion": AIPLATFORM_V1,
         "kind": found.kind,
@@ -200,9 +200,9 @@ class Case(NamedTuple):
 
     Attributes:
         given: Its `trainingInput`.
-        row: How the source of the report's row begins.
+        row: The beginning of the source in the report's row.
         spec: Path in the new spec -> its value; None for a missing one.
-        words: What the sentence has.
+        words: Parts of the sentence.
     """
 
     given: Json
@@ -447,7 +447,7 @@ CASES = {
     "retries": Case(PACKAGE, "retries", {}, ("6, 11, 134 and 139", "5 times", "3 times")),
     "memory": Case(PACKAGE, "memory", {}, ("40 %", "n1-standard-4")),
 }
-# Values that no manifest in our form can have, or that Vertex AI has no place for.
+# Values without a place in Vertex AI, or that no manifest can hold
 UNPLACED = {"acceleratorConfig.type TPU_V2_POD, TPU_V3_POD"}
 
 
@@ -461,7 +461,7 @@ def test_field_has_this_verdict_and_place(fact: Json) -> None:
     for words in case.words:
         assert words in row.sentence
     for path, value in case.spec.items():
-        # As JSON, in which 1 and 1.0 differ.
+        # Compare as JSON: it distinguishes 1 from 1.0.
         assert json.dumps(_at(found.spec, path)) == json.dumps(value), path
     is_tuning = "hyperparameters" in case.given
     assert found.kind == ("HyperparameterTuningJob" if is_tuning else "CustomJob")
@@ -471,7 +471,7 @@ def test_field_has_this_verdict_and_place(fact: Json) -> None:
 
 def _row(found: Converted, source: str, target: str) -> FieldRow:
     rows = [row for row in found.report.rows if row.source == source or row.source.startswith(f"{source},")]
-    # Two rows tell of new variables, and each parameter has rows of its own.
+    # Two rows describe new variables, and each parameter has rows of its own.
     if source == "(new)":
         rows = [row for row in rows if row.target == target]
     assert len({(row.target, row.verdict, row.sentence) for row in rows}) == 1, found.report.rows

@@ -1,4 +1,4 @@
-"""What passes report, and commands over the ports in memory."""
+"""Recorders of passes' reports, and commands over the ports in memory."""
 
 from __future__ import annotations
 

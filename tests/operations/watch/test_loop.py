@@ -1,4 +1,4 @@
-"""The loop: what its passes report, and when the next one follows a failure."""
+"""The loop: the reports of its passes, and the delay of the next pass after a failure."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ class TestLoop:
     def test_mended_manifests_are_compared_with_what_was_before_they_were_broken(
         self, told: Told, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where nothing else has changed meanwhile, the service isn't even woken."""
+        """Check that the service isn't started when no other change was made meanwhile."""
         wakes, befores = Wakes(), list[Pass | None]()
         turns = [Pass(result) for result in (Result.SUCCEEDED, Result.INVALID, Result.INVALID, Result.FAILED)]
         turns.append(Pass(Result.SUCCEEDED))

@@ -1,4 +1,4 @@
-"""The clone of a watched branch: exactly the commit, and nothing that runs."""
+"""The clone of a watched branch: exactly the commit, without running any of its code."""
 
 from __future__ import annotations
 

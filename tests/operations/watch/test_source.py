@@ -1,4 +1,4 @@
-"""Watched folders: which changes wake the loop."""
+"""Watched folders: the changes that wake the loop."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class TestFolderWatcher:
     def test_that_files_are_opened_or_closed_is_nobodys_event(
         self, tmp_path: Path, files: FolderWatcher, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """There are so many of them that others are lost: each pass of any tool opens all files."""
+        """These events are so frequent that others are lost: each pass of any tool opens all files."""
         asked: list[Any] = []
         schedule = Observer.schedule
 

@@ -1,4 +1,4 @@
-"""When passes are due, and what wakes the loop."""
+"""Due times of passes, and the events that wake the loop."""
 
 from __future__ import annotations
 

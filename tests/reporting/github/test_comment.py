@@ -1,4 +1,4 @@
-"""The one comment on a pull request: found again by what it begins with and by who wrote it."""
+"""The single comment on a pull request: recognised by its first line and by its author."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def keep(github: GitHubServer, transport: DirectTransport) -> Keep:
 
 
 def read_back(url: str, token: str, number: int = NUMBER) -> list[tuple[str, str]]:
-    """Author and text of every comment, as PyGithub reads them."""
+    """Return author and text of every comment, as PyGithub reads them."""
     from github import Auth, Github
 
     client = Github(
@@ -91,7 +91,7 @@ def test_it_is_created_once_and_then_kept_up_to_date(github: GitHubServer, keep:
 
 
 def planned(head: str = "c" * 40, *, minute: int = 4, run: str = "42", base: str = "main") -> str:
-    """A comment as a run writes it, of a plan that is the same at each time."""
+    """Return a run's comment about a plan that is the same each time."""
     merge = Merge(head, base, "main", datetime(2026, 1, 2, 3, minute, tzinfo=UTC))
     links = Links(
         "https://github.com/acme/models/blob", head, "", f"https://github.com/acme/models/actions/runs/{run}"
@@ -103,7 +103,7 @@ def planned(head: str = "c" * 40, *, minute: int = 4, run: str = "42", base: str
 
 @pytest.mark.slow
 def test_a_later_run_with_the_same_plan_is_no_update(github: GitHubServer, keep: Keep) -> None:
-    """The comment keeps the time and the run of the first of them; another commit or branch is an update."""
+    """The comment keeps the time and the run of the first; another commit or branch is an update."""
     assert keep(planned()) is CommentResult.CREATED
     assert keep(planned(minute=5, run="43")) is CommentResult.UNCHANGED
     assert read_back(github.plain_url, TOKEN)[0][1] == comment_body("prod", planned())
@@ -130,7 +130,7 @@ def test_without_creation_a_comment_is_updated_alone(github: GitHubServer, keep:
 
 
 def test_without_creation_another_apps_comment_is_still_replaced(github: GitHubServer, keep: Keep) -> None:
-    """That it is the token's own is known only after a comment is written."""
+    """The token's own app is known only after a comment is written."""
     assert keep("one", token="app") is CommentResult.CREATED
     assert keep("nothing", token="app", create=False) is CommentResult.CREATED
     assert [body for _, body in read_back(github.plain_url, TOKEN)] == [
@@ -286,14 +286,14 @@ def test_a_comment_whose_answer_is_lost_is_not_written_twice(transport: DirectTr
         assert server.count("POST") == 1
 
 
-# The command.
+# The command
 
 
 @pytest.fixture
 def surroundings(
     github: GitHubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, str], str]:
-    """A work tree and a run of GitHub Actions; says which file holds the text."""
+    """Make a work tree and a run of GitHub Actions; return the path of the comment's text."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "reconciler.yaml").write_text(
         "environments: {staging: {engine: local, project: staging-jobs}}\n"
@@ -438,7 +438,7 @@ def test_nothing_is_posted_where_no_repository_is_configured(
     assert github.requests == []
 
 
-# Somebody else's GitHub.
+# Somebody else's GitHub
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Statuses that are posted to GitHub: when, which, and the message where GitHub refuses them."""
+"""Statuses posted to GitHub: their time, their choice, and the message if GitHub refuses them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from tests.support.raw_server import RawServer, answer, reset, send_then_close
 from tests.support.statuses import HASH, SHA, TOKEN, status
 from tests.support.tls import server_tls
 
-# What a status says.
+# The text of a status
 
 
-# Which status stands.
+# The status that stands
 
 
-# Posting.
+# Posting
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def reporter(
 
 
 def shown(github: GitHubServer) -> dict[str, str]:
-    """State by context, as PyGithub reads it."""
+    """Return state by context, as PyGithub reads it."""
     from github import Auth, Github
 
     client = Github(
@@ -119,7 +119,7 @@ def test_statuses_without_a_page_link_the_run_that_posts_them_first(
     reporter(run_url=f"{runs}/1").report(SHA, statuses)
     kept = {given["context"]: given["target_url"] for given in github.statuses[SHA]}
     assert kept == {"reconciler": f"{runs}/1", "reconciler/prod/census": console}
-    # A scheduled run without news posts nothing, although its own page is another.
+    # A scheduled run without news posts no status, although its own page is another.
     assert reporter(run_url=f"{runs}/2").report(SHA, statuses) == []
     later = plain_status("failure", "reconciler", "1 job failed")
     assert reporter(run_url=f"{runs}/3").report(SHA, [later]) == [Posted(later)]
@@ -187,7 +187,7 @@ def test_all_pages_are_read_before_anything_is_posted(
 
 
 def test_reading_has_an_end(transport: DirectTransport) -> None:
-    """A server whose every page names a next one."""
+    """Every page of this server names a next page."""
     page = answer(200, b"[]", link='<http://localhost/?page=2>; rel="next"')
     with RawServer([page], tls=server_tls()).running() as server:
         settings = GitHubSettings("acme/models", server.url, TOKEN)
@@ -250,11 +250,11 @@ def test_many_posts_are_spread_out(
     assert waited == [1.0] * 20
 
 
-# What GitHub doesn't take.
+# Refusals by GitHub
 
 
 def only_message(outcomes: list[Posted | Failed]) -> str:
-    """The one sentence that all outcomes have."""
+    """Return the single message that all outcomes have."""
     assert outcomes
     assert all(isinstance(outcome, Failed) for outcome in outcomes)
     (message,) = {outcome.message for outcome in outcomes if isinstance(outcome, Failed)}
@@ -435,7 +435,7 @@ def test_a_server_that_stays_broken(github: GitHubServer, reporter: Callable[...
     assert message == "GitHub is unavailable; the next report posts what is left (HTTP 502)"
     assert len(github.requests) == 4
     assert only_message(reporter(api_url=github.url + "/nothing").report(SHA, TWO))
-    github.violations.clear()  # That address isn't described.
+    github.violations.clear()  # The API description lacks this path.
 
 
 def test_a_server_error_while_posting_is_not_tried_again(
@@ -499,10 +499,10 @@ def test_a_token_that_http_cant_carry(github: GitHubServer, reporter: Callable[.
     assert github.requests == []
 
 
-# Where to post.
+# The address to post to
 
 
-# The tests' own GitHub.
+# The tests' own GitHub
 
 
 def test_the_description_is_what_the_script_makes() -> None:
