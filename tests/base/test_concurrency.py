@@ -1,4 +1,4 @@
-"""Tasks that are run side by side in threads: how many, what an error means, and what an interrupt does."""
+"""Parallel tasks in threads: their number, the effect of an error, and the effect of an interrupt."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_so_many_are_under_way_and_no_more() -> None:
         with lock:
             now -= 1
 
-    # The first is alone: what all others use is made by it.
+    # The first task runs alone, because it makes the shared resources of the others.
     assert len([*run_concurrently([lambda: None, *[task] * 12], most=4)]) == 13
     assert most == 4
     assert MOST_THREADS > 4

@@ -15,7 +15,7 @@ from reconciler.base import replaced_files
 from reconciler.base.replaced_files import replace_files, write_file
 from reconciler.base.safe_files import open_folder
 
-# Replaces jobs/a/1.yaml, jobs/a/2.yaml and jobs/b/1.yaml, and is killed before the call of a number.
+# Replaces jobs/a/1.yaml, jobs/a/2.yaml and jobs/b/1.yaml; killed before the call with a given number.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -58,7 +58,7 @@ def git(root: Path, *arguments: str) -> str:
 
 @pytest.fixture(params=["checkout", "worktree", "submodule", "settings alone", "folder alone"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A folder with three files, as people have it."""
+    """Return a folder with three files, as users have it."""
     top = tmp_path / "top"
     for name in NAMES:
         file = top / "jobs" / name
@@ -96,7 +96,7 @@ def texts(root: Path) -> dict[str, str]:
 
 
 def added(root: Path) -> set[str]:
-    """What `git add .` would add of a folder, with a repository of its own if it has none."""
+    """Return the files that `git add .` would add from a folder, in a new repository if it has none."""
     if not (root / ".git").exists():
         git(root, "init", "-q")
     return set(git(root, "ls-files", "--others", "--modified", "--exclude-standard").splitlines())
@@ -129,7 +129,7 @@ def test_killed_write_leaves_whole_files_and_nothing_that_git_adds(root: Path, n
     ]
     assert len(files) == 3
     assert {name for name in added(root) if "writes" in name or "lock" in name} == set()
-    # Whoever writes next removes them, be it another file; without a checkout, the next one in the folder.
+    # The next write of any file removes them; without a checkout, the next write in the folder does.
     names = [path for scratch in scratches(root) for path in scratch.glob("*.yaml.*")]
     written = NAMES[moved:] if number >= 3 else NAMES[: number + 1]
     assert len(names) == len(written)
@@ -204,7 +204,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_files_go_beside_the_file_where_no_rename_leads_from_git_s_folder(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As between two mounts of one file system."""
+    """As between two mounts of a file system."""
     rename, seen = os.replace, []
 
     def across(source: str, target: str, **more: Any) -> None:
@@ -229,7 +229,7 @@ def test_unusable_folder_in_git_s_own_is_passed_over(checkout: Path, tmp_path: P
         place.touch()
     elif kind == "link":
         place.symlink_to(elsewhere)
-    else:  # a stranger's archive can bring a file with the name of git's folder
+    else:  # a malicious archive can bring a file with the name of git's folder
         (checkout / ".git").rename(tmp_path / "kept")
         (checkout / ".git").write_text(f"gitdir: {elsewhere}\n")
     replace_files({checkout / "jobs" / "a.yaml": b"new"})

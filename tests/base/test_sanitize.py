@@ -83,7 +83,7 @@ def test_what_is_shown(text: str, shown: str) -> None:
 def test_each_line_of_a_text_does_nothing(text: str) -> None:
     told = lines(text)
     assert told == [one_line(line) for line in told]
-    # Printed in one go, the runner splits at line ends again.
+    # The runner splits text printed in a single write at line ends again.
     assert not any(runner_finds_command(line) for line in re.split("[\r\n]", "\n".join(told)))
 
 
@@ -134,7 +134,7 @@ def undo(text: str, *escapes: tuple[str, str]) -> str:
 
 
 def parsed(line: str) -> tuple[str, dict[str, str], str]:
-    """A command as `ActionCommand.cs` of actions/runner reads it."""
+    """Return a command as `ActionCommand.cs` of actions/runner reads it."""
     head, _, data = line[2:].partition("::")
     name, _, properties = head.partition(" ")
     pairs = (pair.split("=", 1) for pair in properties.strip().split(",") if pair)

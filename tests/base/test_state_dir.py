@@ -181,12 +181,12 @@ def test_broken_service_json_counts_as_no_service(tmp_path: Path, text: str) -> 
     assert read_address(tmp_path) is None
 
 
-# --- Where the home lies ---------------------------------------------------------------------------------
+# --- The path of the home ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """A git repository."""
+    """Return a git repository."""
     root = tmp_path / "made"
     root.mkdir()
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)
@@ -255,7 +255,7 @@ def test_named_home_in_repository_is_refused(made: Path, tmp_path: Path) -> None
             made,
             made / ".reconciler",
             tmp_path / "way" / "home",
-            made / "link",  # a branch may contain it, wherever it leads
+            made / "link",  # a branch may contain it, with any target
             made / "link" / "home",
             tmp_path / "own" / "home",
         ):

@@ -1,4 +1,4 @@
-"""Google Cloud and GitHub behind a company's proxy, which alone resolves and reaches them."""
+"""Google Cloud and GitHub behind a company's proxy, as the only way to resolve and reach them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOKEN = "ghs_of-a-workflow"
 def company(
     repository: Repository, tmp_path: Path, *, credentials: str = "", tls: bool = False
 ) -> Iterator[tuple[dict[str, str], GitHubServer, HeldService]]:
-    """The variables of a machine in the company, its GitHub, and its Google."""
+    """Yield the variables of a machine in the company, its GitHub, and its Google."""
     server = GitHubServer(tokens={TOKEN: WRITE})
     with (
         HeldService(repository.home).running() as service,

@@ -1,4 +1,4 @@
-"""Secrets that are followed: whatever a server repeats of them, they show up nowhere.
+"""Traced secrets: repeated by servers in any form, they appear in no output.
 
 The servers here repeat every request, headers and all, in their errors, as some proxies and debug pages do.
 """
@@ -32,8 +32,8 @@ ENV_VALUE = "canary-in-an-ordinary-variable"
 
 
 def repeated(request: Arrived) -> str:
-    """A request as a debug page shows it."""
-    # Credentials first: what is long is cut.
+    """Return a request as a debug page shows it."""
+    # Credentials first, because long text is cut.
     first = sorted(request.headers.items(), key=lambda header: header[0] != "authorization")
     headers = "\n".join(f"{name}: {value}" for name, value in first)
     return f"{headers}\n{request.method} {request.target}\n\n{request.body.decode('utf-8', 'replace')}"
@@ -56,24 +56,24 @@ def as_github(status: int) -> Behaviour:
 
 
 def as_page(sock: socket.socket, request: Arrived) -> bool:
-    """A proxy's page."""
+    """Answer with a proxy's page."""
     return answer(403, f"<html>{repeated(request)}</html>".encode(), content_type="text/html")(sock, request)
 
 
 def as_redirect(sock: socket.socket, request: Arrived) -> bool:
-    """To somewhere else, with the token in the address."""
+    """Redirect to another server, with the token in the address."""
     where = f"http://localhost:1/?token={request.headers.get('authorization', '')[7:]}"
     return answer(302, repeated(request).encode(), location=where)(sock, request)
 
 
 def as_nonsense(sock: socket.socket, request: Arrived) -> bool:
-    """What HTTP libraries quote in their errors."""
+    """Answer with text that HTTP libraries quote in their errors."""
     sock.sendall(f"{request.headers.get('authorization', '')}\r\n{repeated(request)}\r\n\r\n".encode())
     return False
 
 
 def as_headers(sock: socket.socket, request: Arrived) -> bool:
-    """The request's headers as those of the answer, one of them broken."""
+    """Answer with the request's headers, one of them broken."""
     token = request.headers.get("authorization", "")
     sock.sendall(f"HTTP/1.1 400 {token}\r\n{token}\r\ncontent-length: {token}\r\n\r\n".encode())
     return False
@@ -91,7 +91,7 @@ REST = {"refusal": ("status --format json", "logs census", "cancel census --log-
 
 @contextmanager
 def command_lines(process: subprocess.Popen[str]) -> Iterator[set[str]]:
-    """Those of a process and all below it, looked at until it ends."""
+    """Yield the command lines of a process and its descendants, watched until it ends."""
     seen: set[str] = set()
     ended = threading.Event()
 
@@ -113,24 +113,24 @@ def command_lines(process: subprocess.Popen[str]) -> Iterator[set[str]]:
 
 
 def run(repository: Repository, *arguments: str, program: str = "", **environ: str) -> tuple[Result, str]:
-    """A command's result, and all that it showed anybody."""
+    """Run a command; return its result, and all its visible output."""
     process = repository.start(*arguments, program=program, **environ)
     with command_lines(process) as seen:
         out, err = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in out + err, out + err
-    # A plan shows the whole spec of a new job; it is the only place for an ordinary variable's value.
+    # A plan shows the whole spec of a new job; only there may an ordinary variable's value appear.
     shown = re.sub(rf"^ *\+ *value: {ENV_VALUE}$", "", out, flags=re.MULTILINE)
     return Result(process.returncode, out, err), "\n".join([shown, err, *sorted(seen)])
 
 
 def left(folder: Path, *secret: Path) -> bytes:
-    """All that lies in a folder, but for the files that are meant to hold a secret."""
+    """Return the content of all files in a folder, except the files that are meant to hold a secret."""
     files = (file for file in sorted(folder.rglob("*")) if file.is_file() and file not in secret)
     return b"\n".join(file.read_bytes() for file in files)
 
 
 def job(repository: Repository) -> None:
-    """A job with an ordinary value in a variable, committed."""
+    """Commit a job with an ordinary value in a variable."""
     file = repository.job()
     text = file.read_text()
     first = "- {name: STARTS"
@@ -141,7 +141,7 @@ def job(repository: Repository) -> None:
 
 
 def test_the_fakes_repeat_what_they_are_sent() -> None:
-    """Else nothing here would prove anything."""
+    """All other tests here rely on this repetition."""
     request = Arrived(0, "GET", "/x", {"authorization": f"Bearer {GITHUB_TOKEN}"}, b"body")
     for behave in (*BEHAVIOURS.values(), *BROKEN.values(), as_github(422)):
         here, there = socket.socketpair()
@@ -156,7 +156,7 @@ def test_the_fakes_repeat_what_they_are_sent() -> None:
 def test_no_answer_of_google_brings_a_token_or_a_value_out(
     repository: Repository, tmp_path: Path, name: str
 ) -> None:
-    """Everything works but creates, or the making of tokens for them; then nothing works any more."""
+    """First only creates fail, or the making of tokens for them; then all requests fail."""
     job(repository)
     hurried = tmp_path / "hurried.py"
     hurried.write_text(HURRIED)
@@ -239,7 +239,7 @@ def test_no_answer_of_github_brings_the_token_out(repository: Repository, behave
 @pytest.mark.parametrize("method", ["GET", "POST"])
 @pytest.mark.parametrize("name", BROKEN)
 def test_no_broken_answer_brings_the_token_out(name: str, method: str) -> None:
-    """HTTP libraries quote in their errors what they can't read."""
+    """HTTP libraries quote unreadable data in their errors."""
     with RawServer([BROKEN[name]]).running() as server:
         headers = {"Authorization": f"Bearer {GITHUB_TOKEN}"}
         with pytest.raises(ServiceError) as caught:

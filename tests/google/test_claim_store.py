@@ -1,4 +1,4 @@
-"""Claims and commit records in Cloud Storage: what is written is read, and only replaced by its reader."""
+"""Claims and commit records in Cloud Storage: read back as written, and replaced only by their readers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FULL = replace(
 
 
 def put(session: Session, name: str, metadata: dict[str, str]) -> None:
-    """Write an object as somebody else might."""
+    """Write an object as another client might."""
     from googleapiclient.http import MediaInMemoryUpload
 
     session.connection.client("storage.objects").insert(
@@ -76,7 +76,7 @@ def served(*behaviours: Behaviour) -> RawServer:
 
 
 def error(status: int, message: str) -> Behaviour:
-    """An error as Cloud Storage words it."""
+    """Return an error as Cloud Storage words it."""
     body = {"error": {"code": status, "message": message, "errors": [{"message": message}]}}
     return answer(status, json.dumps(body).encode(), date=DATE)
 
@@ -107,7 +107,7 @@ def test_a_claim_is_read_as_it_was_written(session: Session, claim: Claim) -> No
 def test_a_claim_that_was_copied_without_its_metadata_is_read_from_its_content(
     service: HeldService, session: Session
 ) -> None:
-    """As happens to a home that is copied: its objects are plain files."""
+    """The objects of a copied home are plain files without metadata."""
     written = session.claims.write(CLAIM, 0)
     assert written is not None
     (path,) = (service.home / "gcs" / BUCKET).rglob(f"{KEY}/1")

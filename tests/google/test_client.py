@@ -1,4 +1,4 @@
-"""Reads without Google's client: its addresses, its errors, and pages that are read as they always were."""
+"""Reads without Google's client: its addresses, its errors, and the same pages as before."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROOTS = {
 
 @dataclass
 class Says:
-    """A transport whose server says the same each time, and what it was asked."""
+    """A transport with the same answer each time; it records its requests."""
 
     answer: HttpResponse = field(default_factory=lambda: HttpResponse(200, {}, b"{}"))
     asked: list[HttpRequest] = field(default_factory=list)
@@ -72,7 +72,7 @@ NAMES = {
 
 @cache
 def resource(names: str) -> Any:
-    """Google's client of a collection."""
+    """Return Google's client of a collection."""
     api, *rest = names.split(".")
     found = OFFICIAL.client(api)
     for name in rest:
@@ -81,7 +81,7 @@ def resource(names: str) -> Any:
 
 
 def official(method: str, parameters: dict[str, Any]) -> str:
-    """The address that Google's client asks."""
+    """Return the address that Google's client asks."""
     names, _, last = method.rpartition(".")
     if parameters.get("alt") == "media":
         last = "get_media"
@@ -116,7 +116,7 @@ def test_jobs_are_asked_for_where_the_official_client_asks(
 
 
 def test_a_name_stays_a_part_of_the_path() -> None:
-    """The official client lets it out, and takes "%2F" for what is escaped already."""
+    """The official client lets the name leave the path, and takes "%2F" for an escaped character."""
     parts = urlsplit(address(ROOTS, "ml.projects.jobs.get", {"name": "projects/p/jobs/a?alt=media#b%2F"}))
     assert (parts.path, parts.query) == ("/v1/projects/p/jobs/a%3Falt=media%23b%252F", "alt=json")
 
@@ -284,7 +284,7 @@ def test_several_reads_at_once_give_what_each_gives_and_raise_the_first_error() 
 
 @dataclass
 class Notes(Says):
-    """Notes of each request whether it is sent by the thread of the test."""
+    """A transport that records for each request whether the test's own thread sends it."""
 
     at_home: list[bool] = field(default_factory=list)
 
@@ -343,7 +343,7 @@ def test_a_client_is_built_once_for_all_threads(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_threads_share_a_collection() -> None:
-    """Each request is its own, whichever thread makes it."""
+    """Each request is separate, in any thread."""
     count = 8
     meet = threading.Barrier(count, timeout=PATIENCE)
 

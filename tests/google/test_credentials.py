@@ -1,4 +1,4 @@
-"""Credentials of creates: when they end is known, never too early, and nothing renews them."""
+"""Credentials of creates: their end is known and never assumed too early, and they are never renewed."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_no_answer_is_told() -> None:
 
 
 class World:
-    """The true time, this machine's clock, and credentials of google-auth that live by the latter."""
+    """The true time, this machine's clock, and credentials of google-auth that expire by this clock."""
 
     def __init__(self, *, off: float = 0, by_issuer: bool = False, lifetime: float = 3600) -> None:
         self.now = datetime(2026, 11, 21, 13, 6, 11, 400_000, tzinfo=UTC)
@@ -151,7 +151,7 @@ class World:
         return self.now + self.off
 
     def service(self) -> datetime:
-        """As a Date header has it."""
+        """Return the time as in a Date header."""
         return self.now.replace(microsecond=0)
 
     def passes(self, seconds: float) -> None:
@@ -246,7 +246,7 @@ def test_a_token_that_is_about_to_end_is_refreshed_first() -> None:
 def test_no_thread_sees_a_new_token_with_the_end_of_another(
     age: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """google-auth sets the two one after the other."""
+    """google-auth sets the token and its end one after the other."""
     meeting, world = Meeting(), World()
     meeting.notes_locks_of(credentials_module, monkeypatch)
     with world.fence() as (credentials, fence):
@@ -288,7 +288,7 @@ def private_key() -> str:
 def cloud(
     service: HeldService, tmp_path: Path, private_key: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[HeldService]:
-    """The held service in Google's place, with real Application Default Credentials for it."""
+    """Yield the held service in Google's place, with real Application Default Credentials for it."""
     (service.home / "gcs" / "acme-staging").mkdir(parents=True)
     with token_server(lambda: service.token) as token_uri, behind_tls(service.url) as url:
         told = {

@@ -1,6 +1,6 @@
 """An environment with `engine: google`: the same code, real credentials of google-auth, other addresses.
 
-The embedded service stands where Google's services would; a token server gives out its token for a service
+The embedded service stands in for Google's services; a token server gives out its token for a service
 account's key, as Google's does.
 """
 
@@ -47,7 +47,7 @@ def key() -> str:
 
 @pytest.fixture
 def cloud(repository: Repository, tmp_path: Path, key: str) -> Iterator[dict[str, str]]:
-    """The variables under which Application Default Credentials are found, with the services up."""
+    """Yield the variables of Application Default Credentials, with the services up."""
     repository.job("first")
     assert repository.run("apply", "--wait").code == 0
     service = repository.service()
@@ -92,7 +92,7 @@ def test_the_same_repository_on_google_cloud(repository: Repository, cloud: dict
     }
     assert [change["action"] for change in plan["changes"]] == ["submit"]
 
-    # Nobody but its owner makes a bucket in the cloud.
+    # In the cloud only its owner makes a bucket.
     refused = repository.run("apply", **cloud)
     assert refused.code == 1
     assert "there is no bucket acme-staging" in refused.out
@@ -130,7 +130,7 @@ def test_googles_limits_are_on_without_being_written(repository: Repository, clo
 def test_a_page_in_place_of_a_token_is_told(
     repository: Repository, cloud: dict[str, str], tmp_path: Path
 ) -> None:
-    """A hotel's network answers every request with its own page, and says 200."""
+    """A hotel's network answers every request with its own page and status 200."""
     page = answer(200, b"<html>welcome, sign in</html>", content_type="text/html")
     with RawServer([page], tls=server_tls()).running() as hotel:
         key = json.loads((tmp_path / "key.json").read_text())

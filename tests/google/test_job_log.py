@@ -1,6 +1,6 @@
-"""The client of Cloud Logging, as it asks the cloud too, over the embedded service's entries.list.
+"""The client of Cloud Logging, the same as for the cloud, over the embedded service's entries.list.
 
-The fixture checks what is answered against the API's document; what is asked is checked by the service.
+The fixture checks the answers against the API's document; the service checks the requests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def actual(resource: str) -> ActualJob:
 
 
 def write_run(service: Service, trial: int, *lines: tuple[int, str, str]) -> Path:
-    """A new run of the newest job: each line's minute, replica and text."""
+    """Write a new run of the newest job: each line's minute, replica and text."""
     job = service.store.unfinished()[-1]
     path = run_folder(service.home, service.store.add_run(job.id, trial).run_id).log
     path.parent.mkdir(parents=True)
@@ -62,7 +62,7 @@ def write_run(service: Service, trial: int, *lines: tuple[int, str, str]) -> Pat
 
 @pytest.fixture
 def tuned(service: Service) -> ActualJob:
-    """A tuning job of two trials that ran at once."""
+    """Return a tuning job of two trials that ran at once."""
     answer = service.post(f"{VERTEX}/hyperparameterTuningJobs", tuning_job())
     assert answer.status == 200, answer.content
     write_run(service, 1, (1, "", "begins"), (3, "workerpool0-0", "one"), (5, "workerpool1-0", "helps"))
@@ -170,7 +170,7 @@ def named(replicas: Mapping[str, int]) -> list[str]:
 
 
 def run_as(service: Service) -> list[str]:
-    """The task names of the newest job's replicas as they are run."""
+    """Return the task names of the newest job's running replicas."""
     pools = pools_of(service.store.unfinished()[-1])
     ports = tuple(range(sum(pool.size for pool in pools)))
     return [replica.task_name for replica in replicas_of(pools, ports)]

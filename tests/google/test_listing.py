@@ -1,4 +1,4 @@
-"""A listing has every page or is an error, and is told apart from every other one before it is read."""
+"""A listing has every page or is an error, and differs from every other listing before it is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGES = RecordPages("items", Item)
 
 
 class Service:
-    """Gives the pages of `script`, one after the other; notes what it is asked for."""
+    """A service that returns the pages of `script` in order and records the requested page tokens."""
 
     def __init__(self, script: list[Any]) -> None:
         self.script = script

@@ -1,4 +1,4 @@
-"""A create goes out once whatever comes back, from the engine to the socket, and is told as what it is."""
+"""A create is sent once whatever the answer, from the engine to the socket, and its result is exact."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def said(value: Any, status: int = 200) -> Behaviour:
     return answer(status, json.dumps(value).encode(), content_type="application/json; charset=UTF-8")
 
 
-# What each answer says of whether there is a job; whatever isn't known to say it counts as unknown.
+# The meaning of each answer for the existence of a job; any other answer counts as unknown.
 TOLD: dict[str, tuple[Behaviour, type[Answer]]] = {
     "a job": (said({"name": NAME, "displayName": BODY["displayName"]}), Created),
     "a job without a name": (said({"displayName": BODY["displayName"]}), Unknown),
@@ -70,7 +70,7 @@ def transport() -> Iterator[DirectTransport]:
 
 
 class Quick:
-    """A transport that waits less long."""
+    """A transport with a shorter timeout."""
 
     def __init__(self, transport: DirectTransport, seconds: float) -> None:
         self.transport, self.seconds = transport, seconds
@@ -81,7 +81,7 @@ class Quick:
 
 
 def create(url: str, transport: DirectTransport, seconds: float = 30.0) -> Answer:
-    """One create as `apply` sends it to Vertex AI, but to this URL."""
+    """Send a create as `apply` sends it to Vertex AI, but to this URL."""
     reads = RetryingReads(Quick(transport, seconds), sleep=pytest.fail, random=lambda: 0.0)
     endpoint = Endpoint(reads, pytest.fail, "acme-ml", "us-central1", {"aiplatform": f"{url}/"})
     connection = Connection(endpoint)
@@ -91,7 +91,7 @@ def create(url: str, transport: DirectTransport, seconds: float = 30.0) -> Answe
 
 
 def check_one_post(server: RawServer) -> None:
-    """The only request is the create, with the one credential, and its body is whole."""
+    """Check that the only request is the create, with its single credential and a whole body."""
     (arrived,) = server.arrived
     assert (arrived.method, arrived.target) == (
         "POST",
@@ -130,7 +130,7 @@ def test_a_create_is_sent_once_and_its_answer_says_what_it_says(
 
 @pytest.mark.fault(5)
 def test_a_refused_credential_is_neither_renewed_nor_sent_again(transport: DirectTransport) -> None:
-    """The endpoint's own credentials fail the test when they are asked for: a create carries its own."""
+    """The endpoint's own credentials fail the test when they are used: a create carries its own."""
     with RawServer([google_error(401, "UNAUTHENTICATED"), said({"name": NAME})]).running() as server:
         told = create(server.url, transport)
         check_one_post(server)

@@ -1,4 +1,4 @@
-"""What was staged is used only where Cloud Storage says that it is the archive."""
+"""A staged archive is used only if Cloud Storage confirms that it is the archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`.gitignore` patterns: each odd case by name, and agreement with git itself on whatever comes."""
+"""`.gitignore` patterns: each odd case by name, and agreement with git itself on any input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reconciler.packaging.gitignore import decide, parse
 
 
 def excludes(patterns: str | bytes, path: str, *, folder: bool = False) -> bool:
-    """Whether one `.gitignore` excludes a path or a folder above it."""
+    """Return whether a `.gitignore` excludes a path or a folder above it."""
     rules = parse(patterns.encode("utf-8") if isinstance(patterns, str) else patterns)
     names = os.fsencode(path).split(b"/")
     for depth in range(1, len(names) + 1):
@@ -74,7 +74,7 @@ def test_a_rule_knows_its_line() -> None:
     ["*a" * 60 + "b", "*[!b]" * 60 + "b", "**/" * 5000 + "b", "**/a*/" * 60 + "b", "[[:" * 20_000],
 )
 def test_no_pattern_takes_long(pattern: str) -> None:
-    """Matched by backtracking, the first of these would still run when the sun is out."""
+    """A backtracking match of the first pattern would practically never end."""
     assert not excludes(pattern, "/".join(["a" * 250] * 8))
 
 

@@ -1,4 +1,4 @@
-"""The same content gives the same names and bytes, wherever and by whichever Python."""
+"""The same content gives the same names and bytes, in any place and by any Python."""
 
 from __future__ import annotations
 
@@ -84,10 +84,10 @@ print(ascii([file.path for file in tree.files]), job.code, job.job_name, job.ide
 NUMBER_OF_VECTORS = 4
 DIGEST_OF_VECTORS = "ad1099917e55fd8c0b3bbc3301e3419354bbb4e3872f080f2a25234520b566e7"
 
-# What Python reads names of files with, when it is told to believe a locale that knows ASCII only.
+# The variables for a Python that reads file names in an ASCII-only locale.
 ASCII = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 SURROUNDINGS: list[tuple[list[str], dict[str, str], str, int, int, str]] = [
-    # Python's flags, variables, where the repository is, umask, time of the files, line ends of the manifest
+    # Python's flags, variables, the repository's path, umask, time of the files, line ends of the manifest
     ([], {}, "here", 0o022, 1, "unix"),
     (
         ["-OO"],
@@ -135,7 +135,7 @@ def test_surroundings_make_no_difference(tmp_path: Path) -> None:
 
 
 def other_pythons() -> list[str]:
-    """The Pythons of this machine that may be of 3.11 or newer."""
+    """Return the Pythons of this machine that may be 3.11 or newer."""
     found = {shutil.which(f"python3.{minor}") for minor in range(11, 21)}
     installed = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     found |= {str(python) for python in installed.glob("3.*/bin/python3")}
@@ -149,9 +149,9 @@ def test_every_python_computes_the_golden_vectors() -> None:
     for python in [sys.executable, *other_pythons()]:
         too_old = "import sys; sys.exit(sys.version_info < (3, 11))"
         if subprocess.run([python, "-c", too_old], capture_output=True).returncode != 0:
-            continue  # older, or a name that leads to no Python
+            continue  # older, or a broken name
         done = subprocess.run(
-            # Without the packages that are installed for it, whatever these are.
+            # Without the packages that are installed for this Python.
             [
                 python,
                 *(["-S"] if python != sys.executable else []),
@@ -167,12 +167,12 @@ def test_every_python_computes_the_golden_vectors() -> None:
         assert json.loads(done.stdout) == json.loads(vectors), python
 
 
-# The vectors themselves: what was written down once is neither changed nor lost.
+# The vectors themselves: recorded vectors are neither changed nor lost.
 
 
 @pytest.mark.fault(19)
 def test_no_vector_was_ever_changed() -> None:
-    """Vectors are added at the end; those that there were are the same bytes for ever."""
+    """New vectors are added at the end; the bytes of the existing vectors never change."""
     jobs = json.loads(VECTORS.read_text(encoding="utf-8"))["jobs"]
     first = json.dumps(jobs[:NUMBER_OF_VECTORS], sort_keys=True)
     assert hashlib.sha256(first.encode()).hexdigest() == DIGEST_OF_VECTORS
@@ -180,6 +180,6 @@ def test_no_vector_was_ever_changed() -> None:
 
 @pytest.mark.fault(19)
 def test_every_version_of_the_hash_has_vectors() -> None:
-    """Whoever raises the version keeps the older names computable, and shows it by vectors of both."""
+    """A new version keeps the older names computable, as the vectors of both versions show."""
     jobs = json.loads(VECTORS.read_text(encoding="utf-8"))["jobs"]
     assert {job.get("version", 1) for job in jobs} == {*range(1, HASH_VERSION + 1)}

@@ -1,4 +1,4 @@
-"""The archive: its bytes, what pip makes of it, and that making it runs nothing."""
+"""The archive: its bytes, its installation by pip, and the guarantee that making it runs no code."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tree(files: dict[str, str]) -> SourceTree:
 
 
 def members(archive: Sdist) -> dict[str, str]:
-    """What the archive holds, without the folder around it."""
+    """Return the content of the archive, without the folder around it."""
     with tarfile.open(fileobj=io.BytesIO(archive.data)) as opened:
         found = {}
         for member in opened.getmembers():
@@ -54,7 +54,7 @@ def finding(files: dict[str, str], module: str = "task") -> tuple[str, str]:
 def test_an_archive_is_made_when_it_is_asked_for_of_what_the_name_was_made_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plan needs none for jobs as wanted; the bytes fit the name whatever becomes of the files."""
+    """A plan needs no archive for up-to-date jobs; the bytes fit the name even if the files change later."""
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "task.py").write_text("1")
     made = []
@@ -87,7 +87,7 @@ def test_jobs_of_one_package_share_an_archive(tmp_path: Path) -> None:
     assert one == two
 
 
-# What pip makes of it
+# The installation by pip
 
 EXISTS = """
 import os, sys
@@ -177,7 +177,7 @@ LAYOUTS = {
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path) -> Path:
-    """The Python of a virtual environment that has setuptools and nothing else."""
+    """Return the Python of a virtual environment with setuptools only."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)
     python = folder / "bin" / "python"
@@ -215,7 +215,7 @@ def test_pip_installs_it_and_the_module_runs(
     assert (done.stdout.strip(), done.stderr) == (said, "")
 
 
-# What it holds
+# The content
 
 
 def test_a_folder_that_builds_itself_is_archived_as_it_is() -> None:
@@ -288,11 +288,11 @@ def test_file_has_no_job_s_name() -> None:
 
 
 def test_a_file_whose_distribution_is_not_known_claims_no_version() -> None:
-    """Else it would be refused by installers that compare (uv) where the folder gives itself another name."""
+    """Otherwise installers that compare names (uv) would refuse it if the folder declares another name."""
     assert build_sdist(tree({"setup.py": SETUP}), "trainer.task").file_name == "job_code.tar.gz"
 
 
-# What can't be installed
+# Code that can't be installed
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_requirements_in_another_encoding() -> None:
         build_sdist(SourceTree((SourceFile("task.py", False, b""), requirements)), "task")
 
 
-# Its bytes
+# The bytes
 
 FILES = st.builds(
     SourceFile,
@@ -399,7 +399,7 @@ def test_other_programs_read_it(size: int, tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "é").read_bytes() == content
 
 
-# Nothing of the package is run
+# No code of the package is run
 
 CANARY = "open({path!r}, 'w').close()\nraise SystemExit('the canary sang')\n"
 LISTENER = """

@@ -1,4 +1,4 @@
-"""Which files of a folder count, and that nothing outside of the repository ever does."""
+"""The files of a folder that count, and the exclusion of all files outside the repository."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def contents(root: Path, package: str = "trainer") -> dict[str, bytes]:
 
 
 def refusals(root: Path, package: str = "trainer") -> list[str]:
-    """The messages of all findings."""
+    """Return the messages of all findings."""
     with pytest.raises(SourceTreeError) as caught:
         read_source_tree(root / package, root)
     assert caught.value.exit_code == ExitCode.INVALID
@@ -62,7 +62,7 @@ def refusals(root: Path, package: str = "trainer") -> list[str]:
     return [finding.message for finding in caught.value.findings]
 
 
-# What counts
+# The files that count
 
 
 def test_all_files_count_sorted_with_their_bytes(root: Path) -> None:
@@ -171,12 +171,12 @@ def test_git_agrees_on_whole_trees(files: set[tuple[str, ...]], ignored: dict[st
         try:
             counted = {f"p/{path}" for path in paths(root, "p")}
         except SourceTreeError:
-            counted = set()  # the package itself, or all that is in it, is excluded
+            counted = set()  # the package itself, or its whole content, is excluded
         assert counted == kept_by_git(root)
 
 
 def kept_by_git(root: Path) -> set[str]:
-    """The files below p/ that git wouldn't ignore."""
+    """Return the files below p/ that git wouldn't ignore."""
     there = [str(file.relative_to(root)) for file in root.joinpath("p").rglob("*") if file.is_file()]
     git = ["git", "-c", "core.excludesFile=/dev/null", "-c", "core.ignoreCase=false"]
     said = subprocess.run(
@@ -267,7 +267,7 @@ def test_other_links_are_refused(root: Path, target: str, message: str) -> None:
 
 @pytest.mark.fault(39)
 def test_links_may_not_multiply_without_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each folder holds two links to the next: 2^30 ways to the last."""
+    """Each folder holds two links to the next: 2^30 paths to the last."""
     monkeypatch.setattr(source_tree, "MAX_FILES", 1000)
     for number in range(30):
         for name in "ab":
@@ -300,7 +300,7 @@ def test_folders_that_are_no_package(root: Path, package: str, message: str) -> 
     assert message in told or (package == ".git/hooks" and '".git" is never code' in told)
 
 
-# Things and names
+# File types and names
 
 
 @pytest.mark.fault(39)
@@ -313,7 +313,7 @@ def test_what_is_no_file_is_refused(root: Path) -> None:
 
 @pytest.mark.fault(39)
 def test_devices_are_refused() -> None:
-    """Asked of a device that is there: making one takes more rights than a test has."""
+    """The test uses an existing device: to make a device takes more rights than a test has."""
     assert not_a_file(Path("/dev/null").stat().st_mode).message == "is a device"
 
 
@@ -437,7 +437,7 @@ def test_a_gitignore_that_is_too_large(root: Path) -> None:
     assert refusals(root) == ['"trainer" holds a .gitignore of more than 65,536 bytes']
 
 
-# Whoever changes the tree meanwhile
+# Concurrent changes to the tree
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """GitHub Actions on this machine: nektos/act, without Docker and without a network but loopback.
 
-The workflows and actions are the real ones. What stands in: `actions/` for three actions of others, and links
-to the tool as installed here for its installation, which has a test of its own.
+The workflows and actions are the real ones. `actions/` stands in for three third-party actions. Links to the
+tool as installed here stand in for its installation, which has a test of its own.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ OWN_SOURCE = {"workflow_repository": TOOL, "workflow_sha": "main"}
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a workflow.
+    """A run of a workflow.
 
     Attributes:
-        jobs: Each job's conclusion, by the name that its check has.
-        log: What the steps printed, with what act says of them.
-        summary: What was written to the job summaries.
-        commands: The commands to the runner that it found in what the steps printed.
+        jobs: The conclusion of each job, by the name of its check.
+        log: The output of the steps, with act's own messages.
+        summary: The content of the job summaries.
+        commands: The runner commands in the output of the steps.
     """
 
     jobs: dict[str, str]
@@ -52,7 +52,7 @@ class Run:
 
 
 def copy_workflows(to: Path) -> None:
-    """This repository's workflows and actions, told what GitHub would tell them and act doesn't."""
+    """Copy this repository's workflows and actions, with the values that GitHub sets and act doesn't."""
     shutil.copytree(ROOT / ".github", to / ".github")
     (to / ".github/actions/install").write_text(INSTALL)
     for workflow in (to / ".github/workflows").iterdir():
@@ -66,9 +66,9 @@ class Actions:
     """A repository on GitHub, and runs of its workflows.
 
     Args:
-        folder: For everything that it makes.
+        folder: The folder for all files that it creates.
         server: The API.
-        repository: What GitHub has, as `server.repository`.
+        repository: The content of `server.repository` on GitHub.
 
     Attributes:
         keeps: True if the service and its records outlast a run, as in Google Cloud.
@@ -90,7 +90,7 @@ class Actions:
         self.commit(self.tool, "the tool")
 
     def commit(self, repository: Repository, message: str = "a change") -> str:
-        """Commit everything to the current branch; the commit's name."""
+        """Commit everything to the current branch; return the commit's name."""
         if not (repository.root / ".git").exists():
             repository.git("init", "--quiet", "-b", "main")
         repository.git("add", "--all")
@@ -100,7 +100,7 @@ class Actions:
         return sha
 
     def push(self, workflow: str, sha: str = "main") -> Run:
-        """The run for a push of that commit to the default branch."""
+        """Return the run for a push of that commit to the default branch."""
         after = self.repository.git("rev-parse", sha)
         return self.run(workflow, "push", after, {"ref": "refs/heads/main", "after": after})
 
@@ -113,7 +113,7 @@ class Actions:
         into: str = "main",
         action: str = "opened",
     ) -> Run:
-        """The run for a pull request of that branch, from the repository itself or from a fork of it."""
+        """Return the run for a pull request of that branch, from the repository itself or a fork."""
         git = self.repository.git
         merge = self._merged(branch, into=into)
         git("update-ref", "refs/pull/7/merge", merge)
@@ -125,7 +125,7 @@ class Actions:
         return self.run(workflow, "pull_request", merge, about)
 
     def merge_group(self, workflow: str, *branches: str) -> Run:
-        """The run for a group of a merge queue into main, with a pull request of each branch."""
+        """Return the run for a merge-queue group into main, with a pull request of each branch."""
         base, head = self.repository.git("rev-parse", "main"), self._merged(*branches)
         queue = f"refs/heads/gh-readonly-queue/main/pr-7-{base}"
         self.repository.git("update-ref", queue, head)
@@ -133,7 +133,7 @@ class Actions:
         return self.run(workflow, "merge_group", head, {"action": "checks_requested", "merge_group": group})
 
     def _merged(self, *branches: str, into: str = "main") -> str:
-        """The commit that merges each branch in turn, on no branch itself."""
+        """Return the commit that merges each branch in turn, on no branch itself."""
         git = self.repository.git
         git("checkout", "--quiet", "--detach", into)
         for branch in branches:
@@ -143,7 +143,7 @@ class Actions:
         return merged
 
     def run(self, workflow: str, event: str, sha: str, about: dict[str, Any]) -> Run:
-        """The run of a workflow's text for an event at a commit."""
+        """Return the run of a workflow's text for an event at a commit."""
         place = self.folder / "checked-out"
         shutil.rmtree(place, ignore_errors=True)
         self.repository.git("worktree", "prune")
@@ -191,7 +191,7 @@ class Actions:
 
 
 def pins() -> set[tuple[str, str]]:
-    """Each action of others that ours use, with its commit."""
+    """Return each third-party action that the workflows use, with its commit."""
     files = [*(ROOT / ".github").rglob("*.yml")]
     lines = [line for file in files for line in file.read_text().splitlines() if "uses:" in line]
     words = [line.split("uses:")[1].split()[0] for line in lines]
@@ -207,6 +207,6 @@ def _run(output: str) -> Run:
 
 
 def _check(job: str) -> str:
-    """`calling / called`, from act's `calling/Workflow/called`; or `job`, from its `Workflow/job`."""
+    """Return `calling / called` for act's `calling/Workflow/called`, or `job` for its `Workflow/job`."""
     *calling, _, name = (part.strip() for part in job.split("/"))
     return " / ".join((*calling, name))

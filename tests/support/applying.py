@@ -1,4 +1,4 @@
-"""Plans that are carried out over the ports in memory."""
+"""Plans executed over the ports in memory."""
 
 from __future__ import annotations
 

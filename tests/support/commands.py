@@ -1,4 +1,4 @@
-"""Each command with the words that it needs."""
+"""Each command with its required arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repository on GitHub: commits, applies in its workflow, and what each commit shows."""
+"""A repository on GitHub: commits, applies in its workflow, and the statuses of each commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "ghs_a-token-of-the-story"
 
 @dataclass
 class Story:
-    """A repository on GitHub; a push is what GitHub knows of."""
+    """A repository on GitHub; GitHub knows the pushed commits only."""
 
     repository: Repository
     github: GitHubServer
@@ -36,7 +36,7 @@ class Story:
         return self.repository.run(*arguments, **{**self.environ, **environ})
 
     def push(self, message: str) -> str:
-        """Commit everything, and let GitHub have it."""
+        """Commit everything, and push it to GitHub."""
         self.repository.git("add", "-A")
         self.repository.git("commit", "-q", "--allow-empty", "-m", message)
         sha = self.repository.git("rev-parse", "HEAD")
@@ -49,12 +49,12 @@ class Story:
         return self.push(message)
 
     def push_words(self, words: str) -> str:
-        """Push a change that is no job's."""
+        """Push a change that concerns no job."""
         self.repository.write("README.md", words)
         return self.push(words)
 
     def shown(self, sha: str) -> dict[str, str]:
-        """The newest state of each context, as another's client reads it."""
+        """Return the newest state of each context, as a third-party client reads it."""
         newest: dict[str, str] = {}
         for status in self.client.get_repo(self.github.repository).get_commit(sha).get_statuses():
             newest.setdefault(status.context, status.state)
@@ -81,6 +81,6 @@ class Story:
         return [job for job in jobs if job["state"] in ("QUEUED", "PREPARING", "RUNNING", "CANCELLING")]
 
     def said(self, sha: str, context: str) -> str:
-        """The description of the newest status."""
+        """Return the description of the newest status."""
         of_context = [s for s in self.github.statuses.get(sha, []) if s["context"] == context]
         return str(of_context[0]["description"])

@@ -1,4 +1,4 @@
-"""Proxies that alone resolve the names of servers behind them: a real one of PyPI's, and bad ones."""
+"""Proxies that alone resolve the names of the servers behind them: a real one from PyPI, and faulty fakes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import pytest
 
 from tests.support.waiting import PATIENCE, until
 
-# A mount namespace of its own: nobody else's /etc/hosts knows the names.
+# A separate mount namespace: no other process sees these names in /etc/hosts.
 ENTER = 'printf "%s\\n" "$1" > "$2"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
 NAMES = "127.0.0.1 localhost google.example.test github.example.test tokens.example.test"
 
 
 @contextmanager
 def connect_proxy(folder: Path, *, credentials: str = "", tls: bool = False) -> Iterator[str]:
-    """The proxy's URL, without its credentials."""
+    """Yield the proxy's URL, without its credentials."""
     folder.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "proxy", "--port", "0", "--port-file", str(folder / "port")]
     command += ["--num-workers", "1", "--num-acceptors", "1", "--log-file", str(folder / "log")]
@@ -77,7 +77,7 @@ class BadProxy:
             self.behaviour(sock, int(head.split()[1].rpartition(b":")[2]))
 
     def calm(self) -> None:
-        """From now on every connection is carried to its end."""
+        """Carry every connection from now on to its end."""
         self.behaviour = answering(OK, then_carry=True)
 
     def close(self) -> None:
@@ -88,7 +88,7 @@ class BadProxy:
 
 
 def carry(sock: socket.socket, upstream: int, most_down: int = 10**9) -> None:
-    """Carry bytes both ways; end after so many bytes of the server's."""
+    """Carry bytes both ways; end after `most_down` bytes from the server."""
     with socket.create_connection(("127.0.0.1", upstream)) as server:
 
         def down() -> None:
@@ -123,7 +123,7 @@ def answering(content: bytes, *, then_carry: bool = False, wait: float = 0.0) ->
 
 
 def unreliable(chance: random.Random) -> Behaviour:
-    """What goes well nine times of ten, and else fails in one of the ways of proxies."""
+    """Return a behaviour that succeeds nine times of ten, and otherwise fails as proxies do."""
     lock = threading.Lock()
 
     def behave(sock: socket.socket, upstream: int) -> None:
@@ -131,7 +131,7 @@ def unreliable(chance: random.Random) -> Behaviour:
             luck, most = chance.random(), chance.randrange(500, 6000)
         if luck > 0.1:
             answering(OK, then_carry=True)(sock, upstream)
-        elif luck > 0.06:  # in the middle of what the server says
+        elif luck > 0.06:  # in the middle of the server's answer
             sock.sendall(OK)
             carry(sock, upstream, most_down=most)
         else:

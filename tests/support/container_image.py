@@ -1,4 +1,4 @@
-"""Images that are built without any registry: of one static program, and of this machine's own Python."""
+"""Images built without a registry: of a single static program, and of this machine's own Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PYTHON_IMAGE = f"localhost/reconciler-test-python-{os.getpid()}:1"
 WITHOUT_PIP = f"localhost/reconciler-test-python-without-pip-{os.getpid()}:1"
 USER = 4321
 
-# No shell and no home.
+# The image has no shell and no home.
 _OF_PYTHON = """\
 FROM scratch
 COPY root /
@@ -47,7 +47,7 @@ def build(engine: ContainerEngine, context: Path) -> None:
     """Build the image; it has a shell and its tools.
 
     Raises:
-        FileNotFoundError: The program isn't here.
+        FileNotFoundError: The program is missing.
     """
     busybox = shutil.which("busybox")
     if busybox is None:
@@ -57,7 +57,7 @@ def build(engine: ContainerEngine, context: Path) -> None:
 
 
 def build_python(engine: ContainerEngine, context: Path) -> None:
-    """Build images of this Python: one with pip; one without, whose user is an ordinary one."""
+    """Build images of this Python: one with pip, and one without pip that runs as an unprivileged user."""
     program = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     library, root = Path(sysconfig.get_path("stdlib")), context / "root"
     copy = root / library.relative_to("/")
@@ -87,10 +87,9 @@ def _build(engine: ContainerEngine, context: Path, tag: str, file: str) -> None:
 
 
 def remove(engine: ContainerEngine, *images: str) -> None:
-    """Remove images."""
     engine.client.ask("image", "rm", "--force", *images, within=PATIENCE)
 
 
 def containers_of(engine: ContainerEngine, run_id: str) -> list[str]:
-    """The ids of the containers of a run that there are, living or not."""
+    """Return the ids of a run's containers, running or not."""
     return engine.client.ask("ps", "-aq", "--filter", f"label=reconciler.run={run_id}")[1].split()

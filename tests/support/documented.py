@@ -1,4 +1,4 @@
-"""Calls of clients that docs/clients.md lists, and its code."""
+"""The client calls listed in docs/clients.md, and the code blocks of that page."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "clients.md"
 
 
 def snippets(language: str) -> list[str]:
-    """The page's blocks of code in a language."""
+    """Return the page's code blocks in a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 
 
 def documented(client: str) -> list[str]:
-    """The calls in the client's row of the page."""
+    """Return the calls in the client's row of the page."""
     (row,) = re.findall(rf"^\| {re.escape(client)} \|(.*)\|$", PAGE.read_text("utf-8"), re.MULTILINE)
     return re.findall(r"`([^`]+)`", row)

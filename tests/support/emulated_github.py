@@ -1,4 +1,4 @@
-"""GitHub as somebody else understands it: npm's emulator, on a port of its own."""
+"""An independent emulation of GitHub: npm's emulator, on a port of its own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 NODE_MODULES = Path(__file__).parents[2] / ".venv" / "node" / "node_modules"
 START = Path(__file__).parents[1] / "node" / "emulate.cjs"
 
-# Tokens that it knows.
+# Tokens that the emulator accepts.
 OWNERS = "owners"
 STRANGERS = "strangers"
 
 
 @contextmanager
 def emulated_github() -> Iterator[str]:
-    """The URL of a GitHub with the repository acme/models; skips where Node or the emulator is missing."""
+    """Yield the URL of a GitHub with the repository acme/models; skip if Node or the emulator is missing."""
     node = shutil.which("node")
     if not node or not (NODE_MODULES / "emulate").is_dir():
         pytest.skip("Node and the emulator are missing: `make test` installs what npm has")

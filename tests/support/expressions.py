@@ -1,4 +1,4 @@
-"""Expressions of GitHub Actions, evaluated: as many operators and functions as workflows here use."""
+"""An evaluator of GitHub Actions expressions, for the operators and functions that the workflows here use."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _WORDS: dict[str, Any] = {"true": True, "false": False, "null": None}
 
 @dataclass(frozen=True)
 class Situation:
-    """What expressions see.
+    """The inputs of expressions.
 
     Attributes:
         contexts: `github`, `inputs` and others.
-        has_failed: True if a job that is needed has failed.
+        has_failed: True if a needed job has failed.
     """
 
     contexts: Mapping[str, Any] = field(default_factory=dict)
     has_failed: bool = False
 
     def value(self, expression: str) -> Any:
-        """The value of an expression without its braces; a missing property is None."""
+        """Return the value of an expression without its braces; a missing property is None."""
         tokens = _TOKEN.findall(expression)
         assert "".join(tokens) == re.sub(r"\s+(?=(?:[^']*'[^']*')*[^']*$)", "", expression), expression
         parser = _Parser(tokens, self)
@@ -34,11 +34,11 @@ class Situation:
         return value
 
     def text(self, template: str) -> str:
-        """A text in which expressions stand, with their values."""
+        """Return a text with the expressions in it replaced by their values."""
         return re.sub(r"\$\{\{(.*?)\}\}", lambda found: _text(self.value(found[1])), template)
 
     def runs(self, condition: str | None) -> bool:
-        """True if a job with this `if`, None for none, runs: by itself it doesn't after a failure."""
+        """Return whether a job with this `if`, None for none, runs; by default not after a failure."""
         written = (condition or "true").strip().removeprefix("${{").removesuffix("}}").strip()
         if not any(f"{name}(" in written for name in STATUS_FUNCTIONS):
             written = f"success() && ({written})"

@@ -1,8 +1,8 @@
-"""A proxy on plain sockets between the reconciler and a service that does to each request what chance says.
+"""A proxy on plain sockets between the reconciler and a service that applies random faults to requests.
 
-It says `connection: close` both ways, so that each connection carries one request. Which fault a request
-meets follows from the seed and from how many requests of its method and path came before it, so that threads
-and processes that overtake each other change little.
+It says `connection: close` both ways, so that each connection carries one request. The fault of a request
+depends on the seed and on the number of earlier requests with its method and path, so that threads and
+processes that overtake each other change little.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.waiting import PATIENCE
 
 
 class Fault(StrEnum):
-    """What becomes of a request."""
+    """The handling of a request."""
 
     PASS = "passed on"
     DROPPED = "closed without passing it on"
@@ -47,7 +47,7 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class Request:
-    """A request as it arrived; `head` is what is passed on before the body."""
+    """A request as it arrived; `head` is forwarded before the body."""
 
     method: str
     target: str
@@ -57,12 +57,12 @@ class Request:
 
 @dataclass(frozen=True)
 class Rule:
-    """The faults of the requests that it is about; what the chances leave of 1 is passed on.
+    """The faults of the matching requests; the rest of the probability is for forwarding.
 
     Attributes:
         method: The method, or "" for any.
         path: A regular expression, somewhere in the path and query.
-        chances: How likely each fault is.
+        chances: The probability of each fault.
     """
 
     method: str
@@ -75,8 +75,6 @@ class Rule:
 
 @dataclass(frozen=True)
 class Post:
-    """A POST that arrived."""
-
     target: str
     body: bytes
     fault: Fault
@@ -88,13 +86,13 @@ class Post:
 
 @dataclass
 class FaultProxy:
-    """Stands before the service at `upstream`; the first rule that fits a request decides.
+    """A proxy before the service at `upstream`; the first rule that matches a request applies.
 
     Attributes:
-        counts: How many requests met each fault.
+        counts: The number of requests with each fault.
         posts: Every POST, in the order of arrival.
-        moments: How many moments have passed: each request has one when it has arrived, and one when its
-            answer is there and not yet delivered.
+        moments: The number of moments so far: each request has a moment on arrival, and another when its
+            answer is available but not yet delivered.
     """
 
     upstream: str
@@ -125,30 +123,30 @@ class FaultProxy:
             self.settle()
 
     def calm(self) -> None:
-        """From now on everything is passed on, and nobody waits for a moment any more."""
+        """Forward everything from now on, and cancel the pending calls of `after`."""
         with self._changed:
             self.rules = ()
             self._acts.clear()
 
     def settle(self) -> None:
-        """Until every request that arrived has been passed on or not, the late ones too."""
+        """Wait until every request that arrived has been forwarded or dropped, late ones included."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._under_way == 0, timeout=PATIENCE)
 
     def after(self, moments: int, act: Callable[[], None]) -> None:
-        """Call `act` when so many more moments have passed, before what then comes goes on."""
+        """Call `act` after this number of further moments, before the exchange continues."""
         with self._changed:
             self._acts.setdefault(self.moments + moments, []).append(act)
 
     def watch(self, watcher: Callable[[Request, bool], None]) -> None:
-        """Call `watcher` at every moment, with the request and whether its answer is there.
+        """Call `watcher` at every moment, with the request and whether its answer is available.
 
-        What then comes waits until it returns.
+        The exchange continues when it returns.
         """
         self._watcher = watcher
 
     def report(self) -> str:
-        """The faults by kind, for people."""
+        """Return the number of faults by kind, as text."""
         told = "\n".join(f"{count:6} {fault}" for fault, count in sorted(self.counts.items()))
         return f"seed {self.seed}: {sum(self.counts.values())} requests\n{told}"
 
@@ -214,7 +212,7 @@ class FaultProxy:
             self._watcher(request, answered)
 
     def _forwarded(self, request: Request) -> bytes:
-        """The service's answer, as many bytes as it gave; none where there is no service."""
+        """Return the bytes of the service's answer, possibly truncated; empty if the service is down."""
         address = urlsplit(self.upstream)
         answer = bytearray()
         with (
@@ -230,7 +228,7 @@ class FaultProxy:
 
 
 def _read_request(sock: socket.socket) -> Request | None:
-    """A whole request, told to close; None where the client went away before its end."""
+    """Return a whole request with `connection: close`; None if the client disconnected before its end."""
     data = bytearray()
     while b"\r\n\r\n" not in data:
         if not (chunk := sock.recv(_CHUNK)):
@@ -245,7 +243,7 @@ def _read_request(sock: socket.socket) -> Request | None:
         body += chunk
     method, target, _ = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     kept = re.sub(rb"\r\nconnection:[^\r]*", b"", head, flags=re.IGNORECASE)
-    # The service is nobody's but loopback's, under whatever name it was asked for.
+    # The service accepts only its loopback name, whatever name the client used.
     kept = re.sub(rb"\r\nhost:[^\r]*", b"\r\nHost: localhost", kept, flags=re.IGNORECASE)
     return Request(method, target, kept + b"\r\nConnection: close\r\n\r\n", bytes(body))
 

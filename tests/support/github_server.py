@@ -1,6 +1,6 @@
-"""A GitHub for the tests: commit statuses and comments over HTTP, with GitHub's limits and errors.
+"""A fake GitHub: commit statuses and comments over HTTP, with GitHub's limits and errors.
 
-Every request and every answer is checked against GitHub's own description of its API, which `github/` holds.
+Every request and every answer is checked against GitHub's own description of its API in `github/`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def description() -> OpenAPI:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the server says; what isn't `described` comes from the machines before the API."""
+    """An answer of the server; without `described`, it comes from the machines before the API."""
 
     status: int
     value: Any = None
@@ -93,19 +93,19 @@ def page_of_html(status: int) -> Answer:
 
 @dataclass
 class GitHubServer:
-    """One GitHub with one repository.
+    """A GitHub with a single repository.
 
     Attributes:
         repository: `owner/name`.
         commits: The commits it knows.
-        tokens: What each token may do.
-        users: Whose token it is, a user's or, with "[bot]" at its end, an App's; any other is a workflow's.
-        comments: By the number of each pull request there is, the oldest first.
+        tokens: The permission of each token.
+        users: The owner of each token: a user or, with "[bot]" at its end, an App; others are a workflow's.
+        comments: The comments of each existing pull request by its number, the oldest first.
         moved_to: The repository's new name, when it was renamed.
-        prefix: What stands before the paths, as `/api/v3` does on an enterprise's own server.
+        prefix: The prefix of the paths, `/api/v3` on an enterprise's own server.
         queued: Answers to give to the next requests, in place of the usual ones; None is the usual one.
-        requests: Method, path with query, and status of everything that was asked.
-        violations: What wasn't as GitHub describes its API.
+        requests: Method, path with query, and status of every request.
+        violations: The deviations from GitHub's description of its API.
         url: The API's address, by https.
         plain_url: The same by http, for clients that trust no authority of the tests.
     """
@@ -146,25 +146,25 @@ class GitHubServer:
             thread.join(10)
 
     def posted(self) -> list[str]:
-        """The paths of the successful posts."""
+        """Return the paths of the successful posts."""
         return [path for method, path, status in self.requests if method == "POST" and status == 201]
 
     def states(self, sha: str, context: str) -> list[str]:
-        """The states that a context went through, the oldest first."""
+        """Return the past states of a context, the oldest first."""
         return [kept["state"] for kept in self.statuses.get(sha, [])[::-1] if kept["context"] == context]
 
     def add(self, sha: str, count: int = 1, **status: Any) -> None:
-        """Statuses as if somebody else had posted them."""
+        """Add statuses as if another client had posted them."""
         for _ in range(count):
             self._keep(sha, {"state": "success", "context": "ci/build", "description": None, **status})
 
     def comment(self, number: int, body: str, login: str = WORKFLOWS) -> dict[str, Any]:
-        """A comment as if `login` had written it."""
+        """Add a comment as if `login` had written it, and return it."""
         return self._keep_comment(number, body, login)
 
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
         if method == "GET":
-            # "This resource is also available via a legacy route", which the description doesn't have.
+            # "This resource is also available via a legacy route", absent from the description.
             target = re.sub(r"/statuses/(\w+)", r"/commits/\1/statuses", target)
         with self._lock:
             self.at_once += 1
@@ -222,7 +222,7 @@ class GitHubServer:
         if method == "POST":
             kept = self._keep_comment(number, said, self.users.get(token, WORKFLOWS))
             return Answer(201, kept, {"Location": kept["url"]})
-        # Whoever may write may also change what others wrote.
+        # A token with write access may also change the comments of others.
         found[0] |= {"body": said, "updated_at": _now()}
         return Answer(200, found[0])
 
@@ -332,7 +332,7 @@ def _now() -> str:
 
 
 def _account(login: str) -> dict[str, Any]:
-    """An account as it is shown beside what it wrote; the same name has the same number."""
+    """Return an account as shown beside its comments and statuses; the same name has the same number."""
     url = f"https://api.github.com/users/{login}"
     links = ("followers", "following", "gists", "starred", "subscriptions", "organizations", "repos")
     return {
@@ -353,7 +353,7 @@ def _account(login: str) -> dict[str, Any]:
 
 
 def _profile(login: str) -> dict[str, Any]:
-    """An account as GitHub tells it to itself."""
+    """Return an account as its own user sees it."""
     unsaid = ("name", "company", "location", "email", "hireable", "bio")
     counted = ("public_repos", "public_gists", "followers", "following")
     return {
@@ -367,7 +367,7 @@ def _profile(login: str) -> dict[str, Any]:
 
 
 def _described(method: str, target: str, prefix: str, headers: dict[str, str], body: bytes) -> MockRequest:
-    """The request as it would be on GitHub's own host, which is the only one that the description knows."""
+    """Return the request as sent to GitHub's own host, the only host in the description."""
     address = urlsplit(target)
     query = {name: values[-1] for name, values in parse_qs(address.query).items()}
     return MockRequest(

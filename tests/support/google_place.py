@@ -1,6 +1,6 @@
 """An environment with `engine: google` whose endpoints are a service of the tests, and its credentials.
 
-Tokens are minted as Google mints them: each ends, by the service's clock, and none is renewed.
+Tokens are minted as Google mints them: each expires by the service's clock, and none is renewed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ environments:
     endpoints: {{{endpoints}}}
 """
 
-# The product but for its pauses: what it waits for is the service's clock, which the tests put forward.
+# The product without its pauses: it waits for the service's clock, which the tests put forward.
 HURRIED = """
 import sys
 from msgspec.structs import replace
@@ -56,10 +56,10 @@ def google_place(
     submitter: bool,
     proxy: str = "",
 ) -> Iterator[dict[str, str]]:
-    """The variables under which `reconciler` reaches the service at `url` as if it were Google's.
+    """Yield the variables under which `reconciler` reaches the service at `url` as if it were Google's.
 
     Args:
-        submitter: Whether creates carry a token of their own; else they carry what all requests carry.
+        submitter: True if creates carry a token of their own; False if they carry the token of all requests.
         proxy: The URL of the proxy that alone resolves the addresses; "" for addresses of loopback.
     """
     host = "google.example.test" if proxy else "localhost"
@@ -67,7 +67,7 @@ def google_place(
         (service.home / "gcs" / bucket).mkdir(parents=True)
 
     def token() -> str:
-        """A new one that lasts an hour; or the service's own, which may mint others for the submitter."""
+        """Return a token valid for an hour, or the service's own, that may mint tokens for the submitter."""
         return service.token if submitter else service.token_for(timedelta(hours=1))
 
     with token_server(token, host) as token_uri, behind_tls(url, host) as secure:

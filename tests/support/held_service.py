@@ -1,7 +1,7 @@
-"""The embedded service in this process, with nobody to run its jobs and a clock that can be put forward.
+"""The embedded service in this process, without a supervisor and with a clock that can be put forward.
 
-What is submitted stays queued, and each submission is in its history. `reconciler`, as a process or in this
-one, finds it by `service.json` as it finds any embedded service.
+Submitted jobs stay queued, and each submission is in the history. `reconciler`, as a process or in this
+process, finds the service by `service.json`, as it finds any embedded service.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from tests.support.repository import IMAGE
 
 
 class HeldService:
-    """One home's service.
+    """The service of one home.
 
     Attributes:
-        url, token: How it is reached.
-        ahead: What its clock is put forward by.
+        url, token: The address of the service, and its token.
+        ahead: The offset of its clock.
 
     Args:
         home: Its folder.
-        rate: How much faster than this machine's its clock runs.
+        rate: The speed of its clock relative to this machine's.
     """
 
     def __init__(self, home: Path, *, rate: float = 1.0) -> None:
@@ -66,24 +66,24 @@ class HeldService:
         return self._began_at + gone + self.ahead
 
     def found_at(self, url: str) -> None:
-        """Have `service.json` name this address, a proxy's say."""
+        """Write another address into `service.json`, for example a proxy's."""
         write_address(self.home, Address(os.getpid(), url, self.token, __version__))
 
     def token_for(self, lifetime: timedelta) -> str:
-        """A token that ends by this service's clock."""
+        """Return a token that expires by this service's clock."""
         return Tokens(self.store).mint(lifetime)[0]
 
     def names(self, project: str = "local", location: str = "local") -> Counter[str]:
-        """How many jobs there are of each name."""
+        """Return the number of jobs of each name."""
         return job_names(self.url, self.token, project, location)
 
     def jobs(self, project: str, location: str) -> list[dict[str, Any]]:
-        """Every custom job, as its service tells it."""
+        """Return every custom job, as its service returns it."""
         url = f"{self.url}/v1/projects/{project}/locations/{location}/customJobs"
         return [*_listed(url, self.token, "customJobs")]
 
     def claims(self, bucket: str = "reconciler-staging") -> list[dict[str, Any]]:
-        """Every claim that is kept in a bucket, as its object's metadata says it."""
+        """Return the metadata of every claim object in a bucket."""
         objects = _listed(f"{self.url}/storage/v1/b/{bucket}/o", self.token, "items")
         told = (item.get("metadata", {}).get("claim") for item in objects)
         return [json.loads(claim) for claim in told if claim]
@@ -101,7 +101,7 @@ class HeldService:
 
 
 def job_names(url: str, token: str, project: str = "local", location: str = "local") -> Counter[str]:
-    """How many jobs a service has of each name, whoever made them: its whole history, through its API."""
+    """Return the number of jobs of each name in the whole history of a service, read through its API."""
     custom = _listed(f"{url}/v1/projects/{project}/locations/{location}/customJobs", token, "customJobs")
     named = _listed(f"{url}/v1/projects/{project}/jobs", token, "jobs")
     return Counter([*(job["displayName"] for job in custom), *(job["jobId"] for job in named)])

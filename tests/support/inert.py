@@ -1,4 +1,4 @@
-"""Text of others, and what a terminal or a workflow's runner would do with it."""
+"""Untrusted text, and its effect on a terminal or a workflow's runner."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 
 from hypothesis import strategies as st
 
-# Random text seldom hits on what matters, so its pieces are mixed in.
+# Random text seldom contains the critical characters, so they are mixed in.
 DANGEROUS = [
     "::",
     ":",
@@ -51,7 +51,7 @@ ACTED_ON = ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
 
 
 def runner_finds_command(line: str) -> bool:
-    """As `ActionCommand.cs` of actions/runner looks for one, with a comparison that passes over marks."""
+    """Return whether the runner finds a command, as `ActionCommand.cs` does; the comparison ignores marks."""
     compared = "".join(
         c for c in line if unicodedata.category(c)[0] != "M" and unicodedata.category(c) != "Cf"
     )

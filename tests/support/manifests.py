@@ -1,4 +1,4 @@
-"""A good manifest, and files of manifests."""
+"""A valid manifest, and a writer of manifest files."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ GOOD = {"CustomJob": CUSTOM_JOB, "HyperparameterTuningJob": TUNING_JOB, "Job": M
 
 
 def write(root: Path, path: str, content: Any) -> Path:
-    """A file with a text, bytes or a value (JSON is YAML too)."""
+    """Write a file with a text, bytes or a value (JSON is YAML too), and return its path."""
     file = root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):

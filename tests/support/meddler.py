@@ -1,4 +1,4 @@
-"""Somebody who exchanges files while they are read."""
+"""A concurrent process that replaces files while they are read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 
 class Meddler:
-    """Does something at the very moment when a name is opened: after all checks, before the system call.
+    """An action at the very moment when a name is opened: after all checks, before the system call.
 
-    Python tells its audit hooks of each `open` right before it. A hook stays for ever, so there is one.
+    Python calls its audit hooks right before each `open`. A hook can't be removed, so there is only one.
     """
 
     def __init__(self) -> None:

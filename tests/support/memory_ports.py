@@ -1,4 +1,4 @@
-"""The outside of one target in memory, each of whose answers a test can choose; nothing fails by itself."""
+"""The outside of one target in memory; a test can choose each answer, and nothing fails by itself."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Time:
 
 @dataclass
 class Claims:
-    """Claims with generations; `faults` holds what becomes of the next writes: "lost", "denied", "failed"."""
+    """Claims with generations; `faults` holds the results of the next writes: "lost", "denied", "failed"."""
 
     time: Time
     held: dict[ClaimId, Versioned] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class Claims:
 
 @dataclass
 class Commits:
-    """What is owed to commits, kept as JSON with generations."""
+    """The pending statuses of commits, kept as JSON with generations."""
 
     time: Time
     held: dict[str, VersionedRecord] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Commits:
 
 @dataclass
 class Jobs:
-    """A service; `answers` holds what becomes of the next creates: an answer, or "lost" once it was made."""
+    """A service; `answers` holds the results of the next creates: an answer, or "lost" for a made job."""
 
     time: Time
     jobs: list[ActualJob] = field(default_factory=list)
@@ -204,7 +204,7 @@ class Jobs:
         return answer
 
     def add(self, body: JsonObject, api_version: str = AIPLATFORM_V1, kind: str = "CustomJob") -> ActualJob:
-        """A job of this body."""
+        """Add a job with this body."""
         name = body.get("jobId")
         job = ActualJob(
             resource=f"projects/acme/jobs/{name}" if name else f"{PARENT}/{len(self.jobs) + 1}",
@@ -221,7 +221,7 @@ class Jobs:
         return job
 
     def becomes(self, job: ActualJob, state: State) -> None:
-        """A job's state changes."""
+        """Change a job's state."""
         self.jobs = [replace(j, state=state) if j.resource == job.resource else j for j in self.jobs]
 
     def cancel(self, job: ActualJob) -> None:
@@ -244,7 +244,7 @@ class CredentialSource:
 
 @dataclass
 class Outside:
-    """All of it, and the ports to it."""
+    """All services of a target, and the ports to them."""
 
     source: str = "acme"
     time: Time = field(default_factory=Time)
@@ -283,11 +283,11 @@ class Outside:
 
     @property
     def claim(self) -> Claim:
-        """The only claim."""
+        """Return the only claim."""
         (found,) = self.claims.held.values()
         return found.claim
 
 
 def labels(key: str, *, source: str = "acme", attempt: int = 1, **more: str) -> dict[str, str]:
-    """The labels of a run of ours."""
+    """Return the labels of a run made by the reconciler."""
     return {SOURCE: source, KEY: key, "reconciler-attempt": str(attempt), **more}

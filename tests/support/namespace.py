@@ -1,4 +1,4 @@
-"""Tests in a namespace of their own: without a network but loopback, and with names of their own."""
+"""Tests in a separate namespace: with loopback as the only network, and with host names of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 IS_INSIDE = bool(os.environ.get("TESTS_RUN_IN_A_NAMESPACE"))
-"""Whether these tests run there."""
+"""True in the process inside the namespace."""
 
 _ENTER = """
 ip link set lo up
@@ -22,7 +22,7 @@ exec "$@"
 
 
 def run_inside(file: str, tmp_path: Path, names: str = "") -> None:
-    """Run a file's tests again, with `IS_INSIDE`; `names` lead to this machine there."""
+    """Run a file's tests again, with `IS_INSIDE`; `names` resolve to this machine there."""
     alone = ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-ec", _ENTER, "sh", names]
     hosts = str(tmp_path / "hosts")
     if subprocess.run([*alone, hosts, "true"], capture_output=True).returncode != 0:

@@ -1,4 +1,4 @@
-"""Locks that say when a thread comes to one that another thread has: without a clock, and without waiting."""
+"""Locks that signal when a thread waits for another thread's lock, without a clock and without waiting."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tests.support.waiting import PATIENCE
 
 
 class Meeting:
-    """Two threads: the second begins amid what the first does, and either ends or comes to wait for it."""
+    """Two threads: the second starts in the middle of the first, and either ends or waits for its lock."""
 
     def __init__(self) -> None:
         self._begun = threading.Event()
         self._on = threading.Event()
 
     def notes_locks_of(self, module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Have the locks that the module makes tell who has to wait."""
+        """Replace the module's locks by locks that signal a waiting thread."""
         made = SimpleNamespace(Lock=lambda: _Lock(self._on), RLock=lambda: _Lock(self._on))
         monkeypatch.setattr(module, "threading", made)
 
     def pause(self) -> None:
-        """Called by the first in its middle: goes on when the second has ended, or waits for a lock."""
+        """Pause the first thread until the second has ended or waits for a lock."""
         if not self._begun.is_set():
             self._begun.set()
             assert self._on.wait(PATIENCE)
 
     def hold(self, first: Callable[[], Any], second: Callable[[], Any]) -> list[Any]:
-        """What each gives or raises, the first's before the second's."""
+        """Return the result or exception of each, the first's before the second's."""
         found: list[Any] = [None, None]
 
         def run(number: int, call: Callable[[], Any]) -> None:

@@ -26,7 +26,7 @@ PROJECT, LOCATION = "acme-ml", "us-central1"
 
 @dataclass(frozen=True)
 class Impatient:
-    """A transport whose exchanges may not take longer."""
+    """A transport with a shorter limit for exchanges."""
 
     timeout: float
     transport: Transport = field(default_factory=lambda: DirectTransport(Loopback()))
@@ -36,14 +36,14 @@ class Impatient:
 
 
 def connected(url: str, timeout: float = PATIENCE) -> Connection:
-    """A connection to whatever listens there, which is asked without credentials and only once."""
+    """Return a connection to the server at `url`, for single requests without credentials."""
     roots = dict.fromkeys(APIS, url.rstrip("/") + "/")
     return Connection(Endpoint(Impatient(timeout), dict, PROJECT, LOCATION, roots))
 
 
 @contextmanager
 def opened(service: HeldService, *, start: bool = True, **environment: Any) -> Iterator[Session]:
-    """A session with the environment `local` of a repository, whose service is held."""
+    """Yield a session with the environment `local` of a repository, whose service is held."""
     document = {"source": "acme-jobs", "environments": {"local": {"engine": "local", **environment}}}
     root: Path = service.home.parent
     config = from_document(root, document)

@@ -1,4 +1,4 @@
-"""Wanted jobs, runs and claims for tests of the planner and of what it is made of."""
+"""Wanted jobs, runs and claims for tests of the planner and its parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARENT = "projects/1/locations/l/customJobs"
 
 
 def wanted(name: str = "census", content: str = "a", *, code: str = "", **reconcile: Any) -> DesiredJob:
-    """A wanted custom job; what `content`, `code` or `rerun` differ in is another identity."""
+    """Return a wanted custom job; a different `content`, `code` or `rerun` gives another identity."""
     settings = Reconcile(**reconcile)
     identity = hashlib.sha256(f"{name} {content} {code} {settings.rerun}".encode()).hexdigest()
     manifest = Manifest(
@@ -53,7 +53,7 @@ def run_of(
     identity: str = "",
     **fields: Any,
 ) -> ActualJob:
-    """A run of a job: the `number`th that there is, made a day after the one before it."""
+    """Return the run number `number` of a job, made a day after the run before it."""
     identity = identity or job.identity
     labels = {
         SOURCE: OURS,
@@ -78,7 +78,7 @@ def run_of(
 
 
 def mark_of(job: DesiredJob, attempt: int = 1) -> str:
-    """The mark of the request that made a run."""
+    """Return the mark of the request that made a run."""
     return f"{job.manifest.base_name}{job.identity[:6]}{attempt}"
 
 
@@ -90,7 +90,7 @@ def claim_on(
     identity: str = "",
     **fields: Any,
 ) -> Claim:
-    """A claim of a job, that knows the mark of its runs."""
+    """Return a claim of a job, with the mark of its runs."""
     identity = identity or job.identity
     claim = Claim(
         id=ClaimId(label_of(identity), attempt),
@@ -107,7 +107,7 @@ def claim_on(
 
 
 def bound_to(job: DesiredJob, run: ActualJob, attempt: int = 1, **fields: Any) -> Claim:
-    """The claim that is bound to a run."""
+    """Return the claim that is bound to a run."""
     ended = run.state if run.state.ended else None
     return claim_on(job, attempt=attempt, **{"resource": run.resource, "ended": ended, **fields})
 
@@ -122,7 +122,7 @@ def plan(
     source: str | None = OURS,
     occasion: Trigger | None = None,
 ) -> Plan:
-    """The plan of a small world."""
+    """Return the plan of a small world."""
     jobs = [*desired]
     made = make_plan(target, state_of(jobs, actual, claims, source=source), whole=whole, occasion=occasion)
     return replace(made, digest=digest_of(made, {job.job_name: _body(job) for job in jobs}))
@@ -136,7 +136,7 @@ def state_of(
     source: str | None = None,
     doubtful: Sequence[ActualJob] = (),
 ) -> TargetState:
-    """The state of a small world."""
+    """Return the state of a small world."""
     by_id = {claim.id: claim for claim in claims}
     return target_state(desired, actual, by_id, source=source, doubtful=doubtful)
 
@@ -146,31 +146,31 @@ def _body(job: DesiredJob) -> JsonObject:
 
 
 def only(found: Plan) -> Change:
-    """The plan's one change."""
+    """Return the plan's only change."""
     (change,) = found.changes
     return change
 
 
 def saying(text: str) -> Reason:
-    """A reason whose sentence is this text."""
+    """Return a reason whose sentence is this text."""
     return because(ReasonCode.ERROR, message=text)
 
 
 def noting(text: str) -> Note:
-    """A note whose sentence ends with this text."""
+    """Return a note whose sentence ends with this text."""
     return Note(NoteCode.MOVED, {"path": text})
 
 
 def notes_of(change: Change) -> tuple[str, ...]:
-    """The sentences of a change's notes."""
+    """Return the sentences of a change's notes."""
     return tuple(map(note_text, change.notes))
 
 
 def detail_of(finding: Drift) -> str:
-    """The sentence of a finding's detail."""
+    """Return the sentence of a finding's detail."""
     return note_text(finding.detail)
 
 
 def reason_of(change: Change) -> str:
-    """The sentence of a change's reason."""
+    """Return the sentence of a change's reason."""
     return reason_text(change.reason)

@@ -1,8 +1,8 @@
-"""Starts of the command that don't pay for its imports.
+"""A start of the command without the cost of its imports.
 
-`start` forks the command's process from a preloaded one, which has imported what commands need, and has run
-none of them. Each process of pytest has at most one, which ends with it. If variables ask for something that
-only a start of the interpreter can honour, `start` does that.
+`start` forks the command's process from a preloaded process, which has imported the modules of commands and
+has run no command. Each process of pytest has at most one such process, and ends it at its own end. If the
+variables ask for a feature that only a start of the interpreter can honour, `start` starts an interpreter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _READ_BEFORE = re.compile(
     "(PYTHON|LC_|LANG|LD_|MALLOC_|GLIBC_|OPENSSL_|NO_COLOR|FORCE_COLOR|GCE_METADATA_|NO_GCE_CHECK|PROMETHEUS_"
     "|prometheus_|_ARC|GOOGLE_API_|CLOUDSDK_C|HTTPLIB2_|PYPARSING)"
 )
-# Commands import these late; the service's application is what shows a stopped service.
+# Commands import these late; the service's application shows a stopped service.
 _IMPORTED_LATE = (
     "google.auth",
     "googleapiclient.discovery",
@@ -80,7 +80,7 @@ def run(*arguments: str, cwd: Path, env: Mapping[str, str]) -> subprocess.Comple
 
 
 def end() -> None:
-    """End the process that starts fork from, if there is one."""
+    """End the preloaded process if it exists."""
     if _preloaded.cache_info().currsize:
         _preloaded().end()
         _preloaded.cache_clear()
@@ -115,7 +115,7 @@ def _read_before(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Forked(subprocess.Popen[str]):
-    """A command whose process the preloaded one starts, and waits for.
+    """A command whose process the preloaded process starts and waits for.
 
     Popen has no public method for either.
     """
@@ -165,13 +165,13 @@ def _import_all() -> None:
         for name in _IMPORTED_LATE:
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a collection would copy the pages of all that was imported
+    gc.freeze()  # a collection would copy the pages of all imports
 
 
 def _serve(door: socket.socket) -> tuple[socket.socket, list[int], dict[str, Any]] | None:
-    """Fork for each request; return it in the child, and None here when nobody can make requests any more.
+    """Fork for each request; return it in the child, and None here when no more requests can come.
 
-    The answer to a request is the child's pid, which the child sends, and its wait status.
+    The answer to a request is the child's pid, sent by the child, and its wait status.
     """
     children, woken = socket.socketpair()
     woken.setblocking(False)
@@ -213,7 +213,7 @@ def _answer_ends(answers: dict[int, socket.socket]) -> None:
 
 
 def _become(answer: socket.socket, descriptors: list[int], request: dict[str, Any]) -> None:
-    """Make this process what a start of `python -m reconciler` is before its first import."""
+    """Make this process identical to `python -m reconciler` before its first import."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with answer:

@@ -1,4 +1,4 @@
-"""A server on plain sockets that counts what arrives and answers as badly as a test wants."""
+"""A server on plain sockets that counts requests and gives the bad answers that a test wants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import PATIENCE
 
 @dataclass(frozen=True)
 class Arrived:
-    """One request as it arrived, and on which connection, counted from 0."""
+    """A request as it arrived, and the number of its connection, counted from 0."""
 
     connection: int
     method: str
@@ -27,13 +27,13 @@ class Arrived:
     body: bytes
 
 
-# Does something with the connection, and says whether another request may follow on it.
+# A reaction to a request on the connection; returns whether another request may follow on it.
 Behaviour = Callable[[socket.socket, Arrived], bool]
 
 
 @dataclass
 class RawServer:
-    """Listens on loopback; the n-th request gets the n-th behaviour, and all further ones the last."""
+    """A server on loopback; the n-th request gets the n-th behaviour, and all further ones the last."""
 
     behaviours: list[Behaviour]
     tls: ssl.SSLContext | None = None
@@ -73,7 +73,7 @@ class RawServer:
                 assert not thread.is_alive()
 
     def wait_for_end_of(self, *numbers: int) -> None:
-        """Until these connections have ended."""
+        """Wait until these connections have ended."""
         with self.changed:
             assert self.changed.wait_for(lambda: set(numbers) <= set(self.ended), timeout=PATIENCE), (
                 self.ended
@@ -134,7 +134,7 @@ def _request(stream: object, number: int) -> Arrived | None:
 
 
 def answer(status: int = 200, body: bytes = b"{}", **headers: str) -> Behaviour:
-    """A whole answer; the connection stays open."""
+    """Return a behaviour that sends a whole answer; the connection stays open."""
 
     def behave(sock: socket.socket, request: Arrived) -> bool:
         named = {"content-length": str(len(body)), **{k.replace("_", "-"): v for k, v in headers.items()}}
@@ -146,7 +146,7 @@ def answer(status: int = 200, body: bytes = b"{}", **headers: str) -> Behaviour:
 
 
 def send_then_close(data: bytes) -> Behaviour:
-    """Some bytes, perhaps none, and an orderly end of the connection."""
+    """Return a behaviour that sends some bytes, perhaps none, and closes the connection in order."""
 
     def behave(sock: socket.socket, request: Arrived) -> bool:
         sock.sendall(data)
@@ -156,7 +156,7 @@ def send_then_close(data: bytes) -> Behaviour:
 
 
 def raw(data: bytes) -> Behaviour:
-    """Some bytes; the connection stays open."""
+    """Return a behaviour that sends some bytes; the connection stays open."""
 
     def behave(sock: socket.socket, request: Arrived) -> bool:
         sock.sendall(data)
@@ -166,7 +166,7 @@ def raw(data: bytes) -> Behaviour:
 
 
 def send_then_reset(data: bytes) -> Behaviour:
-    """Some bytes that arrive, and then RST."""
+    """Return a behaviour that sends some bytes that arrive, and then RST."""
 
     def behave(sock: socket.socket, request: Arrived) -> bool:
         sock.sendall(data)
@@ -182,14 +182,14 @@ def reset(sock: socket.socket, request: Arrived) -> bool:
 
 
 def silence(sock: socket.socket, request: Arrived) -> bool:
-    """No answer, until the client goes away."""
+    """Send no answer until the client disconnects."""
     with suppress(OSError):
         sock.recv(1)
     return False
 
 
 def drip(head: bytes) -> Behaviour:
-    """`head`, and then a byte now and then for as long as the client stays."""
+    """Return a behaviour that sends `head`, and then single bytes for as long as the client stays."""
 
     def behave(sock: socket.socket, request: Arrived) -> bool:
         sock.sendall(head)
@@ -204,7 +204,7 @@ def drip(head: bytes) -> Behaviour:
     return behave
 
 
-# What a server can do instead of answering well, each after it has taken the request.
+# Bad behaviours of a server, each after it has taken the request.
 FAULTS: dict[str, Behaviour] = {
     "closes": send_then_close(b""),
     "resets": reset,
@@ -231,7 +231,7 @@ FAULTS: dict[str, Behaviour] = {
     "100 and then nothing more": send_then_close(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 2"),
 }
 SLOW = ("silence", "a byte now and then", "endless headers")
-# Answers that some client or other would follow, refresh its credentials for, or repeat.
+# Answers that some clients would follow, refresh their credentials for, or repeat.
 ANSWERS = {
     "503": (503, answer(503, b"busy")),
     "500": (500, answer(500, b"oh")),
@@ -258,7 +258,7 @@ ANSWERS = {
 
 
 def passing_on(service: str, behave: Behaviour, is_bad: Callable[[Arrived], bool]) -> Behaviour:
-    """What is bad is answered so, and all the rest by the service."""
+    """Return a behaviour that answers the bad requests by `behave`, and all others by the service."""
 
     def pass_on(sock: socket.socket, request: Arrived) -> bool:
         if is_bad(request):

@@ -1,4 +1,4 @@
-"""A repository of a user: manifests, a trainer, git, and the command run in it as users run it."""
+"""A user's repository: manifests, a trainer, git, and the command as users run it."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ MANIFEST = """
 
 
 def environ(**more: str) -> dict[str, str]:
-    """The variables of a shell that finds the command."""
+    """Return the variables of a shell that finds the command."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, **more}
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command ended with."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -79,12 +79,12 @@ class Result:
 
 
 class Repository:
-    """One repository below a temporary folder; its embedded service is ended at the end.
+    """A repository below a temporary folder; its embedded service is stopped at the end.
 
     Args:
         root: Its folder.
-        environments: Where the service keeps the environments that jobs share, so that each is built once for
-            many repositories; None for the service's own.
+        environments: The folder of the environments that jobs share, so that each is built once for many
+            repositories; None for the service's own folder.
     """
 
     _environments: Path | None = None
@@ -101,7 +101,7 @@ class Repository:
 
     @property
     def home(self) -> Path:
-        """The folder of its service's state."""
+        """Return the folder of its service's state."""
         return location_of(self.root, os.environ)
 
     def write(self, path: str, text: str) -> Path:
@@ -124,7 +124,7 @@ class Repository:
         return self.write(f"jobs/{name}.yaml", text)
 
     def git(self, *arguments: str) -> str:
-        """Run git with no settings but its own; what it printed."""
+        """Run git with no settings but its own; return its output."""
         environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
             "GIT_CONFIG_GLOBAL": os.devnull,
@@ -142,7 +142,7 @@ class Repository:
     def start(
         self, *arguments: str, program: str = "", stderr: int = subprocess.PIPE, **environ: str
     ) -> subprocess.Popen[str]:
-        """`reconciler …` as a process that goes on; `program` is a file that stands in for the command."""
+        """Start `reconciler …` as a background process; `program` is a file to run instead of the command."""
         if arguments[:1] in (("apply",), ("serve",), ("watch",)):
             self._share_environments()
         variables = {**os.environ, **environ}
@@ -165,26 +165,26 @@ class Repository:
             link.symlink_to(self._environments)
 
     def run(self, *arguments: str, **environ: str) -> Result:
-        """`reconciler …` to its end; a traceback fails the test, whatever the exit code."""
+        """Run `reconciler …` to its end; a traceback fails the test, whatever the exit code."""
         process = self.start(*arguments, **environ)
         out, err = process.communicate(timeout=PATIENCE)
         assert not re.search("^Traceback", err + out, re.MULTILINE), err + out
         return Result(process.returncode, out, err)
 
     def service(self) -> dict[str, Any]:
-        """What `service.json` says of the service that runs."""
+        """Return the content of `service.json` of the running service."""
         told: dict[str, Any] = json.loads((self.home / "service.json").read_text())
         return told
 
     def states(self) -> dict[str, str | None]:
-        """State by job name."""
+        """Return the state of each job by name."""
         return {
             job["jobName"]: job["state"]
             for job in self.run("status", "--all", "--format", "json").json["jobs"]
         }
 
     def stop(self) -> None:
-        """End the service and let held trainers go on."""
+        """Stop the service and release held trainers."""
         self.hold.unlink(missing_ok=True)
         if self.home.exists():
             self.run("serve", "--stop")
@@ -205,11 +205,11 @@ code = subprocess.run([{git!r}, *sys.argv[1:]]).returncode
 switch_at(calls + 1)
 sys.exit(code)
 """
-"""git, which switches the branch before its first call, or behind the call of a number."""
+"""A git that switches the branch before its first call, or after the call of a given number."""
 
 
 def switching_git(repository: Repository, folder: Path, branch: str, at: int) -> str:
-    """A PATH whose git switches to `branch` behind its call number `at`; before the first one with 0."""
+    """Return a PATH whose git switches to `branch` after its call number `at`, or before the first with 0."""
     git = folder / "bin" / "git"
     git.parent.mkdir()
     settings = {"git": shutil.which("git"), "count": str(folder / "count"), "branch": branch, "at": at}

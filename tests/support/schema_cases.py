@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 
 def changed(value: Any, edits: Json) -> Any:
-    """A copy with each "a/0/b" set to its value, or taken out where that is GONE."""
+    """Return a copy with each "a/0/b" set to its value, or removed if the value is GONE."""
     result = copy.deepcopy(value)
     for path, new in edits.items():
         *parents, last = [int(key) if key.isdigit() else key for key in path.split("/")]
@@ -193,7 +193,7 @@ GOOD = {
     "no source, no cloud": (CONFIG, {"source": GONE, "environments/prod": GONE}),
 }
 
-# What is changed, where the failure is, a part of what is said.
+# The change, the path of the failure, a part of the message.
 BAD: dict[str, tuple[Json, Json, str, str]] = {
     # the envelope
     "no name": (CUSTOM_JOB, {"metadata/name": GONE}, "/metadata", "'name' is a required property"),
@@ -689,7 +689,7 @@ BAD: dict[str, tuple[Json, Json, str, str]] = {
 
 
 def walk(node: Any) -> Iterator[Json]:
-    """Every mapping in `node`."""
+    """Yield every mapping in `node`."""
     if isinstance(node, dict):
         yield node
         node = list(node.values())

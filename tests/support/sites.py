@@ -45,7 +45,7 @@ WORKERS = Workers("workerpool0", 2, "n1-standard-4", image="image:1", module="ta
 
 
 def at(minutes: float) -> str:
-    """A time before NOW."""
+    """Return a time before NOW."""
     return (NOW - timedelta(minutes=minutes)).isoformat().replace("+00:00", "Z")
 
 
@@ -59,7 +59,7 @@ def sha_of(number: int) -> str:
 
 
 def row_of(number: int, state: State | None = State.SUCCEEDED, **fields: Any) -> JobStatus:
-    """A run: the higher its number, the older."""
+    """Return a run; a higher number means an older run."""
     ended = state is not None and state.ended
     begun = ended or state is State.RUNNING
     values: dict[str, Any] = {
@@ -101,7 +101,7 @@ def details_of(row: JobStatus, **fields: Any) -> JobDetails:
 
 
 def site_of(rows: Sequence[JobStatus], detailed: int = 1000, **fields: Any) -> Site:
-    """A site of these rows, the first ones with a page."""
+    """Return a site of these rows, with pages for the first `detailed` rows."""
     commits = {row.commit: CommitInfo(row.commit, "Ada", at(60), "Train more") for row in rows if row.commit}
     values: dict[str, Any] = {
         "details": {row_key(row): details_of(row) for row in rows[:detailed]},
@@ -116,7 +116,7 @@ def large_site(number: int, detailed: int = 1000) -> Site:
 
 
 def study_of(trials: int, *, seed: int = 1, points: int = 10) -> Study:
-    """A study of a learning rate, a depth and an optimizer; one trial of ten has no result."""
+    """Return a study of a learning rate, a depth and an optimizer; every tenth trial has no result."""
     random = Random(seed)
     made = []
     for number in range(1, trials + 1):
@@ -144,7 +144,7 @@ def study_of(trials: int, *, seed: int = 1, points: int = 10) -> Study:
 
 
 def hostile_site(text: str, number: float) -> Site:
-    """A site in which everything that others choose is one text, or one number."""
+    """Return a site whose externally chosen values are all one text, or one number."""
     values = {"exit_code": text, "last": text}
     cause = Cause(CauseClass.USER_CODE, ReasonCode.NON_ZERO_EXIT, values, text)
     row = replace(

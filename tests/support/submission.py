@@ -46,7 +46,7 @@ def settle(outside: Outside, order: Order = ORDER) -> SubmissionResult:
 
 
 def pending(outside: Outside, order: Order = ORDER) -> Claim:
-    """Leave a submission whose answer got lost, and whose job nobody sees yet."""
+    """Leave a submission whose answer was lost and whose job is not visible yet; return its claim."""
     outside.jobs.answers = [Unknown("no answer came")]
     claim = settle(outside, order).claim
     assert claim.state is ClaimState.PENDING

@@ -18,7 +18,7 @@ RECONCILE = "{onChange: cancel, onDelete: cancel}"
 
 
 class Clone(Repository):
-    """A clone of the team's repository, which is left as git made it."""
+    """A clone of the team's repository, unchanged since `git clone`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -54,11 +54,11 @@ class Team:
 
     @property
     def place(self) -> tuple[str, str]:
-        """The project and the location of its jobs."""
+        """Return the project and the location of its jobs."""
         return ("acme-ml", "us-central1") if self.is_cloud else ("local", "local")
 
     def commit(self, *options: str, clone: Repository | None = None) -> str:
-        """Commit all that is there; GitHub knows it, as of a push to whatever branch."""
+        """Commit all changes; GitHub knows the commit, as after a push to any branch."""
         clone = clone or self.author
         clone.git("add", "-A")
         clone.git("commit", "-q", "--allow-empty", "-m", "more", *options)
@@ -84,7 +84,7 @@ class Team:
         self.author.git("push", "-q", "--force", "origin", branch)
 
     def clone(self, name: str, *options: str) -> Clone:
-        """A new clone of what was pushed, as a person makes it."""
+        """Return a new clone of the pushed repository, made as a person makes it."""
         self.author.git("clone", "-q", *options, f"file://{self.origin}", str(self.folder / name))
         return Clone(self.folder / name)
 
@@ -93,17 +93,17 @@ class Team:
         return clone.run(*arguments, **told)
 
     def ci(self, clone: Repository, *arguments: str, branch: str = "main") -> Result:
-        """The same in GitHub Actions, on a branch whose head was just fetched."""
+        """Run a command in GitHub Actions, on a branch whose head was just fetched."""
         ref, sha = f"refs/heads/{branch}", clone.git("rev-parse", "HEAD")
         told = {"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": self.github.repository, "CI": "true"}
         return self.run(clone, *arguments, GITHUB_REF=ref, GITHUB_SHA=sha, **told)
 
     def states(self) -> dict[str, str]:
-        """The state of each run, by its argument."""
+        """Return the state of each run, by its argument."""
         return dict(self.runs())
 
     def runs(self) -> list[tuple[str, str]]:
-        """The argument and the state of each run, the oldest first."""
+        """Return the argument and the state of each run, the oldest first."""
         return [
             (
                 job["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["args"][0],
@@ -113,11 +113,11 @@ class Team:
         ]
 
     def claims(self) -> list[dict[str, Any]]:
-        """Every claim as it is stored."""
+        """Return every claim as stored."""
         return self.service.claims("acme-claims" if self.is_cloud else "reconciler-staging")
 
     def record(self) -> dict[str, Any] | None:
-        """What is recorded as applied last."""
+        """Return the record of the last apply."""
         found = [*self.service.home.glob("gcs/*/reconciler/claims/*/_applied/*/*")]
         return json.loads(found[0].read_text()) if found else None
 
@@ -126,7 +126,7 @@ class Team:
         return str(record["commit"]) if record else ""
 
     def said(self, sha: str, context: str = "reconciler") -> tuple[str, str]:
-        """State and description of a commit's newest status; of its verdict by default."""
+        """Return state and description of a commit's newest status; of its verdict by default."""
         found = [one for one in self.github.statuses.get(sha, []) if one["context"] == context]
         return (found[0]["state"], found[0]["description"]) if found else ("", "")
 
@@ -137,7 +137,7 @@ def team_of(folder: Path, engine: str) -> Iterator[Team]:
         HeldService(folder / "home").running() as service,
         GitHubServer(tokens={TOKEN: "write"}).running() as github,
     ):
-        # A folder of its own, as the author's clone is a checkout with a home that nobody uses.
+        # A separate folder, because the author's clone is a checkout with an unused home.
         team = Team(folder, service, github, {"RECONCILER_HOME": str(service.home)})
         if engine == "local":
             settings = team.author.root / "reconciler.yaml"

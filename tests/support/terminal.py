@@ -47,7 +47,7 @@ def on_terminal(
 
 
 class Terminal(io.StringIO):
-    """A stream that is taken for a terminal."""
+    """A stream that reports itself as a terminal."""
 
     def isatty(self) -> bool:
         return True

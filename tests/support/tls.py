@@ -1,6 +1,6 @@
-"""TLS on loopback: an authority of the test run, and fronts that speak TLS for servers that don't.
+"""TLS on loopback: a certificate authority of the test run, and TLS fronts for plain servers.
 
-The product sends tokens by https alone. `conftest.py` has it trust the authority as a user would: by
+The product sends tokens by https only. `conftest.py` makes it trust the authority as a user would: by
 SSL_CERT_FILE.
 """
 
@@ -32,7 +32,7 @@ _SERVER = "server.pem"
 
 
 def make_authority(folder: Path, name: str = "an authority of tests") -> Path:
-    """Make an authority, and beside it a server's key and certificate for loopback; the authority's file."""
+    """Make an authority, and beside it a server's key and certificate for loopback; return its file."""
     now = datetime.datetime.now(datetime.UTC)
     day = datetime.timedelta(days=1)
     authority_key, server_key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
@@ -59,14 +59,14 @@ def make_authority(folder: Path, name: str = "an authority of tests") -> Path:
 
 
 def server_tls() -> ssl.SSLContext:
-    """What a server on loopback proves itself by, to those that trust the run's authority."""
+    """Return the TLS context of a server on loopback, for clients that trust the run's authority."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(Path(os.environ["SSL_CERT_FILE"]).with_name(_SERVER))
     return context
 
 
 class Loopback:
-    """The rule of tokens for the tests' own servers, where a test isn't about the rule."""
+    """The token rule for the tests' own servers, in tests that aren't about the rule."""
 
     def permits(self, to: Destination) -> bool:
         return to.host in ("127.0.0.1", "localhost")
@@ -74,7 +74,7 @@ class Loopback:
 
 @contextmanager
 def behind_tls(url: str, host: str = "localhost") -> Iterator[str]:
-    """The https URL that leads to a plain server on loopback; the server hears of each connection's end."""
+    """Yield the https URL that leads to a plain server on loopback; the server sees each connection's end."""
     address = urlsplit(url)
     front = _Front(str(address.hostname), int(address.port or 0))
     try:

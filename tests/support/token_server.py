@@ -1,4 +1,4 @@
-"""What stands for Google's token server, and the key of a service account that asks it."""
+"""A stand-in for Google's token server, and the key of a service account that asks it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.tls import behind_tls
 
 @contextmanager
 def token_server(give: Callable[[], str], host: str = "localhost") -> Iterator[str]:
-    """The address of a server that answers whatever is asked with a token from `give`."""
+    """Yield the address of a server that answers every request with a token from `give`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -29,7 +29,7 @@ def token_server(give: Callable[[], str], host: str = "localhost") -> Iterator[s
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing on stderr."""
+            """Write nothing to stderr."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -44,7 +44,7 @@ def token_server(give: Callable[[], str], host: str = "localhost") -> Iterator[s
 
 
 def private_key() -> str:
-    """A new key in PEM."""
+    """Return a new key in PEM."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     return key.private_bytes(encoding, form, serialization.NoEncryption()).decode()

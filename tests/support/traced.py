@@ -1,6 +1,6 @@
 """A command under `strace -f`: the programs it started, the addresses it reached, the bytes it sent.
 
-The kernel's own record, because a hook inside a process says nothing of the programs that it starts.
+The record is the kernel's own, because a hook inside a process doesn't see the programs that it starts.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Traced:
 
     @property
     def programs(self) -> list[list[str]]:
-        """The words of every command line that was started, the traced command's own first."""
+        """Return the words of every command line that was started, the traced command's own first."""
         return [*self._programs()]
 
     @property
     def addresses(self) -> set[tuple[str, int]]:
-        """Every network address to which a connection was tried."""
+        """Return every network address of an attempted connection."""
         found = (
             (match[2], int(match[1]))
             for line in self._lines()
@@ -60,11 +60,11 @@ class Traced:
 
     @property
     def opened(self) -> set[str]:
-        """The names of all files and folders that were opened, as the processes gave them."""
+        """Return the names of all opened files and folders, as the processes gave them."""
         return {match[1] for line in self._lines() if (match := _OPEN.search(line))}
 
     def opened_but_by(self, is_other: Callable[[list[str]], bool]) -> set[str]:
-        """What `opened` has, without what programs opened for which `is_other` is true."""
+        """Return `opened` without the files of the programs for which `is_other` is true."""
         found = set()
         for lines in self.calls.values():
             for line in lines:
@@ -75,7 +75,7 @@ class Traced:
         return found
 
     def sends(self, secret: str) -> list[str]:
-        """The calls that wrote the secret to a file, a pipe or a socket."""
+        """Return the calls that wrote the secret to a file, a pipe or a socket."""
         return [line[:300] for line in self._lines() if secret in line and _SENT.match(line)]
 
     def _lines(self) -> Iterator[str]:
@@ -105,13 +105,13 @@ def traced(
 
     Args:
         command: The command line.
-        folder: Where the traces are written; made anew.
+        folder: The folder of the traces; made anew.
         cwd: The working directory.
         environ: All environment variables.
-        enough: Takes all that the command has printed so far; once it returns True, the command gets a
+        enough: Takes the command's output so far; once it returns True, the command gets a
             SIGTERM. None for a command that ends by itself.
-        settle: Called when the command has ended; ends the processes that it left running, because strace
-            waits for them.
+        settle: Called when the command has ended; ends its remaining processes, because strace waits for
+            them.
     """
     assert STRACE, "strace is not installed"
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,11 +1,11 @@
-"""Clients that only some tests use, from the wheelhouse: a folder for PYTHONPATH, without an installer."""
+"""Rarely used clients from the wheelhouse: a folder for PYTHONPATH, without an installer."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from zipfile import ZipFile
 
-# What they need beside the packages that the tests have anyway.
+# The dependencies of the clients that the test environment lacks.
 PACKAGES = {
     *("aiohappyeyeballs", "aiohttp", "aiosignal", "decorator", "frozenlist", "fsspec", "gcsfs"),
     *("google_auth_oauthlib", "multidict", "oauthlib", "propcache", "pyarrow", "requests_oauthlib", "yarl"),
@@ -15,7 +15,7 @@ PACKAGES = {
 
 
 def unpack(wheelhouse: Path, folder: Path) -> Path:
-    """Unpack gcsfs, pandas, pyarrow, google-cloud-logging and what they need into the folder."""
+    """Unpack gcsfs, pandas, pyarrow, google-cloud-logging and their dependencies into the folder."""
     for wheel in wheelhouse.glob("*.whl"):
         if wheel.name.partition("-")[0] in PACKAGES:
             ZipFile(wheel).extractall(folder)

@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does.
+"""Waits for other threads or processes.
 
 A wait ends with its event. Its limit is only for an event that never comes, and is beyond any machine's load.
 """
@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE = 600.0
-"""Seconds after which what should have happened never will."""
+"""Seconds after which an expected event is never going to happen."""
 
 
 def until(what: Callable[[], Any], meanwhile: Callable[[], object] = lambda: None) -> Any:
-    """Call `meanwhile` again and again until `what` is true, and give what it is."""
+    """Call `meanwhile` again and again until `what` is true, and return its value."""
     give_up = time.monotonic() + PATIENCE
     while not (found := what()):
         assert time.monotonic() < give_up, "it never came true"
@@ -25,5 +25,5 @@ def until(what: Callable[[], Any], meanwhile: Callable[[], object] = lambda: Non
 
 
 def patience(seconds: float) -> float:
-    """The limit of what has to be prompt: `seconds` on an idle machine, more on a busy one."""
+    """Return the limit of a prompt action: `seconds` on an idle machine, more on a busy machine."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

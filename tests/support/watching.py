@@ -1,4 +1,4 @@
-"""`reconciler watch` as a process, and what it tells."""
+"""`reconciler watch` as a process, and its events."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class Watch:
         return [json.loads(line) for line in self.lines]
 
     def told(self, event: str, **fields: Any) -> list[dict[str, Any]]:
-        """The events of that name that have these fields."""
+        """Return the events of that name with these fields."""
         return [e for e in self.events if e["event"] == event and fields.items() <= e.items()]
 
     def awaits(self, event: str, count: int = 1, **fields: Any) -> dict[str, Any]:
-        """The newest event of that name with these fields, once there are so many."""
+        """Wait for this number of events of that name with these fields; return the newest."""
         with self._changed:
             found = self._changed.wait_for(
                 lambda: len(self.told(event, **fields)) >= count or self.process.poll() is not None, PATIENCE
@@ -58,17 +58,17 @@ class Watch:
         return self.told(event, **fields)[-1]
 
     def awaits_rest(self) -> None:
-        """Until it has made two more passes: what happened before now has been seen."""
+        """Wait for two more passes, so that all earlier changes have been seen."""
         self.awaits("pass", len(self.told("pass")) + 2)
 
     def get(self, path: str, **headers: str) -> tuple[int, str]:
-        """What its listener answers."""
+        """Return the answer of its listener."""
         url = self.awaits("listening")["url"]
         answer = urllib3.request("GET", f"{url}{path}", headers=headers, retries=False)
         return answer.status, answer.data.decode()
 
     def metrics(self) -> dict[str, float]:
-        """Every sample, by its name and the values of its labels."""
+        """Return every sample, by its name and the values of its labels."""
         families = text_string_to_metric_families(self.get("/metrics")[1])
         return {
             " ".join([sample.name, *sample.labels.values()]): sample.value
@@ -77,12 +77,12 @@ class Watch:
         }
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Its exit code after a signal; a traceback fails the test."""
+        """Send a signal, and return the exit code; a traceback fails the test."""
         self.process.send_signal(number)
         return self.end_of()
 
     def end_of(self) -> int:
-        """Its exit code, once it ends by itself."""
+        """Return its exit code, once it ends by itself."""
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
         assert self.process.stdout is not None
@@ -102,7 +102,7 @@ class Watch:
 
 @contextmanager
 def watching(repository: Repository, *arguments: str, **environ: str) -> Iterator[Watch]:
-    """`reconciler watch` with every event told, as JSON."""
+    """Yield a `reconciler watch` that logs every event as JSON."""
     watch = Watch(repository.start("watch", "--log-format", "json", "-v", *arguments, **environ))
     try:
         yield watch
@@ -111,7 +111,7 @@ def watching(repository: Repository, *arguments: str, **environ: str) -> Iterato
 
 
 class Told:
-    """A reporter of passes, and what it told."""
+    """A reporter of passes, and its events."""
 
     def __init__(self) -> None:
         self._stream = io.StringIO()
@@ -119,7 +119,7 @@ class Told:
         self.reporter = PassReporter(events("json", logging.INFO, self._stream), self.metrics)
 
     def lines(self) -> list[dict[str, Any]]:
-        """What was told since the last time."""
+        """Return the events since the last call."""
         told = [json.loads(line) for line in self._stream.getvalue().splitlines()]
         self._stream.seek(0)
         self._stream.truncate()

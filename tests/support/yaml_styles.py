@@ -16,7 +16,7 @@ _COMMENT = st.sampled_from(["# a comment", "#", "# key: [value", '# "', ""])
 
 @st.composite
 def written(draw: st.DrawFn, value: Any) -> str:
-    """`value` (a non-empty mapping or list at the top) as the text of one document."""
+    """Draw the text of a document with `value` (a non-empty mapping or list at the top)."""
     lines = _Writer(draw).block(value, 0)
     start = draw(st.sampled_from(["", "---\n", "# a comment\n---\n", "%YAML 1.2\n---\n", "\ufeff"]))
     end = draw(st.sampled_from(["", "\n", "\n...\n", "\n# the end"]))
@@ -25,7 +25,7 @@ def written(draw: st.DrawFn, value: Any) -> str:
 
 
 class _Writer:
-    """Writes one document; `_anchored` holds the newest anchor of each value written, by its exact JSON."""
+    """A writer of a document; `_anchored` maps the exact JSON of each written value to its newest anchor."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self._draw = draw
@@ -33,7 +33,7 @@ class _Writer:
         self._names = (f"a{number}" for number in count())
 
     def block(self, value: Any, indent: int) -> list[str]:
-        """Lines for a collection, each with its indentation."""
+        """Return lines for a collection, each with its indentation."""
         draw = self._draw
         blanks = " " * indent
         step = draw(st.integers(1, 4))
@@ -53,7 +53,7 @@ class _Writer:
         return self._draw(st.sampled_from(["", "", "", "  ", " # why"]))
 
     def _flow(self, value: Any) -> str:
-        """A value in one line: new, with an anchor or without, or an alias of one that was there."""
+        """Return a value in one line: new, with an anchor or without, or an alias of an earlier value."""
         exact = json.dumps(value)
         if exact in self._anchored and self._draw(st.booleans()):
             return f"*{self._anchored[exact]} "
@@ -82,7 +82,7 @@ class _Writer:
         styles = [json.dumps(value, ensure_ascii=False)]
         if all(
             char <= "\uffff" for char in value
-        ):  # JSON's escape of others is a pair, which YAML doesn't know
+        ):  # JSON escapes other characters as a surrogate pair, unknown to YAML
             styles.append(json.dumps(value))
         if value.isprintable():
             styles.append("'" + value.replace("'", "''") + "'")

@@ -1,4 +1,4 @@
-"""YAML of all kinds: good, damaged, and made to be expensive."""
+"""YAML of all kinds: valid, damaged, and expensive to parse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ spec:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal with the types of all parts: 1 is not 1.0, and true is not 1."""
+    """Return whether values and the types of all parts are equal: 1 is not 1.0, and true is not 1."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -121,7 +121,7 @@ TOKENS = [
 
 @st.composite
 def mutated(draw: st.DrawFn) -> bytes:
-    """A file that somebody wrote, with a few things put into it or cut out of it."""
+    """Draw a realistic file with a few insertions and cuts."""
     data = bytearray(
         draw(st.sampled_from([MANIFEST.encode(), *(path.read_bytes()[:3000] for path in CORPUS)]))
     )
@@ -134,7 +134,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
-# What readers of YAML and of JSON disagree on, and what parsers stumble over.
+# Texts on which readers of YAML and of JSON disagree or fail.
 PIECES = [
     *(
         "- ",

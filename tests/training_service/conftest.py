@@ -1,4 +1,4 @@
-"""A served home for each test that wants one."""
+"""Fixtures with a served home."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.training_service.served import Service, serving
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    """A home served without anybody to run its jobs; all that it answers is checked at the test's end."""
+    """Yield a service for a home, without a supervisor; check all its answers at the test's end."""
     with serving(tmp_path / "home") as running:
         yield running
 
@@ -26,20 +26,20 @@ def service(tmp_path: Path) -> Iterator[Service]:
 def installed(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, wheelhouse: Path
 ) -> Iterator[runs.Starter]:
-    """Makes the run of a trainer with the source that it is given."""
+    """Yield a function that makes the run of a trainer with the given source."""
     with runs.starter(tmp_path, trainers.shared_environments(tmp_path_factory)) as make:
         yield make
 
 
 @pytest.fixture
 def trainer(installed: runs.Starter) -> runs.Starter:
-    """The same, where a test doesn't say otherwise."""
+    """Yield the same function; a test module may override this fixture."""
     return installed
 
 
 @pytest.fixture(scope="session")
 def engine() -> ContainerEngine:
-    """The container engine of this machine."""
+    """Return the container engine of this machine."""
     try:
         return find_engine(os.environ)
     except RunError as error:
@@ -48,7 +48,7 @@ def engine() -> ContainerEngine:
 
 @pytest.fixture(scope="session")
 def image(engine: ContainerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name of an image with a shell and its tools."""
+    """Yield the name of an image with a shell and its tools."""
     try:
         container_image.build(engine, tmp_path_factory.mktemp("image"))
     except FileNotFoundError as error:
@@ -59,7 +59,7 @@ def image(engine: ContainerEngine, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def python_image(engine: ContainerEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The name of an image with Python and pip; `container_image.WITHOUT_PIP` is there too."""
+    """Yield the name of an image with Python and pip; `container_image.WITHOUT_PIP` exists too."""
     container_image.build_python(engine, tmp_path_factory.mktemp("python-image"))
     yield container_image.PYTHON_IMAGE
     container_image.remove(engine, container_image.PYTHON_IMAGE, container_image.WITHOUT_PIP)

@@ -1,4 +1,4 @@
-"""Connections to the service: judged by the head of their first request, few and short until then."""
+"""Admission of connections: judged by the head of their first request, few and short until then."""
 
 from __future__ import annotations
 
@@ -71,19 +71,19 @@ def head(token: str = TOKEN, method: str = "GET", path: str = ML, **headers: Any
 
 
 def rest(opened: socket.socket) -> bytes:
-    """All that still comes until the service closes the connection."""
+    """Return the remaining bytes until the service closes the connection."""
     return b"".join(iter(lambda: opened.recv(65536), b""))
 
 
 def has_news(opened: socket.socket) -> bool:
-    """Whether something arrived, or the connection ended; of descriptors beyond `select` too."""
+    """Return whether data arrived or the connection ended; works for descriptors beyond `select` too."""
     poll = select.poll()
     poll.register(opened, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def is_served(opened: socket.socket) -> bool:
-    """Whether a small authorized request is answered on this connection."""
+    """Return whether a small authorized request is answered on this connection."""
     opened.sendall(head())
     answer = b""
     while not answer.endswith(b"{}\n") and (more := opened.recv(65536)):
@@ -92,7 +92,7 @@ def is_served(opened: socket.socket) -> bool:
 
 
 def is_closed(opened: socket.socket) -> bool:
-    """Whether the service has ended its side; nothing was sent before."""
+    """Return whether the service has closed its side without sending data."""
     if not has_news(opened):
         return False
     try:
@@ -103,7 +103,7 @@ def is_closed(opened: socket.socket) -> bool:
 
 @contextmanager
 def many_files(count: int) -> Iterator[None]:
-    """Lets this process open so many files, where the system does."""
+    """Raise the limit of open files to `count`; skip if the system's hard limit is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < count:
         pytest.skip(f"a process may have only {hard} files here")
@@ -116,7 +116,7 @@ def many_files(count: int) -> Iterator[None]:
 
 @pytest.fixture
 def attacked(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Address]]:
-    """A service in a process of its own, with the usual limit of descriptors."""
+    """Yield a service in a process of its own, with the usual limit of descriptors."""
     processes = Processes(tmp_path / "home")
     command = [sys.executable, "-P", "-m", "reconciler.training_service", "--home", str(processes.home)]
     process = processes.start(["sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh", *command])
@@ -128,7 +128,7 @@ def attacked(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Address]]:
 
 
 def answers(found: Address) -> int:
-    """The status of an authorized request on a connection of its own."""
+    """Return the status of an authorized request on a connection of its own."""
     with closing(http.client.HTTPConnection("127.0.0.1", port_of(found.url), timeout=PATIENCE)) as connection:
         connection.request("GET", "/_service/health", headers={"Authorization": f"Bearer {found.token}"})
         return connection.getresponse().status
@@ -148,7 +148,7 @@ def test_request_is_answered_while_thousands_of_silent_connections_are_held(
         silent = [held.enter_context(connect(found.url)) for _ in range(HELD)]
         began = time.monotonic()
         assert [answers(found) for _ in range(5)] == [200] * 5
-        # Less than the silent ones' own deadline: nothing waits for that.
+        # Less than the silent connections' own deadline: no request waits for that.
         assert time.monotonic() - began < patience(server.HEAD_SECONDS)
         kept.request("GET", "/_service/health", headers=authorization)
         assert kept.getresponse().status == 200
@@ -160,9 +160,9 @@ def test_request_is_answered_while_thousands_of_silent_connections_are_held(
 
 
 def answers_in_the_end(found: Address) -> int:
-    """The status that a client gets which connects again while its connections are closed without an answer.
+    """Return the status for a client that reconnects while its connections are closed without an answer.
 
-    The service closes the connection that has been silent for longest: on a busy machine, maybe a new one.
+    The service closes the connection that was silent for longest: on a busy machine, maybe a new connection.
     """
     for _ in range(20):
         with suppress(ConnectionError):
@@ -220,7 +220,7 @@ def test_oldest_silent_connection_makes_room_and_clients_stay(
 
 def test_stalest_client_makes_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ListenerLimits, "of_process", lambda: ListenerLimits(strangers=8, clients=3))
-    # A client has its answer a moment before its thread notes the time: one thread notes them in their order.
+    # A client has its answer a moment before its thread notes the time: a single thread notes times in order.
     monkeypatch.setattr(server, "THREADS", 1)
     with serving(tmp_path / "home") as service, ExitStack() as held:
         clients = [held.enter_context(connect(service.url)) for _ in range(4)]
@@ -255,7 +255,7 @@ REFUSED = {
 
 
 def streamed(opened: socket.socket, sent: bytes, piece: bytes, most: int) -> tuple[int, bytes]:
-    """Send a head, then pieces until the connection breaks; returns the bytes sent, and the answer."""
+    """Send a head, then pieces until the connection breaks; return the bytes sent, and the answer."""
     opened.sendall(sent)
     answer, length = b"", 0
     try:

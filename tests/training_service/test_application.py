@@ -1,4 +1,4 @@
-"""A stopped service's state, seen without a service and without leaving a trace."""
+"""A stopped service's state, read without a service and without leaving a trace."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def killed(tmp_path: Path) -> Path:
-    """A home with jobs, objects and logs, whose service never closed its database."""
+    """Return a home with jobs, objects and logs, whose service never closed its database."""
     with serving(tmp_path / "home") as service:
         fill(service)
         shutil.copytree(service.home, tmp_path / "killed")

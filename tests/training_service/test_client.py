@@ -1,4 +1,4 @@
-"""The embedded service found and looked at, whatever it is just doing."""
+"""Discovery and reading of the embedded service in all its phases."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def stack() -> Iterator[ExitStack]:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """Of a service that was there and has ended."""
+    """Return the home of a service that has ended."""
     with HeldService(tmp_path / "home").running() as service:
         return service.home
 
 
 class Copies:
-    """How often a stopped service's state was copied."""
+    """The number of copies of a stopped service's state."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made = 0
@@ -138,7 +138,7 @@ def test_a_service_that_was_started_meanwhile_is_asked_at_once(
             started.ahead += 1000 * DAY
             dates.append(service.send(LISTING).headers["date"])
         assert copies.made == 1
-        # And what that one left, where it has ended.
+        # After the end of that service, its last state.
         dates.append(service.send(LISTING).headers["date"])
     before, meanwhile, after = map(parsedate_to_datetime, dates)
     assert min(meanwhile - before, meanwhile - after) > 999 * DAY
@@ -217,7 +217,7 @@ def test_two_threads_start_one_service(
 def test_a_service_that_another_thread_has_found_is_not_looked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack
 ) -> None:
-    """Else who is about to ask it would find none."""
+    """Otherwise a thread that is about to ask the service would find no service."""
     send, asked = DirectTransport.send, list[str]()
     both, first_done = threading.Barrier(2, timeout=PATIENCE), threading.Event()
 

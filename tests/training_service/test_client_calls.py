@@ -1,4 +1,4 @@
-"""Other people's clients, against the service: each call that docs/clients.md lists."""
+"""Third-party clients against the service: each call listed in docs/clients.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.unpacked import unpack
 
 
 class Tried(list[str]):
-    """The calls that were tried, in their order."""
+    """The tried calls, in order."""
 
     def __call__(self, *calls: str) -> None:
         self.extend(calls)
@@ -118,10 +118,10 @@ def test_every_call_of_google_cloud_storage(service: Service, tmp_path: Path) ->
 
 
 class Rclone:
-    """The program with a remote `gcs:` that is the service, and without the user's settings."""
+    """rclone with the service as its remote `gcs:`, and without the user's settings."""
 
     def __init__(self, service: Service, folder: Path) -> None:
-        # Google's token endpoint is asked for no other token as long as this one lasts.
+        # Google's token endpoint gets no further token request as long as this token lasts.
         token = {"access_token": TOKEN, "token_type": "Bearer", "expiry": "2099-01-01T00:00:00Z"}
         self.tried = Tried()
         self._env = {
@@ -188,7 +188,7 @@ Script = Callable[[str], list[str]]
 
 @pytest.fixture
 def script(service: Service, tmp_path: Path, wheelhouse: Path) -> Script:
-    """Runs a script as a job's trainer would, with the job's variables; returns the calls that it tried."""
+    """Return a function that runs a script with a job's variables, and returns the calls that it tried."""
     packages = unpack(wheelhouse, tmp_path / "packages")
     job = service.store.add_job(
         trainers.custom_job(spec={"baseOutputDirectory": {"outputUriPrefix": "gs://out/x"}})

@@ -336,7 +336,7 @@ def test_google_cloud_storage_round_trip(gcs: storage.Client, service: Service, 
 
 
 def test_google_cloud_storage_uploads_large_files_in_chunks(gcs: storage.Client, tmp_path: Path) -> None:
-    data = bytes(range(256)) * 9000  # more than two chunks, not a multiple of one
+    data = bytes(range(256)) * 9000  # more than two chunks, not a multiple of a chunk
     path = tmp_path / "large"
     path.write_bytes(data)
     blob = gcs.bucket("bucket").blob("large", chunk_size=1024 * 1024)

@@ -1,6 +1,6 @@
-"""Every method of the shipped discovery documents: served, and each of its answers and errors as documented.
+"""Every method of the shipped discovery documents: served, with answers and errors as documented.
 
-The check of the answers themselves is in the `service` fixture; here every method gives all kinds of them.
+The `service` fixture checks the answers themselves; here every method gives all kinds of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def served() -> dict[str, discovery.Method]:
 
 
 def walk_through(service: Service) -> dict[str, Answer]:
-    """Each method once, successfully."""
+    """Call each method once, successfully."""
     answers: dict[str, Answer] = {}
     for kind, make in (("customJobs", custom_job), ("hyperparameterTuningJobs", tuning_job)):
         prefix = f"aiplatform.projects.locations.{kind}."
@@ -142,7 +142,7 @@ EXAMPLES = {
 
 
 def requests() -> list[Any]:
-    """One request for each way to reach a method: verb and path."""
+    """Return a request for each way to reach a method: verb and path."""
     found = []
     for name in discovery.DOCUMENTS:
         document = discovery.document(name)
@@ -256,7 +256,7 @@ def test_the_check_itself_finds_what_is_wrong() -> None:
         with pytest.raises(jsonschema.ValidationError):
             answered({"error": status | change}, 404)
     with pytest.raises(jsonschema.ValidationError):
-        answered({"error": status}, 404, OBJECT)  # storage tells errors too
+        answered({"error": status}, 404, OBJECT)  # an error of storage has a list of errors, too
     with pytest.raises(AssertionError):
         contract.check(
             Request.of("GET", ML), Response(200, (("Content-Type", "text/html"),), json.dumps({}).encode())

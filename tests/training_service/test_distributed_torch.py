@@ -1,4 +1,4 @@
-"""Replicas that train together come to the result of one process: PyTorch's own distributed training."""
+"""PyTorch's own distributed training: several replicas reach the result of a single process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ STEPS = 50
 
 @pytest.fixture
 def spirals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repository]:
-    """The suspended example's trainer in a repository of its own, and PyTorch to run it with."""
+    """Yield a repository with the suspended example's trainer, and PyTorch to run it with."""
     if not (TORCH / "wheels").is_dir():
         pytest.skip("no build of PyTorch for CPUs is here: `make test` fetches it where there is one")
     monkeypatch.setenv("PIP_FIND_LINKS", str(TORCH / "wheels"))
-    # Kept from one run of the tests to the next: it takes most of a minute to install.
+    # Kept between test runs: the installation takes most of a minute.
     (TORCH / "environments").mkdir(exist_ok=True)
     made = Repository(tmp_path / "repository", TORCH / "environments")
     made.has_jobs = True
@@ -37,7 +37,7 @@ def spirals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reposit
 
 
 def write_job(repository: Repository, name: str, workers: int) -> str:
-    """The example as it stands, but for its name and its number of workers; its image."""
+    """Write the example with another name and number of workers; return its image."""
     manifest = yaml.safe_load((ROOT / "jobs" / "pytorch-spirals.yaml").read_text())
     del manifest["reconcile"]
     manifest["metadata"]["name"] = name

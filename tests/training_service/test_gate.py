@@ -1,4 +1,4 @@
-"""Who may talk to the service, and what a job's own URL is good for."""
+"""Access to the service, and the permissions of a job's own URL."""
 
 from __future__ import annotations
 

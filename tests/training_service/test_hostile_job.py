@@ -1,7 +1,7 @@
-"""A job whose trainer tries to get at other jobs, at the claims, and at more memory than it has.
+"""A job whose trainer tries to reach other jobs, the claims, and more memory than it has.
 
-It runs as the same user as all others, so what a program of that user can read by other means is out of
-scope here, and docs/embedded-service.md says so.
+It runs as the same user as all other jobs. Reads by other means of that user's programs are out of scope
+here, as docs/embedded-service.md says.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ while not (out / "over").exists():
     time.sleep(0.01)
 """
 
-# Notes what comes of each attempt: what was read, or the error.
+# Notes the result of each attempt: the content read, or the error.
 HOSTILE = """
 import base64, json, os, pathlib, shutil, socket, subprocess, urllib.parse, urllib.request
 from google.cloud import storage
@@ -139,10 +139,10 @@ shutil.copy(os.environ["SSL_CERT_FILE"], out / "hostile.pem")
 
 @dataclass
 class Attack:
-    """What came of it.
+    """The result of the attack.
 
     Attributes:
-        found: What each attempt got.
+        found: The result of each attempt.
         job, victim: The two jobs.
         certificates: The certificates of the victim's proxy, with their key.
         out: The folder with the files of authorities that both runs trust.
@@ -172,7 +172,7 @@ def attack(service: Service, installed: runs.Starter) -> Attack:
         installed(HOSTILE, job=job, requires=("google-cloud-storage",), buckets=("mine", "mine/claims/")),
         job,
     )
-    # Without a proxy that goes on, requests that the service doesn't answer would be for Google.
+    # Without a proxy that forwards, requests unknown to the service would go to Google.
     run.environ = {"HTTPS_PROXY": "http://127.0.0.1:1", "NO_PROXY": "127.0.0.1"}
     assert run.start().end() == ("SUCCEEDED", 0, ""), run.log()
     certificates = patient.folder.certificates.read_bytes()
@@ -255,7 +255,7 @@ def test_nobody_else_trusts_the_authority_of_a_run(attack: Attack) -> None:
 
 def test_the_authority_s_key_is_nowhere_so_it_signs_nothing_more(attack: Attack) -> None:
     own, authority = x509.load_pem_x509_certificates(attack.certificates)
-    assert attack.certificates.count(b"PRIVATE KEY-----") == 2  # begin and end of a single one
+    assert attack.certificates.count(b"PRIVATE KEY-----") == 2  # begin and end of a single key
     key = load_pem_private_key(attack.certificates, None)
     assert key.public_key() == own.public_key() != authority.public_key()
     for name in ("victim.pem", "hostile.pem"):
@@ -270,7 +270,7 @@ def test_its_address_is_worth_nothing_after_its_end(attack: Attack, service: Ser
 
 
 def test_memory_of_processes_that_leave_their_parents_and_sessions_counts(installed: runs.Starter) -> None:
-    """Each takes little, hides from its parent, and goes on after it."""
+    """Each process takes little, hides from its parent, and outlives it."""
     source = """
         import os, pathlib, time
         out = pathlib.Path(os.environ["OUT"])

@@ -1,6 +1,6 @@
-"""The service, runners, replicas, trials, installers killed at random moments: every job ends as it should.
+"""Random kills of the service, runners, replicas, trials and installers: every job ends as it should.
 
-`make kills KILLS=100 SEED=7` does more of it; each failure tells its seed.
+`make kills KILLS=100 SEED=7` does more of it; each failure prints its seed.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from tests.support.waiting import PATIENCE
 KILLS = int(os.environ.get("SERVICE_KILLS", "12"))
 SEED = int(os.environ.get("SERVICE_SEED", "1"))
 AT_ONCE = 3
-"""With fewer jobs that haven't ended, more come."""
+"""The number of unfinished jobs below which more are submitted."""
 LOST = 4
-"""As many runners of one job may be killed: it is given up after the sixth."""
+"""The number of runners of a job that may be killed: the job is given up after the sixth."""
 PLACE = "/v1/projects/my-project/locations/us-central1"
 
-# Runs once at a time for each job, trial and replica, or tells on itself; writes down its end.
+# Runs once at a time for each job, trial and replica, or records the violation; records its end.
 TRAINER = """
 import argparse, fcntl, json, os, pathlib, time
 parser = argparse.ArgumentParser()
@@ -74,7 +74,7 @@ for step in range(20):
 
 @dataclass
 class Victim:
-    """A process to be killed, and the job that it is of; None for the service."""
+    """A process to kill, and its job; None for the service."""
 
     process: psutil.Process
     job: JobRecord | None = None
@@ -86,13 +86,13 @@ class Storm:
     """Jobs of all kinds under a service that is killed, as are its jobs' processes.
 
     Attributes:
-        out: Where trainers leave their marks.
+        out: The folder of the trainers' marks.
         store: The service's own state, seen from outside.
         names: The name of each job by its row number.
-        struck: The (job, trial) of which a replica was killed, trial 0 for a job without.
-        killed: How many were killed of each kind.
-        installers: The jobs of which an installer was killed.
-        lost: How many runners of each job were killed.
+        struck: The (job, trial) pairs with a killed replica, trial 0 for a job without trials.
+        killed: The number of killed processes of each kind.
+        installers: The jobs with a killed installer.
+        lost: The number of killed runners of each job.
     """
 
     home: Path
@@ -108,7 +108,7 @@ class Storm:
     starts: int = 0
 
     def serve(self) -> Address:
-        """The address of a service that lives, started where none does."""
+        """Return the address of a live service; start the service if none is live."""
         if self.service is None or self.service.poll() is not None:
             command = [
                 sys.executable,
@@ -129,7 +129,7 @@ class Storm:
         return found
 
     def blow(self, kills: int) -> None:
-        """Until so many were killed."""
+        """Kill processes until `kills` of them were killed."""
         kinds: dict[str, Callable[[], list[Victim]]] = {
             "service": self._services,
             "runner": self._runners,
@@ -144,7 +144,7 @@ class Storm:
             if len(self.store.unfinished()) < AT_ONCE:
                 self._submit_set(found)
             time.sleep(self.chance.uniform(0, 0.3))  # the random moment
-            # Of the kinds that there are just now, one that was killed least.
+            # Among the kinds alive at this moment, choose the kind with the fewest kills.
             fewest = sorted(kinds, key=lambda kind: (self.killed[kind], self.chance.random()))
             for kind in fewest[:3]:
                 if victims := kinds[kind]():
@@ -163,7 +163,7 @@ class Storm:
         assert self.service.wait(PATIENCE) == 0
 
     def _submit_set(self, found: Address) -> None:
-        """A job of each kind: tuning, and in any order plain, one that installs, of several replicas."""
+        """Submit a tuning job and, in random order, a plain job, an installing job, and a cluster job."""
         round_ = len(self.names)
         for kind in ("tuning", *self.chance.sample(["plain", "installing", "cluster"], 3)):
             name = f"{kind}{round_}"
@@ -177,7 +177,7 @@ class Storm:
     def _job(self, kind: str, name: str) -> JobRecord:
         requires, source, folder = [], TRAINER, "code"
         if kind == "installing":
-            # Like no other: what others have installed is of no use to it.
+            # A unique requirement, so that no earlier installation can serve it.
             requires, source, folder = ["cloudml-hypertune"], f"# {name}\n{TRAINER}", name
         uri = f"gs://{folder}/trainer-0.1-py3-none-any.whl"
         path = self.home / "gcs" / uri.removeprefix("gs://")
@@ -233,7 +233,7 @@ class Storm:
         ]
 
     def _installers(self) -> list[Victim]:
-        # Installing is tried twice: the second one is let alone.
+        # An installation is tried twice: the second try is not killed.
         return [
             Victim(process, job)
             for job, process, _ in self._marked("install")
@@ -256,7 +256,7 @@ class Storm:
         return [(job, run.run_id, run.trial) for job, run in last.values()]
 
     def left(self) -> list[str]:
-        """Processes and temporary folders of any run."""
+        """Return the processes and temporary folders of any run."""
         found = []
         runs = [path.name for path in (self.home / "runs").iterdir()]
         for process in psutil.process_iter():
@@ -270,7 +270,7 @@ class Storm:
         return found
 
     def wrong(self) -> list[str]:
-        """Jobs that haven't ended as they should, and trainers that ran beside themselves or without need."""
+        """Return jobs with a wrong end, and trainers that ran concurrently or without need."""
         jobs = [text for id, name in self.names.items() for text in self._wrong(id, name)]
         lost = {self.names[id] for id in self.lost}
         again = [path.name for path in self.out.glob("*.again") if path.name.partition("-")[0] not in lost]
@@ -299,7 +299,7 @@ class Storm:
         done = (self.out / f"{name}-{trial}-workerpool0-0.end").exists()
         if state == "FAILED":
             return (id, trial) in self.struck and "killed by signal 9" in message
-        # One that was killed may have been run again, with its runner killed as well; or it was done already.
+        # A killed trainer may have been run again, with its runner killed as well; or it was done already.
         return state == "SUCCEEDED" and done
 
 

@@ -1,4 +1,4 @@
-"""The service's process: one a home, found by service.json, ended by whatever may end it."""
+"""The service's process: a single process for each home, found by service.json, ended by any cause."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_of_many_started_at_once_one_serves(processes: Processes) -> None:
 @pytest.mark.slow
 def test_a_service_waits_for_one_that_is_just_ending(processes: Processes) -> None:
     processes.home.mkdir(parents=True)
-    ending = address.lock_home(processes.home)  # as one that has removed its service.json already
+    ending = address.lock_home(processes.home)  # as a service that has removed its service.json already
     assert ending
     process = processes.start()
     with pytest.raises(subprocess.TimeoutExpired):
@@ -175,7 +175,7 @@ def test_told_to_stay_it_stays(processes: Processes) -> None:
     process = processes.start(arguments)
     found = processes.served(process)
     with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(1.0)  # it would have ended at once
+        process.wait(1.0)  # without `stay` it would have ended at once
     assert call(found, "GET", "/_service/health")
 
 

@@ -1,4 +1,4 @@
-"""The user's proxy: which requests take it, and what becomes of a request whatever the proxy does."""
+"""The user's proxy: the requests that take it, and the result of a request for any behaviour of the proxy."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_credentials_reach_the_proxy_as_they_are(user: str, password: str) -> No
     assert encoded not in pretty_repr(found)
 
 
-# What the proxy does before the tunnel is there.
+# The proxy's faults before the tunnel is established.
 SETUP_FAULTS: dict[str, Behaviour] = {
     "ends at once": answering(b""),
     "half an answer": answering(OK[:20]),
@@ -314,7 +314,7 @@ def test_authorities_that_have_no_certificates_are_told(
 
 
 def test_a_certificate_that_is_not_trusted_is_told_with_its_issuer(tmp_path: Path) -> None:
-    """As behind a proxy that reads what it carries, with an authority of the company's."""
+    """As behind a proxy that decrypts its traffic with a company's authority."""
     (tmp_path / "corp").mkdir()
     make_authority(tmp_path / "corp", "Corp Root")
     corp = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -371,7 +371,7 @@ def test_a_proxy_out_of_reach_is_named() -> None:
 def test_the_look_at_an_issuer_trusts_the_proxy_no_more_than_the_request_did(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second connection may meet another proxy, which must not get the credentials."""
+    """The second connection may reach another proxy, and that proxy must not get the credentials."""
     (tmp_path / "corp").mkdir()
     make_authority(tmp_path / "corp", "Corp Root")
     corp = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""Reads that are repeated: when, how often, and after how long."""
+"""Repeated reads: their conditions, number and delays."""
 
 from __future__ import annotations
 

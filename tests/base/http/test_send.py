@@ -1,4 +1,4 @@
-"""The transport against servers that misbehave: what arrives, how often, and what the error then says."""
+"""The transport against servers that misbehave: the bytes sent, the number of sends, and the error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.support.raw_server import FAULTS as ALL_FAULTS
 from tests.support.tls import Loopback
 from tests.support.waiting import PATIENCE, patience
 
-# A body that is announced as too long isn't waited for.
+# The transport doesn't wait for a body whose announced length exceeds the limit.
 FAULTS = ALL_FAULTS | {
     "a byte now and then": drip(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"),
     "too long by its own account": raw(b"HTTP/1.1 200 OK\r\nContent-Length: 10001\r\n\r\n{}"),
@@ -73,7 +73,7 @@ FAULTS = ALL_FAULTS | {
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A self-signed certificate of localhost with its key, in one file."""
+    """Write a self-signed certificate of localhost with its key in a single file, and return the file."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -166,7 +166,7 @@ def test_an_answer_of_any_status_is_returned_as_it_is(
 
 @pytest.mark.fault(1)
 def test_the_google_clients_own_transport_sends_a_post_twice(serve: Callable[..., RawServer]) -> None:
-    """Why there is a transport at all: the first POST was taken, and success is reported for the second."""
+    """Reason for a separate transport: the first POST was taken, and success reported for the second."""
     import httplib2
     from googleapiclient.http import HttpRequest as ClientRequest
 
@@ -192,7 +192,7 @@ def test_what_comes_after_an_answer_is_never_the_answer_to_the_next_request(
 
 @dataclass(frozen=True)
 class Writes:
-    """What one thread gave its sockets to send: to plain ones, and record by record over TLS."""
+    """The bytes that a thread gave its sockets to send: to plain sockets, and record by record over TLS."""
 
     plain: list[bytes]
     records: list[bytes]
@@ -200,7 +200,7 @@ class Writes:
 
 @pytest.fixture
 def writes(monkeypatch: pytest.MonkeyPatch) -> Writes:
-    """This thread's writes, which go out all the same; the servers are other threads."""
+    """Record this thread's writes, and send them; the servers are other threads."""
     written = Writes([], [])
     watched = threading.get_ident()
 
@@ -231,13 +231,13 @@ def test_headers_and_body_leave_in_one_write(
     serve: Callable[..., RawServer],
     writes: Writes,
 ) -> None:
-    """A process that is stopped between two writes sends the body whenever it wakes."""
+    """A process that is stopped between two writes sends the body at any later time."""
     server = serve(answer(), tls=server_tls if scheme == "https" else None)
     body = b"x" * size
     DirectTransport(Loopback()).send(HttpRequest("POST", f"{server.url}/v1/jobs", AUTHORIZED, body))
     first, *more = writes.records if scheme == "https" else writes.plain
     assert first.startswith(b"POST /v1/jobs HTTP/1.1\r\n")
-    # One record of TLS holds 16 KiB: between two of them the clock is looked at.
+    # A TLS record holds 16 KiB: the transport checks the clock between two records.
     assert b"".join([first, *more]).endswith(b"\r\n\r\n" + body)
     assert scheme == "http" or max(map(len, writes.records)) <= 16_384
     assert server.arrived[0].body == body
@@ -247,7 +247,7 @@ def test_headers_and_body_leave_in_one_write(
 
 @pytest.mark.fault(8)
 def test_rest_of_request_is_not_sent_after_pause() -> None:
-    """The server judged the credential when the head arrived: a body that comes later could make a job."""
+    """The server judged the credential when the head arrived: a late body could create a job."""
     ours, theirs = socket.socketpair()
     moments = iter((0.0, 1.0, 61.0))
     request = b"POST / HTTP/1.1\r\n\r\n" + b"x" * (1 << 24)
@@ -264,7 +264,7 @@ def test_rest_of_request_is_not_sent_after_pause() -> None:
 
 @pytest.mark.fault(8)
 def test_rest_of_request_is_not_sent_after_pause_by_tls(trusted: None, server_tls: ssl.SSLContext) -> None:
-    """One `send` of a TLS socket writes all its records, without a look at the clock between them."""
+    """A single `send` of a TLS socket writes all its records, without a look at the clock between them."""
     ours, theirs = socket.socketpair()
     received: list[int] = []
 
@@ -418,7 +418,7 @@ def test_a_kept_connection_that_the_server_closed_does_no_harm(
 def test_a_refusal_before_the_end_of_the_body_counts_as_the_answer(
     drained: bool, transport: DirectTransport
 ) -> None:
-    """The server answers from the headers alone; what it leaves unread makes its system reset it."""
+    """The server answers from the headers alone; its system resets the connection for the unread rest."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def refuse() -> None:
@@ -468,7 +468,7 @@ def test_reads_side_by_side_use_the_connections_of_those_before(
     transport: DirectTransport,
     serve: Callable[..., RawServer],
 ) -> None:
-    """Up to eight; what more there are end with their reads."""
+    """Up to eight connections are kept; further connections end with their reads."""
     meet = threading.Barrier(1)
 
     def met(sock: socket.socket, request: Arrived) -> bool:
@@ -488,7 +488,7 @@ def test_reads_side_by_side_use_the_connections_of_those_before(
 def test_the_connection_that_was_used_last_is_used_next(
     transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> None:
-    """The others get idle, and end, where so many aren't needed any more."""
+    """The other connections become idle, and end when fewer are needed."""
     begun, ended = threading.Barrier(2), threading.Event()
 
     def behave(sock: socket.socket, request: Arrived) -> bool:
@@ -505,7 +505,7 @@ def test_the_connection_that_was_used_last_is_used_next(
 
     def both() -> None:
         read("/both")
-        # The one of connection 0 is here first.
+        # The read on connection 0 finishes first.
         ended.set()
 
     call_all([both, both])
@@ -581,7 +581,7 @@ def test_a_name_that_no_one_has_is_not_sent(transport: DirectTransport) -> None:
 
 
 def test_a_host_that_takes_no_connection_is_not_sent(transport: DirectTransport) -> None:
-    """A listener whose queue is full leaves a connection hanging."""
+    """A listener with a full queue leaves a connection hanging."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
         address = listener.getsockname()
         for _ in range(4):
@@ -703,9 +703,6 @@ def test_the_environments_proxy_is_not_used(
     assert proxy.arrived == []
 
 
-# Reads that are repeated.
-
-
 # The Google client on top.
 
 
@@ -713,7 +710,7 @@ def test_the_environments_proxy_is_not_used(
 def storage(
     transport: DirectTransport, serve: Callable[..., RawServer]
 ) -> Callable[..., tuple[object, RawServer]]:
-    """The client of Cloud Storage that talks to a raw server, and the server."""
+    """Return a function that makes a raw server and a Cloud Storage client for it."""
     from googleapiclient.discovery import build_from_document
     from googleapiclient.discovery_cache import get_static_doc
 
@@ -809,7 +806,7 @@ def test_loading_the_package_loads_no_http_library() -> None:
     assert not {"urllib3", "socket", "ssl", "http.client", "httplib2", "googleapiclient"} & set(loaded)
 
 
-# What is read of an answer, beside what the library reads of it.
+# Answers as the transport reads them, beyond the library's own reading.
 
 
 def test_a_method_that_is_none_is_not_sent(

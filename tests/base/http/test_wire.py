@@ -1,4 +1,4 @@
-"""Answers as they stand on the wire: read as Python's library reads them, or refused."""
+"""Raw answers: read as Python's library reads them, or refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reconciler.base.http.wire import Incoming, UnusableAnswerError, read_respon
 
 
 def by_library(data: bytes, method: str) -> tuple[int, bytes] | None:
-    """Status and body as `http.client` reads them; None where it can't."""
+    """Return status and body as `http.client` reads them; None for an unreadable answer."""
     near, far = socket.socketpair()
     with near, far:
         far.sendall(data)
@@ -29,7 +29,7 @@ def by_library(data: bytes, method: str) -> tuple[int, bytes] | None:
 
 
 def by_us(data: bytes, method: str, sizes: list[int]) -> tuple[int, bytes, bool] | None:
-    """Status, body and whether the connection is kept, the bytes coming in pieces of these sizes."""
+    """Return status, body and keep-alive, with the bytes arriving in pieces of these sizes."""
     try:
         response, keeps = read_response(Incoming(Pieces(data, sizes), math.inf), method, 1 << 20)
     except UnusableAnswerError:
@@ -38,7 +38,7 @@ def by_us(data: bytes, method: str, sizes: list[int]) -> tuple[int, bytes, bool]
 
 
 class Pieces:
-    """As a socket, from which the bytes come in pieces of these sizes, and then an end."""
+    """A fake socket: the bytes come in pieces of these sizes, and then an end."""
 
     def __init__(self, data: bytes, sizes: list[int]) -> None:
         self._data, self._sizes = data, sizes
@@ -118,10 +118,10 @@ def test_what_is_read_is_what_the_library_reads_or_nothing(
     if read is None:
         return
     if status[:3] in (b"204", b"304"):
-        # Whatever its headers say (RFC 9112, section 6.3); the library reads chunks all the same.
+        # This status has no body, despite its headers (RFC 9112, section 6.3); the library reads chunks.
         assert read[:2] == (int(status[:3]), b"")
     else:
-        # A repeated length may be taken as one (RFC 9110, section 8.6); the library takes it as none.
+        # A repeated length may count once (RFC 9110, section 8.6); the library takes it as missing.
         plain = data.replace(b"Content-Length: 2, 2", b"Content-Length: 2")
         assert read[:2] == by_library(plain, method)
     if read[2]:

@@ -1,4 +1,4 @@
-"""The listener: answers at once, the headers of every answer, and a process without descriptors."""
+"""The listener: prompt answers, the headers of every answer, and a process without descriptors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_connections_of_one_turn_close_those_before_them_and_not_each_other(
             return held.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
 
         first, second = silent(), silent()
-        # The thread that reads stands still, so that the next two are accepted together.
+        # The reading thread stands still, so that the next two connections are accepted together.
         client = held.enter_context(asked(port))
         assert begun.wait(PATIENCE)
         third, fourth = silent(), silent()
@@ -177,7 +177,7 @@ def test_a_head_is_answered_however_many_connections_come_behind_it() -> None:
 
     with listening(admit) as port, ExitStack() as held:
         first = held.enter_context(asked(port, "GET /first HTTP/1.1"))
-        assert held_up.wait(PATIENCE)  # nothing is accepted now
+        assert held_up.wait(PATIENCE)  # no connection is accepted now
         silent = [held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(200)]
         wanted = held.enter_context(asked(port, "GET /wanted HTTP/1.1"))
         silent += [held.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(300)]
@@ -239,7 +239,7 @@ def cpu(process: subprocess.Popen[str]) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 2])
 def test_a_process_without_descriptors_answers_when_it_has_some_and_does_not_spin(left: int) -> None:
-    """`left` of them are free when connections come; then one more."""
+    """`left` descriptors are free when connections come; then one more is."""
     command = [sys.executable, "-c", WITHOUT_FILES, str(left)]
     with (
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,

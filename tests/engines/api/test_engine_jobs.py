@@ -1,5 +1,5 @@
-"""The jobs of an environment: complete listings, one request for a create, and answers that claim no more
-than the service said."""
+"""The jobs of an environment: complete listings, a single request for a create, and answers that report only
+the service's own statements."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_create_carries_its_credential_and_no_other(service: HeldService, sess
     assert isinstance(late, Refused)
     assert (late.status, late.reason) == (401, "UNAUTHENTICATED")
     assert not service.names()
-    # All else goes on with the service's own token.
+    # All other requests use the service's own token.
     assert session.jobs.runs() == ()
 
 
@@ -267,7 +267,7 @@ def test_a_refusal_without_a_readable_message_is_one_all_the_same(message: Any) 
 
 @dataclass
 class Says:
-    """A transport whose server says whatever a test wants."""
+    """A transport with a server whose answer the test chooses."""
 
     answer: HttpResponse
 
@@ -339,7 +339,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
         store.prepare,
         lambda: store.read(ClaimId("k")),
     ):
-        # An answer, or what the commands tell with its hint; and of an error that it was one.
+        # A result, or an error that the commands report with its hint; an error must stay an error.
         with suppress(ServiceError):
             act()
     with pytest.raises(ApiError) if status >= 300 else suppress(ServiceError) as told:
@@ -348,7 +348,7 @@ def test_whatever_an_answer_holds_it_is_told_as_an_answer_or_an_error(
 
 
 class TestWhatAClaimNames:
-    """It may be damaged, or a newer version's: then it leads nowhere, and that is told."""
+    """A damaged claim, or a newer version's claim, leads to no job, and this is reported."""
 
     @pytest.mark.parametrize(
         ("version", "kind", "resource"),

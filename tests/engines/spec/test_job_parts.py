@@ -42,7 +42,7 @@ POOLS = [
         },
     },
 ]
-# The shape in which the API returns a job that has ended.
+# The shape in which the API returns a finished job.
 TUNED = {
     "name": "projects/1/locations/us-central1/hyperparameterTuningJobs/2",
     "displayName": "census_0123456789abcdef",
@@ -184,7 +184,7 @@ def test_the_console_shows_jobs_of_google_alone() -> None:
     body = b'{"name": "projects/1/locations/us-central1/customJobs/2", "displayName": "census"}'
 
     class Answers:
-        """Transport that has one answer."""
+        """A transport with a fixed answer."""
 
         def send(self, request: HttpRequest) -> HttpResponse:
             return HttpResponse(200, {}, body)
@@ -214,7 +214,7 @@ TUNING = "HyperparameterTuningJob"
 
 
 def pools(*counts: Any) -> dict[str, Any]:
-    """Pools with these replica counts: None for an empty pool, "" for one that says none."""
+    """Return pools with these replica counts: None for an empty pool, "" for a pool without a count."""
     given = [
         {} if count is None else {"machineSpec": {}} | ({"replicaCount": count} if count != "" else {})
         for count in counts

@@ -1,4 +1,4 @@
-"""The program that runs staged code in a container: an ordinary process, with the command as it is sent."""
+"""The program that runs staged code in a container: an ordinary process, with the command as sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HELPER = "NAME = 'helper'\n"
 
 
 def tree(**files: str) -> SourceTree:
-    """Modules at the top of a folder."""
+    """Return modules at the top of a folder."""
     return SourceTree(
         tuple(SourceFile(f"{name}.py", name == "task", text.encode()) for name, text in files.items())
     )
@@ -40,7 +40,7 @@ def below(folder: str, code: SourceTree) -> SourceTree:
 
 
 class Container:
-    """A place with the mounted bucket, a folder for temporary files, and no home."""
+    """A folder with the mounted bucket, a folder for temporary files, and no home."""
 
     def __init__(self, root: Path) -> None:
         self.mount, self.temporary = root / "gcs", root / "tmp"
@@ -80,7 +80,7 @@ class Container:
         return process.returncode, out, err
 
     def refusal(self, module: str = "trainer.task", digest: str = "", requirements: str = "") -> str:
-        """The only sentence of a program that couldn't start its module, and left nothing behind."""
+        """Return the only sentence of a program that can't start its module; check that no file is left."""
         code, out, err = self.run(module, digest=digest, requirements=requirements)
         assert (code, out) == (1, "")
         assert "Traceback" not in err
@@ -231,7 +231,7 @@ def with_lock(text: str) -> bytes:
 
 
 def wheel(folder: Path) -> Path:
-    """A wheel of a module `tiny`, made by hand."""
+    """Write a wheel of a module `tiny` by hand."""
     import zipfile
 
     file = folder / "tiny-1.0-py3-none-any.whl"

@@ -1,4 +1,4 @@
-"""Checks answers against the discovery documents that Google's client brings, not the trimmed ones."""
+"""A check of answers against the full discovery documents of Google's client, not the trimmed ones."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ _PROBLEM = {
 
 
 def check(request: Request, response: Response) -> str:
-    """Checks one answer, and returns the id of the method it is of, "" for none.
+    """Check an answer, and return the id of its method, "" for none.
 
     Raises:
-        jsonschema.ValidationError, AssertionError: It isn't as the documents say.
+        jsonschema.ValidationError, AssertionError: It differs from the documents.
     """
     path = re.sub(r"^/jobs/[^/]+", "", request.path)
     method = _method(request.method, path)
-    if path == "/token":  # no API of Google's: RFC 6749 has its answers
+    if path == "/token":  # not a Google API: RFC 6749 defines its answers
         return ""
     if response.status >= 400 and response.status != 499:
         _check_error(path, response)

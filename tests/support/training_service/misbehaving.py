@@ -8,7 +8,7 @@ from tests.support.training_service.runs import Run, nothing_is_left_of
 
 
 def failure_of(run: Run) -> tuple[int, str]:
-    """Let a run fail: the error's code and message."""
+    """Start a run and wait for its failure; return the error's code and message."""
     state, code, message = run.start().end()
     assert state == "FAILED"
     assert nothing_is_left_of(run)
@@ -16,7 +16,7 @@ def failure_of(run: Run) -> tuple[int, str]:
 
 
 def of_small_machines(run: Run, mebibytes: int = 128) -> Run:
-    """The run on machines with so much memory."""
+    """Return the run on machines with this much memory."""
     spec = json.loads(run.folder.spec.read_text())
     for replica in spec["replicas"]:
         replica["memory"] = mebibytes * 2**20

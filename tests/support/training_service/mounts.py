@@ -1,4 +1,4 @@
-"""Whether this machine can mount buckets."""
+"""A check of this machine's ability to mount buckets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from reconciler.training_service.runner import mounts
 
 
 def works(folder: Path) -> bool:
-    """Whether this system lets this user mount."""
+    """Return whether this system allows this user to mount."""
     buckets, root = folder / "probe-buckets", folder / "probe-root"
     buckets.mkdir()
     root.mkdir()

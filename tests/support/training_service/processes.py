@@ -16,7 +16,7 @@ def command(home: Path, *more: str) -> list[str]:
 
 
 class Processes:
-    """Services started by a test, ended with it."""
+    """Services started by a test and stopped with it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home

@@ -10,7 +10,7 @@ from tests.support.training_service.served import Service
 
 
 def to_storage_of(service: Service, run: runs.Run, job: JobRecord) -> runs.Run:
-    """The run, with the address of the served home's storage."""
+    """Return the run with the address of the served home's storage."""
     text = run.folder.spec.read_text()
     run.folder.spec.write_text(
         text.replace("127.0.0.1:9/jobs/x", f"{urlsplit(service.url).netloc}/jobs/{job.gcs_secret}")

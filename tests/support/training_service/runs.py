@@ -31,7 +31,7 @@ KEPT = {"run.json", "log.jsonl", "exit.json", "phase", "started", "lock", "runne
 }
 MACHINE = Machine(cpus=2, memory=4 * 1024**3)
 
-# In a user namespace that can have none below it, and without the right to mount.
+# In a user namespace without nested namespaces and without the right to mount.
 UNABLE = """
 import ctypes, os, sys
 libc = ctypes.CDLL(None)
@@ -52,7 +52,7 @@ class Run:
     """A run with its runner.
 
     Attributes:
-        through: The beginning of a command that starts the one that is given after it.
+        through: The prefix of a command that starts the command after it.
     """
 
     folder: RunFolder
@@ -77,7 +77,7 @@ class Run:
         return self
 
     def end(self) -> tuple[str, int, str]:
-        """Wait for the end: state, code, message."""
+        """Wait for the end; return state, code and message."""
         assert self.runner is not None
         assert self.runner.wait(PATIENCE) == 0
         ending = self.folder.ending()
@@ -85,18 +85,18 @@ class Run:
         return ending.state, ending.code, ending.message
 
     def log(self) -> list[tuple[str, str]]:
-        """Severity and text of each line."""
+        """Return severity and text of each line."""
         lines = self.folder.log.read_text("utf-8").splitlines()
         return [(entry["s"], entry["m"]) for entry in map(json.loads, lines)]
 
     def printed(self) -> list[str]:
-        """What the trainer printed to its standard output."""
+        """Return the trainer's standard output."""
         texts = [text for severity, text in self.log() if severity == "INFO"]
         after = texts[texts.index("Installing trainer-0.1-py3-none-any.whl") + 1 :]
         return [text for text in after if not re.match("Install(ing|ed in) ", text)]
 
     def wrote(self, name: str) -> str:
-        """What the trainer has written into this file, once it is there."""
+        """Wait for this file of the trainer; return its content."""
         until(lambda: (self.out / name).exists() and (self.out / name).read_text())
         return (self.out / name).read_text()
 
@@ -106,13 +106,13 @@ Starter = Callable[..., Run]
 
 @contextmanager
 def starter(folder: Path, environments: Path) -> Iterator[Starter]:
-    """What makes the run of a trainer with this source; `spec` changes fields of the run's spec.
+    """Yield a function that makes runs of trainers with a given source; `spec` sets fields of the run's spec.
 
     Args:
         folder: An empty folder.
-        environments: Where Python environments are kept for all tests.
+        environments: The folder of the Python environments of all tests.
 
-    With `plain` nothing is installed, which takes most of a short run's time.
+    With `plain` no package is installed: installation takes most of a short run's time.
     """
     home, out = folder / "home", folder / "out"
     out.mkdir()
@@ -146,7 +146,7 @@ def starter(folder: Path, environments: Path) -> Iterator[Starter]:
 
 
 def _plain(spec: RunSpec, source: str, folder: Path) -> RunSpec:
-    """The run with the trainer's module in a folder that is on its path: nothing is to be installed."""
+    """Return the run with the trainer's module in a folder on its path, without an installation."""
     (folder / "trainer").mkdir(parents=True)
     (folder / "trainer" / "task.py").write_text(textwrap.dedent(source))
     return replace(

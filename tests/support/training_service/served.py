@@ -1,4 +1,4 @@
-"""The service behind a real HTTP server; all that it answers in any test is checked against the APIs."""
+"""The service behind a real HTTP server; every answer in every test is checked against the APIs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKEN = "the-token"
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self) -> None:
         self.now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -51,7 +51,7 @@ class Answer:
 
     @property
     def error(self) -> str:
-        """The error's status and message, for short assertions."""
+        """Return the error's status and message, for short assertions."""
         error = self.json["error"]
         return f"{error['status']}: {error['message']}"
 
@@ -99,7 +99,7 @@ class Service:
 
 
 def checked(admit: Admit, service: Service) -> Admit:
-    """The same, but what isn't as the APIs' documents say goes into the service's `failures`."""
+    """Return `admit` with a check: deviations from the APIs' documents go into the service's `failures`."""
 
     def noted(request: Request, response: Response) -> Response:
         try:
@@ -119,7 +119,7 @@ def checked(admit: Admit, service: Service) -> Admit:
 
 @contextmanager
 def serving(home: Path) -> Iterator[Service]:
-    """A home served without anybody to run its jobs."""
+    """Yield a service for a home, without a supervisor."""
     home.mkdir(exist_ok=True)
     clock = Clock()
     store = Store(database.open_file(home / "state.db"), clock)

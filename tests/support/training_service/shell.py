@@ -1,4 +1,4 @@
-"""A run's shell, whose answers tests read."""
+"""A run's shell with answers that tests read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reconciler.training_service.jobs import environment_variables
 
 
 class Shell(Uv):
-    """Runs uv as a plain process, and remembers its commands."""
+    """A shell that runs uv as a plain process and records its commands."""
 
     def __init__(self, temp: Path) -> None:
         self.ran: list[list[str]] = []
@@ -47,7 +47,7 @@ class Shell(Uv):
         return done.stdout
 
     def commands(self) -> list[str]:
-        """The commands of uv, a dry run as "resolve"."""
+        """Return the commands of uv, a dry run as "resolve"."""
         return [
             "resolve" if "--dry-run" in argv else argv[1] if argv[0] == "pip" else argv[0]
             for argv in self.ran
@@ -55,7 +55,7 @@ class Shell(Uv):
 
 
 class Pauses:
-    """What waits for another that makes the same."""
+    """A fake pause in the wait for another builder of the same folder."""
 
     def pause(self) -> None:
         threading.Event().wait(0.01)

@@ -1,4 +1,4 @@
-"""Code without an image, as it lies in a bucket, and jobs that run it."""
+"""Staged code without an image, as it lies in a bucket, and jobs that run it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PYTHON = f"docker.io/library/python:{sys.version_info.major}.{sys.version_info.m
 
 
 def stage(buckets: Path, files: Mapping[str, str], name: str = "staged.tar.gz") -> tuple[str, str]:
-    """Put an archive of these files into the bucket; its address and its SHA-256."""
+    """Put an archive of these files into the bucket; return its address and its SHA-256."""
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz") as archive:
         for path, text in files.items():
@@ -36,12 +36,12 @@ def stage(buckets: Path, files: Mapping[str, str], name: str = "staged.tar.gz") 
 
 
 def command(uri: str, sha: str, module: str = "task", requirements: str = "") -> list[str]:
-    """The command of a staged module."""
+    """Return the command of a staged module."""
     return container_command(uri, sha, module, requirements)
 
 
 def contained(job: JobRecord, image: str, words: Sequence[str], *args: str, **env: str) -> JobRecord:
-    """The job with its package replaced by a container with this command."""
+    """Return the job with its package replaced by a container with this command."""
     spec = job.body["jobSpec" if "jobSpec" in job.body else "trialJobSpec"]
     for pool in spec["workerPoolSpecs"]:
         given: dict[str, Any] = {"imageUri": image, "command": list(words), "args": list(args)}
@@ -51,5 +51,5 @@ def contained(job: JobRecord, image: str, words: Sequence[str], *args: str, **en
 
 
 def a_job(image: str, words: Sequence[str], *args: str, **env: str) -> JobRecord:
-    """A CustomJob of one replica, which names the bucket `models` too."""
+    """Return a CustomJob with a single replica that also names the bucket `models`."""
     return contained(trainers.custom_job(), image, words, *args, MODELS="gs://models/x", **env)

@@ -44,7 +44,7 @@ def trial(
     steps: Sequence[int] = (),
     **more: Any,
 ) -> TrialRecord:
-    """A trial that has reported these values of `accuracy`, at the steps 1, 2, … or the given ones."""
+    """Return a trial that has reported these values of `accuracy`, at the steps 1, 2, … or the given ones."""
     measurements = tuple(
         Measurement(step, 2.0 * step, {"accuracy": value})
         for step, value in zip(steps or range(1, len(values) + 1), values, strict=True)

@@ -1,4 +1,4 @@
-"""A home whose supervisor the test itself lets tick, and jobs for it."""
+"""A home with a supervisor driven by the test, and jobs for it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.waiting import until
 FOR_TWO = Machine(cpus=8, memory=32 * 2**30)
 """Room for two n1-standard-4."""
 
-# Notes each start, then waits as long as the file `hold` is there.
+# Notes each start, then waits while the file `hold` exists.
 PATIENT = """
 import os, pathlib, sys, time
 out = pathlib.Path(os.environ["OUT"])
@@ -63,7 +63,7 @@ while True:
 
 
 class Clock:
-    """The system's clock, but for what it is moved by."""
+    """The system's clock plus an offset."""
 
     def __init__(self) -> None:
         self.ahead = timedelta()
@@ -74,7 +74,7 @@ class Clock:
 
 @dataclass
 class Bench:
-    """A home with its store, and a supervisor that the test lets tick."""
+    """A home with its store, and a supervisor driven by the test."""
 
     home: Path
     out: Path
@@ -83,7 +83,7 @@ class Bench:
     supervisor: Supervisor
 
     def new_supervisor(self, machine: Machine = FOR_TWO) -> Supervisor:
-        """A supervisor that knows nothing of what the one before it has started."""
+        """Return a supervisor without knowledge of the runs that its predecessor started."""
         self.supervisor = Supervisor(
             self.store, self.home, storage_url=lambda job: "http://x", machine=machine
         )
@@ -98,9 +98,9 @@ class Bench:
         shape: Callable[[JobRecord], JobRecord] = lambda job: job,
         **given: Any,
     ) -> JobRecord:
-        """A new job of a trainer with this source; `shape` makes another kind of the CustomJob that it is."""
+        """Submit a job of a trainer with this source; `shape` turns its CustomJob into another kind."""
         number = time.time_ns()
-        # Equal trainers lie at one place: their environment is made once.
+        # Identical trainers share one folder, so that their environment is made once.
         uri = f"gs://code/{hashlib.sha256(source.encode()).hexdigest()}/trainer-0.1-py3-none-any.whl"
         trainers.wheel(self.home / "gcs" / uri.removeprefix("gs://"), source)
         job = job or shape(
@@ -112,7 +112,7 @@ class Bench:
         )
 
     def until(self, what: Callable[[], Any]) -> Any:
-        """Let the supervisor tick until `what` is true, and give what it is."""
+        """Tick the supervisor until `what` is true, and return its value."""
         return until(what, meanwhile=self.supervisor.tick)
 
     def state(self, job: JobRecord) -> JobState:
@@ -124,12 +124,12 @@ class Bench:
         return found
 
     def ended(self, job: JobRecord) -> JobRecord:
-        """The job after its end."""
+        """Return the job after its end."""
         self.until(lambda: self.state(job).ended)
         return self.now(job)
 
     def cancel(self, job: JobRecord, message: str = "Enough.") -> None:
-        """As the API does it."""
+        """Cancel the job as the API does."""
         unfinished = {JobState.PREPARING, JobState.RUNNING}
         at = self.store.now()
         assert self.store.move(
@@ -137,14 +137,14 @@ class Bench:
         )
 
     def folder(self, job: JobRecord) -> RunFolder:
-        """The job's last run."""
+        """Return the folder of the job's last run."""
         return run_folder(self.home, self.store.runs(job.id)[-1].run_id)
 
     def folder_of(self, run: RunRecord) -> RunFolder:
         return run_folder(self.home, run.run_id)
 
     def has_run_for(self, folder: RunFolder, seconds: float) -> None:
-        """Have the run's record say that it is RUNNING for so long."""
+        """Set the run's record to RUNNING for this number of seconds."""
         began = rfc3339(datetime.now(UTC) - timedelta(seconds=seconds))
         write_json(folder.path / "phase", asdict(Phase(RUNNING, began)))
 
@@ -152,7 +152,7 @@ class Bench:
         return [json.loads(line)["m"] for line in self.folder(job).log.read_text().splitlines()]
 
     def whole_log(self, job: JobRecord) -> list[str]:
-        """The lines of all runs, of trials too."""
+        """Return the lines of all runs, of trials too."""
         logs = [run_folder(self.home, run.run_id).log for run in self.store.runs(job.id)]
         return [json.loads(line)["m"] for log in logs for line in log.read_text().splitlines()]
 
@@ -174,7 +174,7 @@ class Bench:
         return (self.out / f"running{name}").exists()
 
     def processes(self) -> list[psutil.Process]:
-        """All that any run has started, runners too."""
+        """Return all processes of all runs, runners too."""
         found = []
         for path in (self.home / "runs").glob("*"):
             found += process_tree.marked(path.name)
@@ -186,7 +186,7 @@ class Bench:
 
 @contextmanager
 def supervised(tmp_path: Path, environments: Path, machine: Machine = FOR_TWO) -> Iterator[Bench]:
-    """A fresh home; nothing of it lives afterwards."""
+    """Yield a fresh home; stop all its processes afterwards."""
     home, out = tmp_path / "home", tmp_path / "out"
     home.mkdir()
     out.mkdir()
@@ -208,7 +208,7 @@ def supervised(tmp_path: Path, environments: Path, machine: Machine = FOR_TWO) -
 def tuned(
     trials: int, parallel: int = 1, study: Any = None, **fields: Any
 ) -> Callable[[JobRecord], JobRecord]:
-    """Makes a tuning job of so many trials of a CustomJob: one parameter `x`, one metric `merit`."""
+    """Return a maker of a tuning job of `trials` trials from a CustomJob: parameter `x`, metric `merit`."""
     spec = {
         "metrics": [{"metricId": "merit", "goal": "MAXIMIZE"}],
         "parameters": [{"parameterId": "x", "doubleValueSpec": {"minValue": 0.0, "maxValue": 1.0}}],
@@ -227,7 +227,7 @@ def tuned(
 def tuned_ml(
     out: Path, trials: int, scheduling: Any = None, **fields: Any
 ) -> Callable[[JobRecord], JobRecord]:
-    """The same of a job of AI Platform, where a trainer is told the folder `out` by an argument."""
+    """Return the same for AI Platform, where a trainer gets the folder `out` as an argument."""
     search = {
         "params": [{"parameterName": "x", "type": "DOUBLE", "minValue": 0.0, "maxValue": 1.0}],
         "hyperparameterMetricTag": "merit",

@@ -1,4 +1,4 @@
-"""Tokens that expire, made by the service."""
+"""Expiring tokens made by the service."""
 
 from __future__ import annotations
 

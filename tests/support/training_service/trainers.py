@@ -28,7 +28,7 @@ setup(name="trainer", version="0.1", packages=find_packages())
 
 
 def shared_environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where base environments are kept for all tests, of all workers: making one takes seconds."""
+    """Return the folder of the base environments of all tests and workers: each takes seconds to make."""
     own = tmp_path_factory.getbasetemp()
     folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "environments"
     folder.mkdir(exist_ok=True)
@@ -36,13 +36,13 @@ def shared_environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def wheel(path: Path, source: str, requires: Sequence[str] = ()) -> Path:
-    """A wheel with the module `trainer.task`; quick to install, because nothing is built."""
+    """Write a wheel with the module `trainer.task`; it installs quickly, because it needs no build."""
     files = {"trainer/__init__.py": "", "trainer/task.py": textwrap.dedent(source)}
     return _wheel(path, "trainer", "0.1", files, requires)
 
 
 def library(folder: Path, name: str, version: str, requires: Sequence[str] = (), source: str = "") -> Path:
-    """A wheel with a module of its name, which knows its version."""
+    """Write a wheel with a module of its name that knows its version."""
     path = folder / f"{name}-{version}-py3-none-any.whl"
     return _wheel(path, name, version, {f"{name}/__init__.py": f"VERSION = {version!r}\n{source}"}, requires)
 
@@ -65,7 +65,7 @@ def _wheel(path: Path, name: str, version: str, modules: Mapping[str, str], requ
 
 
 def source_distribution(path: Path, files: Mapping[str, str]) -> Path:
-    """A .tar.gz with these files below one folder, as setuptools makes it."""
+    """Write a .tar.gz with these files below one folder, as setuptools makes it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w:gz") as archive:
         for name, content in files.items():
@@ -84,7 +84,7 @@ def custom_job(
     spec: Mapping[str, Any] | None = None,
     **package: Any,
 ) -> JobRecord:
-    """A CustomJob with one replica; `package` and `spec` are more fields of the two."""
+    """Return a CustomJob with a single replica; `package` and `spec` are further fields of the two."""
     python = {
         "executorImageUri": image,
         "packageUris": list(packages),
@@ -98,7 +98,7 @@ def custom_job(
 
 
 def cluster_job(*pools: Mapping[str, Any], **first: Any) -> JobRecord:
-    """A CustomJob whose further pools are like the first but for these fields; an empty one stays empty."""
+    """Return a CustomJob whose further pools copy the first with these fields; an empty pool stays empty."""
     job = custom_job(**first)
     primary = job.body["jobSpec"]["workerPoolSpecs"][0]
     for pool in pools:
@@ -110,7 +110,7 @@ def cluster_job(*pools: Mapping[str, Any], **first: Any) -> JobRecord:
 
 
 def tuning_job(study: Mapping[str, Any] | None = None, **job: Any) -> JobRecord:
-    """A HyperparameterTuningJob whose trials are `custom_job`s; its other fields are of the job."""
+    """Return a HyperparameterTuningJob whose trials are `custom_job`s; its other fields are of the job."""
     trial = custom_job(**job).body["jobSpec"]
     spec = {"metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}], "parameters": [], **(study or {})}
     body = {"displayName": "census", "studySpec": spec, "trialJobSpec": trial, "maxTrialCount": 4}
@@ -118,7 +118,7 @@ def tuning_job(study: Mapping[str, Any] | None = None, **job: Any) -> JobRecord:
 
 
 def ml_job(**training_input: Any) -> JobRecord:
-    """A Job of ml.googleapis.com with these fields."""
+    """Return a Job of ml.googleapis.com with these fields."""
     given = {
         "scaleTier": "BASIC",
         "region": "us-east1",

@@ -1,4 +1,4 @@
-"""Tokens that expire: how long they are good, for whom, and what for."""
+"""Expiring tokens: their lifetime, their holders, and their permissions."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_an_expired_token_creates_nothing(service: Service, path: str, body: dic
 
 
 def sent_in_halves(service: Service, token: str, path: str, body: bytes, pause: float) -> bytes:
-    """The answer to a request whose second half leaves `pause` seconds of the service's time later."""
+    """Return the answer to a request whose second half leaves `pause` seconds of the service's time later."""
     half = len(body) // 2
     head = (
         f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
@@ -201,7 +201,7 @@ def test_an_expiring_token_is_for_no_web_page(service: Service) -> None:
 
 
 def test_a_token_cannot_be_made_up(service: Service) -> None:
-    assert call(service, "9999999999.a.b").status == 401  # before the first is made, when there is no secret
+    assert call(service, "9999999999.a.b").status == 401  # before the first token, when there is no secret
     token = mint(service)
     expiry, random, signature = token.split(".")
     other = mint(service).split(".")[2]

@@ -25,14 +25,14 @@ def time(seconds: int) -> str:
 
 
 def run_log(service: Service, job: JobRecord, trial: int = 0) -> Path:
-    """A new run's log."""
+    """Return a new run's log."""
     path = run_folder(service.home, service.store.add_run(job.id, trial).run_id).log
     path.parent.mkdir(parents=True)
     return path
 
 
 def line(number: int, text: str = "", severity: str = "INFO", replica: str = "workerpool0-0") -> str:
-    """A replica's line; the service's own with ""."""
+    """Return a replica's line; the service's own line with ""."""
     said = {"t": time(number), "s": severity, "m": text or f"line {number}"}
     return json.dumps(said | ({"r": replica} if replica else {})) + "\n"
 
@@ -58,7 +58,7 @@ def texts(answer: dict[str, Any]) -> list[str]:
 
 
 def every(service: Service, job: JobRecord, more: str = "", **body: Any) -> list[str]:
-    """The texts of all pages."""
+    """Return the texts of all pages."""
     found, answer = [], entries(service, job, more, **body)
     while True:
         found += texts(answer)
@@ -125,7 +125,7 @@ def test_pages_hold_every_line_once_in_both_orders(service: Service, job: JobRec
 
 @dataclass(frozen=True)
 class Written:
-    """What a run had written when a look began, and what it writes after the first page."""
+    """Lines that a run writes before a paged read begins, and after its first page."""
 
     trial: int
     before: list[int]
@@ -182,7 +182,7 @@ def test_merged_pages_hold_each_line_once_in_the_order_of_time(
 
     before = wanted([run.before for run in runs])
     after = wanted([*([*run.before, *run.after] for run in runs), [20]])
-    # What is written while somebody looks through the pages is found at the end, where there is a next page.
+    # Lines written during a paged read appear at its end, if a next page exists.
     assert rest("asc") == (after if "nextPageToken" in firsts["asc"] else before)
     assert rest("desc") == before[::-1]
     assert every(service, job, asked, pageSize=size) == after
@@ -190,12 +190,12 @@ def test_merged_pages_hold_each_line_once_in_the_order_of_time(
 
 
 def written(run: int, times: list[int], begin: int = 0) -> str:
-    """Lines that say which run they are of, and which of its lines they are."""
+    """Return lines with the number of their run and their number within it."""
     return "".join(line(at, f"{run}.{place}") for place, at in enumerate(times, begin))
 
 
 def test_a_line_that_comes_late_is_given_all_the_same(service: Service, job: JobRecord) -> None:
-    """Another trial's line may be older than what was given before it was written."""
+    """Another trial's line may be older than the lines that were returned before it was written."""
     first, second = run_log(service, job, 1), run_log(service, job, 2)
     first.write_text(line(1) + line(5) + line(9))
     second.write_text(line(2))

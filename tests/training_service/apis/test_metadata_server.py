@@ -1,4 +1,4 @@
-"""Unmodified clients of Google's, with nothing but a job's variables."""
+"""Unmodified Google clients with a job's variables only."""
 
 from __future__ import annotations
 

@@ -348,7 +348,7 @@ def test_what_a_tuning_job_lacks_is_told(service: Service, changes: dict[str, An
 
 
 def with_trials(service: Service, values: list[float]) -> str:
-    """A tuning job that has a trial for each value."""
+    """Return a tuning job with a trial for each value."""
     path = "/v1/" + str(service.post(f"{VERTEX}/hyperparameterTuningJobs", tuning_job()).json["name"])
     job = service.store.unfinished()[-1]
     for value in values:

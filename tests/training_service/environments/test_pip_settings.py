@@ -1,4 +1,4 @@
-"""pip's settings as uv gets them, and what is asked of an index with them."""
+"""pip's settings as uv gets them, and the resulting requests to an index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.training_service.shell import Shell
 
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Variables that lead to files of settings below a folder, and to no others."""
+    """Return variables that lead to settings files below a folder only."""
     monkeypatch.setattr(pip_settings, "_MACHINE_FILE", tmp_path / "machine.conf")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "prefix"))
     return {"HOME": str(tmp_path), "XDG_CONFIG_DIRS": str(tmp_path / "shared")}
@@ -183,7 +183,7 @@ def test_shell_reads_what_the_program_prints(places: Any) -> None:
 
 @dataclass
 class Index:
-    """A package index on loopback, which records the requests of it; it has the wheels of a folder."""
+    """A package index on loopback that serves the wheels of a folder and records its requests."""
 
     folder: Path
     asked: list[str] = field(default_factory=list)
@@ -248,7 +248,7 @@ def python() -> Python:
 
 
 def build(tmp_path: Path, python: Python, *requirements: str) -> str:
-    """Make a base environment with the variables of now; return its pins."""
+    """Make a base environment with the current variables; return its pins."""
     (tmp_path / "temp").mkdir(exist_ok=True)
     made = base_environment(tmp_path / "made", python, [*requirements], [], Shell(tmp_path / "temp"))
     return (made.path / "pins.txt").read_text()
@@ -256,7 +256,7 @@ def build(tmp_path: Path, python: Python, *requirements: str) -> str:
 
 @pytest.fixture
 def public(monkeypatch: pytest.MonkeyPatch, index: Index) -> Index:
-    """An index that stands for the public one: all requests of other machines reach it, as a proxy."""
+    """Return an index in the public index's role: all requests to other machines reach it, as a proxy."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, index.url.removesuffix("/simple"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")

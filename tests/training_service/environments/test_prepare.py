@@ -51,7 +51,7 @@ def program(path: Path, body: str) -> Path:
 
 
 def posing(path: Path, minor: int) -> Path:
-    """A Python that gives itself out as another version."""
+    """Write a Python that reports another version."""
     own = f"{sys.version_info[0]}[.]{sys.version_info[1]}"
     running = f'"{sys._base_executable}" "$@"'  # type: ignore[attr-defined]
     return program(path, f"{running} | sed 's/{own}[.][0-9]*/3.{minor}.1/g; s/{own}/3.{minor}/g'")
@@ -98,7 +98,7 @@ def test_program_that_is_no_python_is_skipped(body: str, tmp_path: Path) -> None
     assert [*found(tmp_path, PATH=os.pathsep.join([str(tmp_path / "bin"), "/none"]))] == [OWN]
 
 
-# A Python that is missing
+# A missing Python
 
 MISSING = 97
 WANTS_IT = PythonTask("example.test/x:1", {"python": f"3.{MISSING}", "requirements": []}, "", (), "task", ())
@@ -106,7 +106,7 @@ WANTS_IT = PythonTask("example.test/x:1", {"python": f"3.{MISSING}", "requiremen
 
 @pytest.fixture
 def offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The list of a Python that uv may fetch, from a file, on a machine that lacks it."""
+    """Return a download list for uv with a Python from a file, on a machine that lacks this Python."""
     (tmp_path / "temp").mkdir()
     posing(tmp_path / "python" / "bin" / f"python3.{MISSING}", MISSING)
     library = tmp_path / "python" / "lib" / f"python3.{MISSING}"

@@ -21,7 +21,7 @@ def making(path: Path) -> Callable[[int], None]:
 
 
 def make(path: Path, *, used: float = 0.0) -> CachedFolder:
-    """Keep a folder, last used so many seconds ago."""
+    """Keep a folder, last used `used` seconds ago."""
     made = get_or_build(path, making(path), pytest.fail)
     os.utime(path / "complete", (time.time() - used,) * 2)
     return made
@@ -32,7 +32,7 @@ def names(folder: Path) -> set[str]:
 
 
 def clean(folder: Path, most: int = 10) -> set[str]:
-    """Remove what is unused; what is left."""
+    """Remove unused folders; return the rest."""
     remove_unused(folder, most, lambda name: not name.startswith("other"))
     return names(folder)
 
@@ -133,14 +133,14 @@ def test_made_again_it_is_another(tmp_path: Path) -> None:
 def test_a_folder_that_is_taken_into_use_just_before_its_removal_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The remover has chosen it when another begins to use it: the lock, or the later use, must hold it."""
+    """A use begins after the remover has chosen the folder: the lock or the later use must protect it."""
     path = tmp_path / "x"
     os.close(make(path, used=99 * DAY).lock)
     taken: list[CachedFolder] = []
 
     def choose(folder: Path, last_use: float) -> None:
         taken.append(get_or_build(path, pytest.fail, pytest.fail))
-        os.utime(path / "complete", (last_use,) * 2)  # as where two uses are within one tick of the clock
+        os.utime(path / "complete", (last_use,) * 2)  # as for two uses within a single tick of the clock
         removed(folder, last_use)
 
     removed = shared_caches._remove
@@ -150,7 +150,7 @@ def test_a_folder_that_is_taken_into_use_just_before_its_removal_stays(
 
 
 def test_who_has_waited_for_a_lock_whose_file_was_removed_has_nothing(tmp_path: Path) -> None:
-    """Else two would make one folder: one with the old lock's file, one with the new."""
+    """Otherwise two processes would make the folder: one with the old lock's file, another with the new."""
     path = tmp_path / "x"
     os.close(make(path, used=99 * DAY).lock)
     with shared_caches._lock(path, fcntl.LOCK_EX) as own:

@@ -56,7 +56,7 @@ def says(python: Path, code: str) -> str:
 
 
 def package(folder: Path, **files: str) -> Path:
-    """A source distribution of `trainer` with these files besides, or instead."""
+    """Write a source distribution of `trainer` with these additional or replaced files."""
     named = {name.replace("__", ".").replace("_SLASH_", "/"): content for name, content in files.items()}
     return trainers.source_distribution(
         folder / "packages" / "trainer-0.1.tar.gz",
@@ -154,7 +154,7 @@ def test_what_an_installer_left_that_was_killed_is_not_trusted(
 
 
 def test_a_lock_outlives_the_builder_in_its_installer(tmp_path: Path) -> None:
-    """A builder that is killed leaves an installer at work: nobody may build over it."""
+    """A killed builder leaves a running installer: no other builder may use its folder."""
     code = f"""
 import subprocess, sys
 from pathlib import Path
@@ -306,7 +306,7 @@ def test_other_packages_are_another_layer(tmp_path: Path, base: Base, shell: She
 
 @pytest.fixture
 def framework(tmp_path: Path, python: Python, shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Base:
-    """A base environment with a framework that works with an old version of another package only."""
+    """Return a base environment with a framework that works only with an old version of another package."""
     links = tmp_path / "links"
     trainers.library(links, "framework", "1.0", ["dep<2"])
     for version in ("1.0", "2.0"):
@@ -421,7 +421,7 @@ def test_a_run_changes_its_own_copy_only(tmp_path: Path, base: Base, shell: Shel
 def test_requirement_changed_by_run_is_whole_in_layer_of_other_packages(
     tmp_path: Path, base: Base, shell: Shell
 ) -> None:
-    """What a trainer's package brings shares no file with uv's cache."""
+    """Files installed for a trainer's package are not shared with uv's cache."""
     one, two = (
         layer_of(
             tmp_path,
@@ -442,7 +442,7 @@ def test_requirement_changed_by_run_is_whole_in_layer_of_other_packages(
 def test_what_a_trainer_installs_while_it_runs_stays_in_its_run(
     tmp_path: Path, base: Base, shell: Shell
 ) -> None:
-    """By its Python, and by the `pip` that is first in its PATH."""
+    """By its Python, and by the first `pip` in its PATH."""
     layer = layer_of(tmp_path, base, shell, package(tmp_path))
     own = run_environment(tmp_path / "run", layer)
     for command in ([own, "-m", "pip"], [own.parent / "pip"]):

@@ -1,4 +1,4 @@
-"""The filter language: laws over all filters, and what it refuses."""
+"""The filter language: laws over all filters, and its refusals."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ITEMS = st.fixed_dictionaries(dict.fromkeys(FIELDS, VALUES))
 
 
 def written(found: Filter) -> str:
-    """The filter as text, with parentheses everywhere."""
+    """Return the filter as text, with parentheses everywhere."""
     match found:
         case Restriction(field, comparison, value):
             escaped = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -57,7 +57,7 @@ def written(found: Filter) -> str:
 
 
 def holds(found: Filter, item: dict[str, str]) -> bool:
-    """What the filter means, said once more."""
+    """Evaluate the filter by an independent implementation."""
     match found:
         case Restriction(field, _, value):
             return item[".".join(field)] == value
@@ -130,7 +130,7 @@ def test_a_wildcard_stands_for_any_text(start: str, rest: str) -> None:
 def test_wildcard_of_many_stars_takes_bounded_time() -> None:
     began = time.process_time()
     assert not selects('a:"' + "*a" * 60 + '*b"', a="a" * 128)
-    # Less than 0.01 s; a pattern with steps back would take years.
+    # Less than 0.01 s; a backtracking pattern would take years.
     assert time.process_time() - began < 5
 
 
@@ -217,7 +217,7 @@ def test_unknown_fields_comparisons_and_values_are_refused() -> None:
 
 
 def job_filters(states: list[str], key: str) -> st.SearchStrategy[tuple[str, Callable[[Any], bool]]]:
-    """Filters by state and key, each with its meaning for a job's resource."""
+    """Draw filters by state and key, each with its meaning for a job's resource."""
     terms: list[tuple[str, Callable[[Any], bool]]] = [
         (f'labels.{key}="{value}"', lambda job, value=value: job.get("labels", {}).get(key) == value)
         for value in ("a", "b", "c")

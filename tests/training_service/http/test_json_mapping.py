@@ -1,4 +1,4 @@
-"""Request messages: what proto3's JSON mapping takes, in which form it comes out, and what is refused."""
+"""Request messages in proto3's JSON mapping: accepted forms, output forms, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of which only little of each item is wanted: the same as the same parts of the whole list."""
+"""Lists with a few fields of each item: equal to the same fields of the whole list."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ JOBS = st.lists(st.tuples(LABELS, st.none() | st.sampled_from(JobState), TEXTS),
 
 @contextmanager
 def in_process() -> Iterator[tuple[Application, Store]]:
-    """The handlers over a state that is nowhere but in memory."""
+    """Yield the handlers over a state in memory only."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     prepare(connection)
     store = Store(Database(lambda: connection), Clock())
@@ -150,7 +150,7 @@ def listed(service: Service, **query: str) -> list[Any]:
 
 @pytest.fixture
 def bucket(service: Service) -> Path:
-    """A bucket of three folders with a file each, listed before."""
+    """Return a bucket of three folders with a file each, listed before."""
     service.post("/storage/v1/b?project=p", {"name": "bucket"})
     for name in ("k/a/1", "k/b/1", "k/c/1"):
         put(service, name, b"data")
@@ -164,7 +164,7 @@ def put(service: Service, name: str, data: bytes) -> None:
 
 
 def later(folder: Path) -> None:
-    """As if what was just done there had been done a second later."""
+    """Date the latest change to the folder a second later."""
     time = folder.stat().st_mtime_ns + 10**9
     os.utime(folder, ns=(time, time))
 
@@ -204,7 +204,7 @@ def test_what_becomes_of_a_job_is_in_the_next_list(path: str) -> None:
 def test_what_others_change_is_in_the_next_list(service: Service, bucket: Path) -> None:
     before = listed(service)
     file = bucket / "k" / "b" / "1"
-    file.write_bytes(b"DATA")  # as large as before, in the same place
+    file.write_bytes(b"DATA")  # the same size and path as before
     later(file)
     changed = listed(service)
     assert int(changed[1]["generation"]) > int(before[1]["generation"])

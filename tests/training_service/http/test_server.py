@@ -1,4 +1,4 @@
-"""When the service may end: never with a request under way, or something to do."""
+"""Conditions for the end of the service: no request under way, and no work to do."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_closing_waits_for_the_requests_under_way() -> None:
 
     threading.Thread(target=request).start()
     assert begun.wait(10)
-    activity.close(0)  # waits no longer than it is told
+    activity.close(0)  # waits no longer than its argument
     assert not ended.is_set()
     threading.Timer(0.05, go_on.set).start()
     activity.close(10)

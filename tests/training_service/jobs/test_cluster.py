@@ -16,7 +16,7 @@ from tests.support.training_service import trainers
 
 
 def members(job: JobRecord) -> list[tuple[Role, str, str, str]]:
-    """Role, name, name in the log and machine of each replica."""
+    """Return role, name, name in the log and machine of each replica."""
     pools = pools_of(job)
     replicas = replicas_of(pools, tuple(range(sum(pool.size for pool in pools))))
     return [

@@ -1,4 +1,4 @@
-"""One trainer, run by an executor image, in a container and in an environment, through the command."""
+"""The same trainer through the command: by an executor image, in a container and in an environment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTAINER = '{imageUri: %s, args: ["--smoothing=0.1"]}'
 
 
 def manifest(name: str, image: str, *, is_container: bool = True) -> str:
-    """A manifest of the trainer in this image."""
+    """Return a manifest of the trainer in this image."""
     package = ", module: bayes.task" if is_container else ""
     task = f"containerSpec: {CONTAINER % image}" if is_container else f"pythonPackageSpec: {PACKAGE % image}"
     return textwrap.dedent(MANIFEST).format(name=name, package=package, task=task)
@@ -42,7 +42,7 @@ def manifest(name: str, image: str, *, is_container: bool = True) -> str:
 
 @pytest.fixture
 def iris(repository: Repository) -> Repository:
-    """A repository with the trainer of jobs/iris-bayes.yaml."""
+    """Return a repository with the trainer of jobs/iris-bayes.yaml."""
     shutil.copytree(ROOT / "jobs/trainers/iris_bayes", repository.root / "iris_bayes")
     repository.has_jobs = True
     return repository

@@ -51,7 +51,7 @@ def launched(
 
 
 def env_of(job: JobRecord, **more: Any) -> dict[str, str]:
-    """The primary's variables."""
+    """Return the primary's variables."""
     return launched(job, **more).primary.env
 
 
@@ -169,7 +169,7 @@ def test_a_base_output_directory_may_end_in_a_slash() -> None:
     assert env_of(job)["AIP_MODEL_DIR"] == "gs://models/model/"
 
 
-# Who the replicas are to each other.
+# The cluster description for the replicas.
 
 
 def test_vertex_ai_s_replicas_know_each_other() -> None:
@@ -625,7 +625,7 @@ def test_only_ai_platform_has_priorities() -> None:
     assert priority(trainers.custom_job()) == 0
 
 
-# What a job asks of the machine.
+# A job's demands on the machine.
 
 WHOLE = Machine(16, 64 * GIB, 2)
 
@@ -661,7 +661,7 @@ def test_a_run_needs_a_port_for_each_replica_and_one_for_pytorch() -> None:
 
 @pytest.mark.parametrize("replicas", [MOST_REPLICAS, 2000, 10**9, 2**63 - 1])
 def test_job_of_too_many_replicas_is_unsupported_and_nothing_is_made_for_them(replicas: int) -> None:
-    """A list of as many replicas would be the service's end."""
+    """A list of that many replicas would exhaust the service's memory."""
     many = str(replicas)
     jobs = {
         "job_spec.worker_pool_specs[1].replica_count": trainers.cluster_job({"replicaCount": many}),

@@ -1,4 +1,4 @@
-"""Code without an image: in a container, or in an environment where no engine has the image."""
+"""Code without an image: in a container, or in an environment if no engine has the image."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Starts = Callable[..., Run]
 
 @pytest.fixture
 def engineless(tmp_path: Path) -> str:
-    """A PATH without any container engine."""
+    """Return a PATH without any container engine."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "docker").write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon.' >&2; exit 1\n")
@@ -49,7 +49,7 @@ def engineless(tmp_path: Path) -> str:
 
 @pytest.fixture
 def staged(trainer: runs.Starter, tmp_path: Path) -> Iterator[Starts]:
-    """Makes the run of a job from the words of its command; nothing of it may be left at the end."""
+    """Yield a function that makes the run of a job from its command; check that no run leaves a trace."""
     made: list[Run] = []
 
     def make(job: Callable[[Path], JobRecord], spec: Mapping[str, Any] | None = None, **environ: str) -> Run:
@@ -71,7 +71,7 @@ def model(run: Run) -> str:
 
 
 def of(image: str, *args: str, requirements: str = "", files: Any = FILES, **env: str) -> Any:
-    """What makes a job of these files, staged in its buckets."""
+    """Return a function that makes a job of these files, staged in its buckets."""
     return lambda buckets: a_job(
         image, command(*stage(buckets, files), requirements=requirements), *args, **env
     )
@@ -203,7 +203,7 @@ IN_BOTH = pytest.mark.parametrize("place", ["container", "environment"])
 
 @pytest.fixture
 def place_of(request: pytest.FixtureRequest, engineless: str) -> Callable[..., tuple[str, dict[str, str]]]:
-    """The image and the variables for a run in a container, or in an environment."""
+    """Return the image and the variables for a run in a container, or in an environment."""
 
     def find(place: str, *, pip: bool = True) -> tuple[str, dict[str, str]]:
         if place == "environment":
@@ -365,7 +365,7 @@ def test_two_replicas_of_staged_code_find_each_other(bench: Bench) -> None:
 def test_an_attempt_counts_once_a_replica_s_module_may_have_started(
     bench: Bench, digest: str, class_: str
 ) -> None:
-    """Of the first replica the code has changed; of the other it has, too, or it trains on."""
+    """The first replica's code has changed; the second replica's code has too, or it trains on."""
     source = {"task.py": "import time; time.sleep(100)"}
     uri, right = stage(bench.home / "gcs", source)
     job = contained(trainers.cluster_job({"replicaCount": "1"}), PYTHON, command(uri, "0" * 64))
@@ -400,7 +400,7 @@ def test_trials_of_staged_code_get_their_parameters_and_report(bench: Bench) -> 
 
 
 def created(service: Service, image: str, words: list[str]) -> Answer:
-    """The answer to the create of a job with this container."""
+    """Return the answer to the create of a job with this container."""
     body = bodies.custom_job()
     (pool,) = body["jobSpec"]["workerPoolSpecs"]
     del pool["pythonPackageSpec"]

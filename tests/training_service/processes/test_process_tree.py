@@ -1,4 +1,4 @@
-"""What a killed run has left that carries no mark: found by its session, and nobody else's is."""
+"""Unmarked processes of a killed run: found by their session, while other processes are kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEAVES = "import os\nif os.fork() == 0:\n    os.setpgid(0, 0); print(os.getpid()
 
 @pytest.fixture
 def noted(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Starts a Python program in a session that is noted in `tmp_path`, and waits until it prints."""
+    """Yield a function that starts a Python program in a session recorded in `tmp_path`."""
     started: list[subprocess.Popen[str]] = []
 
     def start(source: str) -> subprocess.Popen[str]:
@@ -55,7 +55,7 @@ def found(folder: Path) -> list[int]:
 
 
 def test_what_a_killed_run_leaves_without_a_mark_is_ended(trainer: Starter) -> None:
-    """It has an environment of its own, and none of the runner's descriptors."""
+    """The process has an environment of its own, and none of the runner's descriptors."""
     run = trainer(
         """
         import os, pathlib, subprocess, sys
@@ -95,7 +95,7 @@ def test_a_session_holds_its_program_and_what_that_leaves(
 def test_whoever_has_the_number_anew_is_left_alone(
     noted: Callable[[str], subprocess.Popen[str]], tmp_path: Path, earlier: int
 ) -> None:
-    """His session began later than the run's."""
+    """The session of a process that reuses the number began later than the run's session."""
     program = noted(WAITS)
     line(program)
     note = tmp_path / str(program.pid)

@@ -25,7 +25,7 @@ touch /gcs/models/alive
 while :; do sleep 1; done
 """
 
-# Notes each SIGTERM at once, and stays for a while after the first.
+# Notes each SIGTERM at once, and continues for a while after the first.
 TOLD = """\
 trap 'echo told >> /gcs/models/told' TERM
 touch /gcs/models/alive
@@ -37,7 +37,7 @@ Starts = Callable[..., Run]
 
 
 def custom_job(script: str, *, env: dict[str, str] | None = None, **spec: Any) -> JobRecord:
-    """A CustomJob whose container runs this script of the shell."""
+    """Return a CustomJob whose container runs this shell script."""
     job = trainers.custom_job(spec=spec or None)
     pool = job.body["jobSpec"]["workerPoolSpecs"][0]
     del pool["pythonPackageSpec"]
@@ -54,7 +54,7 @@ def custom_job(script: str, *, env: dict[str, str] | None = None, **spec: Any) -
 
 @pytest.fixture
 def container(image: str, engine: ContainerEngine, trainer: runs.Starter) -> Iterator[Starts]:
-    """Makes the run of a job in a container; nothing of any may be there at the end."""
+    """Yield a function that makes the run of a job in a container; check that no container is left."""
     made: list[Run] = []
 
     def make(script: str, job: JobRecord | None = None, **spec: Any) -> Run:

@@ -1,4 +1,4 @@
-"""Containers through the engine of this machine, with an image that is built here from one static program."""
+"""Containers through the engine of this machine, with an image built here from a single static program."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ SECRET = "two\nlines of a secret"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[RunFolder]:
-    """A run's folder; nothing of its containers may be there at the end."""
-    made = run_folder(tmp_path / "home", f"1-1-{secrets.token_hex(4)}")  # also where tests run at once
+    """Yield a run's folder; check at the end that none of its containers is left."""
+    made = run_folder(tmp_path / "home", f"1-1-{secrets.token_hex(4)}")  # also for parallel test runs
     made.path.mkdir(parents=True)
     yield made
     assert end_containers(made)
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 
 def a_replica(*words: str, image: str = IMAGE, **fields: Any) -> ReplicaSpec:
-    """A replica that runs these words by the image's shell, or those of its `task`."""
+    """Return a replica that runs these words by the image's shell, or runs the given `task`."""
     task = ContainerTask(image, ("/bin/sh", "-c"), (" ".join(words),))
     plain = ReplicaSpec("workerpool0-0", "workerpool0-0", Role.PRIMARY, task, {}, 1, 256 * MIB)
     return replace(plain, **fields)
@@ -51,19 +51,19 @@ def a_replica(*words: str, image: str = IMAGE, **fields: Any) -> ReplicaSpec:
 def ran(
     engine: ContainerEngine, folder: RunFolder, replica: ReplicaSpec, buckets: Path, *seen: str
 ) -> subprocess.CompletedProcess[str]:
-    """The replica's container, run to its end."""
+    """Run the replica's container to its end."""
     argv, env = engine.command(replica, folder, buckets, seen)
-    # Podman's monitor may leave a file in the folder that it is started in.
+    # Podman's monitor may leave a file in its working directory.
     return subprocess.run(
         argv, env=env, cwd=folder.path, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 
-# Which engine is taken.
+# The choice of the engine.
 
 
 def a_program(path: Path, script: str) -> Path:
-    """A program of this name that is a shell script."""
+    """Write a program of this name that is a shell script."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
@@ -71,7 +71,7 @@ def a_program(path: Path, script: str) -> Path:
 
 
 def answering(info: dict[str, Any]) -> str:
-    """The script of an engine's command that tells this of itself, and that it has no containers."""
+    """Return the script of an engine's command that prints this information and lists no containers."""
     return f"case $1 in info) echo '{json.dumps(info)}';; esac"
 
 
@@ -193,7 +193,7 @@ def test_an_image_whose_registry_does_not_answer(engine: ContainerEngine) -> Non
     assert "\n" not in caught.value.message
 
 
-# What runs in it.
+# The process in the container.
 
 
 @pytest.mark.slow
@@ -296,13 +296,13 @@ def test_it_reaches_what_listens_on_loopback(
         assert ran(engine, folder, a_replica(f"nc 127.0.0.1 {port}"), tmp_path).stdout == "hello"
 
 
-# How it ends.
+# The end of the container.
 
 
 def explained(
     engine: ContainerEngine, folder: RunFolder, replica: ReplicaSpec, buckets: Path
 ) -> tuple[int, int, str]:
-    """The exit code, and the code and the text of what the engine says of it."""
+    """Return the exit code, and the code and the text of the engine's explanation."""
     done = ran(engine, folder, replica, buckets)
     told = engine.explain(folder, replica, done.returncode, done.stderr)
     return (done.returncode, told.code, told.message) if told else (done.returncode, 0, "")

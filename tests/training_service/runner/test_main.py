@@ -418,7 +418,7 @@ def test_a_killed_runner_takes_the_trainer_along(trainer: Starter) -> None:
 
 @pytest.mark.fault(35)
 def test_a_trainer_that_outlives_its_runner_holds_the_lock(trainer: Starter) -> None:
-    """Its children do, where they keep the descriptor: nothing may be started while they live."""
+    """The trainer's children hold it by its descriptor: no run may start while they live."""
     source = """
         import os, pathlib, time
         if os.fork() == 0:

@@ -1,4 +1,4 @@
-"""Trainers that misbehave: each fails with an error that says how, and nothing of it is left."""
+"""Trainers that misbehave: each fails with a specific error, and leaves no process or file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 
 @pytest.fixture
 def trainer(installed: Starter) -> Starter:
-    """Makes runs for which nothing is installed."""
+    """Return a function that makes runs without an installation."""
     return partial(installed, plain=True)
 
 
@@ -91,7 +91,7 @@ def test_one_that_prints_no_text(trainer: Starter) -> None:
 
 
 def test_one_that_forks_children_without_end(trainer: Starter, tmp_path: Path) -> None:
-    """All of them fork as fast as they can, up to a bound that keeps the machine safe."""
+    """All of the children fork as fast as they can, up to a bound that keeps the machine safe."""
     source = """
         import os, signal
         left, more = os.pipe()
@@ -114,7 +114,7 @@ def test_one_that_forks_children_without_end(trainer: Starter, tmp_path: Path) -
 
 
 def test_children_that_start_new_ones_when_one_is_killed(trainer: Starter) -> None:
-    """Each is in a session of its own, and its parent replaces it at once."""
+    """Each child is in a session of its own, and its parent replaces it at once."""
     source = """
         import os, pathlib, signal, sys, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -181,7 +181,7 @@ def test_one_that_is_ended_by_a_closed_pipe(trainer: Starter) -> None:
 
 
 def test_one_that_closes_its_output(trainer: Starter) -> None:
-    """It says nothing any more; how it ends is known all the same, and the runner doesn't spin."""
+    """The trainer prints no more; its end is known all the same, and the runner doesn't spin."""
     source = """
         import os, pathlib, time
         os.close(1)
@@ -214,7 +214,7 @@ def test_one_that_writes_onto_a_full_disk(trainer: Starter) -> None:
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """A disk of 4 MB at this place."""
+    """Mount a disk of 4 MB at this path."""
     folder.mkdir(parents=True)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=4m", "small", str(folder)], capture_output=True, check=False
@@ -229,7 +229,7 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 @pytest.mark.fault(33)
 def test_one_that_fills_the_disk_of_the_service(trainer: Starter, tmp_path: Path) -> None:
-    """Its files and its log are on the same disk; the record of the end still finds room."""
+    """The trainer's files and its log are on the same disk; the record of the end still fits."""
     with small_disk(tmp_path / "home" / "runs"):
         run = trainer(
             """
@@ -275,7 +275,7 @@ def test_one_that_the_kernel_kills_for_its_memory(trainer: Starter, tmp_path: Pa
     )
 
 
-# Takes memory in steps of 8 MB and says so, until it is ended.
+# Takes memory in steps of 8 MB and records each step, until it is ended.
 GREEDY = """
 import os, pathlib, time
 held = []
@@ -300,7 +300,7 @@ def test_one_that_takes_more_memory_than_its_machine_has(trainer: Starter) -> No
     assert run.log()[-1] == ("ERROR", message)
 
 
-# Runs the runner on a computer that can spare 100 MB, less what the trainer says that it took.
+# Runs the runner on a computer with 100 MB of free memory, less the amount that the trainer records.
 CROWDED = """
 import os, pathlib, runpy, sys
 from reconciler.training_service.jobs import machines
@@ -329,7 +329,7 @@ def test_one_that_takes_more_memory_than_the_computer_can_spare(trainer: Starter
 
 
 def test_memory_that_processes_share_counts_once(trainer: Starter) -> None:
-    """Eight processes share 64 MB; that they take more together counts although none does alone."""
+    """Eight processes share 64 MB: their sum counts, although no process alone exceeds the limit."""
     source = """
         import mmap, os, pathlib, time
         shared, own = os.urandom(64 * 1024 * 1024), mmap.mmap(-1, 64 * 1024 * 1024)

@@ -33,7 +33,7 @@ def mountable(tmp_path: Path) -> None:
 
 @pytest.fixture
 def shown(tmp_path: Path, mountable: None) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts a Python program that sees the buckets in `buckets`."""
+    """Yield a function that starts a Python program with a view of the buckets in `buckets`."""
     buckets, root = tmp_path / "buckets", tmp_path / "root"
     (buckets / "models").mkdir(parents=True)
     root.mkdir()
@@ -90,7 +90,7 @@ def test_a_program_sees_the_buckets_and_everything_else(
 
 
 def names(folder: str) -> set[str]:
-    """What the folder holds, nothing if this machine has none."""
+    """Return the content of the folder, empty if this machine lacks it."""
     return {path.name for path in Path(folder).iterdir()} if Path(folder).is_dir() else set()
 
 
@@ -188,7 +188,7 @@ def test_without_mounts_the_folder_of_buckets_holds_the_job_s_alone(trainer: Sta
 
 
 def own_mounts(tmp_path: Path) -> list[str]:
-    """The lines about /gcs and the test's folders: containers of other tests come and go meanwhile."""
+    """Return the lines about /gcs and the test's folders: containers of other tests come and go meanwhile."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     return [line for line in lines if " /gcs" in line or str(tmp_path) in line]
 
@@ -225,7 +225,7 @@ def test_it_still_dies_with_its_parent(shown: Callable[..., subprocess.Popen[str
 
 
 def test_a_program_may_make_such_a_place_for_its_own(shown: Callable[..., subprocess.Popen[str]]) -> None:
-    """Programs that put others into sandboxes work as before."""
+    """Programs that run others in sandboxes work as before."""
     child = shown(
         "import json, subprocess\n"
         "done = subprocess.run(['unshare', '--user', '--map-root-user', '--mount', 'true'])\n"
@@ -235,8 +235,8 @@ def test_a_program_may_make_such_a_place_for_its_own(shown: Callable[..., subpro
     assert told(child) == outside.returncode
 
 
-# As another user, who may write its own maps as if it had been started so. Root's own place comes first: its
-# root folder can be searched by others, which not every machine's can.
+# Mounts as another user, who may write its own maps as if started by that user. Root mounts first: its root
+# folder can be searched by other users, unlike the root folder of some machines.
 AS_NOBODY = """
 import ctypes, os, sys
 from pathlib import Path
@@ -276,7 +276,7 @@ os.execv("/bin/sh", ["sh", "-c", command + " || echo no"])
 
 @pytest.mark.skipif(os.getuid() != 0, reason="the other tests are run by an ordinary user")
 def test_an_ordinary_user_sees_them_too(mountable: None) -> None:
-    """In a user namespace: as the same user, with no more rights; a system without them says so."""
+    """A user namespace allows mounts as the same user without more rights; a system without it reports so."""
     with tempfile.TemporaryDirectory() as folder:
         places = [Path(folder, name) for name in ("outer", "buckets", "root", "work")]
         for place in (*places, places[1] / "models"):
@@ -368,7 +368,7 @@ def test_the_log_says_so_once_where_a_trainer_wants_what_it_can_t_have(
 def test_a_killed_program_s_place_is_free_again(
     shown: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    children = [shown("print(1, flush=True); input()") for _ in range(2)]  # side by side, on the same place
+    children = [shown("print(1, flush=True); input()") for _ in range(2)]  # side by side, on the same path
     for child in children:
         assert child.stdout is not None
         child.stdout.readline()

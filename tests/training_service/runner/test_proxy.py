@@ -60,7 +60,7 @@ class Client:
     def ask(
         self, host: str, path: str, method: str = "GET", body: Any = None, **headers: str
     ) -> tuple[int, str]:
-        """Status and content; a body that is an iterator is sent in chunks."""
+        """Return status and content; an iterator as the body is sent in chunks."""
         with closing(self.connection(host)) as connection:
             connection.request(method, path, body, {"Authorization": f"Bearer {TOKEN}", **headers})
             answer = connection.getresponse()
@@ -69,7 +69,7 @@ class Client:
 
 @contextmanager
 def started(service: Service, job: JobRecord, folder: Path, **environ: str) -> Iterator[Client]:
-    """A proxy's process for this job of the service."""
+    """Yield a client of a proxy process for this job of the service."""
     certificates, bundle = folder / "certificates.pem", folder / "bundle.pem"
     certificates.write_bytes(sign_certificates())
     with bundle.open("ab") as file:
@@ -100,7 +100,7 @@ def started(service: Service, job: JobRecord, folder: Path, **environ: str) -> I
 
 @pytest.fixture
 def job(service: Service) -> JobRecord:
-    """A job that names the buckets `models` and `public`; the service has another one, too."""
+    """Return a job that names the buckets `models` and `public`; the service has another bucket, too."""
     for bucket in ("models", "of-another-job"):
         (service.home / "gcs" / bucket).mkdir(parents=True)
     return service.store.add_job(trainers.custom_job(args=["gs://models/x", "gs://public/x"]))
@@ -108,18 +108,18 @@ def job(service: Service) -> JobRecord:
 
 @pytest.fixture
 def client(service: Service, job: JobRecord, tmp_path: Path) -> Iterator[Client]:
-    # Nothing listens at port 1: no test may reach Google.
+    # No server listens at port 1: no test may reach Google.
     with started(service, job, tmp_path, HTTPS_PROXY="http://127.0.0.1:1") as running:
         yield running
 
 
 @dataclass
 class Outside:
-    """The user's proxy, with Google and a host of its own behind it.
+    """The user's proxy, with Google and another host behind it.
 
     Attributes:
-        targets: What the proxy was asked to connect to, and the credential that it was given.
-        requests: What Google was asked: method, path, body, headers.
+        targets: The requested targets of the proxy, and the credential of each request.
+        requests: The requests to Google: method, path, body, headers.
     """
 
     url: str
@@ -172,7 +172,7 @@ def outside(tmp_path: Path) -> Iterator[Outside]:
 
 @pytest.fixture
 def outward(service: Service, job: JobRecord, tmp_path: Path, outside: Outside) -> Iterator[Client]:
-    """A client of a proxy that has the user's proxy behind it, and trusts what the user does."""
+    """Yield a client of a run's proxy that uses the user's proxy and trusts the user's authorities."""
     own = Path(os.environ["SSL_CERT_FILE"]).read_bytes()
     (tmp_path / "bundle.pem").write_bytes(own + outside.authority)
     with started(service, job, tmp_path, HTTPS_PROXY=outside.url) as running:
@@ -192,7 +192,7 @@ def test_all_forms_of_google_s_addresses_lead_to_the_job_s_storage(client: Clien
 def test_one_connection_carries_many_requests(client: Client) -> None:
     with closing(client.connection(API)) as connection:
         for number in range(3):
-            # As TensorFlow asks for a copy: no body, and an encoding that has no meaning.
+            # A copy request as TensorFlow sends it: no body, and a meaningless encoding.
             headers = {"Content-Length": "0", "Transfer-Encoding": "identity"}
             connection.request(
                 "POST", UPLOAD, b"x" * number if number else None, headers if not number else {}

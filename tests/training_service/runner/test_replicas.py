@@ -1,4 +1,4 @@
-"""Several replicas of one run, each a process of its own."""
+"""Several replicas of a run, each a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import PATIENCE, until
 WORKER: dict[str, Any] = {"replicaCount": "1"}
 PRIMARY, FIRST, SECOND = "workerpool0-0", "workerpool1-0", "workerpool2-0"
 
-# Every replica notes its start; `wait` ends once a file is there, or the sources end with the run.
+# Every replica notes its start; `wait` ends once a file exists, or the sources end with the run.
 COMMON = """
 import json, os, pathlib, signal, sys, time
 out = pathlib.Path(os.environ["OUT"])
@@ -45,7 +45,7 @@ note(f"{me}.{starts}")
 
 
 class Cluster:
-    """Makes runs of several replicas with one source."""
+    """A factory of runs of several replicas with a single source."""
 
     def __init__(self, trainer: Starter, out: Path) -> None:
         self._trainer = trainer
@@ -114,7 +114,7 @@ def test_each_replica_has_a_session_and_folders_of_its_own(cluster: Cluster) -> 
 
 
 def test_a_failed_worker_fails_the_run_and_is_named(cluster: Cluster) -> None:
-    """The others fail as well, once it is gone; but it was the first, and by itself."""
+    """The other replicas fail as well, after the worker; but it failed first, and on its own."""
     run = cluster(
         """
         def leave(*_):
@@ -188,7 +188,7 @@ def test_a_replica_that_sigterm_ends_is_started_again_alone(cluster: Cluster) ->
     run = cluster(PREEMPTED).start()
     assert run.end()[0] == "SUCCEEDED"
     assert [len(run.wrote(f"starts.{name}")) for name in (PRIMARY, FIRST, SECOND)] == [1, 2, 1]
-    assert run.wrote("again") == "False"  # what it had started didn't live any more
+    assert run.wrote("again") == "False"  # its child processes had ended by then
     told = f"The replica {FIRST} was ended by SIGTERM: it is started again."
     assert [text for severity, text in run.log() if severity == "WARNING"] == [told]
 
@@ -232,7 +232,7 @@ def test_sigterm_is_a_failure_at_last(cluster: Cluster, restarts: bool, starts: 
     assert len(run.wrote(f"starts.{FIRST}")) == starts
 
 
-# Each ignores SIGTERM, and has a child that has left it.
+# Each ignores SIGTERM, and has a detached child.
 STUBBORN = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if os.fork() == 0:
@@ -334,7 +334,7 @@ def test_the_roles_reach_the_runner(cluster: Cluster) -> None:
 
 
 def test_a_trial_s_measurements_are_taken_while_it_runs(cluster: Cluster) -> None:
-    """Each report rewrites the file, so only who looks meanwhile sees them all; the worker's don't count."""
+    """Each report rewrites the file, so only a concurrent reader sees them all; the worker's don't count."""
     source = """
         def report(step):
             path = pathlib.Path(os.environ["CLOUD_ML_HP_METRIC_FILE"])

@@ -1,4 +1,4 @@
-"""What the machine holds is never given twice, and every job gets its turn."""
+"""Capacity: no part of the machine is allocated twice, and every job gets its turn."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_job_that_doesn_t_fit_holds_back_those_behind_it() -> None:
 
 
 def test_more_held_than_there_is_lets_nothing_begin() -> None:
-    """A machine that has become smaller while jobs were running."""
+    """The machine has become smaller while jobs were running."""
     assert jobs_to_begin(WHOLE, [Machine(cpus=16, memory=1)], [QueuedJob(1, 0, Machine(0, 0))]) == []
 
 

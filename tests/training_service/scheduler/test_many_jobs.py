@@ -1,4 +1,4 @@
-"""Many jobs at once: all come to their end, as many at a time as the machine holds; the API stays awake."""
+"""Many jobs at once: all finish, as many run at a time as the machine holds, and the API stays responsive."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ JOBS = 50
 FOR_THREE = Machine(cpus=12, memory=45 * 2**30)
 """Room for three n1-standard-4."""
 SLOWEST = 10
-"""Ticks of the supervisor that half of all creates may take; both are slow on a slow machine."""
+"""The limit of the median create, in ticks of the supervisor; both are slow on a slow machine."""
 JOBS_PATH = "/v1/projects/my-project/locations/us-central1/customJobs"
 
-# Writes down when it was there, by a clock that all processes share.
+# Records its start and end by a clock that all processes share.
 TRAINER = """
 import os, pathlib, time
 out, name = pathlib.Path(os.environ["OUT"]), os.environ["NAME"]
@@ -100,7 +100,7 @@ def test_fifty_jobs_at_once(
             answer = service.post(JOBS_PATH, body)
             assert answer.status == 200, answer.content
             took.append(ticking.ticks - before)
-        # All were taken in while the machine was full, and nothing more was begun.
+        # All jobs were accepted while the machine was full, and no further job was started.
         jobs = service.store.unfinished()
         assert [job.state for job in jobs] == [JobState.RUNNING] * 3 + [JobState.QUEUED] * (JOBS - 3)
         assert ticking.ticks > 0

@@ -184,7 +184,7 @@ def test_a_job_that_ended_while_no_supervisor_lived(bench: Bench) -> None:
     assert found.end_time == ending.time
 
 
-# What is there, from the first intent to the end of the run, when the supervisor is killed.
+# The files that may exist, from the first intent to the end of the run, when the supervisor is killed.
 MOMENTS = ["runs/*", "runs/*/run.json", "runs/*/runner.lock", "runs/*/started", "runs/*/phase",
            "runs/*/packages", "runs/*/environment", "runs/*/work", "runs/*/exit.json"]  # fmt: skip
 
@@ -282,7 +282,7 @@ def test_a_runner_that_can_t_even_start_fails_the_job(bench: Bench, monkeypatch:
 
 @pytest.mark.fault(34)
 def test_a_run_that_was_only_meant_is_started(bench: Bench) -> None:
-    """A supervisor that is killed between its intent and the start of the runner."""
+    """The supervisor is killed between its intent and the start of the runner."""
     job = bench.submit()
     bench.store.move(job.id, JobState.PREPARING, only_from={JobState.QUEUED}, at=bench.store.now())
     bench.store.add_run(job.id)
@@ -400,7 +400,7 @@ def test_a_job_that_is_prepared_for_too_long_is_cancelled(bench: Bench) -> None:
 
 
 def test_a_job_with_a_higher_priority_begins_first(bench: Bench) -> None:
-    """BASIC is one n1-standard-4: two have room, and the third takes the next one's turn."""
+    """BASIC is an n1-standard-4: two jobs fit, and the next free place goes to the higher priority."""
     bench.hold()
     running = [bench.submit(name=str(number)) for number in range(2)]
     bench.until(lambda: bench.running("0") and bench.running("1"))
@@ -411,7 +411,7 @@ def test_a_job_with_a_higher_priority_begins_first(bench: Bench) -> None:
     for _ in range(3):
         bench.supervisor.tick()
     assert {bench.state(low), bench.state(high)} == {JobState.QUEUED}
-    # Room for one of them: with room for both, either may end first.
+    # Room for a single job: with room for both, either may end first.
     bench.cancel(running[0])
     ends = {job.id: bench.ended(job).end_time for job in (low, high)}
     assert ends[high.id] < ends[low.id]
@@ -441,10 +441,10 @@ def test_replicas_have_ports_that_no_other_run_has(bench: Bench) -> None:
 
 
 def test_one_job_s_trouble_is_not_the_others(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """What nobody has thought of: here fields that the API would never have let in."""
+    """An unforeseen error: here fields that the API would never have accepted."""
     nonsense: Callable[[JobRecord], JobRecord] = lambda job: replace(job, body={"jobSpec": ["nonsense"]})  # noqa: E731
     waiting, begun = bench.submit(shape=nonsense), bench.submit(shape=nonsense)
-    # Its demand can be told, but not what to run.
+    # Its demand can be computed, but not its command.
     admitted = bench.submit(spec={"scheduling": {"timeout": "nonsense"}})
     bench.store.move(begun.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=bench.store.now())
     run_folder(bench.home, bench.store.add_run(begun.id).run_id).path.mkdir(parents=True)
@@ -459,7 +459,7 @@ def test_one_job_s_trouble_is_not_the_others(bench: Bench, caplog: pytest.LogCap
 
 
 def test_a_job_that_is_given_up_ends_with_all_its_processes(bench: Bench) -> None:
-    """As after an update of the service that no longer knows what to do with a job that runs."""
+    """As after an update of the service to a version that can't handle a running job."""
     bench.hold()
     job = bench.submit()
     bench.until(lambda: bench.running() and bench.state(job) is JobState.RUNNING)
@@ -474,7 +474,7 @@ def test_a_job_that_is_given_up_ends_with_all_its_processes(bench: Bench) -> Non
 
 
 def test_the_time_limit_counts_while_something_runs(bench: Bench) -> None:
-    """But not while the machine is off: here for four of five hours."""
+    """The time while the machine is off doesn't count: here four of five hours."""
     job = bench.submit(spec={"scheduling": {"timeout": "36000s"}})
     bench.store.move(job.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=bench.store.now())
     now = bench.store.clock()
@@ -483,7 +483,7 @@ def test_the_time_limit_counts_while_something_runs(bench: Bench) -> None:
         folder.path.mkdir(parents=True)
         folder.claim()
         bench.has_run_for(folder, -began)
-        if ended is None:  # lost: what it wrote last tells how long it lived
+        if ended is None:  # lost: its last write shows how long it lived
             folder.log.touch()
             os.utime(folder.log, times=(now.timestamp() - 2000,) * 2)
         else:
@@ -501,7 +501,7 @@ def test_what_runs_side_by_side_counts_once() -> None:
 
 
 def test_a_job_is_not_stopped_and_started_again_for_ever(bench: Bench) -> None:
-    """As of a trainer that sends SIGTERM to the process above it."""
+    """The trainer sends SIGTERM to its parent process."""
     job = bench.submit(spec={"scheduling": {"disableRetries": True}})
     bench.store.move(job.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=bench.store.now())
     for _ in range(21):
@@ -523,7 +523,7 @@ def program(path: Path, body: str) -> Path:
 
 @pytest.mark.parametrize("ending", [None, Ending(SUCCEEDED, time="2026-01-01T00:00:00.000000Z")])
 def test_an_engine_that_hangs_holds_up_its_own_job_only(bench: Bench, ending: Ending | None) -> None:
-    """What may be left of a container is removed before the job's end, also of one that told its end."""
+    """The rest of a container is removed before the job's end, also of a container that reported its end."""
     job = bench.submit()
     bench.store.move(job.id, JobState.RUNNING, only_from={JobState.QUEUED}, at=bench.store.now())
     folder = run_folder(bench.home, bench.store.add_run(job.id).run_id)
@@ -559,7 +559,7 @@ def test_a_job_that_can_t_even_be_given_up_is_not_the_others_trouble(
 
 
 def test_only_a_runner_is_killed_as_one(tmp_path: Path) -> None:
-    """A service that gives a run up claims it, while a runner that is late has its lock for a moment."""
+    """A service that gives a run up claims it, while a late runner holds its lock for a moment."""
     folder = run_folder(tmp_path, "1-1-abc")
     folder.path.mkdir(parents=True)
     with subprocess.Popen(["sleep", "60"]) as claimer:
@@ -619,7 +619,7 @@ def test_stop_ends_every_run_within_five_seconds(bench: Bench) -> None:
 
 
 def test_stop_ends_what_doesn_t_listen(bench: Bench) -> None:
-    """A runner that hangs, with a trainer whose child has left it."""
+    """The runner hangs, and its trainer has a detached child."""
     source = """
         import os, pathlib, time
         if os.fork() == 0:
@@ -719,7 +719,7 @@ def test_a_cloud_trainer_trains_unmodified_and_saves_its_model(
     wheelhouse: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The image's scikit-learn, the official storage client, a source distribution: nothing is made up."""
+    """The image's scikit-learn, the official storage client and a source distribution are all real."""
     # The wheelhouse has wheels for this Python only.
     for name, value in {"PATH": os.defpath, "PYENV_ROOT": "/none", "UV_PYTHON_INSTALL_DIR": "/none"}.items():
         monkeypatch.setenv(name, value)

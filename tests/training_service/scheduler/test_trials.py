@@ -1,4 +1,4 @@
-"""Tuning jobs under the supervisor: trials side by side, stopped, lost, cancelled, and taken up again."""
+"""Tuning jobs under the supervisor: trials in parallel, stopped, lost, cancelled, and resumed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.training_service import trainers
 from tests.support.training_service.supervised import SUPERVISING, Bench, supervised, tuned, tuned_ml
 from tests.support.waiting import until
 
-# Notes its start, reports what `merits` in its folder says of its trial, and waits while there is `hold`.
+# Notes its start, reports its trial's values from the file `plan`, and waits while `hold` exists.
 TUNED = """
 import argparse, fcntl, json, os, pathlib, sys, time
 parser = argparse.ArgumentParser()
@@ -66,7 +66,7 @@ def bench(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, wheelhouse: 
 
 
 def started(bench: Bench) -> list[str]:
-    """The trials by number, as often as they were started."""
+    """Return the number of each started trial, once for each start."""
     return [start.split()[1] for start in bench.starts()]
 
 
@@ -75,7 +75,7 @@ def states(bench: Bench, job: JobRecord) -> list[TrialState]:
 
 
 def plan(bench: Bench, text: str) -> None:
-    """What the trials report, step by step, by number; null: they fail there."""
+    """Write the values that the trials report: a list of steps by trial number; a trial fails at null."""
     (bench.out / "plan").write_text(text)
 
 

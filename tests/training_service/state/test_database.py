@@ -1,4 +1,4 @@
-"""The store: what it remembers, and that nothing acknowledged is lost by a kill at any moment."""
+"""The store: its records, and the durability of acknowledged writes when it is killed at any moment."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_trials_come_back_as_they_went_in(store: Store) -> None:
     assert len(store.trials(two.id)) == 2
 
 
-# As version 2 has made it, but for the tables that have stayed as they were.
+# The tables of version 2, without the tables that are still the same.
 VERSION_2 = """
 CREATE TABLE jobs (
     id INTEGER PRIMARY KEY AUTOINCREMENT, collection TEXT NOT NULL, project TEXT NOT NULL,
@@ -186,7 +186,7 @@ def test_a_database_of_before_there_were_trials_is_taken_over(tmp_path: Path) ->
         store.database.close()
 
 
-# As version 3 has made them, but for the tables that have stayed as they were.
+# The tables of version 3, without the tables that are still the same.
 VERSION_3 = (
     VERSION_2.replace("number INTEGER NOT NULL, UNIQUE", "number INTEGER NOT NULL, trial INTEGER, UNIQUE")
     .replace("('7-1-abcd', 7, 1)", "('7-1-abcd', 7, 1, 0)")
@@ -246,7 +246,7 @@ def test_whatever_changes_of_a_job_is_seen_in_the_next_list(store: Store) -> Non
         return store.select(place, lambda _: True, 2)[0]
 
     seen = [listed()]
-    # The clock stands still: nothing can be told by times.
+    # The clock stands still, so that no order follows from times.
     store.move(job.id, JobState.RUNNING, only_from=UNFINISHED, at=job.update_time)
     seen.append(listed())
     store.move(job.id, JobState.RUNNING, only_from=UNFINISHED, at=job.update_time, error_message="why")
@@ -437,7 +437,7 @@ def test_a_killed_writer_loses_nothing_that_it_had_acknowledged(tmp_path: Path) 
             job = store.find("jobs", "demo", "", f"j{number}")
             assert job is not None
             assert (job.state, len(store.runs(job.id))) == (JobState.FAILED, 1)
-        following = max(acknowledged) + 2  # the one after may be there, but was not acknowledged
+        following = max(acknowledged) + 2  # the next write may exist, but was not acknowledged
         store.database.close()
 
 

@@ -1,4 +1,4 @@
-"""Jobs whose rows in the database can't be read: they are never left out, and keep no other job from view."""
+"""Jobs with unreadable rows in the database: they are never left out, and hide no other job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def damage(service: Service, **columns: Any) -> None:
 
 @pytest.fixture
 def paths(service: Service) -> list[str]:
-    """The paths of two jobs of one key; the first one's row will be damaged."""
+    """Return the paths of two jobs with the same key; the first job's row will be damaged."""
     made = [service.post(JOBS, custom_job(name, labels={LABEL: "k"})).json for name in ("first", "second")]
     return [f"/v1/{job['name']}" for job in made]
 
@@ -181,7 +181,7 @@ def test_database_of_before_heads_learns_names_and_labels(service: Service, path
 
 
 def test_stopped_service_prints_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever is wrong with its state."""
+    """The output has no traceback for any damage to the service's state."""
     home = tmp_path / "home"
     (home / "gcs" / "bucket").mkdir(parents=True)
     store = Store(database.open_file(home / "state.db"))

@@ -1,4 +1,4 @@
-"""A run's folders are removed whatever is in them, and nobody else's are touched."""
+"""Removal of a run's folders, whatever their content, without touching the folders of others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from reconciler.training_service.state.run_folder import RunFolder, remove, run_folder
 
-# It goes by relative paths alone: other users can't search every machine's root folder.
+# It uses relative paths only: other users can't search every machine's root folder.
 AS_NOBODY = """
 import os, tempfile
 from pathlib import Path
@@ -29,7 +29,7 @@ only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can make fold
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
-    """The folder of a run, where the system's folder for temporary files is `tmp_path / "tmp"`."""
+    """Return the folder of a run, with `tmp_path / "tmp"` as the system's folder for temporary files."""
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     made = run_folder(tmp_path / "home", "1-1-a")

@@ -1,4 +1,4 @@
-"""The Cloud Storage JSON API over HTTP, where clients leave corners untouched."""
+"""Rarely used parts of the Cloud Storage JSON API over HTTP."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def test_copies_and_moves(service: Service) -> None:
 )
 def test_no_object_has_a_name_that_is_no_files(service: Service, name: str) -> None:
     assert put(service, name).status == 400
-    if name not in (".", ".."):  # which the tests' HTTP client takes for steps in the path
+    if name not in (".", ".."):  # these are steps in the path for the tests' HTTP client
         assert service.get(path(name)).status == 400
         assert service.call("DELETE", path(name)).status == 400
 
@@ -623,7 +623,7 @@ def test_a_stored_header_cannot_make_another(service: Service) -> None:
 
 
 def claim(service: Service, name: str, value: str, query: str = "") -> Answer:
-    """An object with some custom metadata, written in one request."""
+    """Write an object with some custom metadata in a single request."""
     about = json.dumps({"name": name, "metadata": {"claim": value}}).encode()
     return multipart(
         service, [("application/json", about), ("application/json", value.encode())], query=query
@@ -656,7 +656,7 @@ def test_custom_metadata_is_written_and_replaced_with_its_object(service: Servic
     assert claim(service, "c/a", "three", f"&ifGenerationMatch={first['generation']}").status == 412
     assert service.get(path("c/a")).json == second
     same = claim(service, "c/a", "two", f"&ifGenerationMatch={second['generation']}").json
-    assert int(same["generation"]) > int(second["generation"])  # though nothing of it has changed
+    assert int(same["generation"]) > int(second["generation"])  # although the object is unchanged
     assert "metadata" not in put(service, "c/a", b"other").json
 
 
@@ -711,7 +711,7 @@ def test_the_next_page_is_one_of_the_same_list(service: Service) -> None:
 
 
 def at_once(count: int, work: Callable[[int], None]) -> None:
-    """Run it in so many threads, which begin together; what one of them raises is raised."""
+    """Run `work` in `count` threads that begin together; raise the exception of any thread."""
     start, raised = threading.Barrier(count), []
 
     def run(number: int) -> None:

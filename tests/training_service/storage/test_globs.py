@@ -64,7 +64,7 @@ EXPRESSIONS = {
 @settings(max_examples=500)
 @given(st.lists(PIECES, max_size=6), st.text("ab/", max_size=8))
 def test_pattern_matches_as_the_regular_expression_does(pieces: list[str], name: str) -> None:
-    # A star before another is one of two.
+    # Two adjacent stars form a double star.
     expression = "".join(EXPRESSIONS.get(piece, piece) for piece in pieces)
     expression = expression.replace("[^/]*[^/]*", ".*").replace("[^/]*.*", ".*").replace(".*[^/]*", ".*")
     if "[^/]*[^/]*" not in expression:
@@ -101,5 +101,5 @@ def test_hostile_pattern_takes_bounded_time(pattern: str) -> None:
     glob = Glob(pattern)
     began = time.process_time()
     assert not any(glob.matches(name) for name in ("a" * 1024, "a/" * 512, ("a" * 31 + "/") * 32))
-    # Some 0.05 s at most; a pattern with steps back would take years.
+    # Some 0.05 s at most; a backtracking pattern would take years.
     assert time.process_time() - began < 5

@@ -1,4 +1,4 @@
-"""A published trainer's ways to `gs://`, unmodified, in a real job on the service's storage."""
+"""A published trainer's accesses to `gs://`, unmodified, in a real job on the service's storage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ with open("out/deep/metrics.json", "w") as metrics:
 subprocess.check_call(["gcloud", "storage", "cp", "-r", "out", "gs://models/x/"])
 """
 REQUIRES = ("gcsfs", "google-cloud-storage", "joblib", "pandas")
-STORAGE = "http://127.0.0.1:9/jobs/x"  # what the runs of tests are told
+STORAGE = "http://127.0.0.1:9/jobs/x"  # the storage URL in the runs of tests
 TRAIN, TEST = b"x,y\n1,2\n3,4\n", b"x,y\n5,6\n"
 
 
@@ -57,7 +57,7 @@ def test_a_trainer_reads_and_writes_gs_by_all_usual_ways(service: Service, train
     written = run.folder.spec.read_text()
     assert STORAGE in json.loads(written)["replicas"][0]["env"].values()
     run.folder.spec.write_text(written.replace(STORAGE.removeprefix("http://"), url.removeprefix("http://")))
-    run.environ = {"PIP_COMPILE": "0"}  # only what is imported is compiled: half the time
+    run.environ = {"PIP_COMPILE": "0"}  # only imported modules are compiled: half the time
     assert run.start().end() == ("SUCCEEDED", 0, ""), run.log()
 
     made = {blob.name: blob.download_as_bytes() for blob in bucket.list_blobs()}

@@ -1,4 +1,4 @@
-"""Objects as files: written from outside, raced for, and never out of their bucket."""
+"""Objects as files: written from outside, written concurrently, and never outside their bucket."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def settle(path: Path, seconds_ago: float = 10) -> None:
-    """As if the file had been written some time ago."""
+    """Date the file some time ago."""
     then = path.stat().st_mtime_ns - int(seconds_ago * 1e9)
     os.utime(path, ns=(then, then))
 
@@ -104,7 +104,7 @@ def test_two_changes_within_a_tick_of_the_clock_are_seen(home: Home) -> None:
 
 def test_a_file_just_written_from_outside_can_be_patched_and_deleted(home: Home) -> None:
     (home.bucket / "a").write_bytes(b"x")
-    settle(home.bucket / "a", -60)  # as long as its time is that of now, it can't be trusted
+    settle(home.bucket / "a", -60)  # a modification time that is not yet past can't be trusted
     generation = home.objects.get("bucket", "a").generation
     patched = home.objects.patch("bucket", "a", lambda body: body | {"contentType": "a/b"}, ANY)
     assert (patched.generation, patched.metageneration, patched.body) == (
@@ -252,7 +252,7 @@ PART = st.text(st.sampled_from("ab.-/\u00e9"), min_size=1, max_size=4)
 
 
 def shown(home: Home) -> list[str]:
-    """The names that a trainer sees in the bucket, folders with "/" appended."""
+    """Return the names that a trainer sees in the bucket, folders with "/" appended."""
     found = (str(path.relative_to(home.bucket)) + "/" * path.is_dir() for path in home.bucket.rglob("*"))
     return sorted(found)
 
@@ -469,7 +469,7 @@ def test_what_was_said_of_an_object_is_not_lost_when_all_ends_as_it_takes_its_pl
             home.objects.put("bucket", "a", staged, {"metadata": {"claim": "new"}})
     settle(
         home.bucket / "a"
-    )  # otherwise a second look, on a busy machine, may be the first to trust its time
+    )  # otherwise a second read, on a busy machine, may be the first to trust its time
     found = home.objects.get("bucket", "a")
     assert (found.body, found.size) == ({"metadata": {"claim": "new"}}, 3)
     assert found.generation > old

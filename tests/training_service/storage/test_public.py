@@ -44,7 +44,7 @@ class Google:
 
     Attributes:
         asked: Each request's path with its query, and its range.
-        credentials: The credentials that came.
+        credentials: The received credentials.
         status: The status to answer with; 0 for the storage's own answers.
     """
 
@@ -107,7 +107,7 @@ if IS_INSIDE:
 
     @pytest.fixture
     def own(google: Google, service: Service) -> Service:
-        """A service whose settings name the bucket."""
+        """Return a service whose settings name the bucket."""
         settings = {"reachable": [], "public": [BUCKET]}
         assert service.call("PUT", "/_service/buckets", settings).status == 200
         return service
@@ -225,7 +225,7 @@ if IS_INSIDE:
 
     def test_names_that_no_file_can_have_are_read_all_the_same(google: Google, own: Service) -> None:
         bucket = client_of(own).bucket(BUCKET)
-        with pytest.raises(BadRequest, match="Google answers 400"):  # as the server here has files too
+        with pytest.raises(BadRequest, match="Google answers 400"):  # the server here has files too
             bucket.blob("a//b").download_as_bytes()
         assert any("a%2F%2Fb" in path for path, _ in google.asked)
 

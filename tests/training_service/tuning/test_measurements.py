@@ -1,4 +1,4 @@
-"""What trainers report, read from the file of the published reporter."""
+"""Trainers' measurements, read from the file of the published reporter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def metrics(tmp_path: Path) -> ReportedMetrics:
 
 
 def write(metrics: ReportedMetrics, text: str, at: int) -> None:
-    """The file as it is at a time: long ago, for what has just changed is looked at twice."""
+    """Write the file with a past modification time, because a recently changed file is read twice."""
     metrics.path.write_text(text)
     os.utime(metrics.path, (at, at))
 
@@ -78,7 +78,7 @@ def test_a_change_within_the_clocks_tick_is_seen(metrics: ReportedMetrics) -> No
 
 
 def test_what_the_reporter_has_dropped_stays(metrics: ReportedMetrics) -> None:
-    """It keeps a hundred, and a new one begins with an empty file."""
+    """The reporter keeps a hundred, and a new reporter begins with an empty file."""
     for start in (1, 61, 121):
         write(metrics, "".join(line(step / 1000, step, step) for step in range(start, start + 100)), start)
         metrics.poll()
@@ -198,7 +198,7 @@ def test_the_best_measurement_may_be_the_least() -> None:
 
 @pytest.fixture(scope="module")
 def reporter(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], None]:
-    """Runs a program with the published package."""
+    """Return a function that runs a program with the published package."""
     folder = tmp_path_factory.mktemp("package")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(folder), "--no-deps"]
     wheels = Path(__file__).parents[3] / ".venv" / "wheelhouse"
@@ -233,7 +233,7 @@ for step in range(1, 121):
     assert all(each.metrics == {"accuracy": each.step / 200, "loss": 2.0} for each in found)
     assert all(each.elapsed > 0 for each in found)
 
-    reporter(metrics.path, "import hypertune; hypertune.HyperTune()")  # has reported nothing yet
+    reporter(metrics.path, "import hypertune; hypertune.HyperTune()")  # has no reports yet
     assert metrics.poll() is None
     program = "import hypertune; hypertune.HyperTune().report_hyperparameter_tuning_metric('accuracy', 1)"
     reporter(metrics.path, program)

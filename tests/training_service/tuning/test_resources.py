@@ -199,7 +199,7 @@ STATES = {
 
 
 def trials(text: str) -> list[TrialRecord]:
-    """One trial for each letter."""
+    """Return a trial for each letter."""
     return [
         trial(number, [0.5], STATES[letter], message="It broke." if letter == "f" else "")
         for number, letter in enumerate(text, 1)
@@ -210,7 +210,7 @@ def trials(text: str) -> list[TrialRecord]:
     ("text", "max_failed", "exhausted", "state"),
     [
         ("", None, False, None),
-        ("ssss", None, False, None),  # one of five is still to be started
+        ("ssss", None, False, None),  # the fifth trial is still to be started
         ("sssss", None, False, "SUCCEEDED"),
         ("ssssr", None, False, None),
         ("ssss", None, True, "SUCCEEDED"),
@@ -220,7 +220,7 @@ def trials(text: str) -> list[TrialRecord]:
         ("ff", None, False, None),
         ("fff", None, False, "FAILED"),
         ("fffrq", None, False, "FAILED"),
-        ("fsff", None, False, None),  # one shows that the trainer can
+        ("fsff", None, False, None),  # a single success shows that the trainer works
         ("fsfff", None, False, "SUCCEEDED"),
         ("ff", None, True, "FAILED"),
         ("f", 1, False, "FAILED"),
@@ -229,7 +229,7 @@ def trials(text: str) -> list[TrialRecord]:
         ("fff", 4, False, None),
         ("fffff", 9, False, "FAILED"),
         ("ffffs", 9, False, "SUCCEEDED"),
-        # What is left when a job has failed is cancelled, or succeeds before it is: the job has failed.
+        # The remaining trials of a failed job are cancelled, or succeed before that: the job has failed.
         ("fffc", None, False, "FAILED"),
         ("cfff", None, False, "FAILED"),
         ("fffs", None, False, "FAILED"),

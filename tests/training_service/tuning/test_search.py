@@ -1,4 +1,4 @@
-"""The search: the next point, the same after a restart, and which trials end early."""
+"""The search: the next point, the same point after a restart, and trials that end early."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GRID = (UNITS, BATCH, replace(OPTIMIZER, children=OPTIMIZER.children[1:]))
 
 @st.composite
 def parameters(draw: st.DrawFn, names: tuple[str, ...], doubles: bool = True, depth: int = 2) -> Parameter:
-    """Any parameter, with conditional ones below it; of `names` each is used on one level only."""
+    """Draw any parameters, with conditional parameters below; each of `names` is used on a single level."""
     name, *below = names
     kinds = [kind for kind in Kind if doubles or kind is not Kind.DOUBLE]
     kind = draw(st.sampled_from(kinds))
@@ -60,7 +60,7 @@ def parameters(draw: st.DrawFn, names: tuple[str, ...], doubles: bool = True, de
     while depth and left and draw(st.booleans()):
         when = tuple(draw(st.lists(st.sampled_from(left), min_size=1, unique=True)))
         left = [value for value in left if value not in when]
-        # The same names again: two of one name may be there for different values.
+        # The same names again: two parameters with the same name may exist for different values.
         children.append((draw(parameters(tuple(below), doubles, depth - 1)), when))
     return replace(made, children=tuple(children))
 
@@ -70,7 +70,7 @@ GRIDS = st.tuples(parameters(("a", "b", "c"), doubles=False), parameters(("d", "
 
 
 def check(parameters: tuple[Parameter, ...], point: dict[str, Value], seen: set[str]) -> None:
-    """Each active parameter is there with a value of its own, and `seen` has the names in the end."""
+    """Check that each active parameter has a value of its own; add the names to `seen`."""
     for each in parameters:
         value = point[each.name]
         seen.add(each.name)
@@ -85,7 +85,7 @@ def check(parameters: tuple[Parameter, ...], point: dict[str, Value], seen: set[
 
 
 def outcome(number: int, point: dict[str, Value], *metrics: Metric) -> TrialRecord:
-    """How such a trial may have ended, or that it runs."""
+    """Return an ended or running trial at this point; its number decides on the outcome."""
     ended = trial(number, [], TrialState.SUCCEEDED, point)
     if number % 5 == 3:
         return replace(ended, state=TrialState.FAILED)
@@ -133,7 +133,7 @@ def test_a_grid_has_each_of_its_points_once(parameters: tuple[Parameter, ...]) -
 
 
 def size(parameters: tuple[Parameter, ...]) -> int:
-    """How many points there are, counted by multiplying."""
+    """Return the number of points, computed by multiplying."""
     total = 1
     for each in parameters:
         own = each.values or tuple(range(int(each.low), int(each.high) + 1))
@@ -147,7 +147,7 @@ def test_a_grid_search_tries_all_and_then_has_nothing_left() -> None:
     assert len(trials) == 4 * 3 * (1 + 2 * 2)
     assert len({point_key(each.parameters) for each in trials}) == len(trials)
     assert suggest(found, trials) is None
-    # Those of a job that is resumed count as well, in whatever order they come.
+    # Trials of a resumed job count as well, in any order.
     assert suggest(found, trials[::-1]) is None
     assert suggest(found, trials[1:]) == trials[0].parameters
 
@@ -176,7 +176,7 @@ def test_the_default_search_takes_a_moment_with_fifty_trials() -> None:
     began = time.process_time()
     for _ in range(5):
         suggest(found, trials)
-    assert (time.process_time() - began) / 5 < 0.25  # some 30 ms on a machine that is idle
+    assert (time.process_time() - began) / 5 < 0.25  # some 30 ms on an idle machine
 
 
 def test_the_default_search_avoids_what_it_has_tried_while_there_is_else() -> None:
@@ -292,7 +292,7 @@ ENDED = [trial(1, [0.2, 0.3, 0.9]), trial(2, [0.4, 0.5, 0.9]), trial(3, [0.6, 0.
     [
         ([0.1, 0.44], True),
         ([0.44, 0.1], True),
-        ([0.1, 0.45], False),  # strictly worse, it has to be
+        ([0.1, 0.45], False),  # it has to be strictly worse
         ([0.46, 0.1], False),  # its best counts
         ([], False),
     ],
@@ -319,7 +319,7 @@ def test_the_median_rule_by_the_time_that_has_passed() -> None:
     running = replace(trial(4, [], RUNNING), measurements=(slow,))
     assert to_stop(by_time, [*ENDED, running]) == {4}  # 0.2, 0.4, 0.6 so far
     assert to_stop(by_time, [*ENDED, replace(running, measurements=(replace(slow, elapsed=1.0),))]) == set()
-    assert to_stop(MEDIAN, [*ENDED, running]) == set()  # it tells no steps
+    assert to_stop(MEDIAN, [*ENDED, running]) == set()  # it has no steps
 
 
 @pytest.mark.parametrize("state", [state for state in TrialState if state is not RUNNING])
@@ -349,7 +349,7 @@ def test_with_several_metrics_a_trial_must_be_bad_by_each() -> None:
 
 
 def curve(top: float, steps: int, fall: float = 0.8) -> list[float]:
-    """A learning curve that approaches `top`."""
+    """Return a learning curve that approaches `top`."""
     return [top - fall / step for step in range(1, steps + 1)]
 
 
@@ -363,9 +363,9 @@ GOOD = [trial(number, curve(top, 20)) for number, top in enumerate((0.9, 0.92, 0
         (curve(0.6, 8), True),
         (curve(0.95, 8), False),
         (curve(0.99, 8), False),
-        (curve(0.6, 3), False),  # too few to draw a curve
+        (curve(0.6, 3), False),  # too few points for a curve
         ([0.1, 0.1, 0.1, 0.1, 0.1], True),
-        ([0.1, 0.6, 0.2, 0.7, 0.3], False),  # so uneven that nobody knows
+        ([0.1, 0.6, 0.2, 0.7, 0.3], False),  # too uneven for a forecast
         ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], False),  # still rising straight
     ],
 )
@@ -399,7 +399,7 @@ SIX = [trial(number, curve(0.9, 20)) for number in range(1, 7)]
         (Convex(first=10.0), curve(0.5, 10), False),
         (Convex(measurements=6), curve(0.5, 10), False),  # too few have ended
         (Convex(), curve(0.5, 4), False),
-        (Convex(), [0.1] * 10, False),  # as documented: nothing can be said of a flat one
+        (Convex(), [0.1] * 10, False),  # as documented: a flat curve allows no forecast
     ],
 )
 def test_the_convex_rule(rule: Convex, values: list[float], is_stopped: bool) -> None:

@@ -1,7 +1,7 @@
 """On the same budget the default search finds a better real model than random search does.
 
 The model is a kernel machine in NumPy, trained on real measurements that scikit-learn's wheel carries. Seeds
-are fixed: nothing here is up to chance.
+are fixed: the results don't depend on chance.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KernelRidge:
     table: Any
 
     def loss(self, gamma: float, alpha: float, components: int, scaling: str) -> float:
-        """Mean square error on the rows that it wasn't trained on; 1 is as good as guessing the mean."""
+        """Return the mean square error on the test rows; 1 is as good as guessing the mean."""
         features, target = self.table[:, :-1], self.table[:, -1]
         target = (target - target[:TRAINED].mean()) / target[:TRAINED].std()
         features = features - features[:TRAINED].mean(axis=0)
@@ -53,7 +53,7 @@ def kernel(one: Any, other: Any, gamma: float) -> Any:
 
 
 def tumours(wheelhouse: Path) -> Any:
-    """The Wisconsin breast cancer data: 569 rows of 30 measures, and whether the tumour is benign."""
+    """Return the Wisconsin breast cancer data: 569 rows of 30 measures, and the diagnosis."""
     (wheel,) = wheelhouse.glob("scikit_learn-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         found = archive.read("sklearn/datasets/data/breast_cancer.csv")
@@ -62,7 +62,7 @@ def tumours(wheelhouse: Path) -> Any:
 
 
 def best(model: KernelRidge, algorithm: Algorithm, seed: int) -> float:
-    """The least loss that a search with this seed finds within the budget."""
+    """Return the least loss that a search with this seed finds within the budget."""
     found = study(
         Parameter("gamma", Kind.DOUBLE, 1e-6, 1e2, scale=Scale.LOG),
         Parameter("alpha", Kind.DOUBLE, 1e-8, 1e4, scale=Scale.LOG),

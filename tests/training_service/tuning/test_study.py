@@ -1,4 +1,4 @@
-"""Both APIs' specifications of a search: read, and refused where they are wrong."""
+"""Both APIs' specifications of a search: read, and refused if they are wrong."""
 
 from __future__ import annotations
 
@@ -432,7 +432,7 @@ def test_conditional_parameters_of_one_name_may_be_there_for_different_values() 
     ],
 )
 def test_ai_platform_refuses(spec: dict[str, Any], path: str, told: str) -> None:
-    # A name where there is none, but where that is the mistake.
+    # Add the missing names, unless a missing name is the tested mistake.
     filled = {
         **spec,
         "params": [

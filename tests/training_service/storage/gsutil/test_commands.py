@@ -1,4 +1,4 @@
-"""The stand-ins for gsutil and gcloud storage, run as programs; Google's client looks at what they made."""
+"""The stand-ins for gsutil and gcloud storage, run as programs; Google's client reads the results."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Shell:
         return done.stderr.decode()
 
     def contents(self) -> dict[str, str]:
-        """What Google's client finds in the bucket `out`."""
+        """Return the content of the bucket `out` as Google's client reads it."""
         url = self.env["STORAGE_EMULATOR_HOST"]
         client = storage.Client("p", AnonymousCredentials(), client_options={"api_endpoint": url})
         return {blob.name: blob.download_as_text() for blob in client.bucket("out").list_blobs()}
@@ -243,7 +243,7 @@ def test_a_call_is_quick(shell: Shell) -> None:
         began = time.perf_counter()
         shell.out("gsutil -q ls gs://out")
         times.append(time.perf_counter() - began)
-    assert min(times) < patience(1.0)  # 0.1 s on a machine that is idle
+    assert min(times) < patience(1.0)  # 0.1 s on an idle machine
 
 
 @pytest.mark.slow
