@@ -23,7 +23,7 @@ WHEELHOUSE = ROOT / ".venv" / "wheelhouse"
 # others, and what it finds becomes a fixed example. How long an example takes is the machine's load.
 UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, database=None, **UNTIMED)
-settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=20)
+settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=10)
 settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile("fixed")
 
@@ -44,9 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what uses the wheelhouse, a cloud or a team: it starts commands or installers."""
+    """Mark as slow what starts commands or installers, or asks a served home or a GitHub over HTTP."""
     for item in items:
-        if {"cloud", "team", "wheelhouse"} & {*getattr(item, "fixturenames", ())}:
+        if {"cloud", "github", "service", "team", "wheelhouse"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker("slow")
 
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.manifests import PLAIN
 
+pytestmark = pytest.mark.slow
+
 # Runs a command and tells on stderr, in its last line, what is loaded then.
 TELLING = """
 import atexit, sys

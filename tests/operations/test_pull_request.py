@@ -35,6 +35,8 @@ from reconciler.operations.pull_request import proposal_of
 from reconciler.packaging.source_tree import SourceFile, SourceTree
 from tests.support.repository import MANIFEST, TRAINER, Repository
 
+pytestmark = pytest.mark.slow
+
 NEW, CHANGED, REMOVED, UNCHANGED = Edit
 
 
