@@ -18,6 +18,8 @@ from tests.support.tls import make_authority
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEELHOUSE = ROOT / ".venv" / "wheelhouse"
+# Those who start commands or installers, or ask a served home or a GitHub over HTTP.
+SLOW_FIXTURES = {"cloud", "github", "repository", "service", "team", "wheelhouse"}
 
 # A user's `make test` must not fail by chance: the examples are the same in every run. `make explore` takes
 # others, and what it finds becomes a fixed example. How long an example takes is the machine's load.
@@ -44,9 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what starts commands or installers, or asks a served home or a GitHub over HTTP."""
+    """Mark as slow what uses a slow fixture, itself or by another one."""
     for item in items:
-        if {"cloud", "github", "service", "team", "wheelhouse"} & {*getattr(item, "fixturenames", ())}:
+        if SLOW_FIXTURES & {*getattr(item, "fixturenames", ())}:
             item.add_marker("slow")
 
 
