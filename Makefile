@@ -87,7 +87,7 @@ browser: $(STAMPS)/dev $(STAMPS)/browser $(STAMPS)/wheelhouse  ## open the pages
 pictures: $(STAMPS)/dev $(STAMPS)/browser  ## take the README's pictures of the pages anew, as `make browser` sees them
 	$(BIN)/python -m tests.browser.pictures docs
 
-quick: $(STAMPS)/dev  ## run the tests of all packages that aren't slow: under two minutes
+quick: $(STAMPS)/dev  ## run the tests of all packages that aren't slow: under a minute on two idle cores
 	$(BIN)/pytest -m "not slow" --hypothesis-profile=quick $(WITHOUT_MODEL) $(PYTEST_FLAGS) tests
 
 explore: $(STAMPS)/dev  ## try random examples in all property tests, again and again; MINUTES=10

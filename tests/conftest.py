@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -17,12 +18,14 @@ from tests.support.tls import make_authority
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEELHOUSE = ROOT / ".venv" / "wheelhouse"
+# Fixtures that start commands or installers, or serve a home or a GitHub over HTTP.
+SLOW_FIXTURES = {"cloud", "github", "repository", "service", "team", "wheelhouse"}
 
 # A user's `make test` must not fail by chance: the examples are the same in every run. `make explore` uses
 # other examples, and each failure becomes a fixed example. An example's duration depends on the machine.
 UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("fixed", derandomize=True, database=None, **UNTIMED)
-settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=20)
+settings.register_profile("quick", parent=settings.get_profile("fixed"), max_examples=10)
 settings.register_profile("explore", print_blob=True, **UNTIMED)
 settings.load_profile("fixed")
 
@@ -33,6 +36,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # that a test interrupts would continue.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Without this, garbage collection takes a third of the time in which tests are collected.
+gc.disable()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-skips", action="store_true", help="fail if a test was skipped, as CI does")
@@ -40,10 +46,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that use the wheelhouse, a cloud or a team as slow: they start commands or installers."""
+    """Mark tests as slow that use a slow fixture, also through another one."""
     for item in items:
-        if {"cloud", "team", "wheelhouse"} & {*getattr(item, "fixturenames", ())}:
+        if SLOW_FIXTURES & {*getattr(item, "fixturenames", ())}:
             item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from tests.conftest import SLOW_FIXTURES
 from tests.support.manifests import PLAIN
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -108,6 +110,29 @@ def test_tests_of_a_module_are_in_its_package() -> None:
             assert folder in packages["__init__"], f"{path}: reconciler/ has no package {folder}"
             owners = packages.get(path.stem.removeprefix("test_"), {folder})
             assert folder in owners, f"{path} has the name of a module of {sorted(map(str, owners))}"
+
+
+def test_each_package_keeps_quick_tests() -> None:
+    """`make quick` covers every package."""
+    for package in sorted(path.parent.name for path in (ROOT / "reconciler").glob("*/__init__.py")):
+        quick = (
+            test
+            for file in sorted((ROOT / "tests" / package).rglob("test_*.py"))
+            for test in _quick_tests(ast.parse(file.read_text("utf-8")))
+        )
+        assert len([*islice(quick, 10)]) == 10, f"tests/{package}: fewer than ten tests aren't slow"
+
+
+def _quick_tests(module: ast.Module) -> Iterator[str]:
+    marks = [ast.unparse(node) for node in module.body if isinstance(node, ast.Assign)]
+    if any(mark.startswith("pytestmark") and "mark.slow" in mark for mark in marks):
+        return
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            fixtures = {argument.arg for argument in node.args.args}
+            slow = any("mark.slow" in ast.unparse(decorator) for decorator in node.decorator_list)
+            if not slow and not SLOW_FIXTURES & fixtures:
+                yield node.name
 
 
 def test_test_files_import_no_test_file() -> None:

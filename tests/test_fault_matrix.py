@@ -35,10 +35,12 @@ def test_every_row_has_a_test(rows: Covered) -> None:
     assert not {row: ROWS[row] for row in ROWS if row not in rows}
 
 
+@pytest.mark.slow
 def test_every_mark_names_a_row_that_there_is(rows: Covered) -> None:
     assert rows.keys() <= ROWS.keys()
 
 
+@pytest.mark.slow
 def test_the_document_has_the_table(rows: Covered) -> None:
     document = DOCUMENT.read_text(encoding="utf-8")
     assert with_table(document, rows) == document, "run `python tests/fault_matrix.py --write`"

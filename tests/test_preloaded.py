@@ -50,6 +50,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", ["--help", "validate --format json", "plan --wrong"])
 def test_forked_start_ends_and_prints_as_real_start(root: Path, arguments: str) -> None:
     assert run(root, *arguments.split()) == run_real(root, *arguments.split())
@@ -64,6 +65,7 @@ def test_forked_start_has_its_own_folder_and_variables(root: Path) -> None:
     assert run(empty, "status").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -12,10 +11,9 @@ PAGE = (TESTS.parent / "SECURITY.md").read_text()
 
 def test_each_named_test_and_file_exists() -> None:
     found = {
-        node.name
+        name
         for file in TESTS.rglob("test_*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.FunctionDef)
+        for name in re.findall(r"^ *def (test_\w+)\(", file.read_text(), re.MULTILINE)
     }
     named = set(re.findall(r"`(test_\w+)`", PAGE))
     assert len(named) > 40

@@ -72,6 +72,7 @@ def test_beyond_the_bounds_a_second_job_is_cancelled_within_one_pass() -> None:
     assert seen["repairs"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GUARDS)
 def test_functions_of_each_guard_are_replaced_for_the_time_of_a_run(name: str) -> None:
     # `make guards` takes minutes, and would otherwise be the first to detect a missing function.
@@ -102,6 +103,7 @@ def test_guard_reports_function_that_does_not_exist(
     assert f"reconciler.{module} has no function {name}\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_guard_reports_function_that_nothing_called(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -101,6 +101,7 @@ def checked(*command: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.fault(43)
 def test_zizmor_finds_nothing() -> None:
     config = ROOT / ".github" / "zizmor.yml"
@@ -512,6 +513,7 @@ def test_check_of_the_plan_has_another_name_than_the_verdicts_status() -> None:
     assert CHECK != OVERALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checks", pull_request_checks())
 @pytest.mark.parametrize(("conclusion", "lets_in"), [(None, False), ("failure", False), ("success", True)])
 def test_the_pull_requests_own_check_is_the_one_that_protection_wants(

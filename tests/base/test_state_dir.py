@@ -304,6 +304,7 @@ def test_new_home_is_closed_to_others_with_the_folders_above(made: Path, tmp_pat
     assert home.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.slow
 def test_home_is_used_when_several_commands_make_it_at_once(made: Path) -> None:
     code = (
         "import os; from pathlib import Path; from reconciler.base.state_dir import home_of, prepare_home; "

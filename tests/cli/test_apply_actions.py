@@ -163,6 +163,7 @@ def test_outside_of_actions_there_is_neither(
     assert (done.code, annotations(done), summary.exists()) == (1, [], False)
 
 
+@pytest.mark.slow
 def test_lines_of_json_stay_lines_of_json(commands: Commands) -> None:
     (commands.root / "jobs").mkdir()
     (commands.root / "jobs/gone.yaml").write_text(BLOCKED)

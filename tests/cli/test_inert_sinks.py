@@ -136,6 +136,7 @@ def test_no_line_acts(name: str, text: str) -> None:
         assert shown.isascii()
 
 
+@pytest.mark.slow
 @given(text=texts)
 @settings(max_examples=60)
 def test_annotations_are_one_command_each(text: str) -> None:

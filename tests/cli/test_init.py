@@ -49,6 +49,8 @@ from tests.support.identity_condition import GENUINE, allows
 from tests.support.repository import Repository, Result
 from tests.support.waiting import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 SHA = "3d3c42e5aac5ba805825da76410c181273ba90b1"
 ACTION = ("--action", f"acme/reconciler@{SHA}")
 GOOGLE = (

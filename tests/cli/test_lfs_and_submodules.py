@@ -385,6 +385,7 @@ def test_plan_against_a_base_sees_other_changes_beside_a_submodule(
     assert planned(clone, *BASE)["jobName"] == "census"
 
 
+@pytest.mark.slow
 def test_package_that_moves_within_a_submodule_is_a_change(
     tree: Repository, library: Repository, tmp_path: Path
 ) -> None:
@@ -443,6 +444,7 @@ def origin(tree: Repository) -> tuple[Origin, list[str]]:
     return found, uncarried(found, desired.jobs)
 
 
+@pytest.mark.slow
 def test_submodule_at_its_recorded_commit_counts_as_committed(nested: Repository) -> None:
     head = nested.git("rev-parse", "HEAD")
     assert origin(nested)[0].exact == head
@@ -465,6 +467,7 @@ def test_submodule_anywhere_in_or_around_a_package_counts_as_committed(
     assert origin(tree)[0].exact == head
 
 
+@pytest.mark.slow
 def test_submodule_at_another_commit_is_named(nested: Repository, library: Repository) -> None:
     head, recorded = nested.git("rev-parse", "HEAD"), library.git("rev-parse", "HEAD")
     move(nested, library)
@@ -512,6 +515,7 @@ def test_changed_file_of_a_submodule_is_named(
     assert not found.line_ends, "git restore reaches no file of a submodule"
 
 
+@pytest.mark.slow
 def test_manifest_of_a_submodule_carries_the_commit_around_it(tree: Repository, library: Repository) -> None:
     shared = tree.job("shared").read_text()
     (tree.root / "jobs/shared.yaml").unlink()
@@ -549,6 +553,7 @@ def test_no_program_of_a_submodule_runs(nested: Repository, tmp_path: Path) -> N
 # Programs
 
 
+@pytest.mark.slow
 def test_git_is_asked_for_submodules_only_where_the_index_has_one(
     tree: Repository, library: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

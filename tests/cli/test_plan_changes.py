@@ -27,6 +27,8 @@ from reconciler.training_service.state.records import JobState
 from tests.support.held_service import HeldService
 from tests.support.in_memory import MANIFEST
 
+pytestmark = pytest.mark.slow
+
 ML_MANIFEST = """
     apiVersion: ml.googleapis.com/v1
     kind: Job

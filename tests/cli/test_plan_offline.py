@@ -225,6 +225,7 @@ def test_none_of_the_repositorys_code_runs(command: tuple[str, ...], trapped: Tr
     assert not [said for said in imported if str(trapped.root) in " ".join(said)]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(40)
 @SOME
 def test_no_program_is_run_but_git_and_git_runs_none(command: tuple[str, ...], trapped: Trapped) -> None:
@@ -235,6 +236,7 @@ def test_no_program_is_run_but_git_and_git_runs_none(command: tuple[str, ...], t
     assert done.by_git == []
 
 
+@pytest.mark.slow
 @pytest.mark.fault(41)
 @SOME
 def test_no_socket_is_made_and_no_credentials_are_read(command: tuple[str, ...], trapped: Trapped) -> None:

@@ -112,6 +112,7 @@ def test_the_bar_says_what_is_done_and_what_is_waited_for() -> None:
     assert shown(bar)[1] == "1 failed, 2 unknown so far"
 
 
+@pytest.mark.slow
 def test_rich_is_only_loaded_for_a_bar() -> None:
     code = (
         "import io, sys; from argparse import Namespace; from reconciler.cli.progress import submitting\n"

@@ -12,6 +12,8 @@ import pytest
 
 from tests.support.manifests import PLAIN
 
+pytestmark = pytest.mark.slow
+
 # Runs a command and prints the names of all loaded modules as the last line of stderr.
 TELLING = """
 import atexit, sys

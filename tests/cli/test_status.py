@@ -197,6 +197,7 @@ spec:
 """
 
 
+@pytest.mark.slow
 def test_result_is_the_best_metric_else_the_output_directory_and_is_read_for_30_jobs_at_most(
     commands: Commands,
 ) -> None:

@@ -398,6 +398,7 @@ def test_no_time_that_a_service_gives_ends_the_wait(create: str, end: str) -> No
         tell((job,))
 
 
+@pytest.mark.slow
 def test_a_librarys_warning_is_not_printed_unless_python_is_asked_for_it() -> None:
     script = (
         "import sys, warnings; from reconciler.__main__ import main; sys.argv = ['reconciler', 'schema'];"

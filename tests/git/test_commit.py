@@ -95,6 +95,7 @@ def test_a_changed_tree_is_no_commit(
     assert commit_of(root / "jobs") is None
 
 
+@pytest.mark.slow
 def test_a_changed_submodule_is_a_change(tmp_path: Path, root: Path, git: Callable[..., str]) -> None:
     inner = tmp_path / "inner"
     inner.mkdir()
@@ -111,6 +112,7 @@ def test_a_changed_submodule_is_a_change(tmp_path: Path, root: Path, git: Callab
     assert commit_of(root) is None
 
 
+@pytest.mark.slow
 def test_file_of_a_submodule_is_refused_with_its_folder(
     tmp_path: Path, root: Path, git: Callable[..., str]
 ) -> None:

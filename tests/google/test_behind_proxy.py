@@ -17,6 +17,8 @@ from tests.support.namespace import IS_INSIDE, run_inside
 from tests.support.repository import Repository
 from tests.support.tls import behind_tls
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "ghs_of-a-workflow"
 
 

@@ -96,6 +96,7 @@ def taken_apart(url: str) -> tuple[object, ...]:
     return parts.scheme, parts.netloc, parts.path, query, parts.fragment
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(method=st.sampled_from(sorted(NAMES)), parts=st.lists(PART, min_size=3, max_size=3), data=st.data())
 def test_jobs_are_asked_for_where_the_official_client_asks(
@@ -385,6 +386,7 @@ print([name for name in ("googleapiclient", "httplib2", "google.auth") if name i
 """
 
 
+@pytest.mark.slow
 def test_a_look_loads_no_client(tmp_path: Path) -> None:
     with HeldService(tmp_path / "home").running() as service:
         command = [sys.executable, "-c", LOOK, str(service.home)]

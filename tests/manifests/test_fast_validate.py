@@ -134,6 +134,7 @@ def test_what_is_known_has_no_problem_and_means_the_same(data: st.DataObject) ->
     compare(data.draw(written(value)).encode(), data.draw(st.sampled_from([frozenset(), FILLED])))
 
 
+@pytest.mark.slow
 @settings(max_examples=120)
 @given(data=st.data())
 def test_no_text_makes_the_quick_look_say_more_than_the_close_one(data: st.DataObject) -> None:

@@ -200,6 +200,7 @@ def nasty(draw: st.DrawFn) -> bytes:
     ).encode()
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(nasty())
 @example(b"a: 1\nb: &x 2\nc: *x\n")
@@ -227,6 +228,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
 def test_pyyaml_reads_each_accepted_document_alike(text: str) -> None:
@@ -310,6 +312,7 @@ LINES = st.tuples(
 ).map("".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     st.lists(LINES, min_size=1, max_size=8).map("\n".join),
@@ -323,6 +326,7 @@ def test_lines_are_read_alike_or_not_at_all(lines: str, end: str) -> None:
     check_reading((lines + end).encode())
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(mutated())
 def test_a_damaged_manifest_is_read_alike_or_not_at_all(data: bytes) -> None:
@@ -335,6 +339,7 @@ def test_tokens_in_any_order_are_read_alike_or_not_at_all(data: bytes) -> None:
     check_reading(data)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.data(), DOCUMENTS)
 def test_a_value_in_any_style_is_read_alike(data: st.DataObject, value: Any) -> None:
@@ -510,6 +515,7 @@ def test_what_no_file_may_hold_is_read_in_no_quick_way(char: str) -> None:
         assert not check_reading(text.encode("utf-8", "surrogatepass"))
 
 
+@pytest.mark.slow
 def test_as_many_values_as_the_helpful_way_takes() -> None:
     for count in (MAX_VALUES - 3, MAX_VALUES - 2, MAX_VALUES - 1):
         data = f"a: [{'1,' * count}]".encode()

@@ -195,6 +195,7 @@ def test_schemas_are_valid_schemas(name: str) -> None:
     Draft202012Validator.check_schema(schemas.document(name))
 
 
+@pytest.mark.slow
 def test_the_files_are_what_the_generator_makes() -> None:
     done = subprocess.run(
         [sys.executable, SCHEMAS / "generate.py", "--check"], capture_output=True, text=True, check=False

@@ -522,6 +522,7 @@ def suspicious(draw: st.DrawFn) -> bytes:
     return data[:at] + draw(st.sampled_from([b"", b"", b"", b"\xff", b"\xe2\x80", b"x", b"\n"])) + data[at:]
 
 
+@pytest.mark.slow
 @pytest.mark.fault(46)
 @settings(max_examples=80)
 @given(suspicious())

@@ -111,6 +111,7 @@ def test_what_a_manifest_leaves_out_has_its_default(root: Path) -> None:
     assert (manifest.labels, manifest.package, manifest.reconcile) == ({}, None, Reconcile())
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.data(), st.sampled_from(sorted(GOOD)))
 def test_style_makes_no_difference(
@@ -199,6 +200,7 @@ KEYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "keys"), [case for case in KEYS if snake(case.values[1][-1]) != case.values[1][-1]]
 )
@@ -213,6 +215,7 @@ def test_a_key_in_snake_case_is_one_problem_that_names_the_right_one(
     assert problem.hint == f'did you mean "{keys[-1]}"?'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "keys"), KEYS)
 def test_an_unknown_key_is_one_problem_at_its_place(kind: str, keys: tuple[str, ...], root: Path) -> None:
     value = copy.deepcopy(GOOD[kind])
@@ -222,6 +225,7 @@ def test_an_unknown_key_is_one_problem_at_its_place(kind: str, keys: tuple[str, 
     assert problem.message == 'unknown key "qqqqqq"'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "keys"), KEYS)
 def test_a_null_is_one_problem_at_its_place_or_the_same_as_no_key(
     kind: str, keys: tuple[str, ...], root: Path
@@ -445,6 +449,7 @@ FIELDS = sorted(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     st.recursive(

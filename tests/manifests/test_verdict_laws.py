@@ -182,6 +182,7 @@ def test_what_is_wrong_is_not() -> None:
         assert is_valid(value, schema_of(value)) == (not errors(value, schema_of(value))), value
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(documents_near_valid(PLAIN))
 def test_the_two_agree_on_what_files_can_hold(value: Any) -> None:

@@ -53,6 +53,7 @@ def test_a_value_is_read_as_it_was_written_in_any_style(data: st.DataObject, val
     assert _sorted(loaded(text)) == _sorted(value)
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(DOCUMENTS)
 def test_what_pyyaml_writes_is_read_back(value: Any) -> None:
@@ -385,6 +386,7 @@ def test_no_input_takes_much_memory_or_gets_past_a_limit(name: str) -> None:
     assert sum(document.aliased for document in documents) <= 20_000
 
 
+@pytest.mark.slow
 def test_what_is_just_inside_the_limits_is_read() -> None:
     assert loaded("[" * 32 + "]" * 32)
     assert loaded("a: 1 #".ljust(256 * 1024, "x"))
@@ -444,6 +446,7 @@ def slower(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     return read
 
 
+@pytest.mark.slow
 def test_the_slower_parser_reads_the_corpus_as_the_quicker_one_does(slower: Any) -> None:
     for path in CORPUS:
         if "surrogate" in str(path):
@@ -457,6 +460,7 @@ def test_the_slower_parser_reads_the_corpus_as_the_quicker_one_does(slower: Any)
         assert [document.value for document in slow_documents] == [document.value for document in documents]
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(mutated())
 def test_where_both_parsers_read_they_read_the_same(data: bytes) -> None:

@@ -214,6 +214,7 @@ def test_what_else_makes_another_job(root: Path, changed: dict[str, Any]) -> Non
 TEXTS = st.lists(st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=3), max_size=3)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(20)
 @settings(max_examples=100)
 @given(one=TEXTS, other=TEXTS)
@@ -228,6 +229,7 @@ def test_two_lists_of_arguments_are_the_same_job_only_if_they_are_equal(
     assert (named(one) == named(other)) == (one == other)
 
 
+@pytest.mark.slow
 @pytest.mark.fault(20)
 @settings(max_examples=60)
 @given(st.data())

@@ -241,6 +241,7 @@ def test_manifests_in_hidden_folders_of_the_commit_are_none(tree: Repository) ->
     assert origin(tree).exact == head
 
 
+@pytest.mark.slow
 def test_links_are_followed_in_the_commit_as_in_the_work_tree(tree: Repository) -> None:
     tree.write("shared/linked.yaml", PLAIN.replace("plain", "linked"))
     (tree.root / "jobs" / "linked.yaml").symlink_to("../shared/linked.yaml")
@@ -378,6 +379,7 @@ def pull_request(tree: Repository, monkeypatch: pytest.MonkeyPatch) -> tuple[str
     return head, event
 
 
+@pytest.mark.slow
 def test_in_a_pull_request_jobs_carry_its_head_only_if_their_files_are_its_own(
     tree: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +392,7 @@ def test_in_a_pull_request_jobs_carry_its_head_only_if_their_files_are_its_own(
     assert "GITHUB_EVENT_PATH" in lines(tree)[0]
 
 
+@pytest.mark.slow
 def test_in_a_checkout_without_the_pull_requests_head_jobs_carry_no_commit(
     tree: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:

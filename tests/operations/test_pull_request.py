@@ -36,6 +36,8 @@ from reconciler.packaging.source_tree import SourceFile, SourceTree
 from tests.support.planning import notes_of, reason_of
 from tests.support.repository import MANIFEST, TRAINER, Repository
 
+pytestmark = pytest.mark.slow
+
 NEW, CHANGED, REMOVED, UNCHANGED = Edit
 
 

@@ -694,6 +694,7 @@ def test_what_fits_is_shown_whole_whatever_the_limit() -> None:
     assert "Not shown" in in_full(few, exactly - 1)
 
 
+@pytest.mark.slow
 def test_one_giant_does_not_take_the_place_of_the_others() -> None:
     before, after = ({f"{'k' * 300}{n}": letter * 400 for n in range(60)} for letter in "ab")
     giant = changed("giant", **specs(before, after))
@@ -705,6 +706,7 @@ def test_one_giant_does_not_take_the_place_of_the_others() -> None:
     assert names.count("<tr>") or names.count("| changed |") > 1
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(proposals(), st.integers(4_000, 8_000), st.integers(1, 10))
 def test_no_limit_is_passed_and_nothing_is_cut_in_two(

@@ -419,6 +419,7 @@ json.dump(told, sys.stdout)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builds_itself", [False, True])
 def test_nothing_of_the_package_is_run(tmp_path: Path, builds_itself: bool) -> None:
     package = tmp_path / "package"

@@ -154,6 +154,7 @@ IGNORE_FILES = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.sets(st.lists(NAMES, min_size=1, max_size=4).map(tuple), min_size=1, max_size=12), IGNORE_FILES)
 def test_git_agrees_on_whole_trees(files: set[tuple[str, ...]], ignored: dict[str, list[str]]) -> None:
@@ -265,6 +266,7 @@ def test_other_links_are_refused(root: Path, target: str, message: str) -> None:
     assert message in told
 
 
+@pytest.mark.slow
 @pytest.mark.fault(39)
 def test_links_may_not_multiply_without_end(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each folder holds two links to the next: 2^30 paths to the last."""

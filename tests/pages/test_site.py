@@ -143,6 +143,7 @@ def test_runs_with_one_name_have_pages_of_their_own() -> None:
     assert len(set(paths)) == 2
 
 
+@pytest.mark.slow
 def test_every_condition_has_a_sign_and_its_word() -> None:
     rows = [row_of(n, state) for n, state in enumerate(State)]
     rows += [row_of(20 + n, None, claim=claim) for n, claim in enumerate([*ClaimState, "none"])]
@@ -205,6 +206,7 @@ def test_times_are_in_the_chosen_zone_with_utc_in_the_element() -> None:
 MOMENTS = st.datetimes(timezones=st.just(UTC)).map(lambda time: time.isoformat()) | texts | st.just("")
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     times=st.lists(st.tuples(MOMENTS, MOMENTS, MOMENTS, MOMENTS), min_size=1, max_size=4),

@@ -87,6 +87,7 @@ def values(observed: Observed) -> Any:
     return observed.versions, runs, {run.resource for run in observed.doubtful}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.lists(CHANGES, max_size=4), max_size=6))
 def test_second_observation_equals_full_one_whatever_live_jobs_did(

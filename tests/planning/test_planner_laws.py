@@ -117,6 +117,7 @@ def cancels(found: Plan) -> list[ActualJob]:
     return [change.actual for change in found.changes if change.action is Action.CANCEL and change.actual]
 
 
+@pytest.mark.slow
 @given(worlds(), st.integers())
 def test_the_order_of_what_there_is_makes_no_difference_and_the_plan_is_the_same_again(
     world: World, seed: int

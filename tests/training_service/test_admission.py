@@ -360,6 +360,7 @@ def test_job_that_ends_during_its_upload_writes_nothing(service: Service) -> Non
     assert service.get("/storage/v1/b/staging/o/a").status == 404
 
 
+@pytest.mark.slow
 def test_head_is_judged_while_another_thread_writes(
     attacked: tuple[subprocess.Popen[str], Address], tmp_path: Path
 ) -> None:

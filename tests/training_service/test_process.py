@@ -27,6 +27,8 @@ from tests.support.training_service.bodies import ML, ml_job
 from tests.support.training_service.processes import Processes, command
 from tests.support.waiting import PATIENCE, patience, until
 
+pytestmark = pytest.mark.slow
+
 
 def is_served(home: Path) -> bool:
     try:

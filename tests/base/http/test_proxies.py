@@ -154,6 +154,7 @@ def test_a_proxy_of_another_kind_is_refused_without_its_password(value: str) -> 
     assert ("which can't be used" in str(refused.value)) == is_socks
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1), st.text())
 def test_credentials_reach_the_proxy_as_they_are(user: str, password: str) -> None:
     from urllib.parse import quote

@@ -460,6 +460,7 @@ def test_many_threads_share_one_transport(
     assert len({request.target for request in server.arrived}) == len(server.arrived) == 160
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_reads_side_by_side_use_the_connections_of_those_before(
     scheme: str,

@@ -84,6 +84,7 @@ def body_of(case: Json) -> tuple[Json, Json]:
     return {**body.pop("jobSpec", {}), **body}, labels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [case for case in CASES if "body" in case], ids=lambda case: case["id"])
 def test_imported_body_is_the_one_that_gcloud_sends(case: Json, tmp_path: Path) -> None:
     if case["id"] in REFUSED_ON_PURPOSE:

@@ -61,6 +61,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 3) 
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_five_files_become_five_manifests_in_one_call(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (root / "train.sh").write_text(f"#!/bin/sh\nIMAGE=gcr.io/tide/fit:7\n{CREATE}-sh \\\n  {POOL}\n")
     (root / "Makefile").write_text(f"STEPS := 3\ntrain:\n\t@{CREATE}-make {POOL} --args=--steps=$(STEPS)\n")

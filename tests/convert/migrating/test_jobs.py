@@ -564,6 +564,7 @@ def test_jobs_of_gcloud_are_migrated_or_refused_with_a_reason(
 COMMENT = st.sampled_from(["", "  # one", " # two: [", "\n      # three"])
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(COMMENT, min_size=12, max_size=12), st.booleans())
 def test_comments_anywhere_are_kept(comments: list[str], flow: bool) -> None:

@@ -18,6 +18,8 @@ from reconciler.engines.spec.container_command import container_command, shown_c
 from reconciler.packaging.sdist import build_code, place_in_code
 from reconciler.packaging.source_tree import SourceFile, SourceTree
 
+pytestmark = pytest.mark.slow
+
 TASK = """\
 import os, sys
 import trainer.helper

@@ -112,6 +112,7 @@ def files_of(tree: Path) -> set[str]:
 
 
 class TestClone:
+    @pytest.mark.slow
     def test_the_tree_is_exactly_the_commit_whatever_was_there(
         self, remote: Remote, cloned: Callable[..., Clone]
     ) -> None:
@@ -143,6 +144,7 @@ class TestClone:
         assert (clone.commit, files_of(clone.tree)) == (first, {"a"})
         clone.close()
 
+    @pytest.mark.slow
     def test_what_a_killed_one_left_is_in_nobodys_way(
         self, remote: Remote, cloned: Callable[..., Clone], tmp_path: Path
     ) -> None:
@@ -178,6 +180,7 @@ class TestClone:
         assert broken.refresh(), "a clone that never came to be is made anew"
         broken.close()
 
+    @pytest.mark.slow
     def test_nothing_that_a_repository_or_the_settings_name_runs(
         self, remote: Remote, cloned: Callable[..., Clone], tmp_path: Path
     ) -> None:
@@ -273,6 +276,7 @@ class TestClone:
         assert checkout.is_exported
         clone.close()
 
+    @pytest.mark.slow
     def test_pass_of_a_branch_refuses_code_in_git_lfs_and_in_submodules(
         self, remote: Remote, cloned: Callable[..., Clone], told: Told, tmp_path: Path
     ) -> None:

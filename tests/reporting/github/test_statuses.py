@@ -475,6 +475,7 @@ def test_a_server_that_repeats_the_request(transport: DirectTransport) -> None:
     assert "Bearer ***" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [reset, send_then_close(b""), send_then_close(b"HTTP/1.1 201 Cr")])
 def test_a_lost_answer_to_a_post_is_told_and_not_repeated(fault: Any, transport: DirectTransport) -> None:
     with RawServer([answer(200, b"[]"), fault], tls=server_tls()).running() as server:

@@ -155,6 +155,7 @@ def test_files_sections_and_variables_override_each_other_as_in_pip(tmp_path: Pa
     assert index(**named) == "https://install.test/simple"
 
 
+@pytest.mark.slow
 def test_shell_reads_what_the_program_prints(places: Any) -> None:
     environ = {
         **places,
@@ -273,6 +274,7 @@ def test_no_index_asks_nobody(
     assert public.asked == []
 
 
+@pytest.mark.slow
 def test_index_url_alone_is_asked(
     tmp_path: Path,
     python: Python,
@@ -308,6 +310,7 @@ def test_one_file_with_all_settings_means_the_same_to_pip(places: dict[str, str]
     ]
 
 
+@pytest.mark.slow
 def test_best_version_of_all_indexes_is_taken(
     tmp_path: Path,
     python: Python,
@@ -326,6 +329,7 @@ def test_best_version_of_all_indexes_is_taken(
     assert {"ours==2.0", "theirs==2.0"} <= {*pins.split()}
 
 
+@pytest.mark.slow
 def test_constraints_of_the_user_and_of_the_image_hold(
     tmp_path: Path, python: Python, monkeypatch: pytest.MonkeyPatch
 ) -> None:

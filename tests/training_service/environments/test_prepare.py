@@ -62,6 +62,7 @@ def found(tmp_path: Path, **environ: str) -> dict[tuple[int, int], Path]:
     return {python.minor: python.path for python in pythons(given)}
 
 
+@pytest.mark.slow
 def test_the_service_s_own_python_is_found_and_preferred(tmp_path: Path) -> None:
     other = posing(tmp_path / "bin" / f"python3.{OWN[1]}", OWN[1])
     path = os.pathsep.join([str(other.parent), os.defpath])
@@ -158,6 +159,7 @@ def test_missing_python_is_installed_where_the_user_allows_it(
     assert len(shell.ran) == 1
 
 
+@pytest.mark.slow
 def test_missing_python_is_only_named_without_leave(offered: Path, tmp_path: Path) -> None:
     shell = Shell(tmp_path / "temp")
     with pytest.raises(NoPythonError, match="RECONCILER_INSTALL_PYTHON=1"):
@@ -165,6 +167,7 @@ def test_missing_python_is_only_named_without_leave(offered: Path, tmp_path: Pat
     assert shell.ran == []
 
 
+@pytest.mark.slow
 def test_python_that_uv_can_not_fetch_ends_the_run_with_its_reason(
     offered: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from google.cloud.aiplatform_v1 import types
 from google.logging.type.log_severity_pb2 import LogSeverity
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,22 +175,23 @@ def test_any_json_is_read_or_refused_and_reading_again_changes_nothing(body: dic
     assert read(once) == once
 
 
-ENUMS = {
-    ("MachineSpec", "acceleratorType"): types.AcceleratorType,
-    ("ReservationAffinity", "reservationAffinityType"): types.ReservationAffinity.Type,
-    ("Scheduling", "strategy"): types.Scheduling.Strategy,
-    ("StudySpec", "algorithm"): types.StudySpec.Algorithm,
-    ("StudySpec", "measurementSelectionType"): types.StudySpec.MeasurementSelectionType,
-    ("StudySpec", "observationNoise"): types.StudySpec.ObservationNoise,
-    ("StudySpecMetricSpec", "goal"): types.StudySpec.MetricSpec.GoalType,
-    ("StudySpecParameterSpec", "scaleType"): types.StudySpec.ParameterSpec.ScaleType,
-}
-
-
+@pytest.mark.slow
 def test_the_numbers_of_enum_values_are_the_official_sdks() -> None:
+    from google.cloud.aiplatform_v1 import types  # a second, which a run of other tests needn't wait for
+
+    enums = {
+        ("MachineSpec", "acceleratorType"): types.AcceleratorType,
+        ("ReservationAffinity", "reservationAffinityType"): types.ReservationAffinity.Type,
+        ("Scheduling", "strategy"): types.Scheduling.Strategy,
+        ("StudySpec", "algorithm"): types.StudySpec.Algorithm,
+        ("StudySpec", "measurementSelectionType"): types.StudySpec.MeasurementSelectionType,
+        ("StudySpec", "observationNoise"): types.StudySpec.ObservationNoise,
+        ("StudySpecMetricSpec", "goal"): types.StudySpec.MetricSpec.GoalType,
+        ("StudySpecParameterSpec", "scaleType"): types.StudySpec.ParameterSpec.ScaleType,
+    }
     official = {
         ("GoogleCloudAiplatformV1" + schema, field): {member.value: member.name for member in enum}
-        for (schema, field), enum in ENUMS.items()
+        for (schema, field), enum in enums.items()
     }
     official["LogEntry", "severity"] = {number: name for name, number in LogSeverity.items()}
     assert official == NUMBERS

@@ -81,6 +81,7 @@ def change(store: Store, id: int, state: JobState | None, said: str) -> None:
         store.move(id, state, only_from=UNFINISHED, at=at, error_code=code, error_message=said)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.sampled_from([*FIELDS]),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google.cloud import aiplatform
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -731,9 +730,12 @@ def test_a_run_s_spec_survives_its_file() -> None:
     assert (task.args, task.packages, restored.output_buckets) == (("a",), (trainers.URI,), ("b",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("location", "region"), [("local", "us-central1"), ("europe-west4", "europe-west4"), ("", "us-central1")]
 )
 def test_the_sdk_takes_the_region_that_a_vertex_job_is_told(location: str, region: str) -> None:
+    from google.cloud import aiplatform  # two seconds, which a run of other tests needn't wait for
+
     assert env_of(replace(trainers.custom_job(), location=location))["CLOUD_ML_REGION"] == region
     aiplatform.utils.validate_region(region)

@@ -15,7 +15,10 @@ from reconciler.training_service.runner.launcher import Runners
 from tests.support.training_service.runs import Starter, lives
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sessions are noted on Linux alone")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="sessions are noted on Linux alone"),
+]
 
 WAITS = "print(flush=True); input()"
 # A program that leaves its session's number to a child, and ends.

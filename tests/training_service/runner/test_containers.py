@@ -101,6 +101,7 @@ def test_a_command_without_its_engine_is_told_of(tmp_path: Path, script: str) ->
     )
 
 
+@pytest.mark.slow
 def test_a_command_without_its_engine_does_not_stand_before_one_that_works(
     tmp_path: Path, engine: ContainerEngine
 ) -> None:
@@ -112,6 +113,7 @@ def test_a_command_without_its_engine_does_not_stand_before_one_that_works(
     assert (found.name, found.client.program) == ("podman", Path(podman))
 
 
+@pytest.mark.slow
 def test_podman_by_the_name_of_docker_is_podman(tmp_path: Path, engine: ContainerEngine) -> None:
     podman = shutil.which("podman")
     if podman is None:
@@ -163,6 +165,7 @@ def asking(engine: ContainerEngine) -> Callable[[list[str]], tuple[int, str]]:
     return run
 
 
+@pytest.mark.slow
 def test_an_image_that_is_here_is_taken(engine: ContainerEngine, image: str) -> None:
     asked: list[list[str]] = []
 
@@ -263,6 +266,7 @@ def test_what_it_writes_to_a_bucket_s_folder_is_an_object_s_file(
         assert written.stat().st_uid == os.geteuid()
 
 
+@pytest.mark.slow
 def test_it_sees_the_job_s_buckets_alone_and_none_of_the_claims(
     engine: ContainerEngine, image: str, folder: RunFolder, tmp_path: Path
 ) -> None:

@@ -22,6 +22,8 @@ from tests.support.training_service.runs import UNABLE, Run, Starter, lives, not
 from tests.support.training_service.served import Service
 from tests.support.waiting import until
 
+pytestmark = pytest.mark.slow
+
 OWN_GCS = Path("/gcs").exists()
 
 

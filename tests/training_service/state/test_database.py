@@ -325,6 +325,7 @@ def test_unfinished_jobs_and_those_of_one_content_are_selected_by_an_index(store
     assert len(read) == 7
 
 
+@pytest.mark.slow
 def test_many_threads_write_at_once(store: Store) -> None:
     def add(thread: int) -> None:
         for number in range(20):

@@ -61,6 +61,7 @@ def test_a_folder_of_another_user_stays_and_nothing_fails() -> None:
         assert not folder.home.exists()
 
 
+@pytest.mark.slow
 def test_folders_in_folders_without_end_don_t_fail_it(folder: RunFolder) -> None:
     deep = "import os\nfor _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')"
     folder.work.mkdir()

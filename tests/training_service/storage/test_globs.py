@@ -61,6 +61,7 @@ EXPRESSIONS = {
 }
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(st.lists(PIECES, max_size=6), st.text("ab/", max_size=8))
 def test_pattern_matches_as_the_regular_expression_does(pieces: list[str], name: str) -> None:

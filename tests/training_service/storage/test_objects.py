@@ -359,6 +359,7 @@ def test_longest_name_has_no_room_for_a_folder_beside_it(home: Home) -> None:
 NAMES = st.lists(st.sampled_from(["a", "b", "a-", "a.b"]), min_size=1, max_size=3).map("/".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), NAMES, st.sampled_from(["", "/"])), max_size=14))
 def test_objects_are_kept_whatever_their_names_begin_with(
@@ -383,6 +384,7 @@ def test_objects_are_kept_whatever_their_names_begin_with(
     assert all((home.bucket / name).is_dir() is name.endswith("/") for name in plain)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @example({"a/b", "a/c", "b"}, "", "a/c")
 @example({"a/b", "ab"}, "a", "a/b")

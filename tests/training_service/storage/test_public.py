@@ -29,6 +29,8 @@ from tests.support.training_service import trainers
 from tests.support.training_service.served import TOKEN, Service, serving
 from tests.support.unpacked import unpack
 
+pytestmark = pytest.mark.slow
+
 READERS = """
 import gcsfs, pandas, pyarrow.fs
 print(gcsfs.GCSFileSystem().ls("cloud-samples-data/a"))

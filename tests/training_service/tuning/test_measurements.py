@@ -243,6 +243,7 @@ for step in range(1, 121):
     assert replace(again[-1], elapsed=0) == Measurement(0, 0, {"accuracy": 1.0})
 
 
+@pytest.mark.slow
 def test_the_reporters_default_tag_is_ai_platforms(
     tmp_path: Path, reporter: Callable[[Path, str], None]
 ) -> None:

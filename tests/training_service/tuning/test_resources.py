@@ -171,6 +171,7 @@ RECORDS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(record=RECORDS)
 def test_a_trial_is_the_same_from_the_store(tmp_path_factory: pytest.TempPathFactory, record: Any) -> None:

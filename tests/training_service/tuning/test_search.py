@@ -105,6 +105,7 @@ def searched(found: Study, count: int) -> list[TrialRecord]:
     return trials
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [Algorithm.DEFAULT, Algorithm.RANDOM])
 @settings(max_examples=25)
 @given(parameters=SPACES, seed=st.integers(0, 2**64 - 1))
@@ -121,6 +122,7 @@ def test_every_suggestion_is_of_the_space(
         assert json.loads(json.dumps(point)) == point
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(parameters=GRIDS)
 def test_a_grid_has_each_of_its_points_once(parameters: tuple[Parameter, ...]) -> None:
@@ -186,6 +188,7 @@ def test_the_default_search_avoids_what_it_has_tried_while_there_is_else() -> No
     assert suggest(found, trials) is not None  # only a grid ends before its trials are used up
 
 
+@pytest.mark.slow
 def test_the_default_search_goes_where_the_metric_is_good() -> None:
     found = study(Parameter("x", Kind.DOUBLE, 0.0, 1.0), metrics=(Metric("loss", maximize=False),))
     trials: list[TrialRecord] = []
