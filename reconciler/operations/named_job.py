@@ -1,8 +1,8 @@
 """The job that a name means to every command: the run of the desired content, and the newest other one.
 
-A base name needs one short listing of its runs and the claims of their contents. All jobs, claims and
-manifests are read only if it has no run: then the name may be that of a new manifest, of a deleted run, or
-misspelt.
+A base name needs one short listing of its runs and the claims of their contents. All manifests are read only
+if the file of its last claim no longer has the name; all jobs and claims only if it has no run: then the name
+may be that of a new manifest, of a deleted run, or misspelt.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -29,7 +30,7 @@ from reconciler.planning.state import NameState, target_state
 from reconciler.submission.observe import observe
 
 _MOST_CONTENTS = 5
-"""Contents of a base name, the newest ones, that are searched for a run with a claim."""
+"""Contents of a base name, the newest ones, whose claims are read; those of live runs are read too."""
 _NAME = re.compile("[A-Za-z0-9_-]{1,200}")
 
 Claims = Mapping[ClaimId, Claim]
@@ -146,18 +147,23 @@ class _Finder(Struct):
         runs = sorted(self.session.own(listed), key=age, reverse=True)
         if not runs:
             return None
-        contents = dict.fromkeys(run.labels[KEY] for run in runs if KEY in run.labels)
-        newest = [*contents][:_MOST_CONTENTS]
-        claims = self._claims(newest)
+        keys = self._keys(runs)
+        claims = self._claims(keys)
         path = next((claim.path for run in runs for claim in claims.values() if made(claim, run)), "")
         desired = self._manifest(path, base)
-        claims |= self._claims([key for key in keys_of(desired) if key not in newest] if desired else [])
+        claims |= self._claims([key for key in keys_of(desired) if key not in keys] if desired else [])
         runs += self._adopted(claims)
         state = target_state([desired] if desired else [], runs, claims).names.get(base, NameState(base))
         exact = self._exact(state.attempts)
         if not exact and self.name.replace("-", "_") != base:
             return None
         return self._chosen(state, exact, path)
+
+    def _keys(self, runs: Sequence[ActualJob]) -> list[str]:
+        """Return the keys of the newest contents, of live runs, and of the runs of exactly this name."""
+        newest = dict.fromkeys(run.labels.get(KEY, "") for run in runs)
+        also = (run.labels.get(KEY, "") for run in runs if not run.state.ended or run.job_name == self.name)
+        return [key for key in dict.fromkeys([*islice(newest, _MOST_CONTENTS), *also]) if key]
 
     def _among_all(self, base: str) -> NamedJob:
         """Return the job of any manifest, claim or run; raise NotFoundError with a similar name."""
@@ -227,12 +233,14 @@ class _Finder(Struct):
             return self.session.runs(), {}
 
     def _manifest(self, path: str, base: str) -> DesiredJob | None:
-        """Return the job of this base name in a claim's file; None if the file no longer has it."""
+        """Return the job of this base name: from the file that a claim names, else from all manifests."""
         # The path comes from a bucket: it must not lead out of the repository.
-        if not path or Path(path).is_absolute() or ".." in Path(path).parts:
-            return None
-        jobs = self._load([self.session.config.root / path])
-        return next((job for job in jobs if job.manifest.base_name == base), None)
+        is_inside = path and not (Path(path).is_absolute() or ".." in Path(path).parts)
+        for paths in ([self.session.config.root / path], []) if is_inside else ([],):
+            job = next((job for job in self._load(paths) if job.manifest.base_name == base), None)
+            if job:
+                return job
+        return None
 
     def _load(self, paths: Sequence[Path]) -> tuple[DesiredJob, ...]:
         try:

@@ -142,6 +142,8 @@ def _state(details: JobDetails) -> str:
             ClaimState.REJECTED: "refused",
             ClaimState.HELD: "held",
         }
+        if claim and claim.given_up:
+            return "given up"
         suspended = "suspended: " if details.is_suspended else ""
         return words[claim.state] if claim and claim.state in words else f"{suspended}not submitted"
     # The service's own state is shown only if it says more than ours.

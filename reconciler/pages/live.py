@@ -45,7 +45,7 @@ _FRESH = 2.0
 _SHARE = 5.0
 """A snapshot is shown this many times as long as it took: a large repository isn't read all the time."""
 _LISTED = 3600.0
-"""Seconds after which all runs are listed again, also those that had ended."""
+"""Seconds after which all runs are listed again, also those that had ended, and their results read again."""
 _COOKIE = "reconciler"
 _SCRIPT = "live.js"
 _HTML = (("Content-Type", "text/html; charset=utf-8"),)
@@ -184,6 +184,8 @@ class LivePages:
         target, before, listed = (config, environment), None, began
         if self._observed and self._observed[0] == target and began < self._observed[1] + _LISTED:
             _, listed, before = self._observed
+        if before is None:
+            self._ended.clear()
         with opened() as session:
             taken = snapshot(session, desired, PageContent(logs=True, env_values=True), self._environ, before)
         self._observed = (target, listed, taken.observed) if taken.observed else None
@@ -235,12 +237,15 @@ class LiveJobs:
     def completed(self, rows: Sequence[JobStatus]) -> list[JobStatus]:
         """Return the rows with their causes and results; read those of ended runs once."""
         unread = [row for row in rows if row.state and row.state.ended and row.resource not in self._ended]
+        read: dict[str, JobDetails] = {}
         if unread:
             with self._opened() as session:
                 run_all = run_concurrently if session.connection.endpoint.distant else run_in_order
-                read = [partial(self._brief, session, row) for row in unread]
-                self._ended |= {name: details for name, details in run_all(read) if details}
-        return [completed(row, self._ended.get(row.resource)) for row in rows]
+                tasks = [partial(self._brief, session, row) for row in unread]
+                read = {name: details for name, details in run_all(tasks) if details}
+        # A page that is opened later tries again to read a missing part.
+        self._ended |= {name: details for name, details in read.items() if not details.unread}
+        return [completed(row, read.get(row.resource) or self._ended.get(row.resource)) for row in rows]
 
     def prepare_times(self, rows: Sequence[JobStatus]) -> list[str]:
         """Return the beginning of the set-up of each row; "" for an unknown one."""

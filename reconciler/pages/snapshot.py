@@ -177,7 +177,8 @@ def completed(row: JobStatus, details: JobDetails | None) -> JobStatus:
     if details is None or row.state is None:
         return row
     results = Results(details.output, details.metrics)
-    result = result_text(details.study, results) if row.state is State.SUCCEEDED else ""
+    has_result = row.state is State.SUCCEEDED and not details.is_gone
+    result = result_text(details.study, results) if has_result else ""
     return replace(row, cause=details.cause, error=details.error, reason=None, result=result)
 
 

@@ -82,6 +82,23 @@ def test_name_means_run_of_desired_content_after_revert(
     status = repository.run("status", "census").out
     assert first in status
     assert second in status
+    (repository.root / "jobs/census.yaml").rename(repository.root / "jobs/moved.yaml")
+    moved = repository.run("show", "census", "--format", "json").json
+    assert (moved["jobName"], moved["manifest"]["relation"]) == (first, "current")
+
+
+@pytest.mark.slow
+def test_live_run_is_among_those_to_choose_from_however_many_contents_are_newer(
+    repository: Repository,
+) -> None:
+    repository.hold.touch()
+    for number in range(7):
+        repository.job(args=[str(number)])
+        assert repository.run("apply").code == 0
+    names = repository.states()
+    refused = repository.run("cancel", "census")
+    assert '"census" has 7 live runs' in refused.err
+    assert all(name in refused.err for name in names)
 
 
 @pytest.mark.slow
