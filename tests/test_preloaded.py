@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import signal
@@ -31,11 +32,13 @@ def run_real(cwd: Path, *arguments: str) -> Result:
 
 
 def start_writer(cwd: Path) -> subprocess.Popen[str]:
-    """Start a command that prints more than a pipe's capacity, and wait until it writes."""
-    process = preloaded.start("schema", "CustomJob", cwd=cwd, env=os.environ)
-    assert process.stdout
+    """Start a command whose output doesn't fit into its pipe, and wait until it writes."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    process = preloaded.start("schema", "CustomJob", cwd=cwd, env=os.environ, stdout=writer)
+    os.close(writer)
+    process.stdout = os.fdopen(reader)
     process.stdout.readline()
-    assert process.poll() is None
     return process
 
 
