@@ -14,7 +14,7 @@ from tests.support.repository import IMAGE, Repository
 from tests.support.training_service import trainers
 from tests.support.training_service.staged_code import PYTHON
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 MANIFEST = """
     apiVersion: aiplatform.googleapis.com/v1
