@@ -106,3 +106,9 @@ def test_variable_that_is_read_before_main_gets_real_start(root: Path, name: str
     process = preloaded.start("--help", cwd=root, env={**os.environ, name: "C"})
     process.communicate(timeout=PATIENCE)
     assert (process.returncode, is_forked(process)) == (0, False)
+
+
+def test_preloaded_process_is_no_descendant_of_the_caller(root: Path) -> None:
+    assert run(root, "validate").code == 3
+    below = psutil.Process().children(recursive=True)
+    assert not [process for process in below if "tests.support.preloaded" in process.cmdline()]
