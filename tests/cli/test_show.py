@@ -277,13 +277,15 @@ def test_a_queued_a_running_and_a_deleted_job(repository: Repository, service: H
     service.store.move(record.id, JobState.RUNNING, only_from=UNFINISHED, at="2026-01-01T00:00:00Z")
     assert re.match(r"census  RUNNING for \d+", in_process("show", "census").out)
 
-    # The name means the newest run, also while the manifest has another name.
+    # The name means the newest run of other content, while the present content has none.
     repository.job("census", args=["--lr=4"])
     found = rows(in_process("show", "census").out)
     assert found["Arguments"] == "--lr=3"
     assert found["Manifest"].endswith("(changed since: `reconciler plan` shows how)")
     repository.job("census", args=["--lr=3"])
     renamed = manifest.rename(manifest.with_name("other.yaml"))
+    assert rows(in_process("show", "census").out)["Manifest"].startswith("jobs/other.yaml:")
+    renamed = renamed.rename(manifest.with_name("other.txt"))
     assert rows(in_process("show", "census").out)["Manifest"] == (
         "jobs/census.yaml (no longer exists: moved or removed)"
     )

@@ -13,6 +13,7 @@ import json
 import os
 import pkgutil
 import re
+import resource
 import runpy
 import select
 import signal
@@ -67,7 +68,7 @@ def start(
     """Start `reconciler …` in a folder, with these variables and no others."""
     command = [sys.executable, "-m", "reconciler", *arguments]
     streams: Any = {"stdin": stdin, "stdout": stdout, "stderr": stderr, "text": True}
-    if _read_before(env) != _preloaded().variables:
+    if (_read_before(env), _limits()) != (_preloaded().variables, _preloaded().limits):
         return subprocess.Popen(command, cwd=cwd, env=env, **streams)
     return _Forked(command, cwd=cwd, env=env, **streams)
 
@@ -88,7 +89,7 @@ def end() -> None:
 
 class _Preloaded:
     def __init__(self) -> None:
-        self.variables = _read_before(os.environ)
+        self.variables, self.limits = _read_before(os.environ), _limits()
         self.door, inside = socket.socketpair()
         with inside:
             subprocess.run(
@@ -104,6 +105,12 @@ class _Preloaded:
 @cache
 def _preloaded() -> _Preloaded:
     return _Preloaded()
+
+
+def _limits() -> list[tuple[int, int]]:
+    """Return the limits of this process, which a command inherits."""
+    names = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+    return [resource.getrlimit(getattr(resource, name)) for name in sorted(names)]
 
 
 def _read_before(environ: Mapping[str, str]) -> dict[str, str]:
