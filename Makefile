@@ -111,7 +111,7 @@ simulate: $(STAMPS)/dev  ## simulate SEEDS=2000 runs in a world that fails, or S
 looks: $(STAMPS)/dev  ## compare the plans of short and full looks after each of 100 steps, from SEEDS=2000 seeds
 	$(BIN)/python -m tests.simulation.looks $(SEEDS)
 
-guards: $(STAMPS)/dev  ## replace the functions of each guard in turn: the simulation, or the comparison of looks, must notice within 400 seeds; GUARD=suspend
+guards: $(STAMPS)/dev  ## replace the functions of each guard in turn: the simulation, or the comparison of looks, must notice within 1,000 seeds; GUARD=suspend
 	$(BIN)/python -m tests.simulation.guards $(GUARD)
 
 adversary: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## run every command in an adversary's repository, under strace

@@ -34,7 +34,7 @@ from reconciler.planning.decide import TRIES
 from .looks import Looks
 from .run import Simulation
 
-SEEDS = 400
+SEEDS = 1000
 """Number of seeds within which the lack of a guard must show."""
 
 Function = Callable[..., Any]
