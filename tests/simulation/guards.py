@@ -4,7 +4,7 @@ Some guards belong to the simulated world, such as the service's check of a cred
 these. The others are functions of the product, which `left_out` replaces for a while.
 
 `python -m tests.simulation.guards [NAME …]` prints the first seed for each guard. It returns 1 if a guard
-has no such seed within 400, or if a replaced function was never called.
+has no such seed within 1,000, or if a replaced function was never called.
 """
 
 from __future__ import annotations
