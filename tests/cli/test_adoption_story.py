@@ -61,12 +61,16 @@ def adopted(request: pytest.FixtureRequest, repository: Repository) -> Path:
     send(repository, "POST", f"{PLACE}/customJobs", {"displayName": "adopted", "jobSpec": body["jobSpec"]})
     done = repository.run("import", "--live", "--adopt", "adopted")
     assert done.code == 0, done.out + done.err
-    assert repository.run("status", "--format", "json").json["jobs"]
+    until(lambda: states(repository)["adopted"] == "RUNNING")
     return repository.root / "jobs/adopted.yaml"
 
 
 def plans(repository: Repository) -> list[Any]:
-    """Return the changes and the findings of a plan; check that a full plan has the same."""
+    """Return the changes and the findings of a plan; check that a full plan has the same.
+
+    Two plans differ where a job gets from preparing to running between them.
+    """
+    until(lambda: {"QUEUED", "PREPARING"}.isdisjoint(states(repository).values()))
     short, full = (repository.run("plan", "--format", "json", *flags).json for flags in ([], ["--full"]))
     assert (short["changes"], short["drift"]) == (full["changes"], full["drift"])
     return [
@@ -89,7 +93,6 @@ def test_short_look_plans_what_a_full_one_plans_for_an_adopted_job(
     assert plans(repository) == [{"adopted": "none", "beside": "none"}, []]
     adopted.write_text(text.replace("--other", "--new"))
     assert plans(repository) == [{"adopted": "submit", "beside": "none"}, ["superseded"]]
-    until(lambda: states(repository)["adopted"] == "RUNNING")
     adopted.write_text(text.replace("spec:", "reconcile: {suspend: true}\nspec:", 1))
     assert plans(repository) == [{"adopted": "none", "beside": "none"}, []]
     adopted.write_text(text.replace("spec:", "reconcile: {rerun: again}\nspec:", 1))

@@ -101,8 +101,8 @@ def test_adopted_job_is_the_manifests_job_until_its_end_and_after(
     assert told.endswith("The next apply submits none of these jobs.\n")
     assert "reconcile" not in yaml.safe_load((repository.root / "jobs/Other-job-7.yaml").read_text())
     until(lambda: repository.starts.exists() and starts(repository) == 1)
-    assert planned(repository) == ([("none", "running")], [])
     until(lambda: rows(repository)["Other-job-7"]["state"] == "RUNNING")
+    assert planned(repository) == ([("none", "running")], [])
     shown = repository.run("show", "Other-job-7", "--format", "json").json
     assert (shown["resource"], shown["state"]) == (live["name"], "RUNNING")
     by_name = repository.run("show", "Other job 7", "--format", "json").json
@@ -213,6 +213,7 @@ def test_package_of_adopted_job_has_the_staged_bytes(repository: Repository, liv
     assert '/package: "gs://' in adopt(repository, code=1)
     staged.write_bytes(content)
     assert "adopted: " in adopt(repository)
+    until(lambda: rows(repository)["Other-job-7"]["state"] == "RUNNING")
     assert planned(repository)[0] == [("none", "running")]
 
 
