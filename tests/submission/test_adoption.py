@@ -119,14 +119,14 @@ def leaves(value: Any, keys: tuple[str | int, ...] = ()) -> list[tuple[tuple[str
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_a_job_is_the_same_as_its_request_whatever_the_service_writes_beside_it(
+def test_job_equals_its_request_with_any_output_fields_of_service(
     body: Mapping[str, Any],
 ) -> None:
     assert found(body, {**body, **OUTPUT}) == []
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_every_field_of_the_request_counts(body: Mapping[str, Any]) -> None:
+def test_every_changed_field_of_request_is_difference(body: Mapping[str, Any]) -> None:
     asked = {name: value for name, value in body.items() if name != "labels"}
     for keys, value in leaves(asked):
         other = value + "x" if isinstance(value, str) else value + 1
@@ -134,21 +134,21 @@ def test_every_field_of_the_request_counts(body: Mapping[str, Any]) -> None:
         assert found(body, changed(body, *keys, to=other)) == [(pointer, other, value)]
 
 
-def test_fields_of_the_body_count_that_no_engine_has_now() -> None:
+def test_unknown_field_of_body_counts_as_difference() -> None:
     body = {"script": "echo hello", "name": "night", "labels": LABELS}
     assert found(body, {**body, "state": "RUNNING"}) == []
     assert found(body, {**body, "script": "echo"}) == [("/script", "echo", "echo hello")]
 
 
 @pytest.mark.parametrize("name", [SOURCE, INSTANCE, KEY, ATTEMPT, CODE])
-def test_the_labels_count_that_say_which_job_it_is(name: str) -> None:
+def test_identifying_label_counts_as_difference(name: str) -> None:
     assert found(CUSTOM, changed(CUSTOM, "labels", name, to="x")) == [(f"/labels/{name}", "x", LABELS[name])]
     assert found(CUSTOM, changed(CUSTOM, "labels", name)) == [(f"/labels/{name}", None, LABELS[name])]
     assert found(changed(CUSTOM, "labels", name), CUSTOM) == [(f"/labels/{name}", LABELS[name], None)]
 
 
 @pytest.mark.parametrize("name", [REQUEST_ID, COMMIT, "team"])
-def test_the_labels_do_not_count_that_say_who_asked(name: str) -> None:
+def test_request_commit_and_user_labels_do_not_count_as_differences(name: str) -> None:
     assert found(CUSTOM, changed(CUSTOM, "labels", name, to="x")) == []
     assert found(CUSTOM, changed(CUSTOM, "labels", name)) == []
 
@@ -170,7 +170,7 @@ def test_the_labels_do_not_count_that_say_who_asked(name: str) -> None:
         (("jobSpec", "network"), "n"),
     ],
 )
-def test_what_a_job_has_beside_the_request_counts(keys: tuple[str | int, ...], value: Any) -> None:
+def test_additional_field_of_job_counts_as_difference(keys: tuple[str | int, ...], value: Any) -> None:
     pointer = "".join(f"/{key}" for key in keys)
     resource = changed(CUSTOM, *keys, to=value)
     assert found(CUSTOM, resource) == [(pointer, value, None)]
@@ -190,13 +190,13 @@ def test_what_a_job_has_beside_the_request_counts(keys: tuple[str | int, ...], v
         (("jobSpec", "baseOutputDirectory"), {"outputUriPrefix": ""}),
     ],
 )
-def test_what_is_empty_or_a_default_is_the_same_as_nothing(keys: tuple[str | int, ...], value: Any) -> None:
+def test_empty_or_default_field_equals_missing_field(keys: tuple[str | int, ...], value: Any) -> None:
     resource = changed(CUSTOM, *keys, to=value)
     assert found(CUSTOM, resource) == []
     assert found(resource, CUSTOM) == []
 
 
-def test_early_stopping_is_switched_on_by_being_there() -> None:
+def test_empty_early_stopping_message_counts_as_difference() -> None:
     for value in ({}, {"useElapsedDuration": False}):
         resource = changed(TUNING, "studySpec", "medianAutomatedStoppingSpec", to=value)
         pointer = "/studySpec/medianAutomatedStoppingSpec"
@@ -211,13 +211,13 @@ def test_early_stopping_is_switched_on_by_being_there() -> None:
     assert [pointer for pointer, *_ in found(hidden, nothing)] == ["/studySpec"]
 
 
-def test_an_empty_message_that_switches_early_stopping_on_is_not_left_out() -> None:
+def test_empty_early_stopping_message_does_not_count_as_left_out() -> None:
     assert not is_left_out(FieldChange("/studySpec/convexAutomatedStoppingSpec", None, {}))
     assert not is_left_out(FieldChange("/studySpec", None, {"convexAutomatedStoppingSpec": {}}))
     assert is_left_out(FieldChange("/studySpec", None, {"metrics": []}))
 
 
-def test_a_job_without_usable_labels_differs_in_them() -> None:
+def test_job_without_usable_labels_differs_in_every_identifying_label() -> None:
     for odd in (None, ["a"], "a", 7):
         pointers = [pointer for pointer, *_ in found(CUSTOM, {**CUSTOM, "labels": odd})]
         assert pointers == sorted(f"/labels/{name}" for name in (SOURCE, INSTANCE, KEY, ATTEMPT, CODE))
@@ -248,12 +248,12 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize(("pointer", "one", "other", "same"), SPELLINGS)
-def test_one_value_may_be_written_in_two_ways(pointer: str, one: Any, other: Any, same: bool) -> None:
+def test_spellings_of_same_value_are_equal(pointer: str, one: Any, other: Any, same: bool) -> None:
     assert is_spelling(FieldChange(pointer, one, other)) == same
     assert is_spelling(FieldChange(pointer, other, one)) == same
 
 
-def test_numbers_of_thousands_of_digits_are_compared_too() -> None:
+def test_spellings_of_numbers_with_thousands_of_digits_are_compared() -> None:
     """A manifest may hold such numbers; Python refuses to print them."""
     assert not is_spelling(FieldChange("/x", 10**5000, "1" + "0" * 5000))
     assert not is_spelling(FieldChange("/timeout", 10**5000, "3600s"))
@@ -279,12 +279,12 @@ EXPECTED = {
 }
 
 
-def test_the_documented_defaults() -> None:
+def test_defaults_are_the_documented_values() -> None:
     assert {(name, value) for name, values in DEFAULTS.items() for value in values} == EXPECTED
 
 
 @pytest.mark.parametrize(("name", "value"), sorted(EXPECTED, key=str))
-def test_a_default_counts_as_nothing_only_for_its_field(name: str, value: Any) -> None:
+def test_default_equals_missing_value_only_for_its_field(name: str, value: Any) -> None:
     there = FieldChange(f"/a/{name}", value, None)
     assert is_filled(there)
     assert is_default(FieldChange(f"/a/{name}", None, value))
@@ -299,7 +299,7 @@ def test_a_default_counts_as_nothing_only_for_its_field(name: str, value: Any) -
 
 
 @pytest.mark.parametrize("value", [False, 0, 0.0, "", [], {}, {"a": {"b": ""}}, "MODE_UNSPECIFIED"])
-def test_an_empty_value_counts_as_nothing_on_either_side(value: Any) -> None:
+def test_empty_value_equals_missing_value_on_either_side(value: Any) -> None:
     assert is_filled(FieldChange("/x", value, None))
     assert is_left_out(FieldChange("/x", None, value))
     assert is_default(FieldChange("/x", None, value))
@@ -309,13 +309,13 @@ def test_an_empty_value_counts_as_nothing_on_either_side(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [True, 1, 0.1, "a", ["a"], [""], [{}], {"a": "b"}, "UNSPECIFIED", "0"])
-def test_any_other_value_counts(value: Any) -> None:
+def test_non_empty_value_differs_from_missing_value(value: Any) -> None:
     assert not is_filled(FieldChange("/x", value, None))
     assert not is_left_out(FieldChange("/x", None, value))
     assert not is_default(FieldChange("/x", None, value))
 
 
-def test_a_default_is_known_in_each_spelling() -> None:
+def test_default_is_recognised_in_each_spelling() -> None:
     assert is_filled(FieldChange("/replicaCount", 1, None))
     assert is_filled(FieldChange("/timeout", "604800.000s", None))
     assert is_filled(FieldChange("/bootDiskSizeGb", "100", None))
@@ -344,18 +344,18 @@ def pointers(body: dict[str, Any], resource: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_field_that_only_the_found_job_has_is_a_difference(field: str) -> None:
+def test_known_field_on_either_side_alone_is_difference(field: str) -> None:
     assert pointers({}, {field: "set"}) == [f"/{field}"]
     assert pointers({field: "set"}, {}) == [f"/{field}"]
     assert pointers({field: "set"}, {field: "set"}) == []
 
 
-def test_a_field_that_only_a_request_can_have_is_a_difference_too() -> None:
+def test_unknown_field_counts_as_difference_only_in_request() -> None:
     assert pointers({"newField": "set"}, {}) == ["/newField"]
     assert pointers({}, {"newField": "set"}) == []
 
 
-def test_of_the_labels_only_those_count_that_say_which_job_it_is() -> None:
+def test_commit_label_is_ignored_and_key_label_is_compared() -> None:
     assert pointers({"labels": {COMMIT: "1", KEY: "k"}}, {"labels": {COMMIT: "2", KEY: "k"}}) == []
     assert pointers({"labels": {KEY: "k"}}, {"labels": {KEY: "l"}}) == [f"/labels/{KEY}"]
 
@@ -365,7 +365,7 @@ def test_of_the_labels_only_those_count_that_say_which_job_it_is() -> None:
     [({"replicaCount": 2}, {"replicaCount": "2"}), ({"args": []}, {}), ({}, {"args": []})],
     ids=["another spelling", "left out", "filled in"],
 )
-def test_what_a_service_writes_in_its_own_way_is_no_difference(asked: object, there: object) -> None:
+def test_other_spelling_or_empty_list_of_service_is_not_difference(asked: object, there: object) -> None:
     assert pointers({"jobSpec": asked}, {"jobSpec": there}) == []
 
 
@@ -379,7 +379,7 @@ def test_what_a_service_writes_in_its_own_way_is_no_difference(asked: object, th
         ("soon", "soon", False),
     ],
 )
-def test_a_duration_has_several_spellings(before: object, after: object, one: bool) -> None:
+def test_durations_are_compared_by_value(before: object, after: object, one: bool) -> None:
     assert is_spelling(FieldChange("/timeout", before, after)) is one
     assert is_spelling(FieldChange("/timeout", after, before)) is one
 
@@ -412,7 +412,7 @@ def adopted(outside: Outside, job: ActualJob, claim: Claim = CLAIM) -> Adopted:
     return adopt(outside.ports, adoption_of(job, claim), observe(outside.ports))
 
 
-def test_claim_names_the_job_under_its_own_name(outside: Outside, job: ActualJob) -> None:
+def test_adopted_claim_keeps_name_of_job(outside: Outside, job: ActualJob) -> None:
     checked: list[int] = []
     outside.claims.check = lambda runs: checked.append(runs)  # type: ignore[method-assign]
     result = adopted(outside, job, replace(CLAIM, on_delete="cancel"))
@@ -429,14 +429,14 @@ def test_claim_names_the_job_under_its_own_name(outside: Outside, job: ActualJob
 
 
 @pytest.mark.fault(54)
-def test_apply_sends_nothing_for_an_adopted_content(outside: Outside, job: ActualJob) -> None:
+def test_apply_sends_no_request_for_adopted_content(outside: Outside, job: ActualJob) -> None:
     adopted(outside, job)
     assert settle(outside).claim == outside.claim
     assert outside.jobs.sent == []
 
 
 @pytest.mark.fault(54)
-def test_adoption_while_a_request_is_under_way_writes_nothing(outside: Outside, job: ActualJob) -> None:
+def test_adoption_writes_no_claim_while_request_is_under_way(outside: Outside, job: ActualJob) -> None:
     found = observe(outside.ports)
     settle(outside)
     before = outside.claim
@@ -446,7 +446,7 @@ def test_adoption_while_a_request_is_under_way_writes_nothing(outside: Outside, 
 
 
 @pytest.mark.fault(54)
-def test_of_two_adoptions_at_once_both_find_the_job_adopted(outside: Outside, job: ActualJob) -> None:
+def test_simultaneous_adoptions_both_return_adopted_claim(outside: Outside, job: ActualJob) -> None:
     results: list[Adopted] = []
 
     def other(claim: Claim) -> None:
@@ -461,7 +461,7 @@ def test_of_two_adoptions_at_once_both_find_the_job_adopted(outside: Outside, jo
 
 @pytest.mark.fault(54)
 @pytest.mark.parametrize("fault", ["lost", "denied"])
-def test_write_that_took_effect_counts_whatever_the_answer(
+def test_adoption_succeeds_when_claim_write_took_effect_without_success_answer(
     fault: str, outside: Outside, job: ActualJob
 ) -> None:
     outside.claims.faults = [fault]
@@ -469,7 +469,7 @@ def test_write_that_took_effect_counts_whatever_the_answer(
 
 
 @pytest.mark.fault(54)
-def test_adoption_after_a_failed_write_is_made_good_by_the_next(outside: Outside, job: ActualJob) -> None:
+def test_repeated_adoption_succeeds_after_failed_write(outside: Outside, job: ActualJob) -> None:
     outside.claims.faults = ["failed"]
     with pytest.raises(ServiceError, match="the store is away"):
         adopted(outside, job)
@@ -477,7 +477,7 @@ def test_adoption_after_a_failed_write_is_made_good_by_the_next(outside: Outside
     assert adopted(outside, job).claim == adopted(outside, job).claim == outside.claim
 
 
-def test_emptied_store_is_an_error(outside: Outside, job: ActualJob) -> None:
+def test_adoption_fails_when_store_was_emptied(outside: Outside, job: ActualJob) -> None:
     found = observe(outside.ports)
     outside.claims.genesis = False
     with pytest.raises(ServiceError, match="no genesis"):
@@ -506,7 +506,7 @@ def of_other_content(outside: Outside, job: ActualJob) -> None:
     ],
     ids=["gone", "ended", "other", "begun", "labelled"],
 )
-def test_job_that_cannot_be_the_manifests_is_not_adopted(
+def test_job_that_cannot_belong_to_manifest_is_not_adopted(
     change: Callable[[Outside, ActualJob], object], why: str, outside: Outside, job: ActualJob
 ) -> None:
     change(outside, job)

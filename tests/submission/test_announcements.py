@@ -50,7 +50,7 @@ def test_claim_that_is_replaced_is_not_announced(outside: Outside) -> None:
     assert announced(outside) == []
 
 
-def test_several_claims_are_announced_in_one_write(outside: Outside) -> None:
+def test_several_claims_are_announced_in_single_write(outside: Outside) -> None:
     claims = outside.ports.claims
     claims.announce([CLAIM.id, OTHER.id])
     generation = outside.claims.stored[1]
@@ -108,7 +108,7 @@ def test_announced_claim_is_read_until_a_summary_knows_it(outside: Outside) -> N
     assert CLAIM.id in look(outside.ports, {}).observed.versions
 
 
-def test_process_drops_what_it_announced_and_never_wrote(outside: Outside) -> None:
+def test_process_drops_announcement_of_claim_that_it_never_wrote(outside: Outside) -> None:
     ports = outside.ports
     ports.claims.announce([CLAIM.id])
     kept(ports)
@@ -124,7 +124,7 @@ def test_process_keeps_the_announcement_of_a_write_that_may_still_arrive(outside
     assert announced(outside) == [(CLAIM.id,)]
 
 
-def test_only_a_full_look_drops_what_a_process_announced_a_week_ago(outside: Outside) -> None:
+def test_only_full_look_drops_announcement_older_than_week(outside: Outside) -> None:
     outside.ports.claims.announce([CLAIM.id])
     outside.time.now += OUTDATED
     kept(outside.ports, full=True)
@@ -136,7 +136,7 @@ def test_only_a_full_look_drops_what_a_process_announced_a_week_ago(outside: Out
     assert announced(outside) == []
 
 
-def test_lost_answer_to_an_announcement_is_no_failure(
+def test_lost_answer_to_announcement_is_not_failure(
     outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = outside.claims.write_summary
@@ -185,7 +185,7 @@ def test_announced_claim_is_announced_once(outside: Outside, monkeypatch: pytest
     claims.announce([CLAIM.id])
 
 
-def test_announcement_that_another_write_overtakes_is_tried_again(
+def test_announcement_is_repeated_when_other_write_overtakes_it(
     outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, answers = outside.claims.write_summary, [False, True]
@@ -198,7 +198,7 @@ def test_announcement_that_another_write_overtakes_is_tried_again(
     assert (announced(outside), outside.time.slept) == ([(CLAIM.id,)], [1.0])
 
 
-def test_announcement_that_fails_is_tried_again(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announcement_is_repeated_after_failure(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
     write, errors = outside.claims.write_summary, [ServiceError("away")]
 
     def failing(content: bytes, generation: int) -> bool:

@@ -35,20 +35,20 @@ def looked_at(claims: list[Claim], runs: list[ActualJob]) -> dict[ClaimId, list[
     return runs_by_claim(Observed(known, tuple(runs)))
 
 
-def test_each_attempt_has_its_own_runs() -> None:
+def test_runs_are_grouped_by_attempt() -> None:
     first, second = run_of(JOB, State.FAILED), run_of(JOB, State.RUNNING, 2, number=2)
     found = looked_at([], [first, second])
     key = label_of(JOB.identity)
     assert (found[ClaimId(key, 1)], found[ClaimId(key, 2)]) == ([first], [second])
 
 
-def test_the_job_that_a_claim_names_is_looked_at_for_it_whatever_its_labels_are() -> None:
+def test_job_named_by_claim_belongs_to_claim_with_any_labels() -> None:
     run = replace(run_of(JOB, State.RUNNING), labels={KEY: "taken over"})
     claim = bound_to(JOB, run)
     assert looked_at([claim], [run])[claim.id] == [run]
 
 
-def test_the_names_and_wishes_of_the_manifest_are_taken_over() -> None:
+def test_refresh_takes_name_path_and_on_delete_from_manifest() -> None:
     claim = claim_on(JOB, ClaimState.PENDING)
     moved = wanted("a_b", on_delete="cancel")
     told = refreshed(claim, moved, [])
@@ -56,7 +56,7 @@ def test_the_names_and_wishes_of_the_manifest_are_taken_over() -> None:
     assert refreshed(claim, None, []) == claim
 
 
-def test_an_elder_job_takes_the_place_of_the_one_that_ended_or_went() -> None:
+def test_elder_run_replaces_ended_or_missing_run_in_claim() -> None:
     elder, younger = run_of(JOB, State.RUNNING), run_of(JOB, State.FAILED, number=2)
     for known in ({"ended": State.FAILED}, {"gone": True}):
         claim = bound_to(JOB, younger, **{"ended": None, **known})
@@ -64,13 +64,13 @@ def test_an_elder_job_takes_the_place_of_the_one_that_ended_or_went() -> None:
         assert told == bound_to(JOB, elder, labels=labels_digest(elder.labels))
 
 
-def test_a_job_that_was_thought_to_be_gone_and_is_there_is_not_gone() -> None:
+def test_refresh_clears_gone_when_run_exists() -> None:
     run = run_of(JOB, State.RUNNING)
     assert refreshed(bound_to(JOB, run, gone=True), JOB, [run]) == bound_to(JOB, run)
 
 
 @pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.REJECTED, ClaimState.HELD])
-def test_a_claim_that_is_not_bound_takes_a_job_only_when_nobody_wants_it_and_only_its_own(
+def test_unbound_claim_is_bound_to_own_run_only_when_job_is_unwanted(
     state: ClaimState,
 ) -> None:
     claim = claim_on(JOB, state)
@@ -97,7 +97,7 @@ def test_a_claim_that_is_not_bound_takes_a_job_only_when_nobody_wants_it_and_onl
         (ClaimState.HELD, 1, None, None, False),
     ],
 )
-def test_a_submission_is_left_when_nothing_calls_for_it(
+def test_submission_is_left_when_its_job_or_attempt_is_not_wanted(
     state: ClaimState, attempt: int, job: DesiredJob | None, before: State | None, expected: bool
 ) -> None:
     claim = claim_on(JOB, state, attempt)
@@ -109,7 +109,7 @@ def test_a_submission_is_left_when_nothing_calls_for_it(
 
 
 @pytest.mark.parametrize(("reason", "expected"), [(by_apply("superseded"), False), (BY_COMMAND, True)])
-def test_a_submission_after_a_stop_is_called_for(reason: str, expected: bool) -> None:
+def test_submission_is_not_left_after_stop_by_apply(reason: str, expected: bool) -> None:
     claim, first = claim_on(JOB, ClaimState.PENDING, 2), claim_on(JOB, ended=State.CANCELLED, error=reason)
     assert is_left(claim, JOB, {claim.id: claim, first.id: first}) is expected
 
@@ -137,7 +137,7 @@ class Cancels:
         cancel(self.outside.ports, self.run)
 
 
-def test_a_cancel_is_requested_three_times_before_it_counts_as_failed() -> None:
+def test_cancel_fails_after_three_failed_requests() -> None:
     service = Cancels(None, None, None, None, None)
     with pytest.raises(ServiceError, match="away"):
         service.cancel()
@@ -145,13 +145,13 @@ def test_a_cancel_is_requested_three_times_before_it_counts_as_failed() -> None:
 
 
 @pytest.mark.parametrize("state", [State.CANCELLING, State.CANCELLED, State.SUCCEEDED])
-def test_a_failed_cancel_of_a_run_that_ends_is_not_repeated(state: State) -> None:
+def test_failed_cancel_is_not_repeated_when_run_is_ending(state: State) -> None:
     service = Cancels(state, None)
     service.cancel()
     assert service.asked == 1
 
 
-def test_a_failed_cancel_of_a_run_that_cannot_be_read_is_repeated() -> None:
+def test_failed_cancel_is_repeated_when_run_cannot_be_read() -> None:
     service = Cancels(None)
     service.outside.jobs.jobs.clear()
     service.cancel()
@@ -170,25 +170,25 @@ RUN = run_of(JOB, State.RUNNING)
 
 
 @pytest.mark.parametrize("faults", [(), ("denied",)])
-def test_a_cancel_is_recorded_once_even_if_the_write_was_taken_for_another_one(
+def test_cancel_is_recorded_once_when_answer_to_write_was_wrong(
     faults: tuple[str, ...],
 ) -> None:
     assert recorded(bound_to(JOB, RUN), RUN, *faults) == bound_to(JOB, RUN, error="because")
 
 
-def test_a_recorded_cancel_adds_no_field_that_an_older_version_would_refuse() -> None:
+def test_recorded_cancel_adds_only_error_to_stored_claim() -> None:
     stored = claim_json(bound_to(JOB, RUN, error="because"))
     assert stored == {**claim_json(bound_to(JOB, RUN)), "error": "because"}
 
 
-def test_the_last_recorded_reason_counts_unless_a_person_gave_one() -> None:
+def test_last_cancel_reason_counts_unless_person_gave_reason() -> None:
     assert recorded(bound_to(JOB, RUN, error="first"), RUN).error == "because"
     assert recorded(bound_to(JOB, RUN, error=BY_COMMAND), RUN).error == BY_COMMAND
 
 
 @pytest.mark.fault(59)
 @pytest.mark.parametrize("state", State)
-def test_the_reason_of_a_cancel_that_failed_is_cleared_while_its_run_is_wanted(state: State) -> None:
+def test_refresh_clears_reason_of_failed_cancel_while_run_is_wanted(state: State) -> None:
     run, reason = run_of(JOB, state), by_apply("superseded by a_b_0123 (onChange: cancel)")
     claim = bound_to(JOB, run, error=reason)
     is_stale = not state.ended and state is not State.CANCELLING
@@ -198,13 +198,13 @@ def test_the_reason_of_a_cancel_that_failed_is_cleared_while_its_run_is_wanted(s
 
 
 @pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.REJECTED, ClaimState.HELD])
-def test_a_cancel_binds_the_claim_of_a_run_that_a_recorded_request_made(state: ClaimState) -> None:
+def test_cancel_binds_claim_of_run_with_recorded_request(state: ClaimState) -> None:
     claim = claim_on(JOB, state, error="old", credential_expiry=datetime(2026, 1, 1, tzinfo=UTC))
     told = recorded(claim, RUN)
     assert (told.state, told.resource, told.error) == (ClaimState.BOUND, RUN.resource, "because")
 
 
-def test_a_cancel_is_recorded_on_no_claim_of_another_run() -> None:
+def test_cancel_of_other_run_is_not_recorded_on_claim() -> None:
     elder, stranger = (
         run_of(JOB, State.RUNNING, number=2),
         run_of(JOB, State.RUNNING, number=3, mark="unknown"),
@@ -215,7 +215,7 @@ def test_a_cancel_is_recorded_on_no_claim_of_another_run() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"kind": "HyperparameterTuningJob"}, {"labels": {KEY: "another"}}])
-def test_a_cancel_is_recorded_on_no_claim_that_did_not_make_the_run(changes: dict[str, Any]) -> None:
+def test_cancel_of_run_with_other_kind_or_key_is_not_recorded_on_claim(changes: dict[str, Any]) -> None:
     outside, run = Outside(), replace(RUN, **changes)
     claim = bound_to(JOB, RUN)
     outside.claims.write(claim, 0)
@@ -223,12 +223,12 @@ def test_a_cancel_is_recorded_on_no_claim_that_did_not_make_the_run(changes: dic
     assert [held.claim for held in outside.claims.held.values()] == [claim]
 
 
-def test_a_cancel_of_a_later_attempt_is_recorded_on_the_claim_of_that_attempt() -> None:
+def test_cancel_of_later_attempt_is_recorded_on_its_claim() -> None:
     run = run_of(JOB, State.RUNNING, 2)
     assert recorded(bound_to(JOB, run, attempt=2), run).error == "because"
 
 
-def test_a_claim_that_changes_five_times_fails_the_record_and_so_the_cancel() -> None:
+def test_cancel_record_fails_after_five_failed_claim_writes() -> None:
     outside, written = Outside(), []
     outside.claims.write(bound_to(JOB, RUN), 0)
     outside.claims.write = lambda claim, generation: written.append(claim)  # type: ignore[assignment, method-assign]
@@ -245,7 +245,7 @@ def with_stored_reason(run: ActualJob, *claims: Claim) -> str | None:
     return with_reason(outside.ports, run).cancelled
 
 
-def test_only_a_cancelled_run_gets_the_reason_of_the_claim_of_its_attempt() -> None:
+def test_only_cancelled_run_gets_reason_from_claim_of_its_attempt() -> None:
     first, second = run_of(JOB, State.CANCELLED), run_of(JOB, State.CANCELLED, 2, number=2)
     claims = (
         bound_to(JOB, first, error="because"),
@@ -258,7 +258,7 @@ def test_only_a_cancelled_run_gets_the_reason_of_the_claim_of_its_attempt() -> N
     assert with_stored_reason(second, claims[0]) is None
 
 
-def test_cancel_of_an_adopted_run_is_recorded_on_the_claim_that_names_it() -> None:
+def test_cancel_of_adopted_run_is_recorded_on_claim_that_names_it() -> None:
     outside, other = Outside(), wanted("other")
     by_hand = replace(run_of(other, State.RUNNING, number=7), labels={"team": "risk"})
     claims = (bound_to(JOB, RUN, request_ids=()), bound_to(other, by_hand, request_ids=()))
@@ -273,7 +273,7 @@ def test_cancel_of_an_adopted_run_is_recorded_on_the_claim_that_names_it() -> No
     assert with_reason(outside.ports, stranger).cancelled is None
 
 
-def test_no_claim_is_read_for_a_run_that_was_not_cancelled() -> None:
+def test_claim_is_not_read_for_run_that_was_not_cancelled() -> None:
     outside, read = Outside(), []
     outside.claims.read = read.append  # type: ignore[assignment]
     run = run_of(JOB, State.FAILED)
@@ -281,7 +281,7 @@ def test_no_claim_is_read_for_a_run_that_was_not_cancelled() -> None:
     assert read == []
 
 
-def test_no_claim_is_read_for_a_run_without_a_key_that_no_claim_has_adopted() -> None:
+def test_claim_is_not_read_for_unadopted_run_without_key() -> None:
     outside, read = Outside(), []
     outside.claims.write(bound_to(JOB, RUN, request_ids=()), 0)
     outside.claims.read = read.append  # type: ignore[assignment]
@@ -291,14 +291,14 @@ def test_no_claim_is_read_for_a_run_without_a_key_that_no_claim_has_adopted() ->
     assert read == []
 
 
-def test_the_reason_of_a_cancel_goes_with_the_run_that_it_was_about() -> None:
+def test_refresh_drops_cancel_reason_when_claim_changes_to_other_run() -> None:
     elder, younger = run_of(JOB, State.RUNNING), run_of(JOB, State.CANCELLED, number=2)
     claim = bound_to(JOB, younger, error="because")
     assert refreshed(claim, JOB, [younger]).error == "because"
     assert refreshed(claim, JOB, [elder, younger]).error == ""
 
 
-def test_a_cancelled_run_is_read_up_to_the_deadline_under_the_api_and_kind_that_made_it() -> None:
+def test_ending_run_is_read_until_deadline_by_its_own_api_and_kind() -> None:
     outside, run = Outside(), run_of(JOB, State.CANCELLING)
     asked = []
 

@@ -97,7 +97,7 @@ LATER, EARLIER = timedelta(seconds=1), timedelta(seconds=-1)
         ("blue", {"green"}, run("", state=State.CANCELLED), False, False),
     ],
 )
-def test_live_run_of_another_instance_is_doubtful_before_the_environments_first_run(
+def test_live_run_of_other_instance_is_doubtful_before_first_run_of_environment(
     outside: Outside, own: str, neighbours: set[str], seen: ActualJob, is_own: bool, is_doubtful: bool
 ) -> None:
     found = Environment(own, frozenset(neighbours), outside).sees(seen)
@@ -149,7 +149,7 @@ def test_neighbours_run_is_doubtful_unless_it_is_younger_than_the_oldest_own_run
     assert doubtful == [seen.resource] * is_doubtful
 
 
-def test_run_that_only_its_claim_binds_is_no_own_run_that_others_are_compared_with(outside: Outside) -> None:
+def test_run_bound_only_by_claim_does_not_date_environment(outside: Outside) -> None:
     settle(outside)
     (bound,) = outside.jobs.jobs
     mislabelled = replace(bound, labels={**bound.labels, INSTANCE: "green"}, create_time=at(timedelta(0)))
@@ -158,7 +158,7 @@ def test_run_that_only_its_claim_binds_is_no_own_run_that_others_are_compared_wi
     assert found == ([mislabelled.resource], [neighbours.resource])
 
 
-def test_run_that_a_claim_names_stays_own_when_its_instance_label_is_changed(outside: Outside) -> None:
+def test_run_named_by_claim_stays_own_when_its_instance_label_changes(outside: Outside) -> None:
     settle(outside)
     (job,) = outside.jobs.jobs
     labelled = replace(job, labels={**job.labels, INSTANCE: "blue"})
@@ -199,14 +199,16 @@ def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
 @pytest.mark.parametrize(
     ("state", "action"), [(ClaimState.REJECTED, Action.BLOCKED), (ClaimState.PENDING, Action.SUBMIT)]
 )
-def test_attempt_that_made_no_job_is_blocked_beside_a_doubtful_run(state: ClaimState, action: Action) -> None:
+def test_refused_attempt_is_blocked_beside_doubtful_run_while_pending_attempt_continues(
+    state: ClaimState, action: Action
+) -> None:
     job = wanted()
     claim = claim_on(job, state)
     plan = make_plan(GOOGLE, state_of([job], [], [claim], doubtful=[run("")]))
     assert only(plan).action is action
 
 
-def test_first_submission_goes_on_beside_a_doubtful_run_of_other_content() -> None:
+def test_first_submission_continues_beside_doubtful_run_of_other_content() -> None:
     other = replace(run("green"), labels={**run_of(wanted(content="b"), State.RUNNING).labels})
     assert only(plan_beside(other)).action is Action.SUBMIT
 
@@ -234,7 +236,7 @@ def service(tmp_path: Path) -> Iterator[HeldService]:
         yield running
 
 
-def test_claims_of_an_instance_are_neither_listed_nor_read_by_another(service: HeldService) -> None:
+def test_claims_of_instance_are_neither_listed_nor_read_by_other_instance(service: HeldService) -> None:
     with opened(service) as session:
         connection = session.connection
 
@@ -275,6 +277,6 @@ def test_new_instance_names_the_command_that_prepares_its_claims(service: HeldSe
         assert "`reconciler init --claims --env prod`" in caught.value.hint
 
 
-def test_label_of_another_repository_is_not_one_of_another_instance(outside: Outside) -> None:
+def test_label_of_other_repository_does_not_make_run_of_other_instance(outside: Outside) -> None:
     foreign = replace(run(""), labels={**run("").labels, SOURCE: "other"})
     assert Environment("blue", frozenset(), outside).sees(foreign) == ([foreign.resource], [])

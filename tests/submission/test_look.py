@@ -75,7 +75,7 @@ def kept(outside: Outside) -> Any:
     return [(each.versioned.claim, each.run) for each in summary.kept] if summary else []
 
 
-def test_a_short_look_lists_no_history(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_look_lists_no_history(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
     full = look(ports_of(outside), wanted_of([JOB, OTHER]), full=True)
     for port, name in ((outside.claims, "listed"), (outside.jobs, "runs")):
         monkeypatch.setattr(port, name, lambda: pytest.fail("the history is listed"))
@@ -142,7 +142,7 @@ def forged(outside: Outside, change: Forgery) -> None:
         pytest.param(as_claims(lambda claim: replace(claim, resource="jobs/9")), id="of another job"),
     ],
 )
-def test_a_forged_summary_submits_nothing_twice_and_a_full_look_corrects_it(
+def test_forged_summary_causes_no_second_submission_and_full_look_corrects_it(
     outside: Outside, change: Forgery
 ) -> None:
     right = kept(outside)
@@ -156,7 +156,7 @@ def test_a_forged_summary_submits_nothing_twice_and_a_full_look_corrects_it(
 
 
 @pytest.mark.fault(55)
-def test_a_deleted_or_broken_summary_is_made_anew(outside: Outside) -> None:
+def test_deleted_or_broken_summary_is_written_again(outside: Outside) -> None:
     right = kept(outside)
     for content in (b"", b"{", b'{"taken": 3}'):
         outside.claims.stored = content, outside.claims.stored[1] if content else 0
@@ -166,7 +166,7 @@ def test_a_deleted_or_broken_summary_is_made_anew(outside: Outside) -> None:
 
 
 @pytest.mark.fault(55)
-def test_a_full_look_says_what_a_forged_summary_had_wrong(outside: Outside) -> None:
+def test_full_look_reports_error_of_forged_summary(outside: Outside) -> None:
     def change(preface: Preface, summary: Summary) -> tuple[Preface, Summary]:
         first, *rest = summary.kept
         assert first.run
@@ -179,7 +179,7 @@ def test_a_full_look_says_what_a_forged_summary_had_wrong(outside: Outside) -> N
     assert "is succeeded, not failed" in said.lower()
 
 
-def test_an_older_version_that_submits_beside_is_seen(outside: Outside) -> None:
+def test_short_look_finds_submission_of_older_version(outside: Outside) -> None:
     """An older version writes claims and jobs, and ignores the summary."""
     newer = desired("census", "1", Reconcile())
     ports = outside.ports
@@ -189,7 +189,7 @@ def test_an_older_version_that_submits_beside_is_seen(outside: Outside) -> None:
     assert len(outside.jobs.jobs) == 3
 
 
-def test_a_failed_attempt_is_read_again_before_the_next(outside: Outside) -> None:
+def test_failed_attempt_is_read_again_before_next_attempt(outside: Outside) -> None:
     again = desired("iris", "0", Reconcile(attempts=1))
     applied(outside, again)
     outside.jobs.becomes(outside.jobs.jobs[-1], State.FAILED)
@@ -205,7 +205,7 @@ def test_a_failed_attempt_is_read_again_before_the_next(outside: Outside) -> Non
     assert ClaimId(more.keys[0] if more.keys else next(iter(wanted_of([more]))), 2) in seen.observed.claims
 
 
-def test_a_look_is_full_for_a_base_name_that_comes_back(outside: Outside) -> None:
+def test_look_is_full_when_former_base_name_returns(outside: Outside) -> None:
     ports = ports_of(outside)
     assert not look(ports, wanted_of([JOB, desired("topics", "0", Reconcile())])).full, "it has no history"
     applied(outside, JOB)
@@ -218,7 +218,7 @@ def test_a_look_is_full_for_a_base_name_that_comes_back(outside: Outside) -> Non
     assert not look(ports, wanted_of([JOB, desired("churn-model", "1", Reconcile())])).full
 
 
-def test_a_look_is_full_after_a_day(outside: Outside) -> None:
+def test_look_is_full_after_given_duration(outside: Outside) -> None:
     ports = ports_of(outside)
     assert not look(ports, wanted_of([JOB]), full_after=FULL_AFTER).full
     outside.time.now += FULL_AFTER * 2
@@ -226,7 +226,7 @@ def test_a_look_is_full_after_a_day(outside: Outside) -> None:
     assert not look(ports, wanted_of([JOB])).full
 
 
-def test_a_live_duplicate_of_a_settled_job_shows_in_a_short_look(outside: Outside) -> None:
+def test_short_look_finds_live_duplicate_of_settled_job(outside: Outside) -> None:
     body = next(body for body, _ in outside.jobs.sent if "census" in body["displayName"])
     second = outside.jobs.add(body)
     seen = look(ports_of(outside), wanted_of([JOB, OTHER]))
@@ -236,13 +236,13 @@ def test_a_live_duplicate_of_a_settled_job_shows_in_a_short_look(outside: Outsid
     assert finding.kind == "duplicate"
 
 
-def test_a_search_that_finds_nothing_is_checked_by_an_ended_job(outside: Outside) -> None:
+def test_empty_search_is_checked_by_ended_job(outside: Outside) -> None:
     outside.jobs.hidden = {job.resource for job in outside.jobs.jobs}
     with pytest.raises(ServiceError, match="leaves out"):
         look(ports_of(outside), wanted_of([JOB, OTHER]))
 
 
-def test_a_small_history_has_no_summary() -> None:
+def test_small_history_has_no_summary() -> None:
     outside = Outside()
     seen = look(outside.ports, wanted_of([JOB]))
     keep_summary(outside.ports, seen, wanted_of([JOB]))
@@ -304,7 +304,7 @@ def resources(seen: Observation) -> list[str]:
     return sorted(run.resource for run in seen.observed.runs)
 
 
-def test_settled_content_is_neither_read_nor_searched_for() -> None:
+def test_short_look_neither_reads_nor_searches_settled_content() -> None:
     world = World([bound_to(CENSUS, ENDED)], [ENDED], [(bound_to(CENSUS, ENDED), ENDED)])
     seen = world.short(CENSUS, also=[key_of(CENSUS)])
     assert (world.read, seen.observed.runs) == ([], (ENDED,))
@@ -329,13 +329,13 @@ def test_contents_are_read_and_searched_for_in_a_fixed_order() -> None:
 
 
 @pytest.mark.parametrize(("size", "few"), [(0, 8), (15, 8), (16, 9), (33, 10)])
-def test_look_is_full_when_more_contents_would_be_read_than_listings_are_worth(size: int, few: int) -> None:
+def test_look_is_full_when_it_would_read_too_many_contents(size: int, few: int) -> None:
     keys = tuple(f"key-{n}" for n in range(few + 1))
     assert not World(size=size, open=keys[:few]).look().full
     assert World(size=size, open=keys).look().full
 
 
-def test_open_content_is_read_and_its_ended_run_is_found_although_no_manifest_desires_it() -> None:
+def test_short_look_reads_open_content_that_no_manifest_wants() -> None:
     old = wanted("old")
     run = run_of(old, State.FAILED)
     world = World([bound_to(old, run, ended=None)], [run], open=(key_of(old),))
@@ -343,7 +343,7 @@ def test_open_content_is_read_and_its_ended_run_is_found_although_no_manifest_de
     assert (resources(seen), list(seen.observed.claims)) == ([run.resource], [ClaimId(key_of(old), 1)])
 
 
-def test_live_run_has_its_content_read_although_no_manifest_desires_it() -> None:
+def test_short_look_reads_content_of_live_run_that_no_manifest_wants() -> None:
     """Check that its claim is read, and by a search an ended run that has the same labels."""
     old = wanted("old")
     live, ended = run_of(old, State.RUNNING), run_of(old, State.FAILED, number=2)
@@ -351,7 +351,7 @@ def test_live_run_has_its_content_read_although_no_manifest_desires_it() -> None
     assert list(World([bound_to(old, live)], [live]).short().observed.claims) == [ClaimId(key_of(old), 1)]
 
 
-def test_other_content_is_read_only_without_a_copy() -> None:
+def test_short_look_reads_other_content_only_without_copy() -> None:
     old = wanted("old")
     run = run_of(old, State.FAILED)
     claim = bound_to(old, run)
@@ -361,7 +361,7 @@ def test_other_content_is_read_only_without_a_copy() -> None:
         assert (world.read, resources(seen)) == (read, [run.resource])
 
 
-def test_failed_attempt_that_another_one_may_follow_is_read_again_with_all_keys_of_its_job() -> None:
+def test_short_look_reads_all_keys_of_job_after_failed_attempt_that_may_be_retried() -> None:
     failed = run_of(CENSUS, State.FAILED)
     claim = bound_to(CENSUS, failed)
     for attempts, read in ((1, []), (2, sorted([key_of(CENSUS), "earlier"]))):
@@ -372,7 +372,7 @@ def test_failed_attempt_that_another_one_may_follow_is_read_again_with_all_keys_
         assert world.read == read
 
 
-def test_settled_content_is_read_with_all_keys_of_its_job_when_a_run_of_it_is_live() -> None:
+def test_short_look_reads_all_keys_of_settled_job_when_its_run_is_live() -> None:
     claim = bound_to(CENSUS, ENDED)
     job = replace(CENSUS, keys=(key_of(CENSUS), "earlier"))
     live = run_of(CENSUS, State.RUNNING, number=2)
@@ -382,7 +382,7 @@ def test_settled_content_is_read_with_all_keys_of_its_job_when_a_run_of_it_is_li
     assert resources(seen) == [ENDED.resource, live.resource]
 
 
-def test_copy_does_not_stand_in_for_a_content_that_was_read() -> None:
+def test_copy_is_ignored_when_its_content_was_read() -> None:
     copy = bound_to(CENSUS, ENDED)
     world = World([replace(copy, commit="c2")], [ENDED], [(copy, ENDED)], open=(key_of(CENSUS),))
     seen = world.short(CENSUS)
@@ -390,7 +390,7 @@ def test_copy_does_not_stand_in_for_a_content_that_was_read() -> None:
     assert seen.observed.versions == world.outside.claims.held
 
 
-def test_live_run_of_another_instance_has_no_content_read_and_is_doubtful_by_age() -> None:
+def test_live_run_of_other_instance_is_not_read_and_is_doubtful_by_age() -> None:
     other = run_of(CENSUS, State.RUNNING, number=5)
     other = replace(other, labels={**other.labels, INSTANCE: "b"})
     for oldest, is_doubtful in (
@@ -405,7 +405,7 @@ def test_live_run_of_another_instance_has_no_content_read_and_is_doubtful_by_age
         assert (world.read, seen.observed.runs, doubtful) == ([], (), [other.resource] * is_doubtful)
 
 
-def test_ended_own_run_of_a_desired_content_dates_the_environment() -> None:
+def test_age_of_environment_comes_from_ended_own_run_of_wanted_content() -> None:
     other = run_of(wanted("other"), State.RUNNING, number=5)
     other = replace(other, labels={**other.labels, INSTANCE: "b"})
     claim = bound_to(CENSUS, ENDED)
@@ -414,7 +414,7 @@ def test_ended_own_run_of_a_desired_content_dates_the_environment() -> None:
     assert world.short(CENSUS).observed.doubtful == ()
 
 
-def test_young_run_that_no_listing_shows_yet_is_read_by_the_name_in_its_claim() -> None:
+def test_unlisted_young_run_is_read_by_name_in_its_claim() -> None:
     young = run_of(CENSUS, State.RUNNING, create_time=LATER.isoformat())
     world = World([bound_to(CENSUS, young)], [young])
     world.outside.jobs.hidden = {young.resource}
@@ -423,7 +423,7 @@ def test_young_run_that_no_listing_shows_yet_is_read_by_the_name_in_its_claim() 
 
 @pytest.mark.fault(15)
 @pytest.mark.parametrize("beside", [()], ids=["alone"])
-def test_short_look_that_finds_nothing_stops_everything_while_a_content_that_it_read_has_an_ended_job(
+def test_empty_short_look_fails_while_ended_job_of_read_content_exists(
     beside: tuple[DesiredJob, ...],
 ) -> None:
     young = [run_of(job, State.RUNNING, number=2, create_time=LATER.isoformat()) for job in beside]
@@ -437,7 +437,7 @@ def test_short_look_that_finds_nothing_stops_everything_while_a_content_that_it_
 
 
 @pytest.mark.fault(15)
-def test_short_look_that_finds_any_run_reads_no_ended_job_by_name() -> None:
+def test_short_look_that_finds_run_reads_no_ended_job_by_name() -> None:
     other = run_of(wanted("census", "b"), State.RUNNING, number=2)
     world = World([bound_to(CENSUS, ENDED)], [ENDED, other])
     world.outside.jobs.hidden = {ENDED.resource}
@@ -466,7 +466,7 @@ def test_service_that_lists_no_jobs_is_not_searched() -> None:
         pytest.param([bound_to(CENSUS, ENDED)], [], [(bound_to(CENSUS, ENDED), ENDED)], id="copy"),
     ],
 )
-def test_look_is_full_for_a_former_base_name_whatever_is_known_of_the_job(
+def test_look_is_full_for_former_base_name_in_any_state_of_job(
     claims: list[Claim], runs: list[ActualJob], copies: list[Any]
 ) -> None:
     assert World(claims, runs, copies, former=("census",)).look(CENSUS).full
@@ -474,7 +474,7 @@ def test_look_is_full_for_a_former_base_name_whatever_is_known_of_the_job(
     assert not World(claims, runs, copies, former=("other",)).look(CENSUS).full
 
 
-def test_look_is_full_for_one_of_several_base_names_that_is_former() -> None:
+def test_look_is_full_when_any_wanted_base_name_is_former() -> None:
     assert World(former=("other",)).look(CENSUS, wanted("other")).full
 
 
@@ -500,21 +500,21 @@ def witnesses(kept: list[tuple[Claim, ActualJob | None]]) -> list[str]:
     return read
 
 
-def test_search_that_finds_nothing_is_checked_by_the_three_oldest_ended_jobs_that_have_a_copy() -> None:
+def test_empty_search_is_checked_by_three_oldest_ended_jobs_with_copies() -> None:
     jobs = [wanted("census", str(n)) for n in range(5)]
     runs = [run_of(job, State.FAILED, number=n) for job, n in zip(jobs, (4, 2, 5, 1, 3), strict=True)]
     kept: list[Any] = [(bound_to(job, run), run) for job, run in zip(jobs, runs, strict=True)]
     assert witnesses(kept) == [runs[3].resource, runs[1].resource, runs[4].resource]
 
 
-def test_dropped_adopted_and_caller_named_jobs_check_no_search() -> None:
+def test_empty_search_is_not_checked_by_dropped_adopted_or_caller_named_jobs() -> None:
     adopted = bound_to(wanted("census", "adopted"), ENDED, request_ids=())
     legacy = replace(ENDED, api_version=ML_V1)
     named = replace(bound_to(wanted("census", "named"), ENDED), api_version=ML_V1)
     assert witnesses([(adopted, ENDED), (bound_to(CENSUS, ENDED), None), (named, legacy)]) == []
 
 
-def test_look_of_an_apply_is_full_more_than_a_day_after_the_last_full_one() -> None:
+def test_look_is_full_more_than_day_after_last_full_look() -> None:
     world = World()
     world.outside.time.now = LATER + timedelta(hours=24)
     assert not look(world.ports, {}, full_after=FULL_AFTER).full
@@ -522,7 +522,7 @@ def test_look_of_an_apply_is_full_more_than_a_day_after_the_last_full_one() -> N
     assert look(world.ports, {}, full_after=FULL_AFTER).full
 
 
-def test_look_without_a_summary_is_full_and_reports_only_an_unusable_one() -> None:
+def test_look_without_summary_is_full_and_reports_only_unusable_summary() -> None:
     world = World()
     world.ports = replace(world.ports, least_history=0)
     for content, notes in ((b"", 0), (b"{", 1)):
@@ -538,7 +538,7 @@ def test_look_without_a_summary_is_full_and_reports_only_an_unusable_one() -> No
 
 
 @pytest.mark.parametrize(("least", "is_kept"), [(2, True), (3, False)])
-def test_summary_begins_at_the_least_number_of_claims_and_runs(least: int, is_kept: bool) -> None:
+def test_summary_is_kept_from_least_history_of_claims_and_runs(least: int, is_kept: bool) -> None:
     world = World([bound_to(CENSUS, ENDED)], [ENDED])
     world.ports = replace(world.ports, least_history=least)
     world.outside.claims.stored = b"", 0

@@ -28,14 +28,14 @@ def outside() -> Outside:
     return outside
 
 
-def test_claims_and_runs_are_seen(outside: Outside) -> None:
+def test_observe_returns_claims_and_runs(outside: Outside) -> None:
     seen = observe(outside.ports)
     assert seen.claims == {ClaimId(KEY_1, 1): outside.claim}
     assert [run.resource for run in seen.runs] == [outside.claim.resource]
 
 
 @pytest.mark.fault(15)
-def test_a_job_that_is_made_between_the_listings_is_no_missing_one(
+def test_job_created_between_listings_does_not_count_as_missing(
     outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Claims are listed first: a claim's job existed before, and the listing of runs must show it."""
@@ -58,14 +58,14 @@ def test_a_job_that_is_made_between_the_listings_is_no_missing_one(
 
 
 @pytest.mark.fault(11)
-def test_a_store_that_is_not_ours_is_no_store(outside: Outside) -> None:
+def test_observe_fails_when_store_has_no_genesis(outside: Outside) -> None:
     outside.claims.genesis = False
     with pytest.raises(ServiceError, match="no genesis"):
         observe(outside.ports)
 
 
 @pytest.mark.fault(12)
-def test_a_young_job_that_the_listing_lacks_is_seen_by_its_name(outside: Outside) -> None:
+def test_young_job_missing_from_listing_is_read_by_name(outside: Outside) -> None:
     outside.jobs.hidden.add(outside.claim.resource)
     outside.time.now += BOUNDS.visible
     (run,) = observe(outside.ports).runs
@@ -73,7 +73,7 @@ def test_a_young_job_that_the_listing_lacks_is_seen_by_its_name(outside: Outside
 
 
 @pytest.mark.fault(15)
-def test_a_listing_that_leaves_out_an_old_job_stops_everything(outside: Outside) -> None:
+def test_observe_fails_when_listing_leaves_out_old_job(outside: Outside) -> None:
     outside.jobs.hidden.add(outside.claim.resource)
     outside.time.now += BOUNDS.visible + timedelta(seconds=1)
     with pytest.raises(ServiceError) as error:
@@ -86,9 +86,7 @@ def test_a_listing_that_leaves_out_an_old_job_stops_everything(outside: Outside)
 
 @pytest.mark.fault(15)
 @pytest.mark.parametrize("text", ["", "yesterday", "2026-01-01T00:00:00", "99999-01-01T00:00:00Z"])
-def test_a_job_that_does_not_say_that_it_is_young_is_no_excuse_for_a_listing(
-    outside: Outside, text: str
-) -> None:
+def test_observe_fails_when_unlisted_job_has_no_valid_creation_time(outside: Outside, text: str) -> None:
     (job,) = outside.jobs.jobs
     outside.jobs.jobs = [replace(job, create_time=text)]
     outside.jobs.hidden.add(job.resource)
@@ -96,7 +94,7 @@ def test_a_job_that_does_not_say_that_it_is_young_is_no_excuse_for_a_listing(
         observe(outside.ports)
 
 
-def test_a_job_that_lost_its_label_is_seen_all_the_same(outside: Outside) -> None:
+def test_job_with_changed_source_label_is_observed(outside: Outside) -> None:
     """A person changed the label: this is no sign of an incomplete listing."""
     (job,) = outside.jobs.jobs
     outside.jobs.jobs = [replace(job, labels={**job.labels, SOURCE: "other"})]
@@ -106,13 +104,13 @@ def test_a_job_that_lost_its_label_is_seen_all_the_same(outside: Outside) -> Non
 
 
 @pytest.mark.fault(23)
-def test_a_job_that_is_gone_is_not_seen(outside: Outside) -> None:
+def test_deleted_job_is_not_observed(outside: Outside) -> None:
     outside.jobs.jobs.clear()
     assert observe(outside.ports).runs == ()
 
 
 @pytest.mark.parametrize("known", [{"ended": State.FAILED}, {"gone": True}])
-def test_what_is_known_to_be_over_is_not_asked_for(outside: Outside, known: dict[str, object]) -> None:
+def test_ended_or_gone_job_is_not_read_by_name(outside: Outside, known: dict[str, object]) -> None:
     """This holds as long as the listing shows any job."""
     other = outside.jobs.add({"displayName": "other", "labels": labels("other"), "jobSpec": {}})
     claim = replace(outside.claim, **known)  # type: ignore[arg-type]
@@ -123,7 +121,7 @@ def test_what_is_known_to_be_over_is_not_asked_for(outside: Outside, known: dict
 
 
 @pytest.mark.fault(15)
-def test_empty_listing_stops_everything_while_ended_job_is_there(outside: Outside) -> None:
+def test_observe_fails_when_listing_is_empty_while_ended_job_exists(outside: Outside) -> None:
     claim = replace(outside.claim, ended=State.FAILED)
     outside.claims.write(claim, outside.claims.held[claim.id].generation)
     outside.jobs.hidden.add(claim.resource)
@@ -134,7 +132,7 @@ def test_empty_listing_stops_everything_while_ended_job_is_there(outside: Outsid
     assert observe(outside.ports).runs == ()
 
 
-def test_another_submission_is_not_asked_for(outside: Outside) -> None:
+def test_job_of_pending_claim_is_not_read_by_name(outside: Outside) -> None:
     from reconciler.model.ports import Unknown
     from reconciler.submission.protocol import Order
 
@@ -172,7 +170,7 @@ def empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) -> tu
     return outside, read
 
 
-def test_adopted_job_is_seen_by_its_name_also_after_its_end() -> None:
+def test_adopted_job_is_read_by_name_before_and_after_its_end() -> None:
     outside = Outside()
     job = outside.jobs.add({"displayName": "by hand", "labels": {}})
     claim = replace(ORDER.claim, state=ClaimState.BOUND, resource=job.resource)
@@ -188,14 +186,14 @@ def test_adopted_job_is_seen_by_its_name_also_after_its_end() -> None:
     assert len(observe(outside.ports).runs) == 1
 
 
-def test_adopted_job_that_was_deleted_is_not_asked_for_again(outside: Outside) -> None:
+def test_deleted_adopted_job_is_not_read_again(outside: Outside) -> None:
     claim = replace(ORDER.claim, id=ClaimId("z" * 52), state=ClaimState.BOUND, resource="jobs/7", gone=True)
     outside.claims.write(claim, 0)
     outside.jobs.read = lambda *named: pytest.fail("a needless read")  # type: ignore[method-assign]
     assert len(observe(outside.ports).runs) == 1
 
 
-def test_adopted_job_is_no_reason_to_believe_an_empty_listing() -> None:
+def test_adopted_job_does_not_confirm_empty_listing() -> None:
     outside, _ = empty_listing(1)
     read = outside.jobs.read
     job = outside.jobs.add({"displayName": "by hand", "labels": {}})
@@ -229,7 +227,7 @@ def test_only_bound_claims_of_ended_jobs_are_read_when_the_listing_is_empty(know
     assert empty_listing(1, **known)[1] == []
 
 
-def test_jobs_whose_names_the_caller_chose_are_not_read_when_the_listing_is_empty() -> None:
+def test_caller_named_jobs_are_not_read_when_listing_is_empty() -> None:
     assert empty_listing(1, ML_V1)[1] == []
 
 
@@ -242,7 +240,7 @@ def witness(outside: Outside) -> ActualJob:
     return job
 
 
-def test_search_is_not_believed_when_it_leaves_out_an_old_witness(
+def test_search_fails_when_it_leaves_out_old_witness(
     outside: Outside, witness: ActualJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
@@ -256,22 +254,20 @@ def test_search_is_not_believed_when_it_leaves_out_an_old_witness(
     assert asked == [(witness.api_version, witness.kind, witness.resource), ClaimId(KEY_1, 2)]
 
 
-def test_search_is_believed_when_the_witness_is_young_or_has_another_key(
-    outside: Outside, witness: ActualJob
-) -> None:
+def test_search_passes_when_witness_is_young_or_has_other_key(outside: Outside, witness: ActualJob) -> None:
     check_search(outside.ports, [replace(witness, labels={**witness.labels, KEY: "other"})])
     outside.time.now -= timedelta(seconds=1)
     check_search(outside.ports, [witness])
 
 
-def test_witness_that_is_gone_decides_nothing(outside: Outside, witness: ActualJob) -> None:
+def test_missing_witness_does_not_affect_search(outside: Outside, witness: ActualJob) -> None:
     gone = replace(witness, resource="projects/acme/jobs/gone")
     check_search(outside.ports, [gone])
     with pytest.raises(ServiceError, match="leaves out"):
         check_search(outside.ports, [gone, witness])
 
 
-def test_only_cancelled_runs_get_the_reason_that_the_claim_of_their_resource_records() -> None:
+def test_only_cancelled_runs_get_reason_from_claim_of_their_resource() -> None:
     jobs = [wanted(name) for name in ("replaced", "failed", "unclaimed")]
     states = (State.CANCELLED, State.FAILED, State.CANCELLED)
     replaced, failed, unclaimed = (
@@ -288,7 +284,7 @@ def test_only_cancelled_runs_get_the_reason_that_the_claim_of_their_resource_rec
     ("given", "listed", "seen", "is_doubtful"),
     [(3, 5, 4, False), (7, 5, 6, False), (None, 5, 4, True), (None, 5, 6, False), (3, 5, 2, True)],
 )
-def test_neighbours_run_is_younger_than_the_environment_if_it_is_younger_than_the_listed_or_the_given_own_run(
+def test_run_of_neighbour_is_not_doubtful_when_younger_than_listed_or_given_own_run(
     given: int | None, listed: int, seen: int, is_doubtful: bool
 ) -> None:
     job = wanted()
@@ -311,7 +307,7 @@ def unlisted(outside: Outside) -> Outside:
     return outside
 
 
-def test_a_job_is_asked_for_as_what_its_claim_says_it_is(
+def test_unlisted_job_is_read_by_api_and_kind_of_its_claim(
     unlisted: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
@@ -326,13 +322,13 @@ def test_a_job_is_asked_for_as_what_its_claim_says_it_is(
     assert asked == [("aiplatform.googleapis.com/v1", "CustomJob", unlisted.claim.resource)]
 
 
-def test_only_a_claim_that_is_bound_has_a_job_to_ask_for(unlisted: Outside) -> None:
+def test_unlisted_job_is_read_only_when_its_claim_is_bound(unlisted: Outside) -> None:
     claim = replace(unlisted.claim, state=ClaimState.HELD)
     unlisted.claims.write(claim, unlisted.claims.held[claim.id].generation)
     assert observe(unlisted.ports).runs == ()
 
 
-def test_a_job_that_lost_its_key_says_nothing_of_the_listing(unlisted: Outside) -> None:
+def test_unlisted_job_with_changed_key_does_not_make_observe_fail(unlisted: Outside) -> None:
     (job,) = unlisted.jobs.jobs
     unlisted.jobs.jobs = [replace(job, labels={**job.labels, KEY: "other"})]
     unlisted.time.now += BOUNDS.visible + timedelta(days=1)

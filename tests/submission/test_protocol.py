@@ -45,7 +45,7 @@ def outside() -> Outside:
     return Outside()
 
 
-def test_a_claim_is_written_before_the_request_leaves_and_bound_to_what_it_made(outside: Outside) -> None:
+def test_claim_is_written_before_request_and_bound_to_created_job(outside: Outside) -> None:
     settled = settle(outside)
     first, second = outside.claims.history
     (job,) = outside.jobs.jobs
@@ -59,7 +59,7 @@ def test_a_claim_is_written_before_the_request_leaves_and_bound_to_what_it_made(
     assert settled == SubmissionResult(second, job)
 
 
-def test_what_is_bound_is_never_sent_again(outside: Outside) -> None:
+def test_submit_never_resends_bound_claim(outside: Outside) -> None:
     settle(outside)
     outside.jobs.jobs.clear()
     outside.time.sleep(RIPE.total_seconds() * 10)
@@ -68,7 +68,7 @@ def test_what_is_bound_is_never_sent_again(outside: Outside) -> None:
 
 
 @pytest.mark.fault(7)
-def test_of_two_that_claim_at_once_one_sends(outside: Outside) -> None:
+def test_single_submitter_sends_when_two_write_claim_at_same_time(outside: Outside) -> None:
     """The other's claim is written while this submitter is about to write its own."""
 
     def other(claim: Claim) -> None:
@@ -83,7 +83,7 @@ def test_of_two_that_claim_at_once_one_sends(outside: Outside) -> None:
 
 @pytest.mark.fault(9)
 @pytest.mark.parametrize("fault", ["lost", "denied"])
-def test_a_claim_write_that_took_effect_counts_whatever_the_answer(outside: Outside, fault: str) -> None:
+def test_claim_write_counts_when_it_took_effect_without_success_answer(outside: Outside, fault: str) -> None:
     outside.claims.faults = [fault, fault]
     assert settle(outside).claim.state is ClaimState.BOUND
     assert len(outside.jobs.sent) == 1
@@ -91,7 +91,7 @@ def test_a_claim_write_that_took_effect_counts_whatever_the_answer(outside: Outs
 
 
 @pytest.mark.fault(10)
-def test_without_a_written_claim_nothing_is_sent(outside: Outside) -> None:
+def test_submit_sends_no_request_when_claim_cannot_be_written(outside: Outside) -> None:
     outside.claims.faults = ["failed"] * 3
     with pytest.raises(ServiceError, match="the store is away"):
         settle(outside)
@@ -100,7 +100,7 @@ def test_without_a_written_claim_nothing_is_sent(outside: Outside) -> None:
 
 
 @pytest.mark.fault(10)
-def test_a_claim_that_was_not_written_is_written_again(outside: Outside) -> None:
+def test_claim_write_is_repeated_after_failure(outside: Outside) -> None:
     """The store takes a write a second, and the second write follows the first closely."""
     outside.claims.faults = ["", "failed", "failed"]
     assert settle(outside).claim.state is ClaimState.BOUND
@@ -108,7 +108,7 @@ def test_a_claim_that_was_not_written_is_written_again(outside: Outside) -> None
 
 
 @pytest.mark.fault(2)
-def test_a_job_whose_answer_got_lost_is_bound_as_soon_as_it_is_seen(outside: Outside) -> None:
+def test_job_is_bound_once_seen_when_its_answer_was_lost(outside: Outside) -> None:
     outside.jobs.answers = ["lost"]
     first = settle(outside)
     assert first.claim.state is ClaimState.PENDING
@@ -120,7 +120,7 @@ def test_a_job_whose_answer_got_lost_is_bound_as_soon_as_it_is_seen(outside: Out
 
 
 @pytest.mark.fault(12)
-def test_what_may_still_show_up_is_waited_for_to_the_last_moment(outside: Outside) -> None:
+def test_submit_waits_until_job_of_unknown_outcome_can_no_longer_appear(outside: Outside) -> None:
     claim = pending(outside)
     assert claim.credential_expiry is not None
     outside.time.now = claim.credential_expiry + BOUNDS.executes + BOUNDS.visible
@@ -136,7 +136,7 @@ def test_what_may_still_show_up_is_waited_for_to_the_last_moment(outside: Outsid
     assert outside.time.slept == [BOUNDS.look_again]
 
 
-def test_what_the_second_look_finds_is_bound(outside: Outside) -> None:
+def test_job_found_by_second_look_is_bound(outside: Outside) -> None:
     claim = pending(outside)
     job = outside.jobs.add(body(claim.request_ids[0]))
     outside.jobs.hidden.add(job.resource)
@@ -150,7 +150,7 @@ def test_what_the_second_look_finds_is_bound(outside: Outside) -> None:
     assert len(outside.jobs.sent) == 1
 
 
-def test_a_takeover_that_lost_the_race_sends_nothing(outside: Outside) -> None:
+def test_takeover_sends_no_request_when_other_submitter_writes_first(outside: Outside) -> None:
     pending(outside)
     outside.time.now += RIPE + MOMENT
 
@@ -163,7 +163,7 @@ def test_a_takeover_that_lost_the_race_sends_nothing(outside: Outside) -> None:
     assert len(outside.jobs.sent) == 2
 
 
-def test_the_commit_is_that_of_the_first_submission(outside: Outside) -> None:
+def test_claim_keeps_commit_of_first_submission(outside: Outside) -> None:
     pending(outside)
     outside.time.now += RIPE + MOMENT
     later = Order(replace(CLAIM, commit="c2", path="jobs/moved.yaml", on_delete="cancel"), body)
@@ -171,7 +171,7 @@ def test_the_commit_is_that_of_the_first_submission(outside: Outside) -> None:
     assert (claim.commit, claim.path, claim.on_delete) == ("c1", "jobs/moved.yaml", "cancel")
 
 
-def test_the_commit_of_a_refused_submission_is_that_of_the_next_one(outside: Outside) -> None:
+def test_claim_takes_commit_of_next_submission_after_refusal(outside: Outside) -> None:
     """No job carries the first commit; it may belong to an earlier return of the content."""
     outside.jobs.answers = [Refused(400, "INVALID_ARGUMENT", "no such machine")]
     assert settle(outside).claim.commit == "c1"
@@ -184,7 +184,7 @@ def test_the_commit_of_a_refused_submission_is_that_of_the_next_one(outside: Out
     assert (claim.state, claim.commit) == (ClaimState.BOUND, "c2")
 
 
-def test_requests_that_are_never_answered_end_with_a_question(outside: Outside) -> None:
+def test_claim_is_held_after_too_many_unanswered_requests(outside: Outside) -> None:
     for _ in range(MAX_UNANSWERED):
         outside.jobs.answers = [Unknown("no answer came")]
         settle(outside)
@@ -205,7 +205,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("answer", REFUSED, ids=lambda answer: type(answer).__name__ + str(answer)[-20:])
-def test_what_certainly_made_no_job_may_be_sent_again_at_once(outside: Outside, answer: Answer) -> None:
+def test_refused_or_unsent_request_is_sent_again_without_wait(outside: Outside, answer: Answer) -> None:
     outside.jobs.answers = [answer] * 3
     refused = settle(outside).claim
     assert (refused.state, refused.error) == (ClaimState.REJECTED, answer.message)  # type: ignore[union-attr]
@@ -216,7 +216,7 @@ def test_what_certainly_made_no_job_may_be_sent_again_at_once(outside: Outside, 
     assert len(bound.request_ids) == 2
 
 
-def test_what_never_left_is_sent_three_times_under_one_mark(outside: Outside) -> None:
+def test_unsent_request_is_repeated_three_times_under_same_mark(outside: Outside) -> None:
     outside.jobs.answers = [NotSent("no way"), NotSent("no way")]
     assert settle(outside).claim.state is ClaimState.BOUND
     assert len({sent["labels"][REQUEST_ID] for sent, _ in outside.jobs.sent}) == 1
@@ -224,7 +224,7 @@ def test_what_never_left_is_sent_three_times_under_one_mark(outside: Outside) ->
 
 
 @pytest.mark.fault(8, 32)
-def test_a_process_that_stood_still_too_long_sends_nothing(outside: Outside) -> None:
+def test_paused_process_sends_no_request(outside: Outside) -> None:
     outside.claims.before_write = lambda claim: outside.time.sleep(BOUNDS.lifetime.total_seconds() / 2 + 1)
     refused = settle(outside).claim
     assert refused.state is ClaimState.REJECTED
@@ -233,7 +233,7 @@ def test_a_process_that_stood_still_too_long_sends_nothing(outside: Outside) -> 
 
 
 @pytest.mark.fault(4, 49)
-def test_a_quota_that_is_used_up_is_waited_for_longer_each_time(outside: Outside) -> None:
+def test_wait_after_exhausted_quota_doubles_up_to_an_hour(outside: Outside) -> None:
     waits = []
     for _ in range(9):
         outside.jobs.answers = [Refused(429, "RESOURCE_EXHAUSTED", "quota")]
@@ -256,7 +256,7 @@ def test_retry_after_is_obeyed_up_to_an_hour(outside: Outside, asked: float | No
     assert claim.not_before == outside.time.now + timedelta(seconds=waits)
 
 
-def test_a_refusal_that_lied_is_found_out_before_it_is_sent_again(outside: Outside) -> None:
+def test_job_of_refused_request_is_bound_before_next_request(outside: Outside) -> None:
     outside.jobs.answers = [Refused(400, "INVALID_ARGUMENT", "no")]
     (mark,) = settle(outside).claim.request_ids
     job = outside.jobs.add(body(mark))
@@ -265,7 +265,7 @@ def test_a_refusal_that_lied_is_found_out_before_it_is_sent_again(outside: Outsi
 
 
 @pytest.mark.fault(11)
-def test_a_store_that_was_emptied_a_moment_ago_begins_no_claim(outside: Outside) -> None:
+def test_claim_is_not_begun_in_emptied_store(outside: Outside) -> None:
     outside.claims.genesis = False
     with pytest.raises(ServiceError, match="no genesis"):
         settle(outside)
@@ -276,7 +276,7 @@ SECOND = Order(replace(CLAIM, id=ClaimId(KEY_1, 2), job_name="census_0123_2"), b
 
 
 @pytest.mark.parametrize("state", [None, *State])
-def test_a_further_attempt_is_made_only_after_one_that_failed(outside: Outside, state: State | None) -> None:
+def test_further_attempt_is_sent_only_after_failed_attempt(outside: Outside, state: State | None) -> None:
     if state:
         outside.jobs.becomes(settle(outside).job, state)  # type: ignore[arg-type]
     if state is State.FAILED:
@@ -299,7 +299,7 @@ def test_a_further_attempt_is_made_only_after_one_that_failed(outside: Outside, 
     ],
 )
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_further_attempt_is_made_after_one_that_apply_stopped(
+def test_further_attempt_is_sent_after_attempt_stopped_by_apply(
     outside: Outside, reason: str, is_sent: bool, is_known: bool
 ) -> None:
     found = outside.claims.write(replace(settle(outside).claim, error=reason), 2)
@@ -319,9 +319,7 @@ def test_a_further_attempt_is_made_after_one_that_apply_stopped(
 
 
 @pytest.mark.parametrize("state", [State.CANCELLING, State.RUNNING])
-def test_no_further_attempt_is_made_beside_a_run_that_apply_is_stopping(
-    outside: Outside, state: State
-) -> None:
+def test_further_attempt_is_not_sent_while_stopped_run_is_live(outside: Outside, state: State) -> None:
     outside.claims.write(replace(settle(outside).claim, error=by_apply("superseded")), 2)
     outside.jobs.becomes(outside.jobs.jobs[0], state)
     with pytest.raises(ServiceError, match="attempt 2 is not submitted"):
@@ -329,7 +327,7 @@ def test_no_further_attempt_is_made_beside_a_run_that_apply_is_stopping(
 
 
 @pytest.mark.parametrize("ended", [State.FAILED, State.SUCCEEDED, State.CANCELLED])
-def test_the_end_that_the_claim_remembers_counts(outside: Outside, ended: State) -> None:
+def test_end_recorded_in_claim_decides_further_attempt(outside: Outside, ended: State) -> None:
     found = outside.claims.write(replace(settle(outside).claim, ended=ended), 2)
     assert found is not None
     (job,) = outside.jobs.jobs
@@ -342,26 +340,26 @@ def test_the_end_that_the_claim_remembers_counts(outside: Outside, ended: State)
             settle(outside, SECOND)
 
 
-def test_an_unknown_outcome_of_the_attempt_before_is_no_failure(outside: Outside) -> None:
+def test_further_attempt_is_not_sent_while_outcome_of_earlier_attempt_is_unknown(outside: Outside) -> None:
     pending(outside)
     with pytest.raises(ServiceError, match="attempt 2 is not submitted"):
         settle(outside, SECOND)
 
 
 @pytest.mark.fault(11)
-def test_without_a_claim_a_job_of_the_same_body_is_bound(outside: Outside) -> None:
+def test_job_of_same_body_is_bound_when_claim_is_missing(outside: Outside) -> None:
     job = outside.jobs.add(body("m1"))
     claim = settle(outside).claim
     assert (claim.state, claim.resource, claim.request_ids) == (ClaimState.BOUND, job.resource, ("m1",))
     assert outside.jobs.sent == []
 
 
-def test_a_job_that_ended_is_bound_with_its_end(outside: Outside) -> None:
+def test_ended_job_is_bound_with_its_end(outside: Outside) -> None:
     outside.jobs.becomes(outside.jobs.add(body("m1")), State.SUCCEEDED)
     assert settle(outside).claim.ended is State.SUCCEEDED
 
 
-def test_a_job_with_our_labels_and_another_body_is_not_taken_for_ours(outside: Outside) -> None:
+def test_job_of_other_body_with_own_labels_holds_claim(outside: Outside) -> None:
     job = outside.jobs.add(
         body("m1", workerPoolSpecs=[{"containerSpec": {"imageUri": "evil", "args": ["1"]}}])
     )
@@ -377,9 +375,7 @@ def test_a_job_with_our_labels_and_another_body_is_not_taken_for_ours(outside: O
 
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.REJECTED])
-def test_a_job_that_no_recorded_request_made_is_not_taken_for_ours(
-    outside: Outside, state: ClaimState
-) -> None:
+def test_job_without_recorded_request_holds_claim(outside: Outside, state: ClaimState) -> None:
     answer = Unknown("?") if state is ClaimState.PENDING else Refused(400, "INVALID_ARGUMENT", "no")
     outside.jobs.answers = [answer]
     settle(outside)
@@ -392,14 +388,14 @@ def test_a_job_that_no_recorded_request_made_is_not_taken_for_ours(
 
 @pytest.mark.fault(52)
 @pytest.mark.parametrize("other", [{SOURCE: "rival"}, {ATTEMPT: "2"}, {KEY: "o" * 52}])
-def test_jobs_of_others_settle_nothing(outside: Outside, other: Mapping[str, str]) -> None:
+def test_jobs_with_other_labels_do_not_settle_claim(outside: Outside, other: Mapping[str, str]) -> None:
     made = body("m1")
     outside.jobs.add({**made, "labels": {**made["labels"], **other}})
     assert settle(outside).claim.state is ClaimState.BOUND
     assert (len(outside.jobs.sent), outside.jobs.cancelled) == (1, [])
 
 
-def test_a_job_that_is_deleted_while_it_is_looked_at_was_the_job(outside: Outside) -> None:
+def test_job_deleted_during_look_is_bound(outside: Outside) -> None:
     claim = pending(outside)
     job = outside.jobs.add(body(claim.request_ids[0]))
 
@@ -411,13 +407,13 @@ def test_a_job_that_is_deleted_while_it_is_looked_at_was_the_job(outside: Outsid
 
 
 @pytest.mark.parametrize("answer", [Unknown("?"), Taken("exists")])
-def test_vertex_saying_that_a_name_is_taken_says_nothing(outside: Outside, answer: Answer) -> None:
+def test_taken_name_on_vertex_ai_leaves_outcome_unknown(outside: Outside, answer: Answer) -> None:
     outside.jobs.answers = [answer]
     assert settle(outside).claim.state is ClaimState.PENDING
 
 
 @pytest.mark.fault(19)
-def test_what_an_older_version_of_the_hash_claimed_is_not_sent(outside: Outside) -> None:
+def test_content_claimed_under_older_hash_version_is_not_sent(outside: Outside) -> None:
     settle(outside, Order(replace(CLAIM, id=ClaimId("o" * 52)), body))
     outside.jobs.jobs.clear()
     settled = settle(outside, replace(ORDER, earlier=(ClaimId("n" * 52), ClaimId("o" * 52))))
@@ -425,7 +421,7 @@ def test_what_an_older_version_of_the_hash_claimed_is_not_sent(outside: Outside)
     assert len(outside.jobs.sent) == 1
 
 
-def test_refusals_are_no_unanswered_requests(outside: Outside) -> None:
+def test_refusals_do_not_count_as_unanswered_requests(outside: Outside) -> None:
     for _ in range(2 * MAX_REQUEST_IDS):
         outside.jobs.answers = [Refused(403, "PERMISSION_DENIED", "no")]
         settle(outside)
@@ -442,7 +438,7 @@ def test_refusals_are_no_unanswered_requests(outside: Outside) -> None:
     assert settle(outside).claim.state is ClaimState.BOUND
 
 
-def test_a_listed_job_that_is_gone_when_it_is_read_is_nobodys(outside: Outside) -> None:
+def test_submit_fails_when_listed_job_cannot_be_read(outside: Outside) -> None:
     """Claims were lost, and the listing still shows a deleted job."""
     outside.jobs.add(body("m1"))
 
@@ -455,7 +451,7 @@ def test_a_listed_job_that_is_gone_when_it_is_read_is_nobodys(outside: Outside) 
     assert (outside.claims.held, outside.jobs.sent) == ({}, [])
 
 
-def test_a_person_decides_that_what_its_request_made_is_the_job(outside: Outside) -> None:
+def test_resubmit_binds_job_of_own_request_when_body_changed(outside: Outside) -> None:
     """The settings that fill a body changed while the outcome was unknown."""
     outside.jobs.answers = ["lost"]
     settle(outside)
@@ -476,14 +472,14 @@ def test_a_person_decides_that_what_its_request_made_is_the_job(outside: Outside
 class TestAdopt:
     """Existing jobs are bound without a request."""
 
-    def test_there_is_nothing_to_bind(self, outside: Outside) -> None:
+    def test_adopt_changes_no_claim_when_no_job_exists(self, outside: Outside) -> None:
         Submitter(outside.ports).adopt(ORDER)
         claim = pending(outside)
         outside.time.now += RIPE + MOMENT
         Submitter(outside.ports).adopt(ORDER)
         assert (outside.claim, len(outside.jobs.sent)) == (claim, 1)
 
-    def test_its_job_is_bound(self, outside: Outside) -> None:
+    def test_adopt_binds_job_of_claim_once(self, outside: Outside) -> None:
         outside.jobs.answers = ["lost"]
         settle(outside)
         Submitter(outside.ports).adopt(ORDER)
@@ -492,7 +488,7 @@ class TestAdopt:
         Submitter(outside.ports).adopt(ORDER)
         assert len(outside.claims.history) == writes
 
-    def test_another_job_is_held_once(self, outside: Outside) -> None:
+    def test_adopt_holds_job_of_other_body_once(self, outside: Outside) -> None:
         outside.jobs.answers = ["lost"]
         settle(outside)
         changed = replace(ORDER, body=lambda mark: body(mark, scheduling={"timeout": "60s"}))
@@ -504,19 +500,19 @@ class TestAdopt:
 class TestUniqueNames:
     """`ml.googleapis.com/v1` never makes two jobs with the same name: no wait is needed."""
 
-    def test_a_lost_answer_is_settled_by_the_name(self, outside: Outside) -> None:
+    def test_job_of_lost_answer_is_bound_by_unique_name(self, outside: Outside) -> None:
         outside.jobs.answers = ["lost"]
         assert settle(outside, ML_ORDER).claim.state is ClaimState.PENDING
         assert settle(outside, ML_ORDER).claim.resource == "projects/acme/jobs/census_0123"
         assert len(outside.jobs.sent) == 1
 
-    def test_a_lost_request_is_sent_again_without_waiting(self, outside: Outside) -> None:
+    def test_lost_request_with_unique_name_is_sent_again_without_wait(self, outside: Outside) -> None:
         pending(outside, ML_ORDER)
         assert settle(outside, ML_ORDER).claim.state is ClaimState.BOUND
         assert len(outside.jobs.sent) == 2
         assert outside.time.slept == []
 
-    def test_a_name_that_our_own_request_took_is_ours(self, outside: Outside) -> None:
+    def test_job_of_own_request_is_bound_when_its_unique_name_is_taken(self, outside: Outside) -> None:
         outside.jobs.answers = [Taken("exists")]
 
         def late(claim: Claim) -> None:
@@ -528,7 +524,7 @@ class TestUniqueNames:
         assert settle(outside, ML_ORDER).claim.state is ClaimState.BOUND
 
     @pytest.mark.fault(24)
-    def test_a_name_that_somebody_elses_job_has_is_a_question(self, outside: Outside) -> None:
+    def test_claim_is_held_when_other_job_has_unique_name(self, outside: Outside) -> None:
         made = ml_body("x")
         outside.jobs.add({**made, "labels": {}})
         held = settle(outside, ML_ORDER).claim
@@ -536,7 +532,7 @@ class TestUniqueNames:
         assert "projects/acme/jobs/census_0123" in held.error
         assert outside.jobs.sent == []
 
-    def test_a_taken_name_that_isnt_there_is_refused(self, outside: Outside) -> None:
+    def test_taken_name_without_job_is_refused(self, outside: Outside) -> None:
         outside.jobs.answers = [Taken("exists")]
         refused = settle(outside, ML_ORDER).claim
         assert (refused.state, refused.error) == (ClaimState.REJECTED, "exists")
@@ -545,7 +541,7 @@ class TestUniqueNames:
 class TestResolve:
     """A person may go on or give up; no second request is sent while the first may still act."""
 
-    def test_what_is_held_waits_as_a_takeover_does(self, outside: Outside) -> None:
+    def test_resubmit_waits_for_held_claim_as_takeover_does(self, outside: Outside) -> None:
         claim = pending(outside)
         held = Submitter(outside.ports)._put(replace(claim, state=ClaimState.HELD, error="?"), 1)
         assert held is not None
@@ -556,18 +552,18 @@ class TestResolve:
         assert Submitter(outside.ports).resubmit(ORDER).claim.state is ClaimState.BOUND
         assert len(outside.jobs.sent) == 2
 
-    def test_what_no_request_was_sent_for_is_sent_at_once(self, outside: Outside) -> None:
+    def test_resubmit_sends_without_wait_when_no_request_was_sent(self, outside: Outside) -> None:
         outside.jobs.add(body("m1", workerPoolSpecs=[]))
         assert settle(outside).claim.state is ClaimState.HELD
         assert Submitter(outside.ports).resubmit(ORDER).claim.state is ClaimState.BOUND
         assert len(outside.jobs.sent) == 1
 
-    def test_a_backoff_is_cut_short(self, outside: Outside) -> None:
+    def test_resubmit_skips_wait_for_quota(self, outside: Outside) -> None:
         outside.jobs.answers = [Refused(429, "RESOURCE_EXHAUSTED", "quota")]
         settle(outside)
         assert Submitter(outside.ports).resubmit(ORDER).claim.state is ClaimState.BOUND
 
-    def test_the_number_of_tries_is_no_limit_then(self, outside: Outside) -> None:
+    def test_resubmit_sends_beyond_limit_of_unanswered_requests(self, outside: Outside) -> None:
         for _ in range(MAX_UNANSWERED):
             outside.jobs.answers = [Unknown("no answer came")]
             settle(outside)
@@ -575,12 +571,12 @@ class TestResolve:
         assert Submitter(outside.ports).resubmit(ORDER).claim.state is ClaimState.BOUND
         assert len(outside.jobs.sent) == MAX_UNANSWERED + 1
 
-    def test_what_is_bound_stays_so(self, outside: Outside) -> None:
+    def test_resubmit_and_give_up_leave_bound_claim(self, outside: Outside) -> None:
         bound = settle(outside).claim
         assert Submitter(outside.ports).resubmit(ORDER).claim == bound
         assert Submitter(outside.ports).give_up(ID) == bound
 
-    def test_what_is_given_up_is_not_sent(self, outside: Outside) -> None:
+    def test_submit_sends_no_request_when_claim_is_given_up(self, outside: Outside) -> None:
         pending(outside)
         held = Submitter(outside.ports).give_up(ID)
         assert held is not None
@@ -589,18 +585,18 @@ class TestResolve:
         assert settle(outside).claim == held
         assert len(outside.jobs.sent) == 1
 
-    def test_a_job_that_shows_up_later_is_bound_all_the_same(self, outside: Outside) -> None:
+    def test_job_that_appears_after_give_up_is_bound(self, outside: Outside) -> None:
         claim = pending(outside)
         Submitter(outside.ports).give_up(ID)
         job = outside.jobs.add(body(claim.request_ids[0]))
         bound = settle(outside).claim
         assert (bound.state, bound.resource, bound.given_up) == (ClaimState.BOUND, job.resource, False)
 
-    def test_there_is_nothing_to_give_up(self, outside: Outside) -> None:
+    def test_give_up_returns_none_without_claim(self, outside: Outside) -> None:
         assert Submitter(outside.ports).give_up(ID) is None
 
 
-def test_a_claim_that_never_rests_is_an_error(outside: Outside) -> None:
+def test_submit_fails_when_claim_keeps_changing(outside: Outside) -> None:
     """A store that refuses writes and always returns new claims."""
     outside.claims.faults = ["failed"] * 20
     other = replace(CLAIM, request_ids=("t",), credential_expiry=outside.time.now)
@@ -621,7 +617,7 @@ def test_a_claim_that_never_rests_is_an_error(outside: Outside) -> None:
 class TestConclude:
     """A submission that no apply continues comes to an end all the same."""
 
-    def test_what_made_no_job_is_written_down_once_nothing_can_come_any_more(self, outside: Outside) -> None:
+    def test_conclude_rejects_pending_claim_once_job_can_no_longer_appear(self, outside: Outside) -> None:
         claim = pending(outside)
         submitter = Submitter(outside.ports)
         outside.time.sleep(RIPE.total_seconds())
@@ -634,9 +630,7 @@ class TestConclude:
         assert len(outside.jobs.sent) == 1
 
     @pytest.mark.parametrize("look", [1, 2])
-    def test_a_job_that_either_of_two_looks_finds_is_left_to_be_bound(
-        self, outside: Outside, look: int
-    ) -> None:
+    def test_conclude_leaves_claim_when_either_look_finds_job(self, outside: Outside, look: int) -> None:
         claim = pending(outside)
         outside.time.now += RIPE + MOMENT
         jobs = [made_by(claim)]
@@ -651,7 +645,7 @@ class TestConclude:
         Submitter(outside.ports).conclude(ID)
         assert outside.claim == claim
 
-    def test_what_is_settled_or_was_never_begun_stays(self, outside: Outside) -> None:
+    def test_conclude_leaves_bound_or_missing_claim(self, outside: Outside) -> None:
         submitter = Submitter(outside.ports)
         submitter.conclude(ID)
         assert outside.claims.held == {}
@@ -662,7 +656,7 @@ class TestConclude:
         assert outside.claim == bound
 
     @pytest.mark.parametrize("state", [ClaimState.REJECTED, ClaimState.HELD])
-    def test_what_was_refused_or_waits_for_a_person_stays(self, outside: Outside, state: ClaimState) -> None:
+    def test_conclude_leaves_refused_or_held_claim(self, outside: Outside, state: ClaimState) -> None:
         claim = replace(pending(outside), state=state, error="no")
         assert outside.claims.write(claim, outside.claims.held[ID].generation)
         outside.time.now += RIPE + MOMENT
@@ -705,7 +699,7 @@ TROUBLED = claim_on(
 )
 
 
-def test_nothing_is_left_of_its_troubles() -> None:
+def test_bound_claim_clears_fields_of_earlier_troubles() -> None:
     run = run_of(JOB, State.RUNNING, mark="first")
     assert bound(TROUBLED, run) == claim_on(
         JOB,
@@ -716,7 +710,7 @@ def test_nothing_is_left_of_its_troubles() -> None:
     )
 
 
-def test_the_mark_of_a_job_that_is_taken_for_it_is_kept_with_the_others() -> None:
+def test_bound_claim_keeps_recorded_marks_and_adds_mark_of_job() -> None:
     assert bound(TROUBLED, run_of(JOB, State.RUNNING, mark="third")).request_ids == (
         "first",
         "second",
@@ -724,12 +718,12 @@ def test_the_mark_of_a_job_that_is_taken_for_it_is_kept_with_the_others() -> Non
     )
 
 
-def test_a_job_without_a_mark_adds_none() -> None:
+def test_bound_claim_adds_no_mark_for_job_without_mark() -> None:
     unmarked = run_of(JOB, State.RUNNING, labels={})
     assert bound(TROUBLED, unmarked).request_ids == ("first", "second")
 
 
-def test_how_the_job_ended_is_kept_and_what_is_no_end_is_not() -> None:
+def test_bound_claim_records_state_of_job_only_if_ended() -> None:
     for state in State:
         assert bound(TROUBLED, run_of(JOB, state)).ended == (state if state.ended else None)
 
@@ -747,14 +741,14 @@ def unbound(outside: Outside) -> tuple[Claim, ActualJob]:
     return claim, job
 
 
-def test_a_job_that_is_there_is_not_given_up_by_saying_so(outside: Outside) -> None:
+def test_give_up_binds_job_of_recorded_request(outside: Outside) -> None:
     _, job = unbound(outside)
     found = Submitter(outside.ports).give_up(ID)
     assert found is not None
     assert (found.state, found.resource, found.given_up) == (ClaimState.BOUND, job.resource, False)
 
 
-def test_a_job_that_no_request_made_keeps_nobody_from_giving_up(outside: Outside) -> None:
+def test_give_up_ignores_job_without_recorded_request(outside: Outside) -> None:
     _, job = unbound(outside)
     outside.jobs.jobs = [replace(job, labels={**job.labels, REQUEST_ID: "unknown"})]
     found = Submitter(outside.ports).give_up(ID)
@@ -763,14 +757,14 @@ def test_a_job_that_no_request_made_keeps_nobody_from_giving_up(outside: Outside
     assert found.owner == "a test"
 
 
-def test_what_is_bound_is_not_given_up(outside: Outside) -> None:
+def test_give_up_leaves_bound_claim_when_job_is_gone(outside: Outside) -> None:
     claim = settle(outside).claim
     outside.jobs.jobs.clear()
     assert Submitter(outside.ports).give_up(ID) == claim
     assert outside.claim == claim
 
 
-def test_a_claim_that_others_write_all_the_time_is_not_given_up_silently(
+def test_give_up_fails_when_claim_write_never_succeeds(
     outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outside.jobs.answers = [Unknown("no answer came")]
@@ -780,7 +774,7 @@ def test_a_claim_that_others_write_all_the_time_is_not_given_up_silently(
         Submitter(outside.ports).give_up(ID)
 
 
-def test_the_failure_that_counts_is_that_of_the_attempt_just_before(outside: Outside) -> None:
+def test_further_attempt_requires_failure_of_attempt_just_before(outside: Outside) -> None:
     outside.jobs.becomes(settle(outside).job, State.FAILED)  # type: ignore[arg-type]
     settle(outside, SECOND)
     with pytest.raises(ServiceError, match="not submitted: attempt 2 isn't known to have failed"):
@@ -788,7 +782,7 @@ def test_the_failure_that_counts_is_that_of_the_attempt_just_before(outside: Out
 
 
 @pytest.mark.parametrize("late", [timedelta(0), timedelta(hours=1)])
-def test_nothing_is_sent_with_a_credential_that_ended(
+def test_submit_sends_no_request_with_expired_credential(
     outside: Outside, monkeypatch: pytest.MonkeyPatch, late: timedelta
 ) -> None:
     spent = Credential({"Authorization": "Bearer x"}, outside.time.now - late)
@@ -852,22 +846,22 @@ def ripen(outside: Outside) -> None:
     outside.time.now += RIPE + MOMENT
 
 
-def test_what_was_bound_before_is_told_without_a_job(outside: Outside) -> None:
+def test_submit_returns_bound_claim_without_job(outside: Outside) -> None:
     claim = settle(outside).claim
     assert settle(outside) == SubmissionResult(claim, job=None, until=None, now=None, cause="")
 
 
-def test_a_mark_can_be_a_label(outside: Outside) -> None:
+def test_mark_is_valid_label_value(outside: Outside) -> None:
     (mark,) = settle(outside).claim.request_ids
     assert re.fullmatch("[a-z2-7]{26}", mark)
 
 
-def test_what_is_sent_is_pending_whatever_its_order_says(outside: Outside) -> None:
+def test_first_written_claim_is_pending_for_any_state_of_order(outside: Outside) -> None:
     settle(outside, replace(ORDER, claim=replace(ORDER.claim, state=ClaimState.HELD)))
     assert outside.claims.history[0].state is ClaimState.PENDING
 
 
-def test_a_store_that_would_do_only_before_the_first_run_is_refused(
+def test_submit_checks_store_as_store_that_had_runs(
     outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a request about to be sent, it counts as a store that has had a run."""
@@ -883,7 +877,7 @@ def test_a_store_that_would_do_only_before_the_first_run_is_refused(
 
 
 @pytest.mark.parametrize(("stood", "sent"), [(timedelta(0), 1), (timedelta(microseconds=1000), 0)])
-def test_a_credential_is_used_for_half_of_its_life(outside: Outside, stood: timedelta, sent: int) -> None:
+def test_credential_is_used_for_half_of_its_lifetime(outside: Outside, stood: timedelta, sent: int) -> None:
     def slow() -> None:
         outside.time.now += BOUNDS.lifetime / 2 + stood
 
@@ -892,19 +886,19 @@ def test_a_credential_is_used_for_half_of_its_life(outside: Outside, stood: time
     assert len(outside.jobs.sent) == sent
 
 
-def test_why_an_outcome_is_unknown_is_told_of_a_name_that_is_taken_too(outside: Outside) -> None:
+def test_result_names_cause_of_unknown_outcome_when_name_is_taken(outside: Outside) -> None:
     outside.jobs.answers = [Taken("exists already")]
     settled = settle(outside)
     assert (settled.claim.state, settled.cause) == (ClaimState.PENDING, "exists already")
     assert settled.until == outside.time.now + RIPE
 
 
-def test_when_it_was_refused_is_told(outside: Outside) -> None:
+def test_result_of_refusal_has_time_of_refusal(outside: Outside) -> None:
     outside.jobs.answers = [FORBIDDEN]
     assert settle(outside).now == outside.time.now
 
 
-def test_a_refusal_is_an_answer_after_requests_without_one(outside: Outside) -> None:
+def test_refusal_resets_count_of_unanswered_requests(outside: Outside) -> None:
     pending(outside)
     ripen(outside)
     assert pending(outside).unanswered == 1
@@ -917,21 +911,21 @@ def test_a_refusal_is_an_answer_after_requests_without_one(outside: Outside) -> 
 class TestOwner:
     """A claim names the process that wrote it last."""
 
-    def test_that_gave_it_up(self, outside: Outside) -> None:
+    def test_owner_of_given_up_claim_is_process_that_gave_up(self, outside: Outside) -> None:
         pending(outside)
         taken_over(outside)
         held = Submitter(outside.ports).give_up(ID)
         assert held is not None
         assert held.owner == "a test"
 
-    def test_that_found_its_job(self, outside: Outside) -> None:
+    def test_owner_of_bound_claim_is_process_that_found_job(self, outside: Outside) -> None:
         outside.jobs.answers = ["lost"]
         settle(outside)
         taken_over(outside)
         bound = settle(outside).claim
         assert (bound.state, bound.owner) == (ClaimState.BOUND, "a test")
 
-    def test_that_asks_what_to_do(self, outside: Outside) -> None:
+    def test_owner_of_held_claim_is_process_that_held_it(self, outside: Outside) -> None:
         for _ in range(MAX_UNANSWERED):
             pending(outside)
             ripen(outside)
@@ -945,20 +939,20 @@ class TestOwner:
 class TestRace:
     """Another process writes just before: its claim is then followed."""
 
-    def test_at_the_binding(self, outside: Outside) -> None:
+    def test_submit_follows_other_process_that_binds_first(self, outside: Outside) -> None:
         meanwhile(outside, ClaimState.BOUND, lambda: another(outside).submit(ORDER))
         settled = settle(outside)
         assert (settled.claim.state, settled.claim.owner) == (ClaimState.BOUND, "another")
         assert len(outside.jobs.sent) == 1
 
-    def test_at_the_holding(self, outside: Outside) -> None:
+    def test_submit_follows_other_process_that_holds_first(self, outside: Outside) -> None:
         pending(outside)
         outside.jobs.add(body("forged"))
         meanwhile(outside, ClaimState.HELD, lambda: another(outside).submit(ORDER))
         settled = settle(outside)
         assert (settled.claim.state, settled.claim.owner) == (ClaimState.HELD, "another")
 
-    def test_at_the_refusal(self, outside: Outside) -> None:
+    def test_submit_follows_other_process_that_gives_up_before_refusal(self, outside: Outside) -> None:
         outside.jobs.answers = [FORBIDDEN]
         meanwhile(outside, ClaimState.REJECTED, lambda: another(outside).give_up(ID))
         settled = settle(outside)
@@ -968,17 +962,17 @@ class TestRace:
 class TestResubmit:
     """A person's decision goes no further than the facts known at that time."""
 
-    def test_where_there_is_no_claim_it_is_a_submission(self, outside: Outside) -> None:
+    def test_resubmit_submits_when_claim_is_missing(self, outside: Outside) -> None:
         assert Submitter(outside.ports).resubmit(ORDER).claim.state is ClaimState.BOUND
 
-    def test_a_bound_job_is_not_looked_for(self, outside: Outside) -> None:
+    def test_resubmit_does_not_search_for_job_of_bound_claim(self, outside: Outside) -> None:
         claim = settle(outside).claim
         outside.jobs.jobs.clear()
         ripen(outside)
         assert Submitter(outside.ports).resubmit(ORDER).claim == claim
         assert len(outside.jobs.sent) == 1
 
-    def test_a_job_that_is_news_is_asked_about(self, outside: Outside) -> None:
+    def test_resubmit_holds_claim_when_unknown_job_appeared(self, outside: Outside) -> None:
         outside.jobs.answers = [FORBIDDEN]
         settle(outside)
         ripen(outside)
@@ -991,18 +985,18 @@ class TestResubmit:
 class TestAttemptBefore:
     """A further attempt follows a failed attempt."""
 
-    def test_its_job_is_asked_where_it_was_made(self, strict: Outside) -> None:
+    def test_earlier_attempt_is_read_by_its_own_api_and_kind(self, strict: Outside) -> None:
         strict.jobs.becomes(settle(strict).job, State.FAILED)  # type: ignore[arg-type]
         assert settle(strict, SECOND).claim.state is ClaimState.BOUND
 
-    def test_a_failure_that_is_written_down_is_not_written_again(self, outside: Outside) -> None:
+    def test_recorded_failure_of_earlier_attempt_is_not_written_again(self, outside: Outside) -> None:
         claim = replace(settle(outside).claim, ended=State.FAILED)
         generation = outside.claims.held[ID].generation
         assert (written := outside.claims.write(claim, generation))
         assert settle(outside, SECOND).claim.state is ClaimState.BOUND
         assert outside.claims.held[ID] == written
 
-    def test_what_to_do_otherwise_is_told(self, outside: Outside) -> None:
+    def test_refused_further_attempt_has_hint(self, outside: Outside) -> None:
         settle(outside)
         with pytest.raises(ServiceError) as error:
             settle(outside, SECOND)
@@ -1014,18 +1008,18 @@ class TestLook:
     """The search for a job, and the reason given for a job that can't be adopted."""
 
     @pytest.mark.parametrize("order", [ORDER, ML_ORDER])
-    def test_a_job_is_read_where_it_was_made(self, strict: Outside, order: Order) -> None:
+    def test_found_job_is_read_by_its_own_api_and_kind(self, strict: Outside, order: Order) -> None:
         strict.jobs.answers = ["lost"]
         settle(strict, order)
         assert settle(strict, order).job == strict.jobs.jobs[0]
 
-    def test_a_unique_name_is_the_runs(self, strict: Outside) -> None:
+    def test_unique_name_is_looked_up_by_job_name(self, strict: Outside) -> None:
         strict.jobs.answers = [Taken("exists")]
         assert settle(strict, ML_ORDER).claim.state is ClaimState.REJECTED
         strict.jobs.add(ml_body(strict.claim.request_ids[0]), ML_V1, "Job")
         assert settle(strict, ML_ORDER).claim.state is ClaimState.BOUND
 
-    def test_a_listing_that_shows_too_much_settles_nothing(
+    def test_listed_job_with_other_key_does_not_settle_claim(
         self, outside: Outside, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = body("m1")
@@ -1035,12 +1029,12 @@ class TestLook:
         assert settled.claim.state is ClaimState.BOUND
         assert settled.job == outside.jobs.jobs[1]
 
-    def test_three_differences_are_told(self, outside: Outside) -> None:
+    def test_error_of_held_claim_names_three_differences(self, outside: Outside) -> None:
         outside.jobs.add(body("m1", a=1, b=2, c=3, d=4))
         error = settle(outside).claim.error
         assert error.endswith(": it differs at /jobSpec/a, /jobSpec/b, /jobSpec/c")
 
-    def test_what_to_do_is_told_where_a_listed_job_is_gone(
+    def test_error_of_listed_job_that_is_gone_has_hint(
         self, outside: Outside, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         outside.jobs.add(body("m1"))
@@ -1054,9 +1048,7 @@ class TestLook:
         assert error.value.hint == "apply again in a moment"
 
 
-def test_what_to_do_is_told_where_a_credential_ended_before_its_use(
-    outside: Outside, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_error_of_expired_credential_has_hint(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
     ports = outside.ports
     monkeypatch.setattr(ports.credentials, "mint", lambda: Credential({}, outside.time.now))
     with pytest.raises(ServiceError) as error:

@@ -89,7 +89,7 @@ def told(finding: Finding) -> str:
 
 @pytest.mark.fault(2, 7, 8, 9, 12)
 @pytest.mark.parametrize("setting", WORLDS.values(), ids=WORLDS)
-def test_no_second_job_and_no_dead_end(setting: Setting) -> None:
+def test_protocol_makes_no_second_job_and_has_no_dead_end(setting: Setting) -> None:
     finding = check(Protocol(setting, DESIGN))
     assert not finding.violation, told(finding)
     assert not finding.dead_end, told(finding)
@@ -150,7 +150,7 @@ NEEDED: dict[str, tuple[Setting, Rules, Invariant]] = {
 
 @pytest.mark.fault(59, 60)
 @pytest.mark.parametrize("attempts", [1, 2])
-def test_content_comes_back_and_not_without_end(attempts: int) -> None:
+def test_stopped_content_returns_limited_number_of_times(attempts: int) -> None:
     setting = replace(RETURNS, tries=3, reconcilers=1, attempts=attempts)
     finding = check(Protocol(setting, DESIGN), returns_end(setting))
     assert not finding.violation, told(finding)
@@ -161,7 +161,7 @@ def test_content_comes_back_and_not_without_end(attempts: int) -> None:
 
 
 @pytest.mark.fault(53)
-def test_no_content_is_submitted_without_end() -> None:
+def test_failed_set_ups_are_retried_limited_number_of_times() -> None:
     """A single reconciler for three tries, as two take minutes; the counted values are durable anyway."""
     for setting in (SET_UPS, replace(SET_UPS, tries=3, reconcilers=1)):
         finding = check(Protocol(setting, DESIGN), no_end(setting))
@@ -169,7 +169,7 @@ def test_no_content_is_submitted_without_end() -> None:
         assert not finding.dead_end, told(finding)
 
 
-def test_a_failed_set_up_is_tried_again_and_uses_up_no_attempt() -> None:
+def test_failed_set_up_is_retried_without_use_of_attempt() -> None:
     def second(rules: Rules) -> bool:
         return any(world.jobs(1) for world in reachable(Protocol(replace(SET_UPS, reconcilers=1), rules)))
 
@@ -179,21 +179,21 @@ def test_a_failed_set_up_is_tried_again_and_uses_up_no_attempt() -> None:
 
 @pytest.mark.fault(7, 8, 9, 12, 13, 18)
 @pytest.mark.parametrize(("setting", "rules", "broken"), NEEDED.values(), ids=NEEDED)
-def test_each_guard_is_needed(setting: Setting, rules: Rules, broken: Invariant) -> None:
+def test_protocol_fails_without_each_guard(setting: Setting, rules: Rules, broken: Invariant) -> None:
     finding = check(Protocol(setting, rules), broken, live=False)
     assert finding.violation, (
         "nothing went wrong without the guard: it isn't needed, or the model doesn't see why"
     )
 
 
-def test_without_takeover_a_dead_owner_holds_its_claim_for_ever() -> None:
+def test_claim_of_dead_owner_stays_pending_without_takeover() -> None:
     finding = check(Protocol(TWO_TRIES, without("take_over")))
     assert not finding.violation, told(finding)
     assert finding.dead_end
 
 
 @pytest.mark.parametrize("guard", ["look_twice", "time_before_look", "look_after_refusal"])
-def test_what_is_more_than_the_model_needs(guard: str) -> None:
+def test_protocol_holds_without_redundant_guard(guard: str) -> None:
     """These guards cost seconds at most, and cover assumptions of the model.
 
     The second look and the time of the claim's read stand in for each other. The look after a refusal finds
@@ -204,7 +204,7 @@ def test_what_is_more_than_the_model_needs(guard: str) -> None:
     assert not finding.dead_end, told(finding)
 
 
-def test_a_shortest_way_can_be_walked() -> None:
+def test_reported_violation_can_be_replayed() -> None:
     protocol = Protocol(TWO_TRIES, without("fence"))
     world = TWO_TRIES.start()
     way = check(protocol, one_job_per_attempt).violation
@@ -234,7 +234,7 @@ def no_time(move: Move) -> bool:
 
 
 @pytest.mark.parametrize("request_was", [Request.NOT_SENT, Request.REFUSED])
-def test_what_certainly_made_no_job_is_sent_again_without_waiting(request_was: Request) -> None:
+def test_protocol_sends_refused_or_unsent_request_again_without_wait(request_was: Request) -> None:
     before = Try(0, clock=-1, request=request_was)
     rejected = Claim(ClaimState.REJECTED, 2, (0,))
     pending = Claim(ClaimState.PENDING, 1, (0,))
@@ -248,7 +248,7 @@ def test_what_certainly_made_no_job_is_sent_again_without_waiting(request_was: R
 
 @pytest.mark.fault(13, 18)
 @pytest.mark.parametrize("setting", [LATE, STALE], ids=["late execution", "stale listings"])
-def test_two_auditors_never_cancel_every_job(setting: Setting) -> None:
+def test_parallel_auditors_never_cancel_every_job(setting: Setting) -> None:
     finding = check(Protocol(setting, AUDITED), one_job_is_left, live=False)
     assert not finding.violation, told(finding)
 
@@ -274,7 +274,7 @@ def after_one_audit(protocol: Protocol, world: World) -> World:
 
 @pytest.mark.fault(13)
 @pytest.mark.parametrize("audit", [True, False], ids=["audit", "no audit"])
-def test_one_audit_leaves_one_live_job(audit: bool) -> None:
+def test_audit_leaves_single_live_job(audit: bool) -> None:
     """This holds for every pending step of the reconcilers; without the audit, both jobs go on."""
     protocol = Protocol(LATE, replace(DESIGN, audit=audit))
     doubled = [all_listed(world, LATE) for world in reachable(protocol) if len(live_jobs(world)) == 2]
@@ -290,7 +290,7 @@ def test_one_audit_leaves_one_live_job(audit: bool) -> None:
 
 
 @pytest.mark.fault(18)
-def test_the_repair_cancels_neither_the_oldest_nor_a_foreign_job() -> None:
+def test_repair_cancels_neither_oldest_nor_foreign_job() -> None:
     setting = replace(LATE, foreign=True, reconcilers=1)
     for world in reachable(Protocol(setting, AUDITED)):
         jobs = world.jobs(0)

@@ -56,7 +56,7 @@ def quota(clock: Clock, chance: float = 0.0, **settings: Any) -> Quota:
 class TestQuota:
     """A single quota, called directly."""
 
-    def test_creates_keep_apart(self) -> None:
+    def test_quota_spaces_creates_by_pace(self) -> None:
         clock = Clock()
         one = quota(clock, pace=1.5)
         moments = []
@@ -65,14 +65,14 @@ class TestQuota:
             moments.append(clock.now)
         assert moments == [0.0, 1.5, 3.0]
 
-    def test_begins_keep_apart_too_and_wait_for_no_create(self) -> None:
+    def test_quota_spaces_begun_submissions_by_pace_without_creates(self) -> None:
         clock = Clock()
         one = quota(clock, pace=1.5)
         for _ in range(3):
             one.begin()
         assert clock.now == 3.0
 
-    def test_the_turn_of_a_create_that_comes_too_late_is_nobodys(self) -> None:
+    def test_turn_of_late_create_stays_free(self) -> None:
         clock = Clock()
         one = quota(clock, pace=10.0)
         assert one.take(until=0.0) == 0.0
@@ -81,7 +81,7 @@ class TestQuota:
         assert clock.now == 10.0
 
     @pytest.mark.parametrize(("chance", "waits"), [(0.0, 30.0), (0.5, 37.5), (1.0, 45.0)])
-    def test_a_refusal_holds_up_all_and_chance_makes_it_longer(self, chance: float, waits: float) -> None:
+    def test_refusal_delays_all_submissions_by_random_time(self, chance: float, waits: float) -> None:
         clock = Clock()
         one = quota(clock, chance, patience=60.0)
         one.answered(FULL)
@@ -94,21 +94,21 @@ class TestQuota:
         ("refusals", "asked", "waits"),
         [(1, None, 30), (2, None, 60), (8, None, 3600), (99, None, 3600), (1, 600.0, 600), (1, 1e9, 3600)],
     )
-    def test_a_backoff_doubles_and_is_what_the_service_asks_for(
+    def test_backoff_doubles_up_to_an_hour_or_follows_retry_after(
         self, refusals: int, asked: float | None, waits: float
     ) -> None:
         assert quota(Clock()).backoff(refusals, asked) == timedelta(seconds=waits)
         assert quota(Clock(), 1.0).backoff(refusals, asked) <= timedelta(seconds=1.5 * waits)
         assert quota(Clock(), 0.5).backoff(refusals, asked) == timedelta(seconds=1.25 * waits)
 
-    def test_those_under_way_at_a_refusal_make_it_no_longer(self) -> None:
+    def test_further_refusals_of_requests_under_way_do_not_extend_wait(self) -> None:
         lines: list[str] = []
         one = quota(Clock(), tell=lines.append)
         for _ in range(8):
             one.answered(FULL)
         assert (one.held_for, len(lines)) == (30.0, 1)
 
-    def test_one_that_asks_for_more_makes_it_longer(self) -> None:
+    def test_refusal_with_longer_retry_after_extends_wait(self) -> None:
         one = quota(Clock())
         one.answered(FULL)
         one.answered(Refused(429, "RESOURCE_EXHAUSTED", "", 90.0))
@@ -117,7 +117,7 @@ class TestQuota:
     @pytest.mark.parametrize(
         ("answer", "waits"), [(TAKEN, 30.0), (Refused(400, "", "no"), 30.0), (Unknown("?"), 60.0)]
     )
-    def test_only_an_answer_ends_the_doubling(self, answer: Answer, waits: float) -> None:
+    def test_only_answer_of_service_ends_doubling_of_wait(self, answer: Answer, waits: float) -> None:
         clock = Clock()
         one = quota(clock)
         one.answered(FULL)
@@ -126,7 +126,7 @@ class TestQuota:
         one.answered(FULL)
         assert one.held_for == waits
 
-    def test_what_was_sent_before_the_refusal_ends_nothing(self) -> None:
+    def test_answer_to_request_sent_before_refusal_does_not_end_doubling(self) -> None:
         clock = Clock()
         one = quota(clock)
         one.answered(FULL)
@@ -137,12 +137,12 @@ class TestQuota:
         assert one.held_for == 60.0
 
     @pytest.mark.parametrize("answer", [NotSent("no"), Unknown("?"), Refused(403, "PERMISSION_DENIED", "")])
-    def test_nothing_else_holds_anything_up(self, answer: Answer) -> None:
+    def test_other_answers_do_not_delay_submissions(self, answer: Answer) -> None:
         one = quota(Clock())
         one.answered(answer)
         assert one.held_for == 0.0
 
-    def test_beyond_patience_nothing_begins_and_nobody_waits(self) -> None:
+    def test_submission_fails_without_wait_when_refusal_exceeds_patience(self) -> None:
         clock = Clock()
         one = quota(clock, patience=89.0)
         one.answered(FULL)
@@ -157,7 +157,7 @@ class TestQuota:
         one.begin()
         one.check()
 
-    def test_a_stop_is_seen_within_a_pause(self) -> None:
+    def test_quota_notices_stop_within_pause(self) -> None:
         clock = Clock()
         one = quota(clock, patience=60.0, pause=2.0, go_on=lambda: clock.now < 5.0)
         one.answered(FULL)
@@ -165,7 +165,7 @@ class TestQuota:
             one.begin()
         assert clock.now == 6.0
 
-    def test_of_several_threads_each_has_a_turn_of_its_own(self) -> None:
+    def test_each_thread_has_own_turn(self) -> None:
         clock = Clock()
         one = quota(clock, pace=1.0)
         barrier = threading.Barrier(8)
@@ -276,7 +276,7 @@ class Slow(Outside):
 
 @pytest.mark.fault(49)
 @pytest.mark.parametrize("seed", range(3))
-def test_creates_keep_their_pace_however_many_are_under_way(seed: int) -> None:
+def test_creates_keep_their_pace_with_many_submissions_under_way(seed: int) -> None:
     outside = Slow(seed)
     outcomes = outside.apply(60, most=8)
     assert {outcome.status for outcome in outcomes} == {Status.APPLIED}
@@ -287,7 +287,7 @@ def test_creates_keep_their_pace_however_many_are_under_way(seed: int) -> None:
     assert len(set(outside.names)) == len(outside.names) == 60
 
 
-def test_one_after_the_other_they_take_as_long_as_their_answers() -> None:
+def test_sequential_submissions_take_as_long_as_their_answers() -> None:
     """Measure the baseline of the test above."""
     outside = Slow(0)
     outside.apply(20, most=1)
@@ -296,7 +296,7 @@ def test_one_after_the_other_they_take_as_long_as_their_answers() -> None:
 
 @pytest.mark.fault(4, 49)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_storm_of_refusals_is_sat_out_and_nobody_is_submitted_twice(seed: int) -> None:
+def test_apply_submits_each_job_once_through_many_refusals(seed: int) -> None:
     """Another client uses most of the quota: no pace keeps within the rest."""
     outside = Slow(seed, a_minute=10)
     outcomes = outside.apply(60, most=8, patience=7200.0, pause=15.0)
@@ -310,7 +310,7 @@ def test_a_storm_of_refusals_is_sat_out_and_nobody_is_submitted_twice(seed: int)
     assert len(outside.refused_at) < 60
 
 
-def test_what_is_claimed_when_the_service_is_full_is_not_sent() -> None:
+def test_claimed_submission_is_put_back_when_quota_is_used_up() -> None:
     """Its credential would end before the request may be sent: the claim is put back, and sent later."""
     outside = Slow(1, a_minute=3, pace=0.0, lifetime=30.0)
     outcomes = outside.apply(12, most=8, patience=7200.0, pause=15.0)
@@ -327,7 +327,7 @@ def stopping_after(outside: Slow, count: int) -> Callable[[], bool]:
 @pytest.mark.fault(31)
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("pace", [0.0, 1.0])
-def test_what_is_not_begun_at_a_stop_is_skipped_and_what_is_begun_ends(seed: int, pace: float) -> None:
+def test_stop_skips_waiting_submissions_and_completes_begun_submissions(seed: int, pace: float) -> None:
     outside = Slow(seed, pace=pace)
     outcomes = outside.apply(40, most=8, go_on=stopping_after(outside, 10))
     statuses = [outcome.status for outcome in outcomes]
@@ -356,25 +356,31 @@ def full(outside: Outside, *, stopping: bool = False) -> Submitter:
 
 
 @pytest.mark.parametrize("stopping", [False, True])
-def test_nothing_is_claimed_or_minted_or_sent(outside: Outside, stopping: bool) -> None:
+def test_submit_writes_no_claim_and_mints_no_credential_while_quota_is_used_up(
+    outside: Outside, stopping: bool
+) -> None:
     with pytest.raises(NotBegunError):
         full(outside, stopping=stopping).submit(ORDER)
     assert (outside.claims.held, outside.credentials.minted, outside.jobs.sent) == ({}, 0, [])
 
 
-def test_without_a_claim_it_is_not_even_looked_for(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submit_without_claim_does_not_search_for_job_while_quota_is_used_up(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(outside.jobs, "with_key", None)
     with pytest.raises(NotBegunError):
         full(outside).submit(ORDER)
 
 
-def test_what_is_found_is_bound_all_the_same(outside: Outside) -> None:
+def test_submit_binds_found_job_while_quota_is_used_up(outside: Outside) -> None:
     claim = pending(outside)
     job = outside.jobs.add(body(claim.request_ids[0]))
     assert full(outside).submit(ORDER).job == job
 
 
-def test_that_nothing_came_of_it_is_kept(outside: Outside) -> None:
+def test_submit_rejects_unanswered_claim_when_no_job_appeared_while_quota_is_used_up(
+    outside: Outside,
+) -> None:
     claim = pending(outside)
     assert full(outside).submit(ORDER).claim == claim
     outside.time.now += RIPE + MOMENT
@@ -386,7 +392,9 @@ def test_that_nothing_came_of_it_is_kept(outside: Outside) -> None:
 
 
 @pytest.mark.parametrize("waited", [timedelta(0), RIPE])
-def test_while_a_request_may_still_make_a_job_it_stays_unknown(outside: Outside, waited: timedelta) -> None:
+def test_unknown_outcome_is_kept_while_request_may_still_make_job(
+    outside: Outside, waited: timedelta
+) -> None:
     """The service makes a single job of a name, so no wait is needed; but the job may still appear."""
     claim = pending(outside, ML_ORDER)
     outside.time.now += waited
@@ -395,7 +403,7 @@ def test_while_a_request_may_still_make_a_job_it_stays_unknown(outside: Outside,
     assert outside.claims.held[ID].claim == claim
 
 
-def test_at_a_stop_it_stays_as_it_is(outside: Outside) -> None:
+def test_pending_claim_is_unchanged_when_submitter_stops(outside: Outside) -> None:
     claim = pending(outside)
     outside.time.now += RIPE + MOMENT
     with pytest.raises(NotBegunError):
@@ -403,7 +411,7 @@ def test_at_a_stop_it_stays_as_it_is(outside: Outside) -> None:
     assert outside.claims.held[ID].claim == claim
 
 
-def test_a_persons_word_changes_nothing_while_the_service_takes_no_more(outside: Outside) -> None:
+def test_resubmit_leaves_claim_while_quota_is_used_up(outside: Outside) -> None:
     claim = pending(outside)
     outside.time.now += RIPE + MOMENT
     with pytest.raises(NotBegunError):
@@ -411,7 +419,7 @@ def test_a_persons_word_changes_nothing_while_the_service_takes_no_more(outside:
     assert outside.claims.held[ID].claim == claim
 
 
-def test_a_refusal_between_claim_and_request_counts_for_the_claim_too(outside: Outside) -> None:
+def test_submit_rejects_claim_when_quota_is_refused_before_request(outside: Outside) -> None:
     ports = outside.ports
     quota = Quota(ports.clock, ports.chance)
 
@@ -426,7 +434,7 @@ def test_a_refusal_between_claim_and_request_counts_for_the_claim_too(outside: O
     assert claim.not_before == outside.time.now + timedelta(seconds=600)
 
 
-def test_what_never_left_has_a_turn_of_its_own_when_it_is_sent_again(outside: Outside) -> None:
+def test_repeated_unsent_request_takes_own_turn_of_pace(outside: Outside) -> None:
     ports = outside.ports
     outside.jobs.answers = [NotSent("it can't be reached"), NotSent("it can't be reached"), ""]
     settled = Submitter(ports, Quota(ports.clock, ports.chance, pace=3.0)).submit(ORDER)
@@ -434,7 +442,7 @@ def test_what_never_left_has_a_turn_of_its_own_when_it_is_sent_again(outside: Ou
     assert outside.time.slept == [2.0, 1.0] * 2
 
 
-def test_a_refusal_is_told_to_all_that_share_the_quota(outside: Outside) -> None:
+def test_refusal_of_submission_delays_shared_quota(outside: Outside) -> None:
     ports = outside.ports
     quota = Quota(ports.clock, ports.chance)
     outside.jobs.answers = [FULL]

@@ -139,7 +139,7 @@ def test_object_is_unusable_when_it_is_of_other_claims(field: str) -> None:
         {"added": 1},
     ],
 )
-def test_summary_is_unusable_when_one_of_its_facts_is_out_of_bounds(field: dict[str, Any]) -> None:
+def test_summary_is_unusable_when_any_fact_is_out_of_bounds(field: dict[str, Any]) -> None:
     facts = msgspec.json.decode(msgspec.json.encode(EMPTY))
     content = packed(FIRST, msgspec.json.encode({**facts, **field}) + b"\n")
     assert read_summary(stored(content)) == (PREFACE, None)
@@ -188,7 +188,7 @@ def test_announcement_replaces_the_preface_and_leaves_the_summary() -> None:
 
 
 @pytest.mark.parametrize("spoiled", [b"\x1f\x8b cut", b"{"])
-def test_spoiled_summary_leaves_what_is_announced_beside_it(spoiled: bytes) -> None:
+def test_spoiled_summary_leaves_its_announcements(spoiled: bytes) -> None:
     content = stored(encoded(PREFACE, None) + spoiled)
     assert read_summary(content) == (PREFACE, None)
     assert is_spoiled(content, PREFACE)
@@ -199,7 +199,7 @@ def test_summary_is_unusable_when_it_is_newer_than_the_clock_of_the_store() -> N
     assert summary_of(stored(encoded(PREFACE, EMPTY), now=NOW - timedelta(microseconds=1))) is None
 
 
-def test_ended_run_of_a_desired_job_is_kept_beside_the_facts_of_the_last_full_look() -> None:
+def test_ended_run_of_wanted_job_is_kept_beside_facts_of_last_full_look() -> None:
     summary = summarized([CLAIM], [RUN], JOB)
     expected = replace(EMPTY, bases=("census",), kept=(Kept(Versioned(CLAIM, 1), RUN),))
     assert summary == expected
@@ -220,7 +220,7 @@ def test_bases_open_contents_and_copies_are_in_a_fixed_order() -> None:
     assert ids == sorted(claim.id for claim in (second, *ended))
 
 
-def test_base_names_with_claims_that_no_manifest_has_are_former_until_a_full_look() -> None:
+def test_base_names_without_manifest_are_former_until_full_look() -> None:
     gone = claim_on(wanted("b-2"), ClaimState.REJECTED)
     summary = summarized([CLAIM, gone], [RUN], JOB)
     assert (summary.bases, summary.former) == (("census",), ("b_2",))
@@ -261,7 +261,7 @@ def test_run_without_its_claim_is_open_if_it_has_a_key() -> None:
     assert summarized([], [labelled, bare], JOB).open == (labelled.labels[KEY],)
 
 
-def test_content_is_open_and_no_copy_of_it_is_kept_while_one_attempt_may_change() -> None:
+def test_content_is_open_without_copies_while_any_attempt_may_change() -> None:
     second = claim_on(JOB, ClaimState.PENDING, 2)
     summary = summarized([bound_to(JOB, replace(RUN, state=State.FAILED)), second], [RUN], JOB)
     assert (summary.open, summary.kept) == ((KEY_OF_JOB,), ())
@@ -332,7 +332,7 @@ def test_copy_with_a_run_that_is_live_or_not_of_its_claim_does_not_count(run: Ac
     assert settled_by_key(copies(copy_of(CLAIM, run)), by_key(JOB)) == {}
 
 
-def test_further_attempt_may_be_due_only_after_a_failed_last_one() -> None:
+def test_further_attempt_may_be_due_only_after_failed_last_attempt() -> None:
     job = wanted("census", attempts=3)
     failed = [run_of(job, State.FAILED, n, number=n) for n in (1, 2, 3)]
     attempts = [copy_of(bound_to(job, run, n), run) for n, run in enumerate(failed, 1)]
@@ -357,11 +357,11 @@ def test_failed_set_up_uses_up_no_attempt() -> None:
 
 
 @pytest.mark.parametrize(("stops", "expected"), [(1, True), (3, True), (4, False)])
-def test_stopped_content_may_have_come_back_until_it_did_three_times(stops: int, expected: bool) -> None:
+def test_stopped_content_may_return_until_it_returned_three_times(stops: int, expected: bool) -> None:
     assert may_go_on(JOB, [stopped(attempt) for attempt in range(1, stops + 1)]) is expected
 
 
-def test_stops_use_up_no_attempt_of_content_that_failed_since() -> None:
+def test_stops_use_up_no_attempt_of_content_that_failed_later() -> None:
     failed = run_of(JOB, State.FAILED, 2)
     after = copy_of(bound_to(JOB, failed, 2), failed)
     assert not may_go_on(JOB, [stopped(1), after])
@@ -376,7 +376,7 @@ def stopped(attempt: int) -> Kept:
 WRONG = "the summary of ended runs was wrong (`reconciler apply --full` corrects it): "
 
 
-def test_full_look_that_agrees_with_the_summary_reports_nothing() -> None:
+def test_full_look_reports_no_contradiction_when_it_agrees_with_summary() -> None:
     unknown = bound_to(wanted("old"), run_of(wanted("old"), State.FAILED, number=4))
     dropped = bound_to(wanted("gone"), run_of(wanted("gone"), State.RUNNING, number=5), gone=True)
     open_ = claim_on(wanted("open"), ClaimState.PENDING)
@@ -407,7 +407,7 @@ def test_full_look_reports_a_copy_that_differs_from_the_claim_or_the_run(
     assert found == [f"{WRONG}{CLAIM.job_name} {said}"]
 
 
-def test_full_look_reports_open_claims_that_the_summary_left_out_in_the_order_of_their_names() -> None:
+def test_full_look_reports_open_claims_missing_in_summary_sorted_by_name() -> None:
     lost = [claim_on(wanted(name), ClaimState.HELD) for name in ("c", "a", "b")]
     ended = bound_to(wanted("d"), run_of(wanted("d"), State.FAILED))
     dropped = bound_to(wanted("e"), run_of(wanted("e"), State.RUNNING), gone=True)
@@ -426,11 +426,11 @@ def test_copy_without_an_end_is_named_by_its_state() -> None:
     assert found == f"{WRONG}{CLAIM.job_name} is SUCCEEDED, not bound"
 
 
-def test_keys_are_those_of_labelled_runs() -> None:
+def test_keys_come_from_labelled_runs() -> None:
     assert keys_in([RUN, replace(RUN, labels={}), replace(RUN, labels={KEY: ""})]) == {KEY_OF_JOB}
 
 
-def test_part_of_the_jobs_updates_its_own_entries_and_leaves_the_others() -> None:
+def test_partial_summary_updates_only_entries_of_its_jobs() -> None:
     other, older, old = wanted("other"), wanted("census", "older"), wanted("old")
     runs = [run_of(job, State.SUCCEEDED, number=n) for n, job in enumerate((other, older, old), 11)]
     claims = [bound_to(job, run) for job, run in zip((other, older, old), runs, strict=True)]
@@ -446,7 +446,7 @@ def test_part_of_the_jobs_updates_its_own_entries_and_leaves_the_others() -> Non
     assert summarize(seen, before, by_key(JOB)).bases == ("census",)
 
 
-def test_part_of_the_jobs_replaces_the_copies_that_it_read() -> None:
+def test_partial_summary_replaces_copies_that_it_read() -> None:
     before = summarized([CLAIM], [RUN], JOB)
     moved = replace(CLAIM, path="other.yaml")
     again = summarize(observed(moved, runs=(RUN,)), before, {}, whole=False)
