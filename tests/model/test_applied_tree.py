@@ -111,7 +111,7 @@ FORKED = {A: (), B: (A,), D: (A,)}
         (Clone(E, {**LINE, E: ()}, (C, E)), Relation.UNKNOWN),
     ],
 )
-def test_relation_of_a_clone(clone: Clone, relation: Relation) -> None:
+def test_relation_follows_from_history_of_clone(clone: Clone, relation: Relation) -> None:
     assert relation_of(TREE, clone) is relation
 
 
@@ -120,7 +120,7 @@ CASES = [*itertools.product(Relation, ("google", "local"), (True, False), (True,
 
 
 @pytest.mark.parametrize(("relation", "engine", "whole", "is_branch_head", "allow_older"), CASES)
-def test_effect_of_every_case(
+def test_effect_follows_from_relation_engine_and_options(
     relation: Relation, engine: str, whole: bool, is_branch_head: bool, allow_older: bool
 ) -> None:
     """Check the table of the documentation, row by row."""
@@ -141,12 +141,12 @@ def test_effect_of_every_case(
         assert records == (whole and found is Effect.APPLY and (engine == "local" or is_published))
 
 
-def test_stored_form_of_a_record_stays_the_same() -> None:
+def test_stored_form_of_applied_tree_stays_same() -> None:
     assert tree_json(TREE).decode() == STORED
     assert tree_of(STORED.encode()) == TREE
 
 
-def test_longest_record_is_read() -> None:
+def test_longest_record_can_be_read() -> None:
     ancestors = tuple(f"{number:040x}" for number in range(MOST_ANCESTORS))
     tree = AppliedTree(C, TIME, "é" * 500, ancestors)
     assert len(tree_json(tree)) < MAX_BYTES / 2
@@ -173,13 +173,13 @@ def test_longest_record_is_read() -> None:
         {"more": True},
     ],
 )
-def test_what_is_no_record_is_refused(change: dict[str, object]) -> None:
+def test_record_with_wrong_value_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         tree_of(json.dumps(json.loads(STORED) | change).encode())
 
 
 @pytest.mark.parametrize("content", [b"", b"null", b"[]", b"\xff", b"[" * 50_000, b" " * (MAX_BYTES + 1)])
-def test_what_is_no_json_is_refused(content: bytes) -> None:
+def test_content_without_valid_json_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
         tree_of(content)
 
@@ -195,7 +195,7 @@ def test_what_is_no_json_is_refused(content: bytes) -> None:
         (timedelta(days=2), "2 days ago"),
     ],
 )
-def test_message_says_how_long_ago(passed: timedelta, said: str) -> None:
+def test_message_names_time_since_apply(passed: timedelta, said: str) -> None:
     found = finding_of(Relation.OLDER, Effect.REFUSE, TREE, TIME + passed, "")
     assert tree_line(found) == (
         f"this checkout is older than ccccccc, applied {said}: pull, or use `reconciler apply --allow-older`"
@@ -203,7 +203,7 @@ def test_message_says_how_long_ago(passed: timedelta, said: str) -> None:
     assert tree_note(found) == "", "it is among the refusals"
 
 
-def test_other_messages() -> None:
+def test_note_depends_on_relation_and_effect() -> None:
     def line(relation: Relation, effect: Effect) -> str:
         return tree_note(finding_of(relation, effect, TREE, TIME, "run `git fetch`"))
 
@@ -222,7 +222,7 @@ def test_other_messages() -> None:
 
 
 @pytest.mark.parametrize("relation", Relation)
-def test_cancels_are_withheld_for_what_isn_t_in_order(relation: Relation) -> None:
+def test_cancels_are_withheld_when_checkout_is_not_known_to_be_current(relation: Relation) -> None:
     reason = withheld_reason(relation, C)
     assert (reason is None) == (relation in IN_ORDER)
     said = reason_text(reason) if reason else "withheld: ccccccc"
@@ -230,26 +230,26 @@ def test_cancels_are_withheld_for_what_isn_t_in_order(relation: Relation) -> Non
     assert "ccccccc" in said
 
 
-def test_words_of_relations_and_effects_stay_the_same() -> None:
+def test_words_of_relations_and_effects_stay_same() -> None:
     """Readers of `plan --format json` rely on them."""
     assert [*Relation] == ["none", "same", "newer", "older", "diverged", "unknown"]
     assert [*Effect] == ["apply", "withhold", "refuse"]
 
 
-def test_checkout_far_behind_a_commit_that_is_here_is_older() -> None:
+def test_checkout_without_recorded_ancestors_is_older_or_diverged_when_it_has_commit() -> None:
     far = AppliedTree(C, TIME, "a test")
     assert relation_of(far, Clone(A, LINE, (C,))) is Relation.OLDER
     assert relation_of(far, Clone(D, {**LINE, D: (B,)}, (C, D))) is Relation.DIVERGED
 
 
-def test_record_names_a_thousand_ancestors_and_two_hundred_characters_of_its_writer() -> None:
+def test_record_is_limited_to_thousand_ancestors_and_two_hundred_characters_of_writer() -> None:
     assert MOST_ANCESTORS == 1000
     assert MAX_BYTES == 100_000
     stored = json.loads(tree_json(AppliedTree(C, TIME, "x" * 300)))
     assert stored["who"] == "x" * 200
 
 
-def test_record_that_is_refused_is_told_why() -> None:
+def test_refusal_of_record_names_size_or_format_version() -> None:
     longest = STORED.encode() + b" " * (MAX_BYTES - len(STORED.encode()))
     assert tree_of(longest) == TREE
     with pytest.raises(ValueError, match=r"it has 100,001 bytes, and the longest record has 100,000"):
@@ -264,18 +264,18 @@ def test_record_that_is_refused_is_told_why() -> None:
     ("seconds", "said"),
     [(3599, "59 minutes"), (3600, "1 hour"), (86_399, "23 hours"), (86_400, "1 day")],
 )
-def test_message_changes_its_unit_at_a_whole_one(seconds: int, said: str) -> None:
+def test_message_changes_its_unit_at_full_hour_and_full_day(seconds: int, said: str) -> None:
     finding = finding_of(Relation.OLDER, Effect.REFUSE, TREE, TIME + timedelta(seconds=seconds), "")
     assert f"applied {said} ago" in tree_message(finding)
 
 
-def test_finding_without_a_record_has_nothing_to_say() -> None:
+def test_finding_without_record_has_no_message() -> None:
     found = finding_of(Relation.NONE, Effect.APPLY, None, TIME, "")
     assert (found.relation, found.effect) == (Relation.NONE, Effect.APPLY)
     assert (found.commit, found.time, found.age, found.remedy) == ("", None, 0.0, "")
     assert tree_message(found) == tree_hint(found) == tree_note(found) == ""
 
 
-def test_finding_of_the_same_commit_names_it_with_its_time() -> None:
+def test_finding_of_same_commit_has_commit_and_time() -> None:
     found = finding_of(Relation.SAME, Effect.APPLY, TREE, TIME, "")
     assert (found.commit, found.time, tree_line(found)) == (C, TIME, "")

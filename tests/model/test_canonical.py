@@ -68,23 +68,23 @@ def shuffled(value: Any, rng: random.Random) -> Any:
         (2**70, "1180591620717411303424"),
     ],
 )
-def test_json_is_written_in_one_way(value: Any, text: str) -> None:
+def test_canonical_json_has_expected_bytes(value: Any, text: str) -> None:
     assert canonical_json(value) == text.encode("utf-8")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "\ud800", {"\udfff": 1}])
-def test_what_json_cannot_hold_is_refused(value: Any) -> None:
+def test_canonical_json_refuses_values_that_json_cannot_hold(value: Any) -> None:
     with pytest.raises(ValueError, match=r"JSON compliant|surrogates not allowed"):
         canonical_json({"value": [value]})
 
 
 @given(JSON, st.randoms(use_true_random=False))
-def test_the_order_of_keys_does_not_count(value: Any, rng: random.Random) -> None:
+def test_canonical_json_ignores_order_of_keys(value: Any, rng: random.Random) -> None:
     assert canonical_json(shuffled(value, rng)) == canonical_json(value)
 
 
 @given(JSON)
-def test_nothing_is_lost(value: Any) -> None:
+def test_canonical_json_loses_no_value(value: Any) -> None:
     """So two different values never have the same form."""
     assert exact(json.loads(canonical_json(value))) == exact(value)
 
@@ -107,7 +107,9 @@ def test_nothing_is_lost(value: Any) -> None:
         ("double", [1e-4, 0.0001], 0.0001),
     ],
 )
-def test_a_number_has_one_spelling(number_format: str, spellings: list[Any], canonical: Any) -> None:
+def test_spellings_of_number_have_same_canonical_form(
+    number_format: str, spellings: list[Any], canonical: Any
+) -> None:
     schema = one_field(number_format)
     for spelling in spellings:
         assert exact(canonical_spec({"n": spelling}, schema)) == exact({"n": canonical}), spelling
@@ -123,12 +125,12 @@ def test_a_number_has_one_spelling(number_format: str, spellings: list[Any], can
         *[(other, value) for other in ("google-duration", "date", "float16") for value in ("01", 1, 1.0)],
     ],
 )
-def test_what_is_no_number_is_left_to_validation(number_format: str, value: Any) -> None:
+def test_value_that_is_not_valid_number_stays_unchanged(number_format: str, value: Any) -> None:
     assert exact(canonical_spec({"n": value}, one_field(number_format))) == exact({"n": value})
 
 
 @given(INT64, st.integers(0, 20))
-def test_two_int64_are_the_same_only_if_they_are_equal(number: int, zeros: int) -> None:
+def test_spellings_of_same_int64_have_same_canonical_form(number: int, zeros: int) -> None:
     sign, digits = ("-", str(-number)) if number < 0 else ("", str(number))
     schema = one_field("int64")
     spelt = canonical_spec({"n": sign + "0" * zeros + digits}, schema)
@@ -157,12 +159,12 @@ REF = {"$ref": "#/$defs/odd~1name~0"}
         (True, {"a": 1}, {"a": 1}),
     ],
 )
-def test_numbers_are_found_wherever_the_schema_has_them(schema: Any, spec: Any, canonical: Any) -> None:
+def test_numbers_are_canonical_at_every_path_of_schema(schema: Any, spec: Any, canonical: Any) -> None:
     whole = schema_of(schema, **{"odd/name~": INT})
     assert exact(canonical_spec(spec, whole)) == exact(canonical)
 
 
-def test_a_schema_may_refer_to_itself() -> None:
+def test_canonical_spec_follows_recursive_schema() -> None:
     node = {"properties": {"n": {"format": "int64"}, "children": {"items": {"$ref": "#/$defs/Node"}}}}
     schema = schema_of({"$ref": "#/$defs/Node"}, Node=node)
     spec: dict[str, Any] = {"n": 0}
@@ -173,12 +175,12 @@ def test_a_schema_may_refer_to_itself() -> None:
     assert canonical_spec(spec, schema) == canonical
 
 
-def test_references_to_other_documents_are_no_schemas_of_ours() -> None:
+def test_reference_to_other_document_is_refused() -> None:
     with pytest.raises(LookupError, match="no local reference"):
         canonical_spec({}, schema_of({"$ref": "https://example.com/schema.json"}))
 
 
-def test_the_spec_given_stays_as_it_is() -> None:
+def test_canonical_spec_leaves_given_spec_unchanged() -> None:
     schema = schemas.manifest_schema(AIPLATFORM_V1, "CustomJob")
     spec = {"workerPoolSpecs": [{"replicaCount": 1, "machineSpec": {"acceleratorCount": 1.0}}]}
     before = copy.deepcopy(spec)
@@ -187,7 +189,7 @@ def test_the_spec_given_stays_as_it_is() -> None:
 
 
 @given(st.dictionaries(st.sampled_from("ab"), JSON))
-def test_once_is_enough(spec: dict[str, Any]) -> None:
+def test_canonical_spec_is_idempotent(spec: dict[str, Any]) -> None:
     node = {"properties": {"a": {"items": {"$ref": "#/$defs/X"}}}, "format": "double"}
     schema = schema_of({"$ref": "#/$defs/X"}, X=node)
     once = canonical_spec(spec, schema)
@@ -224,7 +226,7 @@ def nested(keys: Keys, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("api_version", "kind"), schemas.KINDS)
-def test_every_number_of_a_kind_is_brought_into_form(api_version: str, kind: str) -> None:
+def test_every_number_of_shipped_kinds_becomes_canonical(api_version: str, kind: str) -> None:
     schema = schemas.manifest_schema(api_version, kind)
     assert schema is not None
     places = list(numbers_in(schema, schema["properties"]["spec"]))
@@ -234,7 +236,7 @@ def test_every_number_of_a_kind_is_brought_into_form(api_version: str, kind: str
         assert exact(spec) == exact(nested(keys, EVEN[number_format])), keys
 
 
-def test_parameters_under_parameters() -> None:
+def test_nested_conditional_parameters_become_canonical() -> None:
     schema = schemas.manifest_schema(AIPLATFORM_V1, "HyperparameterTuningJob")
 
     def study(parameter: dict[str, Any], levels: int) -> dict[str, Any]:
@@ -248,7 +250,7 @@ def test_parameters_under_parameters() -> None:
         assert exact(canonical_spec(spec, schema)) == exact(canonical)
 
 
-def test_text_that_looks_like_a_number_is_text() -> None:
+def test_text_that_looks_like_number_stays_text() -> None:
     schema = schemas.manifest_schema(ML_V1, "Job")
     spec = {
         "trainingInput": {
@@ -305,7 +307,7 @@ def as_python_writes_it(value: Any) -> bytes:
 
 
 @given(NASTY_JSON)
-def test_the_bytes_are_those_of_pythons_json(value: Any) -> None:
+def test_canonical_json_has_same_bytes_as_python_json(value: Any) -> None:
     """The names of jobs depend on these bytes, with any encoder."""
     assert canonical_json(value) == as_python_writes_it(value)
 
@@ -313,13 +315,13 @@ def test_the_bytes_are_those_of_pythons_json(value: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf, "\ud800", {"\udfff": 1}])
 @given(inner=NASTY_JSON)
-def test_what_json_cannot_hold_is_refused_wherever_it_is(special: Any, inner: Any) -> None:
+def test_canonical_json_refuses_invalid_value_at_any_depth(special: Any, inner: Any) -> None:
     for value in ([inner, special], {"a": inner, "b": {"c": [special]}}):
         with pytest.raises(ValueError, match=r"JSON compliant|surrogates not allowed"):
             canonical_json(value)
 
 
-def test_a_value_that_holds_itself_is_refused() -> None:
+def test_canonical_json_refuses_circular_value() -> None:
     value: dict[str, Any] = {}
     value["a"] = [value]
     with pytest.raises(ValueError, match="Circular"):
@@ -327,7 +329,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [{1: "a"}, {None: 1, True: 2}, {"a": 1, 2: 3}, {"a": object()}])
-def test_what_is_no_json_is_taken_as_python_takes_it(value: Any) -> None:
+def test_canonical_json_handles_non_json_values_as_python_json_does(value: Any) -> None:
     try:
         wanted: bytes | None = as_python_writes_it(value)
     except TypeError:
@@ -339,7 +341,7 @@ def test_what_is_no_json_is_taken_as_python_takes_it(value: Any) -> None:
         assert canonical_json(value) == wanted
 
 
-def test_a_spec_in_which_nothing_changes_is_the_same_one() -> None:
+def test_canonical_spec_returns_same_object_when_unchanged() -> None:
     node = {"properties": {"n": INT, "d": {"format": "double"}, "l": {"items": {"$ref": "#/$defs/X"}}}}
     schema = schema_of({"$ref": "#/$defs/X"}, X=node)
     still = {"l": [{"n": "1", "d": 0.5}, {"n": "-3", "d": 0.25}], "d": 1e300}
@@ -350,7 +352,7 @@ def test_a_spec_in_which_nothing_changes_is_the_same_one() -> None:
     assert canonical["l"][0] is still
 
 
-def test_only_what_equals_nothing_else_is_left() -> None:
+def test_canonical_spec_distinguishes_equal_values_of_other_types() -> None:
     """1 == 1.0 == True, yet each is written differently."""
     schema = schema_of(
         fields(a={"items": {"format": "double"}}, b={"additionalProperties": {"format": "int32"}})
@@ -366,17 +368,17 @@ def test_only_what_equals_nothing_else_is_left() -> None:
 TEXTS = {"items": {"type": "string"}}
 
 
-def test_what_holds_under_a_condition_counts() -> None:
+def test_number_below_condition_becomes_canonical() -> None:
     schema = schema_of({"if": {"required": ["n"]}, "then": {"properties": {"n": INT}}})
     assert canonical_spec({"n": "01"}, schema) == {"n": "1"}
 
 
-def test_keys_that_the_schema_does_not_name_lead_to_numbers_below_others_too() -> None:
+def test_number_below_unnamed_key_becomes_canonical() -> None:
     schema = schema_of({"properties": {"a": {"additionalProperties": INT}}})
     assert canonical_spec({"a": {"any": 1}}, schema) == {"a": {"any": "1"}}
 
 
-def test_a_schema_may_be_put_together_from_itself() -> None:
+def test_canonical_spec_follows_schema_that_includes_itself() -> None:
     node = {"allOf": [{"$ref": "#/$defs/Node"}], "properties": {"n": INT}}
     assert canonical_spec({"n": 1}, schema_of({"$ref": "#/$defs/Node"}, Node=node)) == {"n": "1"}
 
@@ -389,14 +391,14 @@ def test_a_schema_may_be_put_together_from_itself() -> None:
     ],
     ids=["named", "unnamed"],
 )
-def test_what_leads_to_no_number_is_shared_with_the_spec_given(beside: dict[str, Any]) -> None:
+def test_canonical_spec_shares_values_without_numbers(beside: dict[str, Any]) -> None:
     texts = ["a", "b"]
     canonical = canonical_spec({"n": 1, "texts": texts}, schema_of(beside))
     assert canonical["n"] == "1"
     assert canonical["texts"] is texts
 
 
-def test_a_list_without_numbers_is_shared_also_where_an_object_would_have_some() -> None:
+def test_canonical_spec_shares_list_without_numbers_when_object_would_have_numbers() -> None:
     texts = ["a", "b"]
     schema = schema_of({"properties": {"a": {"properties": {"n": INT}, **TEXTS}}})
     assert canonical_spec({"a": texts}, schema)["a"] is texts

@@ -31,11 +31,11 @@ EXIT = "The replica workerpool0-0 exited with a non-zero status of 1. Terminatio
 
 
 @pytest.mark.parametrize("state", [state for state in State if state not in (State.FAILED, State.CANCELLED)])
-def test_only_an_end_in_vain_has_a_cause(state: State) -> None:
+def test_cause_is_missing_unless_run_failed_or_was_cancelled(state: State) -> None:
     assert cause_of(replace(RUN, state=state, error="boom")) is None
 
 
-def test_a_failed_trainer_tells_its_exit_code_and_the_last_line_of_its_traceback() -> None:
+def test_cause_of_failed_trainer_has_exit_code_and_last_line_of_traceback() -> None:
     found = cause_of(replace(RUN, error=f"{EXIT}\n{TRACEBACK}", error_code=3), "churn-model")
     assert found is not None
     assert (found.class_, cause_message(found)) == (
@@ -48,7 +48,7 @@ def test_a_failed_trainer_tells_its_exit_code_and_the_last_line_of_its_traceback
 
 
 @pytest.mark.parametrize("reason", cause._CAUSES)
-def test_remedy_on_a_runner_names_nothing_of_a_machine_that_is_gone(reason: str) -> None:
+def test_remedy_on_runner_omits_commands_that_need_ended_machine(reason: str) -> None:
     about = ErrorInfo(reason, {"class": "set-up"})
     found = cause_of(replace(RUN, info=about, on_runner=True), "churn-model")
     assert found is not None
@@ -91,7 +91,9 @@ def test_remedy_on_a_runner_names_nothing_of_a_machine_that_is_gone(reason: str)
         ("what nobody knows", 99, "service", "service"),
     ],
 )
-def test_googles_words_decide_and_then_the_code(error: str, code: int, class_: str, words: str) -> None:
+def test_cause_on_google_follows_from_message_then_from_code(
+    error: str, code: int, class_: str, words: str
+) -> None:
     found = cause_of(replace(RUN, error=error, error_code=code))
     assert found is not None
     assert (str(found.class_), words in brief_cause(found)) == (class_, True), found
@@ -119,7 +121,7 @@ FRAMES = 'Traceback (most recent call last):\n  File "/a/task.py", line 3, in <m
         ),
     ],
 )
-def test_the_line_that_a_trainer_ended_with_is_its_message_and_chooses_the_remedy(
+def test_last_line_of_trainer_is_message_and_decides_remedy(
     printed: str, class_: str, message: str, remedy: str
 ) -> None:
     found = cause_of(replace(RUN, error=f"{EXIT}\n{printed}", info=EMBEDDED))
@@ -129,14 +131,14 @@ def test_the_line_that_a_trainer_ended_with_is_its_message_and_chooses_the_remed
     assert remedy in cause_remedy(found)
 
 
-def test_a_sentence_ends_without_its_period_before_the_remedy() -> None:
+def test_cause_text_drops_full_stop_before_remedy() -> None:
     info = ErrorInfo("ENDED_BY_SIGNAL", {"class": "user-code"})
     found = cause_of(replace(RUN, error="It was killed by signal 11 (SIGSEGV).", info=info))
     assert found is not None
     assert "(SIGSEGV); see " in cause_text(found)
 
 
-def test_what_a_trainer_prints_decides_nothing_in_google_cloud() -> None:
+def test_output_of_trainer_does_not_decide_cause_on_google() -> None:
     printed = f"{EXIT}\nTraceback (most recent call last):\n  x\nMemoryError: out of memory, quota, pip"
     found = cause_of(replace(RUN, error=printed, error_code=3))
     assert found is not None
@@ -148,13 +150,13 @@ def test_what_a_trainer_prints_decides_nothing_in_google_cloud() -> None:
 
 
 @pytest.mark.parametrize(("word", "class_"), [("EXPIRED", "resources"), ("PARTIALLY_SUCCEEDED", "user-code")])
-def test_states_that_only_vertex_ai_has_are_causes(word: str, class_: str) -> None:
+def test_states_of_vertex_ai_alone_have_causes(word: str, class_: str) -> None:
     found = cause_of(replace(RUN, service_state=f"JOB_STATE_{word}"))
     assert found is not None
     assert found.class_ == class_
 
 
-def test_a_cancel_names_the_two_ways_out() -> None:
+def test_cause_of_cancelled_run_names_suspend_and_rerun_or_time_limit() -> None:
     found = cause_of(replace(RUN, state=State.CANCELLED, error="CANCELED", error_code=1), "churn-model")
     assert found is not None
     assert cause_text(found) == (
@@ -170,14 +172,14 @@ def test_a_cancel_names_the_two_ways_out() -> None:
     )
 
 
-def test_cancel_by_apply_needs_no_rerun() -> None:
+def test_cause_of_cancel_by_apply_names_no_rerun() -> None:
     found = cause_of(replace(RUN, state=State.CANCELLED, cancelled=by_apply("superseded by census_1")))
     assert found is not None
     again = "; `reconciler apply` submits it again once a manifest wants it"
     assert cause_text(found) == by_apply("superseded by census_1") + again
 
 
-def test_every_reason_of_the_embedded_service_has_words_a_class_and_a_remedy() -> None:
+def test_every_reason_of_embedded_service_has_words_class_and_remedy() -> None:
     assert records.DOMAIN == cause.DOMAIN
     for reason, class_ in records._CLASS_OF.items():
         status = records.error_status(3, "It failed.", records.details_of(reason, exitCode="3"))
@@ -192,7 +194,7 @@ def test_every_reason_of_the_embedded_service_has_words_a_class_and_a_remedy() -
         assert is_failed_set_up(replace(RUN, info=info)) == (class_ == "set-up")
 
 
-def test_a_reason_of_a_newer_service_keeps_its_class() -> None:
+def test_unknown_reason_of_newer_service_keeps_its_class() -> None:
     found = cause_of(replace(RUN, error="Odd.", info=ErrorInfo("MOON_FULL", {"class": "resources"})))
     assert found is not None
     assert (found.class_, brief_cause(found), cause_message(found)) == ("resources", "moon full", "Odd.")
@@ -213,11 +215,11 @@ def test_a_reason_of_a_newer_service_keeps_its_class() -> None:
         [{"domain": cause.DOMAIN, "reason": "A"}],
     ],
 )
-def test_details_of_other_services_are_no_cause(details: object) -> None:
+def test_details_of_other_services_give_no_error_info(details: object) -> None:
     assert error_info(details) is None
 
 
-def test_a_message_that_only_looks_like_a_mark_is_none() -> None:
+def test_similar_message_is_not_parsed_as_mark() -> None:
     assert marked_info("Set-up failed (X; image=a; entry=0a): m")[0] == ErrorInfo(
         "X", {"class": "set-up", "image": "a", "entry": "0a"}
     )
@@ -225,7 +227,7 @@ def test_a_message_that_only_looks_like_a_mark_is_none() -> None:
         assert marked_info(text) == (None, text)
 
 
-def test_a_failed_set_up_tells_the_last_line_of_the_installer() -> None:
+def test_cause_of_failed_set_up_has_last_line_of_installer() -> None:
     info = ErrorInfo("PACKAGES_NOT_RESOLVED", {"class": "set-up"})
     found = cause_of(replace(RUN, error="No solution:\n  a\n  cause: no pandas==9\n", info=info))
     assert found is not None

@@ -88,7 +88,7 @@ PENDING = {
         ("unanswered", ["x", -1, True]),
     ],
 )
-def test_a_field_of_another_type_makes_it_no_claim(field: str, values: list[Any]) -> None:
+def test_claim_with_field_of_wrong_type_is_refused(field: str, values: list[Any]) -> None:
     for value in values:
         with pytest.raises(ValueError, match=f'"{field}"'):
             claim_of({**PENDING, field: value})
@@ -102,7 +102,7 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([field.name for field in fields(Claim)] + ["key", "attempt"]), JSON))
-def test_any_json_is_a_claim_or_none(change: dict[str, Any]) -> None:
+def test_any_json_is_refused_or_read_as_stable_claim(change: dict[str, Any]) -> None:
     try:
         claim = claim_of({**PENDING, **change})
     except ValueError:
@@ -114,7 +114,7 @@ LONG = st.text(st.sampled_from('a/é📊\0\\"\udc80'), min_size=1).map(lambda te
 
 
 @given(LONG, LONG, LONG)
-def test_the_longest_claim_has_room_in_an_objects_metadata(path: str, error: str, owner: str) -> None:
+def test_longest_claim_fits_into_object_metadata(path: str, error: str, owner: str) -> None:
     """8 KiB for all entries of an object: https://cloud.google.com/storage/quotas."""
     time = datetime(2026, 11, 21, 13, 6, 11, 123456, tzinfo=UTC)
     claim = Claim(
@@ -152,11 +152,11 @@ def test_the_longest_claim_has_room_in_an_objects_metadata(path: str, error: str
 
 
 @given(CLAIMS)
-def test_a_claim_comes_back_from_its_json(claim: Claim) -> None:
+def test_claim_survives_round_trip_through_json(claim: Claim) -> None:
     assert claim_of(json.loads(json.dumps(claim_json(claim)))) == claim
 
 
-def test_a_claim_is_written_without_what_says_nothing() -> None:
+def test_claim_json_omits_empty_fields() -> None:
     assert claim_json(claim_of(PENDING)) == {**PENDING, "on_delete": "keep"}
 
 
@@ -206,7 +206,7 @@ def test_times_are_written_in_utc() -> None:
         ({"state": "bound"}, "it is bound and names no job"),
     ],
 )
-def test_what_is_no_claim_is_said_to_be_none(change: dict[str, Any], said: str) -> None:
+def test_invalid_claim_is_refused_with_reason(change: dict[str, Any], said: str) -> None:
     document = {name: value for name, value in {**PENDING, **change}.items() if value is not None}
     with pytest.raises(ValueError, match="^" + re.escape(said)):
         claim_of(document)
@@ -251,21 +251,21 @@ def claim(**fields: Any) -> Claim:
     return Claim(ClaimId("k"), ClaimState.REJECTED, "n", "b", "v", "k", **fields)
 
 
-def test_the_words_for_the_states_never_change() -> None:
+def test_names_of_claim_states_never_change() -> None:
     assert [str(state) for state in ClaimState] == ["pending", "bound", "rejected", "held"]
 
 
-def test_a_claim_is_written_as_ever() -> None:
+def test_json_of_minimal_claim_never_changes() -> None:
     assert claim_json(claim()) == REJECTED
 
 
-def test_the_digest_of_rerun_never_changes() -> None:
+def test_rerun_digest_never_changes() -> None:
     """A claim stores it: another way to compute it would report a change that was never made."""
     assert rerun_digest("2") == "d4735e3a265e16ee"
 
 
 @pytest.mark.parametrize(("field", "size"), [("path", 2500), ("error", 2000), ("owner", 400)])
-def test_a_text_is_cut_at_its_bytes_and_not_before(field: str, size: int) -> None:
+def test_long_text_is_cut_at_its_limit_in_bytes(field: str, size: int) -> None:
     for letter, width in (("a", 1), ("é", 2), ('"', 2), ("\0", 6)):
         most = size // width
         assert getattr(claim(**{field: letter * most}), field) == letter * most
@@ -273,7 +273,7 @@ def test_a_text_is_cut_at_its_bytes_and_not_before(field: str, size: int) -> Non
 
 
 @pytest.mark.parametrize(("year", "known"), [(1900, False), (1901, True), (8999, True), (9000, False)])
-def test_a_time_is_of_our_days(year: int, known: bool) -> None:
+def test_time_is_refused_outside_1901_to_8999(year: int, known: bool) -> None:
     said = {**REJECTED, "not_before": f"{year}-06-01T00:00:00Z"}
     if known:
         assert claim_json(claim_of(said)) == said
@@ -282,7 +282,7 @@ def test_a_time_is_of_our_days(year: int, known: bool) -> None:
             claim_of(said)
 
 
-def test_a_number_may_be_none_and_every_try_is_a_text() -> None:
+def test_refusals_may_be_zero_and_every_try_must_be_text() -> None:
     assert claim_of({**REJECTED, "refusals": 0}) == claim()
     with pytest.raises(ValueError, match='"tries"'):
         claim_of({**REJECTED, "tries": ["t", 7]})

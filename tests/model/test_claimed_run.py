@@ -46,14 +46,14 @@ def relabelled(run: ActualJob, **labels: str | None) -> ActualJob:
         ([State.CANCELLED, State.FAILED], 0),
     ],
 )
-def test_the_oldest_stays_that_neither_failed_nor_was_cancelled(states: list[State], stays: int) -> None:
+def test_oldest_run_that_neither_failed_nor_was_cancelled_is_kept(states: list[State], stays: int) -> None:
     runs = runs_with(*states)
     claim = bound_to(JOB, runs[-1])
     assert elder(runs[::-1]) == kept(claim, runs[::-1]) == kept(None, runs) == runs[stays]
 
 
 @given(st.lists(st.tuples(st.sampled_from(State), st.integers(1, 5)), min_size=1, unique_by=lambda t: t[1]))
-def test_one_of_the_runs_stays_and_every_better_one_is_younger(states: list[tuple[State, int]]) -> None:
+def test_kept_run_is_oldest_of_best_runs(states: list[tuple[State, int]]) -> None:
     runs = [run_of(JOB, state, number=number) for state, number in states]
     stays = elder(runs)
     assert stays in runs
@@ -71,13 +71,13 @@ def test_one_of_the_runs_stays_and_every_better_one_is_younger(states: list[tupl
         ["2026-01-01T00:00:59Z", "2026-01-01T00:01:00Z"],
     ],
 )
-def test_age_is_the_moment_to_the_fraction(moments: list[str]) -> None:
+def test_age_compares_fractions_of_seconds(moments: list[str]) -> None:
     early, late = (run_of(JOB, State.RUNNING, create_time=moment, number=9) for moment in moments)
     assert age(early) < age(late)
 
 
 @pytest.mark.parametrize(("first", "second"), [("9", "10"), ("2", "11"), ("x", "1"), ("a", "b")])
-def test_of_one_moment_the_smaller_number_is_the_older(first: str, second: str) -> None:
+def test_run_with_smaller_number_is_older_when_times_are_equal(first: str, second: str) -> None:
     one, other = (
         run_of(JOB, State.RUNNING, create_time="2026-01-01T00:00:00Z", resource=f"{PARENT}/{end}")
         for end in (first, second)
@@ -85,7 +85,7 @@ def test_of_one_moment_the_smaller_number_is_the_older(first: str, second: str) 
     assert age(one) < age(other)
 
 
-def test_a_name_may_end_in_a_number_of_any_length() -> None:
+def test_age_compares_resource_numbers_of_any_length() -> None:
     ends = ("7", "9" * 100, "9" * 5000, "x", "²")
     runs = [run_of(JOB, State.RUNNING, resource=f"{PARENT}/{end}") for end in ends]
     assert elder(runs) == elder(runs[::-1])
@@ -110,13 +110,13 @@ BELONGS: list[tuple[ActualJob, bool]] = [
 
 @pytest.mark.fault(16, 18, 52)
 @pytest.mark.parametrize(("run", "belongs"), BELONGS)
-def test_a_run_belongs_to_the_claim_that_recorded_its_request(run: ActualJob, belongs: bool) -> None:
+def test_run_belongs_to_claim_that_recorded_its_request(run: ActualJob, belongs: bool) -> None:
     assert made(CLAIM, run) == belongs
     assert may_cancel(CLAIM, run) == belongs
     assert kept(CLAIM, [run]) == (run if belongs else None)
 
 
-def test_the_job_that_a_claim_names_is_its_job_whatever_its_labels() -> None:
+def test_job_named_by_claim_belongs_to_it_with_any_labels() -> None:
     named = replace(relabelled(RUN, mark=None, key=None), resource=CLAIM.resource)
     assert made(CLAIM, named)
     assert kept(CLAIM, [named]) == named
@@ -126,20 +126,20 @@ def test_the_job_that_a_claim_names_is_its_job_whatever_its_labels() -> None:
 
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("state", list(State))
-def test_only_what_is_live_and_was_not_asked_to_end_may_be_cancelled(state: State) -> None:
+def test_only_live_run_that_is_not_cancelling_may_be_cancelled(state: State) -> None:
     expected = state in (State.QUEUED, State.PREPARING, State.RUNNING)
     assert may_cancel(CLAIM, replace(RUN, state=state)) == expected
 
 
 @pytest.mark.fault(18)
-def test_nothing_may_be_cancelled_without_a_claim_or_our_source() -> None:
+def test_run_may_not_be_cancelled_without_claim_or_own_source() -> None:
     assert not may_cancel(None, RUN)
     assert not may_cancel(CLAIM, relabelled(RUN, source=None))
 
 
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("state", State)
-def test_adopted_run_may_be_cancelled_only_while_it_is_live_and_only_by_its_own_claim(state: State) -> None:
+def test_adopted_run_may_be_cancelled_only_while_live_and_by_its_own_claim(state: State) -> None:
     by_hand = replace(RUN, state=state, labels={"team": "risk"})
     claim = replace(CLAIM, request_ids=(), resource=RUN.resource)
     expected = state in (State.QUEUED, State.PREPARING, State.RUNNING)
@@ -150,7 +150,7 @@ def test_adopted_run_may_be_cancelled_only_while_it_is_live_and_only_by_its_own_
     assert not may_cancel(replace(claim, state=ClaimState.HELD), by_hand)
 
 
-def test_nothing_stays_of_nothing() -> None:
+def test_kept_run_is_none_without_runs() -> None:
     assert kept(CLAIM, []) is None
     assert kept(None, []) is None
 
@@ -163,7 +163,7 @@ labels = st.dictionaries(
 
 @pytest.mark.fault(18)
 @given(st.lists(st.tuples(labels, st.sampled_from(State), st.booleans()), max_size=6))
-def test_what_is_cancelled_is_never_foreign_nor_ended_nor_the_one_that_stays(drawn: list[Any]) -> None:
+def test_cancellable_runs_are_live_own_and_younger_than_kept_run(drawn: list[Any]) -> None:
     runs = [
         run_of(JOB, state, number=number, labels={**(RUN.labels if ours else {}), **said})
         for number, (said, state, ours) in enumerate(drawn, 1)
@@ -202,11 +202,11 @@ def test_what_is_cancelled_is_never_foreign_nor_ended_nor_the_one_that_stays(dra
         ("9" * 5000, 1),
     ],
 )
-def test_the_attempt_is_what_its_label_says_or_the_first(text: str | None, attempt: int) -> None:
+def test_attempt_comes_from_label_or_is_first(text: str | None, attempt: int) -> None:
     assert attempt_of(relabelled(RUN, attempt=text)) == attempt
 
 
-def test_the_digest_of_labels_depends_on_names_and_values_but_not_on_order_or_googles_own() -> None:
+def test_labels_digest_depends_on_names_and_values_except_googles_own() -> None:
     one = labels_digest({"a": "1", "b": "2"})
     assert len(one) == 16
     assert one == labels_digest({"b": "2", "a": "1", "goog-x": "y"})

@@ -33,12 +33,12 @@ STORED = (
 LEAST = CommitRecord("a" * 40, SINCE)
 
 
-def test_stored_form_of_a_record_stays_the_same() -> None:
+def test_stored_form_of_commit_record_stays_same() -> None:
     assert json.dumps(record_json(RECORD)) == STORED
     assert record_of(json.loads(STORED)) == RECORD
 
 
-def test_record_with_nothing_but_a_commit_and_a_time_has_empty_fields() -> None:
+def test_record_with_only_commit_and_time_has_empty_fields() -> None:
     stored = record_json(LEAST)
     assert stored == {
         "formatVersion": 1,
@@ -57,7 +57,7 @@ def test_record_with_nothing_but_a_commit_and_a_time_has_empty_fields() -> None:
 
 
 @pytest.mark.parametrize("field", ["since", "seen"])
-def test_times_are_read_in_utc(field: str) -> None:
+def test_times_are_converted_to_utc(field: str) -> None:
     elsewhere = SINCE.astimezone(timezone(timedelta(hours=2)))
     read = getattr(record_of(record_json(RECORD) | {field: elsewhere.isoformat()}), field)
     assert read == SINCE
@@ -65,7 +65,7 @@ def test_times_are_read_in_utc(field: str) -> None:
 
 
 @pytest.mark.parametrize("field", sorted(record_json(RECORD)))
-def test_record_without_a_field_is_refused_although_most_have_a_default(field: str) -> None:
+def test_record_with_missing_field_is_refused(field: str) -> None:
     stored = json.loads(STORED)
     del stored[field]
     with pytest.raises(ValueError, match=f"a field is missing or wrong: '{field}'"):
@@ -73,7 +73,7 @@ def test_record_without_a_field_is_refused_although_most_have_a_default(field: s
 
 
 @pytest.mark.parametrize("version", [0, 2, "1"])
-def test_record_of_another_version_is_refused_by_its_number(version: Any) -> None:
+def test_record_of_other_version_is_refused_with_its_version(version: Any) -> None:
     with pytest.raises(ValueError, match=f"^it has format version {version!r}, not 1$"):
         record_of(json.loads(STORED) | {"formatVersion": version})
 
@@ -91,7 +91,7 @@ def test_record_of_another_version_is_refused_by_its_number(version: Any) -> Non
     ],
     ids=str,
 )
-def test_record_with_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
+def test_record_with_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"^a field is missing or wrong: "):
         record_of(json.loads(STORED) | wrong)
 
@@ -100,12 +100,12 @@ def test_record_with_a_wrong_value_is_refused(wrong: dict[str, Any]) -> None:
     ("time", "why"),
     [("yesterday", "isoformat"), ("2026-11-21T13:06:11", "no zone"), ("9999-01-01T00:00Z", "range")],
 )
-def test_record_with_a_time_that_cannot_be_used_is_refused(time: str, why: str) -> None:
+def test_record_with_unusable_time_is_refused(time: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         record_of(json.loads(STORED) | {"seen": time})
 
 
 @pytest.mark.parametrize("said", [None, [], "", 7], ids=repr)
-def test_json_that_is_no_object_is_no_record(said: Any) -> None:
+def test_json_that_is_not_object_is_refused(said: Any) -> None:
     with pytest.raises(ValueError, match="a field is missing or wrong"):
         record_of(said)

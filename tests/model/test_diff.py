@@ -39,7 +39,9 @@ objects = st.dictionaries(st.text("ab/~", max_size=2), values, max_size=4)
 
 
 @given(objects, objects)
-def test_no_change_is_told_for_what_is_equal_and_one_for_each_that_differs(before: Any, after: Any) -> None:
+def test_diff_has_single_change_per_differing_pointer_and_none_for_equal_values(
+    before: Any, after: Any
+) -> None:
     before, after = _without_none(before), _without_none(after)
     changes = diff(before, after)
     assert bool(changes) != _same(before, after)
@@ -47,7 +49,7 @@ def test_no_change_is_told_for_what_is_equal_and_one_for_each_that_differs(befor
     assert len(set(pointers)) == len(pointers)
 
 
-def test_fields_are_told_by_pointer_in_document_order() -> None:
+def test_changes_are_sorted_by_pointer_in_document_order() -> None:
     before = {"b": 1, "a": {"x/y": [1, 2]}, "gone": True}
     after = {"b": 2, "a": {"x/y": [1, 3, 4]}, "new": {"deep": 1}}
     told = [(change.pointer, change.before, change.after) for change in diff(before, after)]
@@ -60,7 +62,7 @@ def test_fields_are_told_by_pointer_in_document_order() -> None:
     ]
 
 
-def test_true_is_not_one() -> None:
+def test_diff_distinguishes_true_from_number() -> None:
     assert [change.pointer for change in diff({"a": 1}, {"a": True})] == ["/a"]
     assert diff({"a": 1}, {"a": 1.0}) == ()
 
@@ -94,14 +96,14 @@ def moved(before: Any, after: Any) -> int:
         pytest.param([0] * 250, [9, *[0] * 250], 1, id="an item that is there often"),
     ],
 )
-def test_items_that_only_moved_are_counted(before: Any, after: Any, count: int) -> None:
+def test_shifted_counts_items_that_only_moved(before: Any, after: Any, count: int) -> None:
     assert moved(before, after) == count
 
 
-def test_no_more_items_are_counted_than_the_given_fields() -> None:
+def test_shifted_counts_at_most_given_fields() -> None:
     assert shifted([1, 2, 3], [9, 8, 7, 6, 1], []) == 0
 
 
 @pytest.mark.parametrize(("items", "added", "count"), [(499, 2, 2), (500, 1, 0)])
-def test_items_of_more_than_1000_are_not_aligned(items: int, added: int, count: int) -> None:
+def test_lists_of_more_than_1000_items_are_not_aligned(items: int, added: int, count: int) -> None:
     assert moved([0] * items, [*[9] * added, *[0] * items]) == count

@@ -16,7 +16,7 @@ def run_with(own: dict[str, str]) -> ActualJob:
     return ActualJob("jobs/1", "a", "v1", "CustomJob", State.RUNNING, "RUNNING", labels=own)
 
 
-def test_the_names_never_change() -> None:
+def test_label_names_never_change() -> None:
     names = (job.SOURCE, job.KEY, job.ATTEMPT, job.CODE, job.COMMIT, job.REQUEST_ID, job.INSTANCE)
     assert " ".join(names) == (
         "reconciler-source reconciler-key reconciler-attempt reconciler-code "
@@ -24,7 +24,7 @@ def test_the_names_never_change() -> None:
     )
 
 
-def test_what_an_engine_leaves_out_is_empty() -> None:
+def test_optional_fields_of_job_are_empty_by_default() -> None:
     run, line = run_with({}), LogEntry("2026-01-01T00:00:00Z", "INFO", "step 1")
     assert (run.create_time, run.start_time, run.end_time, run.error, run.url) == ("", "", "", "", "")
     assert (line.insert_id, line.replica, line.trial) == ("", "", "")
@@ -47,21 +47,21 @@ def test_what_an_engine_leaves_out_is_empty() -> None:
         ("²", 1),
     ],
 )
-def test_an_attempt_is_what_the_label_says_else_the_first(text: str, attempt: int) -> None:
+def test_attempt_comes_from_label_or_is_first(text: str, attempt: int) -> None:
     assert attempt_of(run_with({ATTEMPT: text})) == attempt
 
 
-def test_without_the_label_it_is_the_first_attempt() -> None:
+def test_attempt_is_first_without_label() -> None:
     assert attempt_of(run_with({})) == 1
 
 
-def test_a_digest_of_labels_never_changes() -> None:
+def test_labels_digest_never_changes() -> None:
     """A claim stores it: another way to compute it would make every job look modified."""
     digest = hashlib.sha256(b"a=1\nb=2\n").hexdigest()[:16]
     assert labels_digest({"b": "2", "a": "1"}) == labels_digest({"a": "1", "b": "2"}) == digest
 
 
-def test_labels_of_googles_services_do_not_count_and_all_others_do() -> None:
+def test_labels_digest_ignores_only_labels_of_google_services() -> None:
     own = {"a": "1", "b": "2"}
     assert labels_digest({**own, "goog-pipeline": "x"}) == labels_digest(own)
     for other in ({"a": "1"}, {"a": "2", "b": "2"}, {**own, "my-goog-": "x"}, {**own, "google": "x"}):
@@ -73,7 +73,7 @@ def test_labels_of_googles_services_do_not_count_and_all_others_do() -> None:
         st.text(max_size=4) | st.sampled_from(["a%s", "%", "goog-x", "100%%"]), st.text(max_size=4)
     )
 )
-def test_a_digest_is_over_the_labels_a_line_each_by_name(labels: dict[str, str]) -> None:
+def test_labels_digest_hashes_line_per_label_sorted_by_name(labels: dict[str, str]) -> None:
     own = sorted((name, value) for name, value in labels.items() if not name.startswith("goog-"))
     text = "".join(f"{name}={value}\n" for name, value in own)
     assert labels_digest(labels) == hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -93,6 +93,6 @@ def test_a_digest_is_over_the_labels_a_line_each_by_name(labels: dict[str, str])
         ("DEFAULT", "workerpool0-0", ""),
     ],
 )
-def test_a_severity_is_shown_unless_it_says_nothing(severity: str, replica: str, shown: str) -> None:
+def test_severity_is_shown_unless_it_adds_no_information(severity: str, replica: str, shown: str) -> None:
     entry = LogEntry("2026-01-01T00:00:00Z", severity, "a line", replica=replica)
     assert entry.shown_severity == shown

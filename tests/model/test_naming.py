@@ -38,12 +38,12 @@ def changed(**fields: Any) -> str:
 
 @pytest.mark.fault(19)
 @pytest.mark.fault(19)
-def test_the_golden_vectors_hold() -> None:
+def test_computed_names_match_golden_vectors() -> None:
     """Names are permanent: a changed vector renames every submitted job."""
     assert computed(VECTORS) == VECTORS
 
 
-def test_an_identity_is_a_hash_over_one_line_and_one_json_object() -> None:
+def test_identity_is_hash_of_header_line_and_json_object() -> None:
     hashed = (
         b"reconciler job\n"
         b'{"apiVersion":"aiplatform.googleapis.com/v1","baseName":"census_income","code":"%s","kind":"CustomJob",'
@@ -53,7 +53,7 @@ def test_an_identity_is_a_hash_over_one_line_and_one_json_object() -> None:
 
 
 @pytest.mark.fault(19)
-def test_the_module_and_the_lock_file_of_a_package_are_part_of_the_identity() -> None:
+def test_identity_includes_module_and_requirements_of_package() -> None:
     hashed = (
         b"reconciler job\n"
         b'{"apiVersion":"aiplatform.googleapis.com/v1","baseName":"census_income","code":"%s","kind":"CustomJob",'
@@ -66,7 +66,7 @@ def test_the_module_and_the_lock_file_of_a_package_are_part_of_the_identity() ->
 
 
 @pytest.mark.fault(19)
-def test_a_job_has_an_identity_of_every_version_and_the_newest_names_it(
+def test_job_has_identity_of_every_hash_version_newest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert max(VERSIONS) == HASH_VERSION
@@ -80,7 +80,7 @@ def test_a_job_has_an_identity_of_every_version_and_the_newest_names_it(
 
 
 @pytest.mark.fault(19)
-def test_the_hash_of_a_version_never_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_of_hash_version_is_unchanged_by_newer_version(monkeypatch: pytest.MonkeyPatch) -> None:
     first = VERSIONS[1](MANIFEST, SPEC, CODE)
     monkeypatch.setitem(VERSIONS, 2, lambda manifest, spec, code: "2" * 64)
     assert VERSIONS[1](MANIFEST, SPEC, CODE) == first
@@ -88,7 +88,7 @@ def test_the_hash_of_a_version_never_changes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.fault(19)
-def test_a_wanted_job_knows_the_names_that_older_versions_gave_it(
+def test_wanted_job_includes_names_of_older_hash_versions(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     environment = Environment("local", "local", "local", "local", "bucket", "bucket")
@@ -116,11 +116,11 @@ def test_a_wanted_job_knows_the_names_that_older_versions_gave_it(
     ],
     ids=lambda fields: ",".join(fields),
 )
-def test_what_makes_no_other_job(fields: dict[str, Any]) -> None:
+def test_identity_ignores_fields_that_do_not_change_content(fields: dict[str, Any]) -> None:
     assert changed(**fields) == identity(MANIFEST, SPEC, CODE)
 
 
-def test_what_makes_another_job() -> None:
+def test_identity_changes_with_each_relevant_field() -> None:
     others = [
         identity(MANIFEST, SPEC, CODE),
         changed(api_version=ML_V1),
@@ -141,7 +141,7 @@ def test_what_makes_another_job() -> None:
 
 
 @given(BASE_NAMES, IDENTITIES, st.integers(1, 99))
-def test_a_name_is_a_valid_job_id(base_name: str, whole: str, attempt: int) -> None:
+def test_job_name_is_valid_job_id(base_name: str, whole: str, attempt: int) -> None:
     name = job_name(base_name, whole, attempt)
     assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,127}", name, re.ASCII)
     base, digits, *rest = re.fullmatch(r"(.*)_([0-9a-f]{16})(?:_([0-9]+))?", name).groups()  # type: ignore[union-attr]
@@ -153,13 +153,13 @@ def test_a_name_is_a_valid_job_id(base_name: str, whole: str, attempt: int) -> N
 
 
 @given(st.lists(st.tuples(BASE_NAMES, IDENTITIES, st.integers(1, 99)), unique=True))
-def test_different_runs_have_different_names(runs: list[tuple[str, str, int]]) -> None:
+def test_different_runs_have_different_job_names(runs: list[tuple[str, str, int]]) -> None:
     told_apart = {(base.replace("-", "_"), whole[:16], attempt) for base, whole, attempt in runs}
     assert len({job_name(*run) for run in runs}) == len(told_apart)
 
 
 @given(IDENTITIES)
-def test_a_label_holds_the_whole_identity(whole: str) -> None:
+def test_key_label_encodes_whole_identity(whole: str) -> None:
     label = label_of(whole)
     assert re.fullmatch(r"[a-z2-7]{52}", label)
     assert base64.b32decode(label.upper() + "====").hex() == whole

@@ -25,7 +25,7 @@ def body(name: str, spec: Any) -> dict[str, Any]:
     return {"displayName": name, "jobSpec": spec, "code": ""}
 
 
-def test_it_is_a_hash_over_the_target_and_every_change_that_does_something() -> None:
+def test_plan_digest_hashes_target_and_every_acting_change() -> None:
     """A pipeline may keep the digest of a reviewed plan while the reconciler is upgraded."""
     done = wanted("done")
     run = run_of(done, State.SUCCEEDED)
@@ -44,7 +44,7 @@ def test_it_is_a_hash_over_the_target_and_every_change_that_does_something() -> 
 
 
 @pytest.mark.parametrize("field", ["environment", "engine", "project", "location"])
-def test_the_same_plan_for_another_target_has_another_digest(field: str) -> None:
+def test_plan_digest_changes_with_target(field: str) -> None:
     here: Plan = plan([JOB], target=replace(GOOGLE, engine="local"))
     there = plan([JOB], target=replace(GOOGLE, **{"engine": "local", field: "other"}))
     assert here.digest != there.digest

@@ -26,7 +26,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "at-most-once.md").read_text("utf-8
 CREATES_A_MINUTE = 60
 
 
-def test_credential_that_is_printed_shows_no_token() -> None:
+def test_printed_credential_shows_no_token() -> None:
     credential = Credential({"Authorization": "Bearer secret"}, datetime(2026, 1, 1, tzinfo=UTC))
     assert f"{credential}" == repr(credential) == "Credential(expires=2026-01-01 00:00:00+00:00)"
     # The form that rich shows in a traceback
@@ -34,12 +34,12 @@ def test_credential_that_is_printed_shows_no_token() -> None:
     assert pretty_repr(credential, max_width=200) == f"Credential(expires={moment})"
 
 
-def test_a_summary_is_kept_from_the_documented_size_of_a_history_on() -> None:
+def test_least_history_equals_documented_size() -> None:
     (least,) = re.findall(r"a repository with (\d+) claims and runs or more", PAGE)
     assert {field.name: field.default for field in fields(Ports)}["least_history"] == int(least)
 
 
-def test_googles_bounds_are_those_of_the_documentation() -> None:
+def test_google_bounds_equal_documented_bounds() -> None:
     executes, visible = re.findall(r"within \*\*(\d+) minutes\*\*", PAGE)
     assert "ends at a known time, five minutes later" in PAGE
     assert (
@@ -54,7 +54,7 @@ def test_googles_bounds_are_those_of_the_documentation() -> None:
     )
 
 
-def test_embedded_services_bounds_are_those_of_the_documentation() -> None:
+def test_embedded_service_bounds_equal_documented_bounds() -> None:
     (executes,) = re.findall(r"embedded service the bounds are (\d+) seconds and none", PAGE)
     assert (
         Bounds(
@@ -107,20 +107,20 @@ DOUBTFUL = [
 
 
 @pytest.mark.parametrize(("status", "reason"), DEFINITE)
-def test_a_refusal_is_one_by_status_and_word(status: int, reason: str) -> None:
+def test_answer_is_refusal_when_status_and_reason_are_definite(status: int, reason: str) -> None:
     assert refusal(status, reason, "no", 3.0) == Refused(status, reason, "no", 3.0)
 
 
 @pytest.mark.parametrize(("status", "reason"), DOUBTFUL)
-def test_everything_else_leaves_it_open(status: int, reason: str) -> None:
+def test_answer_is_unknown_when_status_or_reason_is_doubtful(status: int, reason: str) -> None:
     assert refusal(status, reason, "hm", 3.0) == Unknown("hm")
 
 
-def test_a_taken_name_is_an_answer_of_its_own() -> None:
+def test_answer_is_taken_when_name_already_exists() -> None:
     assert refusal(409, "ALREADY_EXISTS", "there is one") == Taken("there is one")
 
 
-def test_a_refusal_that_says_nothing_of_time_may_be_sent_again_at_once() -> None:
+def test_refusal_has_no_retry_after_by_default() -> None:
     refused = refusal(403, "PERMISSION_DENIED", "no")
     assert isinstance(refused, Refused)
     assert refused.retry_after is None

@@ -29,7 +29,7 @@ LABELS = {"team": "risk", "stage": "dev", "empty": ""}
         ("team=risk, stage=prod", False),
     ],
 )
-def test_labels_are_selected_as_by_kubectl(text: str, matches: bool) -> None:
+def test_selection_matches_labels_as_kubectl_does(text: str, matches: bool) -> None:
     selection = Selection(terms=label_terms(text))
     assert selection
     assert selection.has_labels(LABELS) is matches
@@ -41,7 +41,7 @@ def test_malformed_selector_is_refused(text: str) -> None:
         label_terms(text)
 
 
-def test_names_are_base_names_in_any_spelling_or_job_names() -> None:
+def test_selection_matches_base_names_in_any_spelling_and_job_names() -> None:
     selection = Selection(names=("census-income", "b_0123456789abcdef"))
     assert selection.has_name("census_income", "census_income_0123456789abcdef")
     assert selection.has_name("b", "b_0123456789abcdef")

@@ -21,7 +21,7 @@ LAST = f"oid sha256:{OID}\nsize 12345\n"
     ],
     ids=["plain", "first version", "extension", "extensions"],
 )
-def test_pointer_has_the_digest_of_the_file_in_the_work_tree(text: str, digest: str) -> None:
+def test_pointer_digest_is_digest_of_file_in_work_tree(text: str, digest: str) -> None:
     """An extension changes the stored content in Git LFS; its line has the digest of its input."""
     assert pointer_digest(text.encode()) == digest
 
@@ -45,11 +45,11 @@ def test_pointer_has_the_digest_of_the_file_in_the_work_tree(text: str, digest: 
         f"# {VERSION}{LAST}",
     ],
 )
-def test_any_other_text_is_no_pointer(text: str) -> None:
+def test_other_text_has_no_pointer_digest(text: str) -> None:
     assert pointer_digest(text.encode()) == ""
 
 
-def test_pointer_is_shorter_than_git_lfs_reads() -> None:
+def test_text_of_1024_bytes_has_no_pointer_digest() -> None:
     lines = [f"ext-{n}-{'n' * 10} sha256:{FIRST}\n" for n in range(10)]
     text = f"{VERSION}{''.join(lines)}{LAST}"
     assert len(text) < 1024
@@ -59,7 +59,7 @@ def test_pointer_is_shorter_than_git_lfs_reads() -> None:
     assert pointer_digest(longer.encode()) == ""
 
 
-def test_path_is_of_the_submodule_that_it_is_or_leads_into() -> None:
+def test_path_of_submodule_or_below_it_belongs_to_submodule() -> None:
     unread = {"vendor/lib": "1" * 40}
     assert submodule_at("vendor/lib", unread) == Submodule("vendor/lib", "1" * 40)
     assert submodule_at("vendor/lib/a/b", unread) == Submodule("vendor/lib", "1" * 40, "a/b")

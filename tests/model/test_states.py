@@ -49,27 +49,27 @@ def ml(word: Any) -> ActualJob:
     return AiPlatformTraining(connected("http://127.0.0.1:9"))._read({"jobId": "census_1", "state": word})
 
 
-def test_job_ends_in_three_states_and_no_other() -> None:
+def test_job_ends_only_as_succeeded_failed_or_cancelled() -> None:
     assert {state for state in State if state.ended} == {State.SUCCEEDED, State.FAILED, State.CANCELLED}
 
 
 @pytest.mark.parametrize(("word", "state"), VERTEX.items())
-def test_vertex_ais_words(word: str, state: State) -> None:
+def test_vertex_ai_state_is_mapped_to_state(word: str, state: State) -> None:
     assert (vertex(word).state, vertex(word).service_state) == (state, word)
     assert vertex(word).cancelled is None
 
 
 @pytest.mark.parametrize(("word", "state"), ML.items())
-def test_ai_platform_trainings_words(word: str, state: State) -> None:
+def test_ai_platform_training_state_is_mapped_to_state(word: str, state: State) -> None:
     assert (ml(word).state, ml(word).service_state) == (state, word)
 
 
-def test_only_vertex_ai_gives_the_code_of_an_error() -> None:
+def test_ai_platform_training_reports_no_error_code() -> None:
     assert "error" not in schemas.discovery("ml.v1")["schemas"]["GoogleCloudMlV1__Job"]["properties"]
     assert (ml("FAILED").error_code, vertex("JOB_STATE_FAILED").error_code) == (0, 0)
 
 
-def test_no_word_of_the_apis_is_left_out() -> None:
+def test_mapped_states_cover_every_state_of_apis() -> None:
     assert set(VERTEX) == enum("aiplatform.v1", "GoogleCloudAiplatformV1CustomJob")
     assert set(VERTEX) == enum("aiplatform.v1", "GoogleCloudAiplatformV1HyperparameterTuningJob")
     assert set(ML) == enum("ml.v1", "GoogleCloudMlV1__Job")
@@ -78,7 +78,7 @@ def test_no_word_of_the_apis_is_left_out() -> None:
 @given(
     word=st.text(max_size=40) | st.sampled_from(["job_state_succeeded", "JOB_STATE_SUCCEEDED ", "DONE", "OK"])
 )
-def test_a_word_that_nobody_knows_is_no_end(word: str) -> None:
+def test_unknown_state_does_not_count_as_ended(word: str) -> None:
     for job in (vertex(word), ml(word)):
         if word in VERTEX or word in ML:
             continue
@@ -87,6 +87,6 @@ def test_a_word_that_nobody_knows_is_no_end(word: str) -> None:
 
 
 @pytest.mark.parametrize("word", sorted({*VERTEX, *ML}))
-def test_a_commit_is_green_only_for_a_success_that_was_seen(word: str) -> None:
+def test_commit_status_is_success_only_for_succeeded_state(word: str) -> None:
     job = vertex(word) if word in VERTEX else ml(word)
     assert (status_of("reconciler/local/census", job).state == "success") == (word in ENDED)
