@@ -37,7 +37,6 @@ def changed(**fields: Any) -> str:
 
 
 @pytest.mark.fault(19)
-@pytest.mark.fault(19)
 def test_computed_names_match_golden_vectors() -> None:
     """Names are permanent: a changed vector renames every submitted job."""
     assert computed(VECTORS) == VECTORS
