@@ -16,14 +16,14 @@ def test_reason_omits_rerun_when_run_before_has_no_claim() -> None:
     assert reason_of(only(plan([JOB], [run_of(wanted(content="b"), State.SUCCEEDED)]))) == "1 field changed"
 
 
-def _at(job: DesiredJob, folder: str, *args: str) -> DesiredJob:
+def _set_output(job: DesiredJob, folder: str, *args: str) -> DesiredJob:
     spec = {"args": list(args), "baseOutputDirectory": {"outputUriPrefix": f"gs://acme/{folder}"}}
     return replace(job, packed=spec)
 
 
 def test_comparison_ignores_output_directory_that_carries_job_name() -> None:
     before = wanted(content="b")
-    old, new = _at(before, before.job_name, "b"), _at(JOB, JOB.job_name, "a")
+    old, new = _set_output(before, before.job_name, "b"), _set_output(JOB, JOB.job_name, "a")
     runs = [run_of(old, State.FAILED), run_of(old, State.SUCCEEDED, 2, number=2)]
     claims = [bound_to(old, run, attempt) for attempt, run in enumerate(runs, 1)]
     for number in (1, 2):
@@ -31,7 +31,7 @@ def test_comparison_ignores_output_directory_that_carries_job_name() -> None:
         assert [field.pointer for field in change.fields] == ["/args/0"]
         assert not change.is_new
         assert change.spec is None
-    elsewhere = only(plan([_at(JOB, "chosen", "a")], runs[:1], claims[:1]))
+    elsewhere = only(plan([_set_output(JOB, "chosen", "a")], runs[:1], claims[:1]))
     assert [field.pointer for field in elsewhere.fields] == [
         "/args/0",
         "/baseOutputDirectory/outputUriPrefix",
@@ -40,9 +40,9 @@ def test_comparison_ignores_output_directory_that_carries_job_name() -> None:
 
 def test_changed_field_masks_secret_of_earlier_run() -> None:
     before = wanted(content="b")
-    old = _at(before, "x", "--password=hunter2", "--rate=1", "--token", "abc")
+    old = _set_output(before, "x", "--password=hunter2", "--rate=1", "--token", "abc")
     run = run_of(old, State.SUCCEEDED)
-    change = only(plan([_at(JOB, "x", "--password-file=p", "--rate=2")], [run], [bound_to(old, run)]))
+    change = only(plan([_set_output(JOB, "x", "--password-file=p", "--rate=2")], [run], [bound_to(old, run)]))
     assert [field.before for field in change.fields] == ["--password=***", "--rate=1", "--token", "***"]
 
 

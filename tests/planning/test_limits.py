@@ -31,7 +31,7 @@ TUNING = {
 }
 
 
-def job(spec: dict[str, Any]) -> DesiredJob:
+def make_job(spec: dict[str, Any]) -> DesiredJob:
     ml = "trainingInput" in spec
     kind = "Job" if ml else "HyperparameterTuningJob" if "trialJobSpec" in spec else "CustomJob"
     manifest = Manifest(ML_V1 if ml else AIPLATFORM_V1, kind, "census", spec)
@@ -65,12 +65,12 @@ def job(spec: dict[str, Any]) -> DesiredJob:
     ],
 )  # fmt: skip
 def test_engine_counts_accelerator_hours_of_spec(spec: dict[str, Any], hours: float) -> None:
-    wanted = job(spec)
+    wanted = make_job(spec)
     engine = engine_spec(wanted.manifest.api_version)
     assert engine.accelerator_hours(wanted.manifest.kind, spec) == pytest.approx(hours)
 
 
-def machines(*pools: dict[str, Any], timeout: str = "3600s") -> dict[str, Any]:
+def make_spec(*pools: dict[str, Any], timeout: str = "3600s") -> dict[str, Any]:
     scheduling = {"scheduling": {"timeout": timeout}} if timeout else {}
     return {"workerPoolSpecs": [{"machineSpec": pool, "replicaCount": "1"} for pool in pools], **scheduling}
 
@@ -83,32 +83,32 @@ ML = {"scaleTier": "CUSTOM", "masterType": "complex_model_m_gpu", "scheduling": 
 @pytest.mark.parametrize(
     ("spec", "cost"),
     [
-        (machines({"machineType": "n1-standard-4"}), Cost(1)),
-        (machines(T4, {"machineType": "n1-standard-4"}), Cost(1, 2, ("NVIDIA_TESLA_T4",))),
-        (machines(T4, {"machineType": "g2-standard-24"}), Cost(1, 4, ("NVIDIA_L4", "NVIDIA_TESLA_T4"))),
-        (machines({"machineType": TPU, "tpuTopology": "4x4"}), Cost(1, 16, (TPU,))),
-        (machines(T4, timeout=""), Cost(1, 336, ("NVIDIA_TESLA_T4",), untimed=("census",))),
-        (machines(T4, timeout="0s"), Cost(1, 336, ("NVIDIA_TESLA_T4",), untimed=("census",))),
-        (machines({"machineType": "n1-standard-4"}, timeout=""), Cost(1)),
-        (machines({"machineType": "n9-highgpu-5"}), Cost(1, unknown=("census",))),
-        (machines({**T4, "machineType": "n9-highgpu-5"}), Cost(1, 2, ("NVIDIA_TESLA_T4",))),
+        (make_spec({"machineType": "n1-standard-4"}), Cost(1)),
+        (make_spec(T4, {"machineType": "n1-standard-4"}), Cost(1, 2, ("NVIDIA_TESLA_T4",))),
+        (make_spec(T4, {"machineType": "g2-standard-24"}), Cost(1, 4, ("NVIDIA_L4", "NVIDIA_TESLA_T4"))),
+        (make_spec({"machineType": TPU, "tpuTopology": "4x4"}), Cost(1, 16, (TPU,))),
+        (make_spec(T4, timeout=""), Cost(1, 336, ("NVIDIA_TESLA_T4",), untimed=("census",))),
+        (make_spec(T4, timeout="0s"), Cost(1, 336, ("NVIDIA_TESLA_T4",), untimed=("census",))),
+        (make_spec({"machineType": "n1-standard-4"}, timeout=""), Cost(1)),
+        (make_spec({"machineType": "n9-highgpu-5"}), Cost(1, unknown=("census",))),
+        (make_spec({**T4, "machineType": "n9-highgpu-5"}), Cost(1, 2, ("NVIDIA_TESLA_T4",))),
         ({"trainingInput": {"scaleTier": "BASIC"}}, Cost(1)),
         ({"trainingInput": {"scaleTier": "BASIC_TPU"}}, Cost(1, 168, ("BASIC_TPU",), untimed=("census",))),
         ({"trainingInput": ML}, Cost(1, 4, ("complex_model_m_gpu",))),
     ],
 )  # fmt: skip
 def test_cost_lists_accelerators_untimed_jobs_and_unknown_machines(spec: dict[str, Any], cost: Cost) -> None:
-    wanted = job(spec)
+    wanted = make_job(spec)
     change = Change(Action.SUBMIT, saying(""), "census", "census", wanted.manifest.kind, desired=wanted)
     found = structs.replace(
-        plan(Action.BLOCKED, Action.NONE), changes=(change, *plan(Action.BLOCKED).changes)
+        make_plan(Action.BLOCKED, Action.NONE), changes=(change, *make_plan(Action.BLOCKED).changes)
     )
     assert cost_of(found) == cost
     assert cost_of(found).hours == accelerator_hours(found, GOOGLE_LIMITS)
 
 
-def plan(*actions: Action) -> Plan:
-    wanted = job({"workerPoolSpecs": POOLS, "scheduling": {"timeout": "3600s"}})
+def make_plan(*actions: Action) -> Plan:
+    wanted = make_job({"workerPoolSpecs": POOLS, "scheduling": {"timeout": "3600s"}})
     changes = tuple(
         Change(action, saying(""), "census", "census", "CustomJob", desired=wanted) for action in actions
     )
@@ -126,7 +126,7 @@ def plan(*actions: Action) -> Plan:
     ],
 )
 def test_check_refuses_plan_over_limit_and_hint_names_limit_to_raise(limits: Limits, refused: str) -> None:
-    found = plan(Action.SUBMIT, Action.RETRY, Action.CANCEL, Action.NONE, Action.BLOCKED)
+    found = make_plan(Action.SUBMIT, Action.RETRY, Action.CANCEL, Action.NONE, Action.BLOCKED)
     if not refused:
         check_limits(found, accelerator_hours(found, limits), limits, None)
         return
@@ -138,9 +138,9 @@ def test_check_refuses_plan_over_limit_and_hint_names_limit_to_raise(limits: Lim
 
 @pytest.mark.fault(48)
 def test_check_refuses_plan_when_digest_differs_from_reviewed_plan() -> None:
-    check_limits(plan(), 0, Limits(), "sha256:1")
+    check_limits(make_plan(), 0, Limits(), "sha256:1")
     with pytest.raises(RefusedError) as caught:
-        check_limits(plan(), 0, Limits(), "sha256:2")
+        check_limits(make_plan(), 0, Limits(), "sha256:2")
     assert caught.value.exit_code is ExitCode.REFUSED
     assert caught.value.message == "the plan has changed since it was reviewed: its digest is now sha256:1"
     assert caught.value.hint == ("review it again with `reconciler plan`, and pass the new digest")
@@ -157,7 +157,7 @@ def test_plan_digest_changes_when_actions_change() -> None:
             check_limits(moved, 0, Limits(), reviewed.digest)
 
 
-def refusal(found: Plan, limits: Limits, hours: float = 0) -> tuple[str, str]:
+def get_refusal(found: Plan, limits: Limits, hours: float = 0) -> tuple[str, str]:
     with pytest.raises(RefusedError) as caught:
         check_limits(found, hours, limits, None)
     assert caught.value.exit_code is ExitCode.REFUSED
@@ -171,12 +171,12 @@ def test_limits_refuse_plan_when_folder_of_jobs_is_renamed() -> None:
     runs = [run_of(job, State.RUNNING, number=n) for n, job in enumerate(old, 1)]
     claims = [bound_to(job, run) for job, run in zip(old, runs, strict=True)]
     found = planned([wanted(f"new{n}") for n in range(30)], runs, claims)
-    assert refusal(found, GOOGLE_LIMITS) == (
+    assert get_refusal(found, GOOGLE_LIMITS) == (
         "the plan has 30 submissions, but one apply may do at most 20",
         'raise "limits: {submissions: 30}" in reconciler.yaml if you want that, '
         "or apply some of the jobs: `reconciler apply PATH`",
     )
-    message, hint = refusal(found, Limits(cancels=5))
+    message, hint = get_refusal(found, Limits(cancels=5))
     assert message == "the plan has 30 cancels, but one apply may do at most 5"
     assert '"limits: {cancels: 30}"' in hint
 
@@ -193,7 +193,7 @@ def test_limit_counts_cancels_of_repair(limit: int) -> None:
     job = wanted()
     runs = [run_of(job, State.RUNNING, number=n) for n in (1, 2, 3)]
     found = planned([job], runs, [bound_to(job, runs[0])])
-    assert "the plan has 2 cancels" in refusal(found, Limits(cancels=limit))[0]
+    assert "the plan has 2 cancels" in get_refusal(found, Limits(cancels=limit))[0]
     check_limits(found, 0, Limits(cancels=2), None)
 
 
@@ -203,30 +203,32 @@ def test_limit_counts_superseded_and_orphaned_run_as_two_cancels() -> None:
     found = planned(
         [wanted("a", "new", on_change="cancel")], runs, [bound_to(old, runs[0]), bound_to(gone, runs[1])]
     )
-    assert "the plan has 2 cancels" in refusal(found, Limits(cancels=1))[0]
+    assert "the plan has 2 cancels" in get_refusal(found, Limits(cancels=1))[0]
 
 
 @pytest.mark.parametrize(
     ("hours", "told", "raised"), [(0.3, "0.3", "1"), (1234567.5, "1234567.5", "1234568"), (12, "12", "12")]
 )
 def test_plan_passes_limit_that_refusal_names(hours: float, told: str, raised: str) -> None:
-    message, hint = refusal(plan(), Limits(accelerator_hours=0.25), hours)
+    message, hint = get_refusal(make_plan(), Limits(accelerator_hours=0.25), hours)
     assert message == f"the plan has {told} acceleratorHours, but one apply may do at most 0.25"
     assert f"acceleratorHours: {raised}}}" in hint
-    check_limits(plan(), hours, Limits(accelerator_hours=float(raised)), None)
+    check_limits(make_plan(), hours, Limits(accelerator_hours=float(raised)), None)
 
 
 def test_accelerator_hours_of_retry_equal_those_of_submission() -> None:
     limits = Limits(accelerator_hours=1000)
     assert (
-        accelerator_hours(plan(Action.SUBMIT), limits) == accelerator_hours(plan(Action.RETRY), limits) == 8
+        accelerator_hours(make_plan(Action.SUBMIT), limits)
+        == accelerator_hours(make_plan(Action.RETRY), limits)
+        == 8
     )
-    assert accelerator_hours(plan(Action.NONE, Action.BLOCKED, Action.CANCEL), limits) == 0
+    assert accelerator_hours(make_plan(Action.NONE, Action.BLOCKED, Action.CANCEL), limits) == 0
 
 
 def test_empty_reviewed_digest_is_refused() -> None:
     with pytest.raises(RefusedError):
-        check_limits(plan(), 0, Limits(), "")
+        check_limits(make_plan(), 0, Limits(), "")
 
 
 @pytest.mark.parametrize("most", [None, 3, 4])

@@ -28,7 +28,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BASE, FIRST, SECOND, HEAD = (letter * 40 for letter in "0abf")
 
 
-def tree(sha: str, *jobs: str, problem: str = "", invalid: tuple[str, ...] = ()) -> CommitTree:
+def make_tree(sha: str, *jobs: str, problem: str = "", invalid: tuple[str, ...] = ()) -> CommitTree:
     """Return a commit with a file per job; jobs are written as `name:content` or `name:content:attempts`."""
     files: dict[str, tuple[WantedContent, ...] | None] = dict.fromkeys(invalid)
     for job in jobs:
@@ -37,38 +37,53 @@ def tree(sha: str, *jobs: str, problem: str = "", invalid: tuple[str, ...] = ())
     return CommitTree(sha, files, problem)
 
 
-def brought(lineage: Lineage, sha: str) -> dict[str, str]:
+def get_brought_jobs(lineage: Lineage, sha: str) -> dict[str, str]:
     """Return the jobs that a passed-over commit brought, each with the commit that replaced it."""
     return {name: job.replaced_by for name, job in lineage.passed_over[sha].jobs.items()}
 
 
 def test_commit_brings_content_that_its_parent_lacks() -> None:
-    found = lineage_of([tree(BASE, "a:1"), tree(FIRST, "a:2"), tree(SECOND, "a:2"), tree(HEAD, "a:2", "b:1")])
-    assert (brought(found, FIRST), brought(found, SECOND), found.own) == ({"a": ""}, {}, {"b"})
+    found = lineage_of(
+        [
+            make_tree(BASE, "a:1"),
+            make_tree(FIRST, "a:2"),
+            make_tree(SECOND, "a:2"),
+            make_tree(HEAD, "a:2", "b:1"),
+        ]
+    )
+    assert (get_brought_jobs(found, FIRST), get_brought_jobs(found, SECOND), found.own) == (
+        {"a": ""},
+        {},
+        {"b"},
+    )
     assert found.carriers == {"a": FIRST, "b": HEAD}
 
 
 def test_content_has_no_carrier_when_later_commit_replaces_it() -> None:
-    found = lineage_of([tree(BASE), tree(FIRST, "a:1", "b:1"), tree(SECOND, "a:2"), tree(HEAD, "a:2")])
-    assert brought(found, FIRST) == {"a": SECOND, "b": SECOND}
+    found = lineage_of(
+        [make_tree(BASE), make_tree(FIRST, "a:1", "b:1"), make_tree(SECOND, "a:2"), make_tree(HEAD, "a:2")]
+    )
+    assert get_brought_jobs(found, FIRST) == {"a": SECOND, "b": SECOND}
     assert (found.carriers, found.own) == ({"a": SECOND}, frozenset())
 
 
 def test_reverting_commit_brings_content_again() -> None:
-    found = lineage_of([tree(BASE, "a:1"), tree(FIRST, "a:2"), tree(SECOND, "a:1"), tree(HEAD, "a:1")])
-    assert (brought(found, FIRST), brought(found, SECOND)) == ({"a": SECOND}, {"a": ""})
+    found = lineage_of(
+        [make_tree(BASE, "a:1"), make_tree(FIRST, "a:2"), make_tree(SECOND, "a:1"), make_tree(HEAD, "a:1")]
+    )
+    assert (get_brought_jobs(found, FIRST), get_brought_jobs(found, SECOND)) == ({"a": SECOND}, {"a": ""})
     assert found.carriers == {"a": SECOND}
 
 
 def test_commit_brings_job_when_suspension_ends_or_attempts_increase() -> None:
-    suspended = CommitTree(BASE, {"a": (), "b": tree(BASE, "b:1").files["b"]})
-    found = lineage_of([suspended, tree(FIRST, "a:1", "b:1"), tree(HEAD, "a:1", "b:1:3")])
-    assert (brought(found, FIRST), found.own) == ({"a": ""}, {"b"})
+    suspended = CommitTree(BASE, {"a": (), "b": make_tree(BASE, "b:1").files["b"]})
+    found = lineage_of([suspended, make_tree(FIRST, "a:1", "b:1"), make_tree(HEAD, "a:1", "b:1:3")])
+    assert (get_brought_jobs(found, FIRST), found.own) == ({"a": ""}, {"b"})
     assert found.carriers == {"a": FIRST}, "more attempts change no content"
 
 
 def test_commit_brings_no_job_when_attempts_decrease() -> None:
-    assert lineage_of([tree(BASE, "a:1:3"), tree(HEAD, "a:1")]).own == frozenset()
+    assert lineage_of([make_tree(BASE, "a:1:3"), make_tree(HEAD, "a:1")]).own == frozenset()
 
 
 def test_commit_brings_no_job_when_file_or_dash_is_renamed() -> None:
@@ -85,19 +100,21 @@ def test_content_with_earlier_key_counts_as_same_content() -> None:
 
 
 def test_invalid_manifest_keeps_jobs_of_earlier_commit() -> None:
-    broken = tree(SECOND, "b:1", problem="invalid", invalid=("a",))
-    found = lineage_of([tree(BASE), tree(FIRST, "a:1"), broken, tree(HEAD, "a:1", "b:1")])
+    broken = make_tree(SECOND, "b:1", problem="invalid", invalid=("a",))
+    found = lineage_of([make_tree(BASE), make_tree(FIRST, "a:1"), broken, make_tree(HEAD, "a:1", "b:1")])
     assert found.carriers == {"a": FIRST, "b": SECOND}
-    assert (found.passed_over[SECOND].problem, brought(found, SECOND)) == ("invalid", {"b": ""})
-    mended = lineage_of([tree(BASE), tree(FIRST, "a:1"), broken, tree(HEAD, "a:2", "b:1")])
-    assert (brought(mended, FIRST), mended.own) == ({"a": HEAD}, {"a"})
+    assert (found.passed_over[SECOND].problem, get_brought_jobs(found, SECOND)) == ("invalid", {"b": ""})
+    mended = lineage_of([make_tree(BASE), make_tree(FIRST, "a:1"), broken, make_tree(HEAD, "a:2", "b:1")])
+    assert (get_brought_jobs(mended, FIRST), mended.own) == ({"a": HEAD}, {"a"})
 
 
 def test_applied_commit_keeps_jobs_that_it_brought() -> None:
-    done = replace(tree(FIRST, "a:1"), has_verdict=True)
-    found = lineage_of([tree(BASE), done, tree(SECOND, "a:1", "b:1"), tree(HEAD, "a:1", "b:1")])
+    done = replace(make_tree(FIRST, "a:1"), has_verdict=True)
+    found = lineage_of(
+        [make_tree(BASE), done, make_tree(SECOND, "a:1", "b:1"), make_tree(HEAD, "a:1", "b:1")]
+    )
     assert (found.carriers, [*found.passed_over]) == ({"b": SECOND}, [SECOND])
-    assert brought(found, SECOND) == {"b": ""}
+    assert get_brought_jobs(found, SECOND) == {"b": ""}
 
 
 JOBS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("12"), max_size=3)
@@ -109,7 +126,8 @@ def test_each_content_of_last_commit_has_single_bringer_unless_first_commit_has_
 ) -> None:
     shas = [f"{number:040}" for number in range(len(history))]
     trees = [
-        tree(sha, *(":".join(job) for job in jobs.items())) for sha, jobs in zip(shas, history, strict=True)
+        make_tree(sha, *(":".join(job) for job in jobs.items()))
+        for sha, jobs in zip(shas, history, strict=True)
     ]
     found = lineage_of(trees)
     last = history[-1]
@@ -153,17 +171,17 @@ class TestBringers:
 
     NOTHING = Lineage(own=frozenset())
 
-    def of(self, lineage: Lineage, *records: CommitRecord, **fields: object) -> dict[str, str]:
+    def find_bringers(self, lineage: Lineage, *records: CommitRecord, **fields: object) -> dict[str, str]:
         claims: list[Claim] = fields.pop("claims", [])  # type: ignore[assignment]
         runs = fields.pop("runs", [])
         made = plan([JOB], runs, claims)  # type: ignore[arg-type]
         return bringers(made, lineage, HEAD, records, {claim.id: claim for claim in claims})
 
     def test_bringer_is_commit_that_introduced_content(self) -> None:
-        assert self.of(Lineage(frozenset(), {"census": FIRST})) == {"census": FIRST}
+        assert self.find_bringers(Lineage(frozenset(), {"census": FIRST})) == {"census": FIRST}
 
     def test_bringer_is_applied_commit_when_lineage_is_unknown(self) -> None:
-        assert self.of(Lineage()) == {"census": HEAD}
+        assert self.find_bringers(Lineage()) == {"census": HEAD}
 
     def test_bringer_of_retry_is_commit_of_earlier_attempt(self) -> None:
         job = wanted(attempts=2)
@@ -175,12 +193,12 @@ class TestBringers:
 
     def test_bringer_is_commit_of_refused_submission(self) -> None:
         claims = [claim_on(JOB, ClaimState.REJECTED, commit=FIRST)]
-        assert self.of(self.NOTHING, claims=claims) == {"census": FIRST}
+        assert self.find_bringers(self.NOTHING, claims=claims) == {"census": FIRST}
 
     def test_bringer_is_recorded_commit_whose_apply_wrote_no_claim(self) -> None:
         older = CommitRecord(FIRST, NOW, 1, {"census": WantedJob(keys_of(JOB))})
         found = CommitRecord(SECOND, NOW, 2, {"census": WantedJob(keys_of(JOB), brought=False)})
-        assert self.of(self.NOTHING, older, found) == {"census": FIRST}
+        assert self.find_bringers(self.NOTHING, older, found) == {"census": FIRST}
 
     @pytest.mark.parametrize("carriers", [{}, {"census": SECOND}])
     def test_bringer_of_returning_content_is_commit_that_brings_it_again(
@@ -189,5 +207,5 @@ class TestBringers:
         reason = by_apply("superseded by census_0 (onChange: cancel)")
         run = run_of(JOB, State.CANCELLED, cancelled=reason)
         claim = replace(bound_to(JOB, run, commit=FIRST), error=reason, ended=State.CANCELLED)
-        found = self.of(Lineage(frozenset(), carriers), runs=[run], claims=[claim])
+        found = self.find_bringers(Lineage(frozenset(), carriers), runs=[run], claims=[claim])
         assert found == {"census": carriers.get("census", HEAD)}

@@ -55,11 +55,11 @@ BOUND, PENDING, REJECTED, HELD = (
 )
 
 
-def kinds(found: Plan) -> list[str]:
+def get_drift_kinds(found: Plan) -> list[str]:
     return [finding.kind for finding in found.drift]
 
 
-def known(job: DesiredJob, *states: State) -> tuple[list[ActualJob], list[Claim]]:
+def make_runs_and_claims(job: DesiredJob, *states: State) -> tuple[list[ActualJob], list[Claim]]:
     """Return runs of attempts 1, 2, … and their claims."""
     runs = [run_of(job, state, n, number=n) for n, state in enumerate(states, 1)]
     return runs, [bound_to(job, run, n) for n, run in enumerate(runs, 1)]
@@ -153,7 +153,7 @@ def test_cases_cover_every_claim_state_with_and_without_run() -> None:
 @pytest.mark.fault(25)
 @pytest.mark.parametrize("state", list(State))
 def test_reason_says_succeeded_only_for_succeeded_run(state: State) -> None:
-    runs, claims = known(wanted(), state)
+    runs, claims = make_runs_and_claims(wanted(), state)
     change = only(plan([wanted()], runs, claims))
     assert reason_of(change).startswith(state.lower())
     assert ("succeeded" in reason_of(change)) == (state is State.SUCCEEDED)
@@ -189,7 +189,7 @@ def test_next_attempt_follows_only_failed_attempt(
     attempts: int, states: list[State], action: Action, attempt: int, reason: str
 ) -> None:
     job = wanted(attempts=attempts)
-    runs, claims = known(job, *states)
+    runs, claims = make_runs_and_claims(job, *states)
     change = only(plan([job], runs, claims))
     assert (change.action, change.attempt, reason_of(change)) == (action, attempt, reason)
     assert change.job_name == job_name("census", job.identity, attempt)
@@ -233,14 +233,14 @@ def test_reason_names_failure_and_missing_record_when_no_attempt_is_left() -> No
 def test_begun_second_attempt_continues_under_its_name(
     fields: dict[str, Any], action: Action, reason: str
 ) -> None:
-    runs, claims = known(JOB, State.FAILED)
+    runs, claims = make_runs_and_claims(JOB, State.FAILED)
     change = only(plan([JOB], runs, [*claims, claim_on(JOB, attempt=2, **fields)]))
     assert (change.action, reason_of(change)) == (action, reason)
     assert (change.attempt, change.job_name) == (2, f"{JOB.job_name}_2")
 
 
 def test_succeeded_attempt_takes_precedence_over_unknown_later_attempt() -> None:
-    runs, claims = known(JOB, State.SUCCEEDED)
+    runs, claims = make_runs_and_claims(JOB, State.SUCCEEDED)
     change = only(plan([JOB], runs, [*claims, claim_on(JOB, PENDING, 2)]))
     assert (change.action, reason_of(change), change.attempt) == (Action.NONE, "succeeded", 1)
 
@@ -276,13 +276,13 @@ def test_suspended_job_is_left_unchanged_in_any_state(
 
 def test_suspended_job_is_shown_at_its_newest_attempt() -> None:
     job = wanted(suspend=True, attempts=3)
-    assert only(plan([job], *known(job, State.FAILED, State.FAILED))).attempt == 2
+    assert only(plan([job], *make_runs_and_claims(job, State.FAILED, State.FAILED))).attempt == 2
 
 
 # Changes
 
 
-def changed(before: DesiredJob, after: DesiredJob, **claim: Any) -> Plan:
+def plan_changed_job(before: DesiredJob, after: DesiredJob, **claim: Any) -> Plan:
     run = run_of(before, State.SUCCEEDED)
     return plan([after], [run], [bound_to(before, run, **claim)])
 
@@ -305,25 +305,25 @@ def changed(before: DesiredJob, after: DesiredJob, **claim: Any) -> Plan:
 def test_changed_job_is_submitted_and_reason_names_changes(
     before: DesiredJob, after: DesiredJob, reason: str, fields: list[str]
 ) -> None:
-    change = only(changed(before, after))
+    change = only(plan_changed_job(before, after))
     assert (change.action, reason_of(change)) == (Action.SUBMIT, reason)
     assert [field.pointer for field in change.fields] == fields
     assert change.actual is None
 
 
 def test_changed_field_shows_both_values() -> None:
-    (field,) = only(changed(wanted(content="a"), wanted(content="b"))).fields
+    (field,) = only(plan_changed_job(wanted(content="a"), wanted(content="b"))).fields
     assert (field.before, field.after) == ("a", "b")
     code = wanted(code="new")
-    (field,) = only(changed(wanted(), code)).fields
+    (field,) = only(plan_changed_job(wanted(), code)).fields
     assert (field.before, field.after) == (None, label_of(code.code))
-    (field,) = only(changed(code, wanted())).fields
+    (field,) = only(plan_changed_job(code, wanted())).fields
     assert (field.before, field.after) == (label_of(code.code), None)
 
 
 def test_reason_counts_changed_fields() -> None:
     after = replace(wanted(content="b"), packed={"args": ["b"], "network": "n"})
-    assert reason_of(only(changed(wanted(content="a"), after))) == "2 fields changed"
+    assert reason_of(only(plan_changed_job(wanted(content="a"), after))) == "2 fields changed"
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_reason_counts_changed_fields() -> None:
 def test_moved_list_items_are_not_counted(args: list[str], reason: str) -> None:
     before = replace(wanted(), packed={"args": ["a", "b", "c"]})
     after = replace(wanted(content="b"), packed={"args": args})
-    assert reason_of(only(changed(before, after))) == reason
+    assert reason_of(only(plan_changed_job(before, after))) == reason
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_moved_list_items_are_not_counted(args: list[str], reason: str) -> None:
 def test_changed_rerun_is_named_beside_other_changes(
     content: str, code: str, rerun: str, reason: str
 ) -> None:
-    found = changed(
+    found = plan_changed_job(
         wanted(rerun="1"), wanted(content=content, code=code, rerun=rerun), rerun=rerun_digest("1")
     )
     assert reason_of(only(found)) == reason
@@ -360,7 +360,7 @@ def test_changed_rerun_is_named_beside_other_changes(
 
 def test_omitted_default_does_not_count_as_changed_rerun() -> None:
     before = replace(wanted(content="x"), packed={"args": ["a"], "scheduling": {"timeout": "604800s"}})
-    assert reason_of(only(changed(before, wanted(), rerun=rerun_digest("")))) == (
+    assert reason_of(only(plan_changed_job(before, wanted(), rerun=rerun_digest("")))) == (
         "only a default was added or removed"
     )
 
@@ -451,7 +451,7 @@ def test_reverted_content_does_not_run_again_and_reason_names_rerun(
 def test_reason_of_revert_names_attempt_that_succeeded() -> None:
     first, second = wanted(content="a", attempts=2), wanted(content="b")
     (runs, claims), other = (
-        known(first, State.FAILED, State.SUCCEEDED),
+        make_runs_and_claims(first, State.FAILED, State.SUCCEEDED),
         run_of(second, State.FAILED, number=3),
     )
     change = only(plan([first], [*runs, other], [*claims, bound_to(second, other)]))
@@ -518,7 +518,7 @@ def test_job_is_blocked_when_other_content_has_its_name(other: str, attempt: int
     run = run_of(JOB, State.SUCCEEDED, attempt, number=9, identity=twin)
     claim = claim_on(JOB, PENDING, attempt, identity=twin, request_ids=("another",))
     assert run.job_name == claim.job_name == name
-    mine = known(JOB, *[State.FAILED] * (attempt - 1))
+    mine = make_runs_and_claims(JOB, *[State.FAILED] * (attempt - 1))
     runs, claims = {"run": ([run], []), "claim": ([], [claim]), "stranger": ([run], [claim])}[other]
     change = only(plan([JOB], [*mine[0], *runs], [*mine[1], *claims]))
     who = f"a claim has the name {name} for" if other == "claim" else f"{run.resource} has this name but"
@@ -541,7 +541,7 @@ def test_name_of_other_content_does_not_block_begun_job() -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_next_attempt_is_blocked_while_unrecorded_run_exists(state: State) -> None:
-    runs, claims = known(JOB, State.FAILED)
+    runs, claims = make_runs_and_claims(JOB, State.FAILED)
     stranger = run_of(JOB, state, number=5, mark="unknown")
     change = only(plan([JOB], [*runs, stranger], claims))
     if state in (State.FAILED, State.CANCELLED):
@@ -556,7 +556,7 @@ def test_next_attempt_is_blocked_while_unrecorded_run_exists(state: State) -> No
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("state", State)
 def test_next_attempt_is_blocked_while_run_labelled_as_later_attempt_exists(state: State) -> None:
-    runs, claims = known(JOB, State.FAILED)
+    runs, claims = make_runs_and_claims(JOB, State.FAILED)
     later = run_of(JOB, state, 3, number=5)
     change = only(plan([JOB], [*runs, later], claims))
     blocked = state not in (State.FAILED, State.CANCELLED)
@@ -566,7 +566,7 @@ def test_next_attempt_is_blocked_while_run_labelled_as_later_attempt_exists(stat
 # Live runs of jobs that are no longer desired
 
 
-def superseding(state: State, on_change: str, **claim: Any) -> Plan:
+def plan_superseding_job(state: State, on_change: str, **claim: Any) -> Plan:
     old = wanted(content="a")
     run = run_of(old, state)
     claims = [bound_to(old, run, **claim)] if claim.pop("known", True) else []
@@ -578,9 +578,9 @@ def superseding(state: State, on_change: str, **claim: Any) -> Plan:
 def test_live_run_of_older_content_is_drift_and_cancelled_only_with_on_change_cancel(
     state: State, on_change: str
 ) -> None:
-    found = superseding(state, on_change)
+    found = plan_superseding_job(state, on_change)
     cancels = [change for change in found.changes if change.action is Action.CANCEL]
-    assert kinds(found) == ([] if state.ended else ["superseded"])
+    assert get_drift_kinds(found) == ([] if state.ended else ["superseded"])
     assert len(cancels) == (on_change == "cancel" and state in LIVE and state is not State.CANCELLING)
     assert len(found.changes) == 1 + len(cancels)
     if found.drift:
@@ -592,7 +592,9 @@ def test_live_run_of_older_content_is_drift_and_cancelled_only_with_on_change_ca
 
 def test_cancel_of_older_content_names_its_replacement() -> None:
     old, new = wanted(content="a"), wanted(content="b")
-    cancel = next(c for c in superseding(State.RUNNING, "cancel").changes if c.action is Action.CANCEL)
+    cancel = next(
+        c for c in plan_superseding_job(State.RUNNING, "cancel").changes if c.action is Action.CANCEL
+    )
     assert reason_of(cancel) == f"superseded by {new.job_name} (onChange: cancel)"
     assert (cancel.base_name, cancel.job_name, cancel.path, cancel.line) == (
         "census",
@@ -612,7 +614,7 @@ def test_cancel_of_older_content_names_its_replacement() -> None:
     ],
 )
 def test_superseded_run_without_own_claim_is_not_cancelled(fields: dict[str, Any], why: str) -> None:
-    found = superseding(State.RUNNING, "cancel", **fields)
+    found = plan_superseding_job(State.RUNNING, "cancel", **fields)
     (finding,) = found.drift
     assert detail_of(finding) == f"running with content that jobs/census.yaml no longer has{why}"
     assert [change.action for change in found.changes] == [Action.SUBMIT]
@@ -648,7 +650,7 @@ def test_live_run_is_not_cancelled_when_replacement_is_blocked() -> None:
     run = run_of(old, State.RUNNING)
     found = plan([new], [run], [bound_to(old, run), claim_on(new, HELD)])
     assert [change.action for change in found.changes] == [Action.BLOCKED]
-    assert kinds(found) == ["superseded"]
+    assert get_drift_kinds(found) == ["superseded"]
 
 
 OTHER = wanted("other-job", on_delete="cancel")
@@ -663,7 +665,7 @@ def test_live_run_without_manifest_is_orphaned_and_cancelled_only_by_its_claim(
     run = run_of(job, state)
     found = plan([wanted()], [run], [bound_to(job, run, path="jobs/x.yaml")])
     cancels = [change for change in found.changes if change.action is Action.CANCEL]
-    assert kinds(found) == ([] if state.ended else ["orphaned"])
+    assert get_drift_kinds(found) == ([] if state.ended else ["orphaned"])
     assert len(cancels) == (on_delete == "cancel" and state in LIVE and state is not State.CANCELLING)
     for finding in found.drift:
         assert detail_of(finding) == f"{state.lower()}, but no manifest asks for it"
@@ -785,7 +787,7 @@ def test_plan_sorts_findings_of_same_job_by_their_sentences() -> None:
 def test_second_run_is_reported_without_cancel_when_attempt_has_no_claim() -> None:
     found = plan([JOB], [run_of(JOB, State.RUNNING, number=n) for n in (1, 2)])
     assert (only(found).action, only(found).actual) == (Action.SUBMIT, run_of(JOB, State.RUNNING))
-    assert kinds(found) == ["duplicate"]
+    assert get_drift_kinds(found) == ["duplicate"]
 
 
 @pytest.mark.fault(18, 52)
@@ -932,7 +934,7 @@ def test_labels_changed_after_submission_are_drift(
     run = run_of(JOB, State.RUNNING)
     claim = bound_to(JOB, run, labels=labels_digest(run.labels), resource=f"{PARENT}/{resource}")
     found = plan([JOB], [replace(run, labels={**run.labels, **labels})], [claim])
-    assert kinds(found) == drift
+    assert get_drift_kinds(found) == drift
     for finding in found.drift:
         assert detail_of(finding) == "its labels differ from those it was submitted with"
         assert (finding.job_name, finding.base_name) == (JOB.job_name, "census")
@@ -959,7 +961,7 @@ def test_content_that_ran_under_older_hash_name_does_not_run_again(state: State,
     change = only(found)
     assert (change.action, change.actual) == (Action.NONE, run)
     assert (change.job_name, change.key) == (job_name("census", identity), label_of(identity))
-    assert "superseded" not in kinds(found)
+    assert "superseded" not in get_drift_kinds(found)
 
 
 @pytest.mark.fault(19)
@@ -1020,7 +1022,7 @@ def test_base_names_with_dash_and_underscore_are_equal() -> None:
     job = wanted("census-income", "b", on_change="cancel")
     old = run_of(wanted("census_income", "a"), State.RUNNING)
     found = plan([job], [old], [bound_to(wanted("census_income", "a"), old)])
-    assert kinds(found) == ["superseded"]
+    assert get_drift_kinds(found) == ["superseded"]
     assert {change.base_name for change in found.changes} == {"census-income"}
     assert mark_of(job) != old.labels[REQUEST_ID]
 
@@ -1033,16 +1035,16 @@ def test_changes_and_findings_are_sorted() -> None:
     assert [finding.base_name for finding in found.drift] == ["another", "other_job"]
 
 
-def told(changes: Iterable[Any]) -> list[str]:
+def get_reasons(changes: Iterable[Any]) -> list[str]:
     return [reason_of(change) for change in changes]
 
 
 def test_reported_drift_does_not_change_plan_digest() -> None:
-    runs, claims = known(JOB, State.RUNNING)
+    runs, claims = make_runs_and_claims(JOB, State.RUNNING)
     stranger = run_of(JOB, State.RUNNING, number=5, mark="unknown")
     with_drift, without = plan([JOB], [*runs, stranger], claims), plan([JOB], runs, claims)
     assert with_drift.digest == without.digest
-    assert told(with_drift.changes) == told(without.changes) == ["running"]
+    assert get_reasons(with_drift.changes) == get_reasons(without.changes) == ["running"]
 
 
 @pytest.mark.fault(18)

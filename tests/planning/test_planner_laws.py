@@ -1,4 +1,4 @@
-"""Laws that hold for every plan: Hypothesis makes the worlds."""
+"""Laws that hold for every plan, checked in worlds that Hypothesis generates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from reconciler.planning.planner import SUBMISSIONS
 from tests.support.planning import GOOGLE, OURS, PARENT, claim_on, mark_of, plan, run_of, wanted
 
 
-def older(job: DesiredJob) -> str:
+def compute_older_identity(job: DesiredJob) -> str:
     """Return the identity that an older version of the hash gave a job."""
     return hashlib.sha256(f"older {job.manifest.name}".encode()).hexdigest()
 
@@ -53,7 +53,7 @@ begun = st.tuples(jobs, attempts, st.sampled_from([False, False, False, True]))
 Begun = tuple[DesiredJob, int, bool]
 
 
-def _run(draw: st.DrawFn, about: Begun, number: int) -> ActualJob:
+def _draw_run(draw: st.DrawFn, about: Begun, number: int) -> ActualJob:
     job, attempt, is_old = about
     run = run_of(
         job,
@@ -61,7 +61,7 @@ def _run(draw: st.DrawFn, about: Begun, number: int) -> ActualJob:
         attempt,
         number=number,
         mark=draw(st.sampled_from(["", "", "", "unknown"])),
-        identity=older(job) if is_old else "",
+        identity=compute_older_identity(job) if is_old else "",
     )
     lost = draw(st.sampled_from([None] * 8 + [SOURCE, KEY, REQUEST_ID, ATTEMPT]))
     labels = {name: value for name, value in run.labels.items() if name != lost}
@@ -70,14 +70,14 @@ def _run(draw: st.DrawFn, about: Begun, number: int) -> ActualJob:
     return replace(run, labels=labels, kind=draw(st.sampled_from(["CustomJob"] * 5 + ["Other"])))
 
 
-def _claim(draw: st.DrawFn, about: Begun, found: list[ActualJob]) -> Claim:
+def _draw_claim(draw: st.DrawFn, about: Begun, found: list[ActualJob]) -> Claim:
     """Draw a claim, bound to a run of its name with any labels, or to a missing run."""
     job, attempt, is_old = about
     claim = claim_on(
         job,
         draw(st.sampled_from([ClaimState.BOUND, ClaimState.BOUND, *ClaimState])),
         attempt,
-        identity=older(job) if is_old else "",
+        identity=compute_older_identity(job) if is_old else "",
         ended=draw(st.sampled_from([None, *(state for state in State if state.ended)])),
         request_ids=draw(
             st.sampled_from([(mark_of(job, attempt),)] * 3 + [("x", mark_of(job, attempt)), ("x",)])
@@ -100,20 +100,20 @@ def worlds(draw: st.DrawFn) -> World:
             "on_change": draw(st.sampled_from(["keep", "cancel"])),
         }
         job = wanted(name, draw(st.sampled_from(["1", "2", "3"])), **wishes)
-        desired.append(replace(job, earlier=draw(st.sampled_from([(), (older(job),)]))))
+        desired.append(replace(job, earlier=draw(st.sampled_from([(), (compute_older_identity(job),)]))))
     about = draw(st.lists(begun, min_size=1, max_size=4, unique_by=lambda a: (a[0].identity, a[1:])))
     numbers = range(1, draw(st.integers(1, 8)))
-    found = [_run(draw, draw(st.sampled_from(about)), number) for number in numbers]
+    found = [_draw_run(draw, draw(st.sampled_from(about)), number) for number in numbers]
     claimed = [one for one in about if draw(st.integers(0, 3))]
-    claims = {claim.id: claim for claim in (_claim(draw, one, found) for one in claimed)}
+    claims = {claim.id: claim for claim in (_draw_claim(draw, one, found) for one in claimed)}
     return World(desired, found, list(claims.values()))
 
 
-def submissions(found: Plan) -> list[Change]:
+def get_submissions(found: Plan) -> list[Change]:
     return [change for change in found.changes if change.action in SUBMISSIONS]
 
 
-def cancels(found: Plan) -> list[ActualJob]:
+def get_cancelled_runs(found: Plan) -> list[ActualJob]:
     return [change.actual for change in found.changes if change.action is Action.CANCEL and change.actual]
 
 
@@ -139,7 +139,7 @@ def test_plan_has_single_change_per_wanted_job_besides_cancels(world: World) -> 
 
 @given(worlds())
 def test_attempt_is_submitted_at_most_once_and_never_when_settled(world: World) -> None:
-    found = submissions(world.plan())
+    found = get_submissions(world.plan())
     ids = [ClaimId(change.key, change.attempt) for change in found]
     assert len(set(ids)) == len(ids)
     for change, id in zip(found, ids, strict=True):
@@ -157,7 +157,7 @@ def test_attempt_is_submitted_at_most_once_and_never_when_settled(world: World) 
 
 @given(worlds())
 def test_new_attempt_follows_only_bound_attempt_that_failed(world: World) -> None:
-    for change in submissions(world.plan()):
+    for change in get_submissions(world.plan()):
         begun = ClaimId(change.key, change.attempt) in world.known
         there = change.actual is not None and attempt_of(change.actual) == change.attempt
         if change.attempt == 1 or begun or there:
@@ -176,7 +176,7 @@ def _is_of(run: ActualJob, claim: Claim) -> bool:
 @pytest.mark.fault(18, 52)
 @given(worlds(), st.booleans())
 def test_plan_cancels_only_live_runs_with_own_labels_and_own_claims(world: World, whole: bool) -> None:
-    cancelled = cancels(plan(world.desired, world.runs, world.claims, whole=whole))
+    cancelled = get_cancelled_runs(plan(world.desired, world.runs, world.claims, whole=whole))
     assert len({run.resource for run in cancelled}) == len(cancelled)
     for run in cancelled:
         assert not run.state.ended
@@ -201,7 +201,7 @@ def test_repair_keeps_oldest_successful_run_of_attempt(world: World) -> None:
         assert change.actual != stays
         assert elder([change.actual, stays]) == stays
         vouched = [run for run in of_claim if may_cancel(claim, run)]
-        assert len([run for run in vouched if run not in cancels(found)]) <= 1
+        assert len([run for run in vouched if run not in get_cancelled_runs(found)]) <= 1
 
 
 @pytest.mark.fault(21)
@@ -211,7 +211,7 @@ def test_plan_has_no_changes_when_no_manifest_exists(world: World) -> None:
     assert plan([], world.runs, world.claims, whole=False).drift == ()
 
 
-def applied(world: World, found: Plan, pass_number: int) -> World:
+def apply_plan(world: World, found: Plan, pass_number: int) -> World:
     """Return the world after an apply without a failure."""
     known, there = world.known, {run.resource: run for run in world.runs}
     for index, change in enumerate(found.changes):
@@ -244,7 +244,7 @@ def test_plan_has_no_work_left_after_few_successful_applies(world: World) -> Non
         found = world.plan()
         if all(change.action in (Action.NONE, Action.BLOCKED) for change in found.changes):
             break
-        world = applied(world, found, number)
+        world = apply_plan(world, found, number)
     else:
         pytest.fail(f"there is always something to do: {found}")
     assert world.plan() == found
@@ -257,7 +257,7 @@ def test_apply_submits_each_job_once_when_no_run_or_claim_exists(
     world = World(desired, [], [])
     found = world.plan()
     assert [change.action for change in found.changes] == [Action.SUBMIT] * len(desired)
-    again = applied(world, found, 0).plan()
+    again = apply_plan(world, found, 0).plan()
     assert [change.action for change in again.changes] == [Action.NONE] * len(desired)
     assert again.drift == ()
 

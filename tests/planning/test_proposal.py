@@ -20,19 +20,21 @@ from tests.support.planning import GOOGLE, LOCAL, notes_of, reason_of, wanted
 BASE = "0123456789abcdef0123456789abcdef01234567"
 
 
-def hours(jobs: list[DesiredJob]) -> dict[str, float]:
+def compute_hours(jobs: list[DesiredJob]) -> dict[str, float]:
     """Return a different number for each content."""
     return {job.manifest.base_name: 1.0 + len(job.spec["args"][0]) for job in jobs}
 
 
-def proposed(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Plan:
+def make_proposal(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Plan:
     comparison = Comparison(BASE, tuple(options.pop("problems", ())))
     target = options.pop("target", LOCAL)
-    return propose(target, comparison, before, after, (hours(before), hours(after)), **options)
+    return propose(
+        target, comparison, before, after, (compute_hours(before), compute_hours(after)), **options
+    )
 
 
-def one(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Change:
-    (found,) = proposed(before, after, **options).changes
+def propose_change(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Change:
+    (found,) = make_proposal(before, after, **options).changes
     return found
 
 
@@ -47,7 +49,7 @@ GOES_ON = "if the run of the earlier content is still live, it continues"
 
 
 def test_new_job_is_submitted() -> None:
-    found = one([], [JOB])
+    found = propose_change([], [JOB])
     assert (found.edit, found.action, reason_of(found)) == (Edit.NEW, Action.SUBMIT, "new")
     assert (found.path, found.line, found.job_name) == (
         "jobs/census.yaml",
@@ -58,7 +60,7 @@ def test_new_job_is_submitted() -> None:
 
 
 def test_changed_job_is_submitted_with_its_changed_fields() -> None:
-    found = one([JOB], [wanted(content="bb")])
+    found = propose_change([JOB], [wanted(content="bb")])
     assert (found.edit, found.action, reason_of(found)) == (
         Edit.CHANGED,
         Action.SUBMIT,
@@ -86,14 +88,14 @@ def test_changed_job_is_submitted_with_its_changed_fields() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_reason_names_changes_that_make_new_content(after: DesiredJob, reason: str) -> None:
-    found = one([JOB], [after])
+    found = propose_change([JOB], [after])
     assert reason_of(found) == reason
     assert found.code_changed == ("the code" in reason)
 
 
 def test_plan_of_chosen_jobs_has_only_their_changes() -> None:
     jobs = [wanted("census-eu"), wanted("census_us"), wanted("iris")]
-    found = only_of(proposed([], jobs, whole=True), jobs[:2])
+    found = only_of(make_proposal([], jobs, whole=True), jobs[:2])
     assert ([change.base_name for change in found.changes], found.whole) == (
         ["census-eu", "census_us"],
         False,
@@ -106,15 +108,15 @@ def test_comparison_ignores_differences_in_job_name_alone() -> None:
         replace(job, packed={**job.spec, "folder": f"gs://b/{job.job_name}"})
         for job in (JOB, wanted(content="b"))
     )
-    assert [field.pointer for field in one([before], [after]).fields] == ["/args/0"]
+    assert [field.pointer for field in propose_change([before], [after]).fields] == ["/args/0"]
     for value in ("gs://elsewhere", 1, None):
         other = replace(after, packed={**after.spec, "folder": value})
         for sides in ([before], [other]), ([other], [before]):
-            assert [field.pointer for field in one(*sides).fields] == ["/args/0", "/folder"]
+            assert [field.pointer for field in propose_change(*sides).fields] == ["/args/0", "/folder"]
 
 
 def test_on_change_cancel_is_noted_for_earlier_run() -> None:
-    found = one([JOB], [wanted(content="b", on_change="cancel")])
+    found = propose_change([JOB], [wanted(content="b", on_change="cancel")])
     assert notes_of(found) == (
         "if the run of the earlier content is still live, it is cancelled once this one is submitted",
         "onChange: keep → cancel",
@@ -123,7 +125,7 @@ def test_on_change_cancel_is_noted_for_earlier_run() -> None:
 
 
 def test_earlier_run_is_not_cancelled_when_changed_job_is_suspended() -> None:
-    found = one([JOB], [wanted(content="b", on_change="cancel", suspend=True)])
+    found = propose_change([JOB], [wanted(content="b", on_change="cancel", suspend=True)])
     assert notes_of(found)[0] == GOES_ON
     assert (found.edit, found.action, found.stuck) == (
         Edit.CHANGED,
@@ -134,10 +136,12 @@ def test_earlier_run_is_not_cancelled_when_changed_job_is_suspended() -> None:
 
 
 def test_removed_job_is_kept_or_cancelled_by_its_on_delete() -> None:
-    kept = one([JOB], [wanted("other")][:0], whole=True, problems=[Problem("x", 1, 1, "", "wrong")])
+    kept = propose_change(
+        [JOB], [wanted("other")][:0], whole=True, problems=[Problem("x", 1, 1, "", "wrong")]
+    )
     assert (kept.edit, kept.action, reason_of(kept)) == (Edit.REMOVED, Action.NONE, "removed")
     assert notes_of(kept) == ("if its run is still live, it continues, and is reported as orphaned",)
-    cancelled, new = proposed([wanted(on_delete="cancel")], [wanted("other")]).changes
+    cancelled, new = make_proposal([wanted(on_delete="cancel")], [wanted("other")]).changes
     assert (cancelled.action, cancelled.desired) == (Action.CANCEL, None)
     assert reason_of(cancelled) == "removed (onDelete: cancel)"
     assert (cancelled.path, cancelled.line) == ("jobs/census.yaml", 0)
@@ -147,14 +151,14 @@ def test_removed_job_is_kept_or_cancelled_by_its_on_delete() -> None:
 
 
 def test_removed_job_is_not_cancelled_when_no_manifest_is_left() -> None:
-    found = one([wanted(on_delete="cancel")], [])
+    found = propose_change([wanted(on_delete="cancel")], [])
     assert found.action is Action.NONE
     assert "nothing is cancelled while there is no manifest at all" in notes_of(found)[0]
 
 
 def test_removed_job_is_not_cancelled_when_paths_are_named() -> None:
     for after in ([wanted("other")], []):
-        found = proposed([wanted(on_delete="cancel")], after, whole=False).changes[0]
+        found = make_proposal([wanted(on_delete="cancel")], after, whole=False).changes[0]
         assert (found.action, reason_of(found)) == (Action.NONE, "removed")
         assert "may have moved elsewhere" in notes_of(found)[0]
 
@@ -162,16 +166,18 @@ def test_removed_job_is_not_cancelled_when_paths_are_named() -> None:
 def test_job_is_not_removed_when_its_manifest_becomes_invalid() -> None:
     other = wanted("other", on_delete="cancel")
     problems = [Problem("jobs/census.yaml", 1, 1, "", "wrong")]
-    assert proposed([JOB, other], [other], problems=problems).comparison == Comparison(BASE, tuple(problems))
-    assert [c.base_name for c in proposed([JOB, other], [other], problems=problems).changes] == ["other"]
+    assert make_proposal([JOB, other], [other], problems=problems).comparison == Comparison(
+        BASE, tuple(problems)
+    )
+    assert [c.base_name for c in make_proposal([JOB, other], [other], problems=problems).changes] == ["other"]
     moved = [Problem("jobs/elsewhere.yaml", 1, 1, "", "wrong")]
-    found = proposed([JOB, other], [other], problems=moved, invalid={"census"})
+    found = make_proposal([JOB, other], [other], problems=moved, invalid={"census"})
     assert [change.base_name for change in found.changes] == ["other"]
 
 
 def test_suspended_job_is_submitted_when_suspension_ends() -> None:
     suspended = wanted(suspend=True)
-    found = one([JOB], [suspended])
+    found = propose_change([JOB], [suspended])
     assert (found.edit, found.action, reason_of(found)) == (
         Edit.CHANGED,
         Action.NONE,
@@ -179,14 +185,14 @@ def test_suspended_job_is_submitted_when_suspension_ends() -> None:
     )
     assert notes_of(found) == ("suspended from now on; a live run continues",)
     assert found.hours == (2.0, 0.0)
-    found = one([suspended], [JOB])
+    found = propose_change([suspended], [JOB])
     assert (found.edit, found.action, reason_of(found)) == (
         Edit.CHANGED,
         Action.SUBMIT,
         "no longer suspended",
     )
     assert found.hours == (0.0, 2.0)
-    found = one([suspended], [suspended])
+    found = propose_change([suspended], [suspended])
     assert (found.edit, reason_of(found), notes_of(found)) == (Edit.UNCHANGED, "suspended", ())
 
 
@@ -202,7 +208,7 @@ def test_suspended_job_is_submitted_when_suspension_ends() -> None:
 def test_changed_reconcile_settings_are_noted(
     before: dict[str, Any], after: dict[str, Any], note: str
 ) -> None:
-    found = one([wanted(**before)], [wanted(**after)])
+    found = propose_change([wanted(**before)], [wanted(**after)])
     assert notes_of(found) == (note,)
     assert (found.edit, found.action, reason_of(found)) == (
         Edit.CHANGED,
@@ -212,43 +218,48 @@ def test_changed_reconcile_settings_are_noted(
 
 
 def test_attempts_note_omits_retry_when_content_changes() -> None:
-    assert notes_of(one([JOB], [wanted(content="b", attempts=3)]))[1:] == ("attempts: 1 → 3", NOT_ASKED)
+    assert notes_of(propose_change([JOB], [wanted(content="b", attempts=3)]))[1:] == (
+        "attempts: 1 → 3",
+        NOT_ASKED,
+    )
 
 
-def changed(job: DesiredJob, **fields: Any) -> DesiredJob:
+def change_manifest(job: DesiredJob, **fields: Any) -> DesiredJob:
     return replace(job, manifest=replace(job.manifest, **fields))
 
 
 def test_changed_labels_path_spelling_and_kind_are_noted() -> None:
-    found = one([JOB], [changed(JOB, labels={"team": "b"})])
+    found = propose_change([JOB], [change_manifest(JOB, labels={"team": "b"})])
     assert (found.edit, notes_of(found)) == (
         Edit.CHANGED,
         ("the labels changed; an existing run keeps its own",),
     )
-    found = one([JOB], [changed(wanted(content="b"), labels={"team": "b"})])
+    found = propose_change([JOB], [change_manifest(wanted(content="b"), labels={"team": "b"})])
     assert notes_of(found)[1:] == ("the labels changed", NOT_ASKED)
-    found = one([JOB], [changed(JOB, path="jobs/moved.yaml")])
+    found = propose_change([JOB], [change_manifest(JOB, path="jobs/moved.yaml")])
     assert (found.edit, notes_of(found)) == (Edit.UNCHANGED, ("moved from jobs/census.yaml",))
-    found = one([wanted("a-b")], [changed(wanted("a-b"), name="a_b")])
+    found = propose_change([wanted("a-b")], [change_manifest(wanted("a-b"), name="a_b")])
     assert (found.edit, notes_of(found)) == (Edit.UNCHANGED, ('it was written "a-b"',))
-    found = one([JOB], [changed(wanted(content="b"), kind="Job")])
+    found = propose_change([JOB], [change_manifest(wanted(content="b"), kind="Job")])
     assert notes_of(found)[1:] == ("kind: CustomJob → Job", NOT_ASKED)
 
 
 def test_ml_job_is_blocked_when_target_is_google() -> None:
-    gone = changed(wanted(content="b"), api_version=ML_V1)
-    assert one([], [gone], target=GOOGLE).action is Action.BLOCKED
-    assert one([], [gone], target=LOCAL).action is Action.SUBMIT
-    found = one([JOB], [gone], target=GOOGLE)
+    gone = change_manifest(wanted(content="b"), api_version=ML_V1)
+    assert propose_change([], [gone], target=GOOGLE).action is Action.BLOCKED
+    assert propose_change([], [gone], target=LOCAL).action is Action.SUBMIT
+    found = propose_change([JOB], [gone], target=GOOGLE)
     assert (found.action, notes_of(found)) == (Action.BLOCKED, (GOES_ON,))
     assert "shut down AI Platform Training" in reason_of(found)
-    resumed = one([changed(wanted(suspend=True), api_version=ML_V1)], [changed(JOB, api_version=ML_V1)])
+    resumed = propose_change(
+        [change_manifest(wanted(suspend=True), api_version=ML_V1)], [change_manifest(JOB, api_version=ML_V1)]
+    )
     assert resumed.action is Action.SUBMIT
-    before, after = (changed(job, api_version=ML_V1) for job in (wanted(suspend=True), JOB))
-    found = one([before], [after], target=GOOGLE)
+    before, after = (change_manifest(job, api_version=ML_V1) for job in (wanted(suspend=True), JOB))
+    found = propose_change([before], [after], target=GOOGLE)
     assert found.action is Action.BLOCKED
     assert "shut down AI Platform Training" in reason_of(found)
-    assert one([after], [after], target=GOOGLE).action is Action.NONE
+    assert propose_change([after], [after], target=GOOGLE).action is Action.NONE
 
 
 jobs = st.builds(
@@ -274,7 +285,7 @@ SWAPPED = {
 
 @given(sides, targets)
 def test_proposal_is_unchanged_when_both_sides_are_equal(side: list[DesiredJob], target: Any) -> None:
-    found = proposed(side, side, target=target)
+    found = make_proposal(side, side, target=target)
     assert {change.edit for change in found.changes} <= {Edit.UNCHANGED}
     for change in found.changes:
         assert (change.action, notes_of(change), change.code_changed) == (Action.NONE, (), False)
@@ -286,14 +297,14 @@ def test_proposal_is_unchanged_when_both_sides_are_equal(side: list[DesiredJob],
 def test_proposal_has_each_base_name_once_in_order(
     before: list[DesiredJob], after: list[DesiredJob], target: Any
 ) -> None:
-    names = [c.base_name.replace("-", "_") for c in proposed(before, after, target=target).changes]
+    names = [c.base_name.replace("-", "_") for c in make_proposal(before, after, target=target).changes]
     assert names == sorted({job.manifest.base_name for job in [*before, *after]})
     assert max(Counter(names).values(), default=1) == 1
 
 
 @given(sides, sides)
 def test_edits_and_hours_swap_when_sides_swap(before: list[DesiredJob], after: list[DesiredJob]) -> None:
-    there, back = proposed(before, after).changes, proposed(after, before).changes
+    there, back = make_proposal(before, after).changes, make_proposal(after, before).changes
     assert [SWAPPED[change.edit] for change in there] == [change.edit for change in back]
     assert [c.hours for c in there] == [c.hours[::-1] for c in back]
     assert [c.code_changed for c in there] == [c.code_changed for c in back]
@@ -303,7 +314,7 @@ def test_edits_and_hours_swap_when_sides_swap(before: list[DesiredJob], after: l
 def test_removed_jobs_alone_are_cancelled_and_wanted_jobs_alone_are_submitted(
     before: list[DesiredJob], after: list[DesiredJob], target: Any, whole: bool
 ) -> None:
-    for change in proposed(before, after, target=target, whole=whole).changes:
+    for change in make_proposal(before, after, target=target, whole=whole).changes:
         assert change.actual is None
         if change.action is Action.SUBMIT:
             assert change.desired in after
@@ -320,7 +331,7 @@ def test_removed_jobs_alone_are_cancelled_and_wanted_jobs_alone_are_submitted(
 
 @given(sides, sides)
 def test_proposal_is_same_for_any_order_of_jobs(before: list[DesiredJob], after: list[DesiredJob]) -> None:
-    assert proposed(before, after) == proposed(before[::-1], after[::-1])
+    assert make_proposal(before, after) == make_proposal(before[::-1], after[::-1])
 
 
 # Settings.

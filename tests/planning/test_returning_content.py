@@ -35,25 +35,25 @@ TOO_OFTEN = (
 )
 
 
-def stopped(attempt: int = 1, reason: str = REASON) -> tuple[ActualJob, Claim]:
+def make_stopped_attempt(attempt: int = 1, reason: str = REASON) -> tuple[ActualJob, Claim]:
     """Return a cancelled run, and its claim with the recorded reason."""
     run = run_of(JOB, State.CANCELLED, attempt, number=attempt, cancelled=reason)
     return run, bound_to(JOB, run, attempt, error=reason)
 
 
-def failed(attempt: int) -> tuple[ActualJob, Claim]:
+def make_failed_attempt(attempt: int) -> tuple[ActualJob, Claim]:
     run = run_of(JOB, State.FAILED, attempt, number=attempt)
     return run, bound_to(JOB, run, attempt)
 
 
-def change_of(*pairs: tuple[ActualJob | None, Claim], **reconcile: Any) -> Change:
+def plan_attempts(*pairs: tuple[ActualJob | None, Claim], **reconcile: Any) -> Change:
     runs = [run for run, _ in pairs if run]
     return only(plan([wanted(**reconcile)], runs, [claim for _, claim in pairs]))
 
 
 @pytest.mark.parametrize("target", [LOCAL, GOOGLE])
 def test_content_stopped_by_apply_is_submitted_again_and_uses_up_no_attempt(target: Any) -> None:
-    run, claim = stopped()
+    run, claim = make_stopped_attempt()
     change = only(plan([JOB], [run], [claim], target))
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
     assert change.job_name == f"{JOB.job_name}_2"
@@ -62,18 +62,18 @@ def test_content_stopped_by_apply_is_submitted_again_and_uses_up_no_attempt(targ
 
 
 def test_stopped_run_returns_by_its_claim_when_service_has_dropped_it() -> None:
-    _, claim = stopped()
-    assert change_of((None, claim)).action is Action.RETRY
+    _, claim = make_stopped_attempt()
+    assert plan_attempts((None, claim)).action is Action.RETRY
 
 
 @pytest.mark.parametrize("reason", [BY_COMMAND, EARLIER, REPAIR, ""])
 def test_run_cancelled_by_person_or_earlier_version_or_repair_stays_cancelled(reason: str) -> None:
-    change = change_of(stopped(reason=reason))
+    change = plan_attempts(make_stopped_attempt(reason=reason))
     assert (change.action, change.stuck, change.stopped) == (Action.NONE, NotDone.CANCELLED, False)
 
 
 def test_cancel_reason_counts_only_for_run_that_claim_names() -> None:
-    run, claim = stopped()
+    run, claim = make_stopped_attempt()
     other = replace(run, resource=f"{run.resource}0", cancelled=None)
     change = only(plan([JOB], [other], [replace(claim, resource="projects/1/locations/l/customJobs/9")]))
     assert (change.action, change.stuck) == (Action.NONE, NotDone.CANCELLED)
@@ -82,35 +82,38 @@ def test_cancel_reason_counts_only_for_run_that_claim_names() -> None:
 @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
 def test_late_cancel_reason_is_ignored_when_run_succeeded_or_failed(state: State) -> None:
     run = run_of(JOB, state)
-    change = change_of((run, bound_to(JOB, run, error=REASON)))
+    change = plan_attempts((run, bound_to(JOB, run, error=REASON)))
     assert (change.action, change.stopped) == (Action.NONE, False)
 
 
 def test_content_returns_at_most_three_times() -> None:
-    pairs = [stopped(1), stopped(2), stopped(3)]
-    change = change_of(*pairs)
+    pairs = [make_stopped_attempt(1), make_stopped_attempt(2), make_stopped_attempt(3)]
+    change = plan_attempts(*pairs)
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 4, 3)
-    change = change_of(*pairs, stopped(4))
+    change = plan_attempts(*pairs, make_stopped_attempt(4))
     assert (change.action, change.stuck, reason_of(change)) == (Action.NONE, NotDone.CANCELLED, TOO_OFTEN)
     # The same holds if the service has dropped the runs.
-    assert reason_of(change_of(*((None, claim) for _, claim in [*pairs, stopped(4)]))) == TOO_OFTEN
+    assert (
+        reason_of(plan_attempts(*((None, claim) for _, claim in [*pairs, make_stopped_attempt(4)])))
+        == TOO_OFTEN
+    )
 
 
 def test_failures_between_stops_count_as_attempts() -> None:
-    change = change_of(stopped(1), failed(2), attempts=2)
+    change = plan_attempts(make_stopped_attempt(1), make_failed_attempt(2), attempts=2)
     assert (change.action, change.attempt, reason_of(change)) == (Action.RETRY, 3, "attempt 1 failed, 1 left")
-    change = change_of(failed(1), stopped(2), attempts=2)
+    change = plan_attempts(make_failed_attempt(1), make_stopped_attempt(2), attempts=2)
     assert (change.action, change.attempt, change.stopped) == (Action.RETRY, 3, True)
-    change = change_of(stopped(1), failed(2), attempts=1)
+    change = plan_attempts(make_stopped_attempt(1), make_failed_attempt(2), attempts=1)
     assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
 
 
 def test_content_does_not_return_when_failures_reach_lowered_attempts() -> None:
-    change = change_of(failed(1), stopped(2), attempts=1)
+    change = plan_attempts(make_failed_attempt(1), make_stopped_attempt(2), attempts=1)
     assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
     assert reason_of(change) == f'{REASON}; raise "attempts" or run it again with `reconciler rerun`'
     run = run_of(JOB, State.CANCELLING, 2, number=2)
-    change = change_of(failed(1), (run, bound_to(JOB, run, 2, error=REASON)), attempts=1)
+    change = plan_attempts(make_failed_attempt(1), (run, bound_to(JOB, run, 2, error=REASON)), attempts=1)
     assert (change.stuck, change.is_awaited) == (NotDone.FAILED, False)
     assert reason_of(change) == 'cancelling; raise "attempts" or run it again with `reconciler rerun`'
 
@@ -118,24 +121,29 @@ def test_content_does_not_return_when_failures_reach_lowered_attempts() -> None:
 def test_failed_set_ups_before_and_after_stop_are_counted_separately() -> None:
     info = ErrorInfo("PACKAGES_NOT_RESOLVED", {"class": "set-up", "image": "an-image"})
 
-    def unstarted(attempt: int) -> tuple[ActualJob, Claim]:
+    def make_unstarted_attempt(attempt: int) -> tuple[ActualJob, Claim]:
         run = run_of(JOB, State.FAILED, attempt, number=attempt, info=info)
         return run, bound_to(JOB, run, attempt)
 
-    change = change_of(unstarted(1), unstarted(2), stopped(3), unstarted(4))
+    change = plan_attempts(
+        make_unstarted_attempt(1),
+        make_unstarted_attempt(2),
+        make_stopped_attempt(3),
+        make_unstarted_attempt(4),
+    )
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 5, 4)
     assert "try 2 of 3" in reason_of(change)
 
 
 def test_suspended_content_does_not_return() -> None:
-    change = change_of(stopped(), suspend=True)
+    change = plan_attempts(make_stopped_attempt(), suspend=True)
     assert (change.action, change.stuck) == (Action.NONE, NotDone.SUSPENDED)
 
 
 @pytest.mark.parametrize("state", LIVE)
 def test_content_waits_for_end_of_run_that_apply_is_cancelling(state: State) -> None:
     run = run_of(JOB, state)
-    change = change_of((run, bound_to(JOB, run, error=REASON)))
+    change = plan_attempts((run, bound_to(JOB, run, error=REASON)))
     waits = state is State.CANCELLING
     assert (change.action, change.stuck, change.is_awaited) == (Action.NONE, None, waits)
     expected = "cancelling; submitted again once it has ended" if waits else state.lower()
@@ -145,14 +153,19 @@ def test_content_waits_for_end_of_run_that_apply_is_cancelling(state: State) -> 
 @pytest.mark.parametrize("reason", [BY_COMMAND, EARLIER, ""])
 def test_content_does_not_wait_for_run_that_others_are_cancelling(reason: str) -> None:
     run = run_of(JOB, State.CANCELLING)
-    change = change_of((run, bound_to(JOB, run, error=reason)))
+    change = plan_attempts((run, bound_to(JOB, run, error=reason)))
     assert (reason_of(change), change.is_awaited) == ("cancelling", False)
 
 
 def test_content_does_not_wait_after_three_returns() -> None:
     run = run_of(JOB, State.CANCELLING, 4, number=4)
-    pairs = [stopped(1), stopped(2), stopped(3), (run, bound_to(JOB, run, 4, error=REASON))]
-    change = change_of(*pairs)
+    pairs = [
+        make_stopped_attempt(1),
+        make_stopped_attempt(2),
+        make_stopped_attempt(3),
+        (run, bound_to(JOB, run, 4, error=REASON)),
+    ]
+    change = plan_attempts(*pairs)
     assert (reason_of(change), change.is_awaited) == (f"cancelling; {TOO_OFTEN}", False)
     # No run is cancelled for it.
     live = run_of(wanted(content="b"), State.RUNNING, number=9)
@@ -163,12 +176,12 @@ def test_content_does_not_wait_after_three_returns() -> None:
 
 def test_refused_return_is_submitted_again_only_after_stopped_run() -> None:
     refused = claim_on(JOB, ClaimState.REJECTED, 2, error="no quota")
-    assert change_of(stopped(), (None, refused)).stopped
-    assert not change_of(failed(1), (None, refused), attempts=2).stopped
+    assert plan_attempts(make_stopped_attempt(), (None, refused)).stopped
+    assert not plan_attempts(make_failed_attempt(1), (None, refused), attempts=2).stopped
 
 
 def test_run_of_unknown_origin_blocks_return() -> None:
-    run, claim = stopped()
+    run, claim = make_stopped_attempt()
     stranger = run_of(JOB, State.RUNNING, number=2, mark="unknown")
     change = only(plan([JOB], [run, stranger], [claim]))
     assert (change.action, change.attempt) == (Action.BLOCKED, 2)
@@ -176,7 +189,7 @@ def test_run_of_unknown_origin_blocks_return() -> None:
 
 @pytest.mark.parametrize(
     ("pairs", "cancels"),
-    [([stopped()], 1), ([stopped(n) for n in (1, 2, 3, 4)], 0)],
+    [([make_stopped_attempt()], 1), ([make_stopped_attempt(n) for n in (1, 2, 3, 4)], 0)],
     ids=["it returns", "it returned too often"],
 )
 def test_run_of_other_content_is_cancelled_only_when_content_returns(
@@ -199,14 +212,17 @@ def test_run_of_other_content_continues_until_awaited_end() -> None:
 
 def test_return_continues_when_its_outcome_is_unknown() -> None:
     pending = claim_on(JOB, ClaimState.PENDING, 2)
-    change = change_of(stopped(), (None, pending))
+    change = plan_attempts(make_stopped_attempt(), (None, pending))
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
 
 
 @given(st.lists(st.sampled_from(["stopped", "failed"]), min_size=1, max_size=9), st.integers(1, 4))
 def test_returns_and_attempts_never_exceed_limits_for_any_history(ends: list[str], attempts: int) -> None:
-    pairs = [(stopped if end == "stopped" else failed)(n) for n, end in enumerate(ends, 1)]
-    change = change_of(*pairs, attempts=attempts)
+    pairs = [
+        (make_stopped_attempt if end == "stopped" else make_failed_attempt)(n)
+        for n, end in enumerate(ends, 1)
+    ]
+    change = plan_attempts(*pairs, attempts=attempts)
     if change.action is Action.RETRY:
         assert change.attempt == len(ends) + 1
         returns = ends.count("stopped") if ends[-1] == "stopped" else 0

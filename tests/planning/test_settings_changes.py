@@ -13,13 +13,13 @@ from reconciler.output.wording.notes import setting_effect
 from reconciler.planning.settings_changes import changed_settings
 
 
-def settings(**of_environment: Any) -> dict[str, Any]:
+def make_settings(**of_environment: Any) -> dict[str, Any]:
     return {"source": "acme", "environments": {"prod": {"engine": "google", **of_environment}}}
 
 
 def test_settings_are_compared_field_by_field() -> None:
-    before = settings(project="a", limits={"submissions": 20, "cancels": 5}, defaults={"timeout": "1s"})
-    after = settings(project="b", limits={"submissions": None, "cancels": 5}, defaults={"network": "n"})
+    before = make_settings(project="a", limits={"submissions": 20, "cancels": 5}, defaults={"timeout": "1s"})
+    after = make_settings(project="b", limits={"submissions": None, "cancels": 5}, defaults={"network": "n"})
     told = changed_settings(before, after, "prod")
     assert [(c.pointer, c.before, c.after) for c in told] == [
         ("/environments/prod/project", "a", "b"),
@@ -30,7 +30,7 @@ def test_settings_are_compared_field_by_field() -> None:
 
 
 def test_null_setting_differs_from_missing_setting() -> None:
-    (told,) = changed_settings(settings(), settings(limits={"cancels": None}), "prod")
+    (told,) = changed_settings(make_settings(), make_settings(limits={"cancels": None}), "prod")
     assert (told.pointer, told.before, told.after) == ("/environments/prod/limits/cancels", None, "no limit")
     (told,) = changed_settings({"limits": {"cancels": None}}, {}, "prod")
     assert (told.pointer, told.before, told.after) == ("/limits/cancels", "no limit", None)

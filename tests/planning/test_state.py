@@ -14,7 +14,7 @@ JOB = wanted()
 LIVE = (State.QUEUED, State.PREPARING, State.RUNNING, State.CANCELLING)
 
 
-def seen(*states: State) -> State:
+def get_counted_state(*states: State) -> State:
     """Return the state that counts for a job shown by overlapping pages in these states."""
     runs = [run_of(JOB, state) for state in states]
     claim = bound_to(JOB, runs[0])
@@ -27,12 +27,12 @@ def seen(*states: State) -> State:
 @pytest.mark.parametrize("live", LIVE)
 @pytest.mark.parametrize("end", [state for state in State if state.ended])
 def test_ended_state_replaces_live_state_of_same_run(live: State, end: State) -> None:
-    assert seen(live, end) == seen(end, live) == end
+    assert get_counted_state(live, end) == get_counted_state(end, live) == end
 
 
 def test_later_live_state_counts_when_run_is_listed_twice() -> None:
     for early, late in itertools.combinations(LIVE, 2):
-        assert seen(early, late) == seen(late, early) == late
+        assert get_counted_state(early, late) == get_counted_state(late, early) == late
 
 
 def test_runs_of_attempt_are_sorted_oldest_first() -> None:

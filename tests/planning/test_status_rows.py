@@ -22,13 +22,13 @@ from tests.support.planning import PARENT, bound_to, claim_on, run_of, saying, s
 JOB = wanted()
 
 
-def statuses(desired: list[DesiredJob], runs: list, claims: list) -> list[JobStatus]:  # type: ignore[type-arg]
+def get_statuses(desired: list[DesiredJob], runs: list, claims: list) -> list[JobStatus]:  # type: ignore[type-arg]
     return job_statuses(state_of(desired, runs, claims))
 
 
 def test_status_has_row_for_wanted_job_without_claim_or_run() -> None:
     row = JobStatus(JOB.job_name, "census", "CustomJob", None, "none", current=True, manifest=JOB.manifest)
-    assert statuses([JOB], [], []) == [row]
+    assert get_statuses([JOB], [], []) == [row]
 
 
 def test_row_has_fields_of_run_from_service() -> None:
@@ -42,7 +42,7 @@ def test_row_has_fields_of_run_from_service() -> None:
         url="https://x",
     )
     run = replace(run, labels={**run.labels, COMMIT: "c" * 40})
-    assert statuses([JOB], [run], [bound_to(JOB, run, attempt=2, error="old")]) == [
+    assert get_statuses([JOB], [run], [bound_to(JOB, run, attempt=2, error="old")]) == [
         JobStatus(
             job_name=f"{JOB.job_name}_2",
             base_name="census",
@@ -70,7 +70,7 @@ def test_row_has_fields_of_run_from_service() -> None:
 @pytest.mark.parametrize("state", list(ClaimState))
 def test_row_has_state_of_claim_with_or_without_run(state: ClaimState, there: bool) -> None:
     claim = claim_on(JOB, state, attempt=2, error="no quota", commit="c" * 40)
-    (row,) = statuses([JOB], [run_of(JOB, State.RUNNING, 2)] if there else [], [claim])
+    (row,) = get_statuses([JOB], [run_of(JOB, State.RUNNING, 2)] if there else [], [claim])
     assert (row.claim, row.state) == (state.value, State.RUNNING if there else None)
     assert (row.job_name, row.base_name, row.kind, row.attempt) == (
         f"{JOB.job_name}_2",
@@ -92,32 +92,32 @@ def test_row_has_state_of_claim_with_or_without_run(state: ClaimState, there: bo
 
 
 def test_row_says_given_up_when_claim_was_given_up() -> None:
-    (row,) = statuses([], [], [claim_on(JOB, ClaimState.HELD, given_up=True, error="odd")])
+    (row,) = get_statuses([], [], [claim_on(JOB, ClaimState.HELD, given_up=True, error="odd")])
     assert row_error(row) == "given up; run it again with `reconciler rerun census`"
 
 
 @pytest.mark.parametrize("ended", [None, State.SUCCEEDED, State.FAILED, State.CANCELLED])
 def test_row_has_state_from_claim_when_service_dropped_job(ended: State | None) -> None:
-    (row,) = statuses([], [], [claim_on(JOB, ended=ended, resource=f"{PARENT}/1")])
+    (row,) = get_statuses([], [], [claim_on(JOB, ended=ended, resource=f"{PARENT}/1")])
     assert (row.state, row.claim, row.resource, row.create_time) == (ended, "bound", f"{PARENT}/1", "")
 
 
 def test_run_without_claim_has_claim_none() -> None:
-    (row,) = statuses([JOB], [run_of(JOB, State.RUNNING)], [])
+    (row,) = get_statuses([JOB], [run_of(JOB, State.RUNNING)], [])
     assert row.claim == "none"
 
 
 def test_run_that_claim_does_not_record_has_claim_none() -> None:
     run, stranger = run_of(JOB, State.RUNNING, number=2), run_of(JOB, State.FAILED, number=1, mark="unknown")
-    rows = statuses([JOB], [run, stranger], [bound_to(JOB, run)])
+    rows = get_statuses([JOB], [run, stranger], [bound_to(JOB, run)])
     assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "none"), (f"{PARENT}/2", "bound")]
-    rows = statuses([JOB], [stranger], [claim_on(JOB, ClaimState.PENDING)])
+    rows = get_statuses([JOB], [stranger], [claim_on(JOB, ClaimState.PENDING)])
     assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "none"), ("", "pending")]
 
 
 def test_status_has_row_for_every_run_of_attempt() -> None:
     runs = [run_of(JOB, State.RUNNING, number=number) for number in (1, 2)]
-    rows = statuses([JOB], runs, [bound_to(JOB, runs[0])])
+    rows = get_statuses([JOB], runs, [bound_to(JOB, runs[0])])
     assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "bound"), (f"{PARENT}/2", "bound")]
 
 
@@ -130,7 +130,7 @@ def test_rows_are_sorted_by_base_name_then_dropped_then_age_then_unsubmitted() -
         claim_on(older[2], ended=State.SUCCEEDED),
         claim_on(JOB, ClaimState.PENDING),
     ]
-    rows = statuses([JOB, wanted("a")], runs, claims)
+    rows = get_statuses([JOB, wanted("a")], runs, claims)
     assert [row.job_name for row in rows] == [
         wanted("a").job_name,
         older[2].job_name,
@@ -143,19 +143,19 @@ def test_rows_are_sorted_by_base_name_then_dropped_then_age_then_unsubmitted() -
 def test_base_name_comes_from_manifest_then_claim_then_run() -> None:
     dashed, underscored = wanted("a-b"), wanted("a_b", "older")
     run = run_of(underscored, State.RUNNING)
-    assert [row.base_name for row in statuses([dashed], [run], [bound_to(underscored, run)])] == [
+    assert [row.base_name for row in get_statuses([dashed], [run], [bound_to(underscored, run)])] == [
         "a-b",
         "a-b",
     ]
-    assert [row.base_name for row in statuses([], [run], [bound_to(underscored, run)])] == ["a_b"]
-    assert [row.base_name for row in statuses([], [run_of(dashed, State.RUNNING)], [])] == ["a_b"]
+    assert [row.base_name for row in get_statuses([], [run], [bound_to(underscored, run)])] == ["a_b"]
+    assert [row.base_name for row in get_statuses([], [run_of(dashed, State.RUNNING)], [])] == ["a_b"]
 
 
 @pytest.mark.fault(19)
 def test_job_with_older_hash_name_has_single_row() -> None:
     old = "1" * 64
     run = run_of(JOB, State.RUNNING, identity=old)
-    rows = statuses([replace(JOB, earlier=(old,))], [run], [bound_to(JOB, run, identity=old)])
+    rows = get_statuses([replace(JOB, earlier=(old,))], [run], [bound_to(JOB, run, identity=old)])
     assert [row.job_name for row in rows] == [job_name("census", old)]
     assert KEY in run.labels
 
@@ -164,41 +164,43 @@ def test_job_with_older_hash_name_has_single_row() -> None:
 def test_trials_of_tuning_job_have_no_rows() -> None:
     job = replace(JOB, manifest=replace(JOB.manifest, kind="HyperparameterTuningJob"))
     trial = run_of(job, State.RUNNING, kind="CustomJob")
-    assert [row.claim for row in statuses([job], [trial], [])] == ["none"]
+    assert [row.claim for row in get_statuses([job], [trial], [])] == ["none"]
 
 
-def shown(desired: list[DesiredJob], runs: list, claims: list, *, whole: bool = True) -> list[str]:  # type: ignore[type-arg]
+def list_shown_rows(desired: list[DesiredJob], runs: list, claims: list, *, whole: bool = True) -> list[str]:  # type: ignore[type-arg]
     return [
-        row.resource or row.job_name for row in statuses(desired, runs, claims) if is_shown(row, whole=whole)
+        row.resource or row.job_name
+        for row in get_statuses(desired, runs, claims)
+        if is_shown(row, whole=whole)
     ]
 
 
 def test_status_shows_only_newest_run_of_job_by_default() -> None:
     runs = [run_of(JOB, State.FAILED, attempt, number=attempt) for attempt in (1, 2)]
     claims = [bound_to(JOB, run, attempt=number) for number, run in enumerate(runs, 1)]
-    assert shown([JOB], runs, claims) == [f"{PARENT}/2"]
+    assert list_shown_rows([JOB], runs, claims) == [f"{PARENT}/2"]
 
 
 def test_changed_content_is_shown_as_not_submitted_only_beside_live_run() -> None:
     older = wanted(content="older")
     ended, live = run_of(older, State.SUCCEEDED), run_of(older, State.RUNNING)
-    assert shown([JOB], [ended], [bound_to(older, ended)]) == [JOB.job_name]
-    assert shown([JOB], [live], [bound_to(older, live)]) == [live.resource, JOB.job_name]
+    assert list_shown_rows([JOB], [ended], [bound_to(older, ended)]) == [JOB.job_name]
+    assert list_shown_rows([JOB], [live], [bound_to(older, live)]) == [live.resource, JOB.job_name]
 
 
 @pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.HELD])
 def test_open_submission_of_older_content_is_shown(state: ClaimState) -> None:
     older = wanted(content="older")
-    assert older.job_name in shown([JOB], [], [claim_on(older, state)])
-    assert older.job_name not in shown([JOB], [], [claim_on(older, ClaimState.HELD, given_up=True)])
+    assert older.job_name in list_shown_rows([JOB], [], [claim_on(older, state)])
+    assert older.job_name not in list_shown_rows([JOB], [], [claim_on(older, ClaimState.HELD, given_up=True)])
 
 
 def test_ended_run_without_manifest_is_shown_only_when_manifests_are_unreadable() -> None:
     runs = [run_of(JOB, State.SUCCEEDED, attempt, number=attempt) for attempt in (1, 2)]
-    assert shown([], runs, []) == []
-    assert shown([], runs, [], whole=False) == [f"{PARENT}/2"]
+    assert list_shown_rows([], runs, []) == []
+    assert list_shown_rows([], runs, [], whole=False) == [f"{PARENT}/2"]
     live = run_of(JOB, State.RUNNING)
-    assert shown([], [live], [bound_to(JOB, live)]) == [live.resource]
+    assert list_shown_rows([], [live], [bound_to(JOB, live)]) == [live.resource]
 
 
 def test_rows_are_sorted_by_needed_attention_then_newest_first() -> None:
@@ -209,7 +211,7 @@ def test_rows_are_sorted_by_needed_attention_then_newest_first() -> None:
         for number, (job, state) in enumerate(zip(jobs, states, strict=False), 1)
     ]
     suspended = replace(jobs[5], manifest=replace(jobs[5].manifest, reconcile=Reconcile(suspend=True)))
-    rows = statuses([*jobs[:5], suspended], runs, [claim_on(jobs[4], ClaimState.HELD)])
+    rows = get_statuses([*jobs[:5], suspended], runs, [claim_on(jobs[4], ClaimState.HELD)])
     assert [row.base_name for row in by_attention(rows)] == ["d", "c", "e", "b", "a", "f"]
     assert [row.base_name for row in newest_first(rows)] == ["d", "c", "b", "a", "e", "f"]
 
@@ -225,13 +227,13 @@ def test_rows_of_same_time_are_sorted_by_name_then_job_then_resource() -> None:
 def test_attempt_without_run_is_current_row_of_its_manifest() -> None:
     first = bound_to(JOB, run_of(JOB, State.FAILED))
     second = claim_on(JOB, ClaimState.PENDING, attempt=2)
-    older, newest = statuses([JOB], [run_of(JOB, State.FAILED)], [first, second])
+    older, newest = get_statuses([JOB], [run_of(JOB, State.FAILED)], [first, second])
     assert (older.current, newest.current, newest.manifest) == (False, True, JOB.manifest)
 
 
 def test_remedy_names_job_as_manifest_does() -> None:
     job = wanted("a-b")
-    (row,) = statuses([job], [run_of(job, State.FAILED, error="exit code 1")], [])
+    (row,) = get_statuses([job], [run_of(job, State.FAILED, error="exit code 1")], [])
     assert row.cause
     assert "`reconciler logs a-b`" in cause_remedy(row.cause)
 
@@ -281,7 +283,7 @@ def test_only_current_content_of_suspended_job_is_suspended() -> None:
 )
 def test_suspended_job_shows_succeeded_once_it_succeeded(state: State, condition: str) -> None:
     job = replace(JOB, manifest=replace(JOB.manifest, reconcile=Reconcile(suspend=True)))
-    (row,) = statuses([job], [run_of(job, state)], [])
+    (row,) = get_statuses([job], [run_of(job, state)], [])
     assert row.condition == condition
 
 
@@ -289,7 +291,7 @@ def test_labels_of_manifest_override_labels_of_run() -> None:
     job = replace(JOB, manifest=replace(JOB.manifest, labels={"team": "risk"}))
     run = run_of(job, State.RUNNING)
     run = replace(run, labels={**run.labels, "team": "fraud", "stage": "dev"})
-    (row,) = statuses([job], [run], [])
+    (row,) = get_statuses([job], [run], [])
     assert (row.labels["team"], row.labels["stage"]) == ("risk", "dev")
 
 
