@@ -90,12 +90,12 @@ OUTPUT = {
 BODIES = {"custom": CUSTOM, "tuning": TUNING, "ml": ML}
 
 
-def found(body: Mapping[str, Any], resource: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def find_differences(body: Mapping[str, Any], resource: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     job = run_of(wanted(), State.RUNNING, body=resource)
     return [(change.pointer, change.before, change.after) for change in differences(body, job)]
 
 
-def changed(body: Mapping[str, Any], *keys: str | int, to: Any = None) -> dict[str, Any]:
+def change_value(body: Mapping[str, Any], *keys: str | int, to: Any = None) -> dict[str, Any]:
     """Return a copy with the value at `keys` replaced, or without it if `to` is None."""
     whole: Any = deepcopy(dict(body))
     place = whole
@@ -110,11 +110,11 @@ def changed(body: Mapping[str, Any], *keys: str | int, to: Any = None) -> dict[s
     return dict(whole)
 
 
-def leaves(value: Any, keys: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], Any]]:
+def list_leaves(value: Any, keys: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], Any]]:
     if isinstance(value, dict) and value:
-        return [leaf for name, item in value.items() for leaf in leaves(item, (*keys, name))]
+        return [leaf for name, item in value.items() for leaf in list_leaves(item, (*keys, name))]
     if isinstance(value, list) and value:
-        return [leaf for index, item in enumerate(value) for leaf in leaves(item, (*keys, index))]
+        return [leaf for index, item in enumerate(value) for leaf in list_leaves(item, (*keys, index))]
     return [(keys, value)]
 
 
@@ -122,35 +122,41 @@ def leaves(value: Any, keys: tuple[str | int, ...] = ()) -> list[tuple[tuple[str
 def test_job_equals_its_request_with_any_output_fields_of_service(
     body: Mapping[str, Any],
 ) -> None:
-    assert found(body, {**body, **OUTPUT}) == []
+    assert find_differences(body, {**body, **OUTPUT}) == []
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_every_changed_field_of_request_is_difference(body: Mapping[str, Any]) -> None:
     asked = {name: value for name, value in body.items() if name != "labels"}
-    for keys, value in leaves(asked):
+    for keys, value in list_leaves(asked):
         other = value + "x" if isinstance(value, str) else value + 1
         pointer = "".join(f"/{key}" for key in keys)
-        assert found(body, changed(body, *keys, to=other)) == [(pointer, other, value)]
+        assert find_differences(body, change_value(body, *keys, to=other)) == [(pointer, other, value)]
 
 
 def test_unknown_field_of_body_counts_as_difference() -> None:
     body = {"script": "echo hello", "name": "night", "labels": LABELS}
-    assert found(body, {**body, "state": "RUNNING"}) == []
-    assert found(body, {**body, "script": "echo"}) == [("/script", "echo", "echo hello")]
+    assert find_differences(body, {**body, "state": "RUNNING"}) == []
+    assert find_differences(body, {**body, "script": "echo"}) == [("/script", "echo", "echo hello")]
 
 
 @pytest.mark.parametrize("name", [SOURCE, INSTANCE, KEY, ATTEMPT, CODE])
 def test_identifying_label_counts_as_difference(name: str) -> None:
-    assert found(CUSTOM, changed(CUSTOM, "labels", name, to="x")) == [(f"/labels/{name}", "x", LABELS[name])]
-    assert found(CUSTOM, changed(CUSTOM, "labels", name)) == [(f"/labels/{name}", None, LABELS[name])]
-    assert found(changed(CUSTOM, "labels", name), CUSTOM) == [(f"/labels/{name}", LABELS[name], None)]
+    assert find_differences(CUSTOM, change_value(CUSTOM, "labels", name, to="x")) == [
+        (f"/labels/{name}", "x", LABELS[name])
+    ]
+    assert find_differences(CUSTOM, change_value(CUSTOM, "labels", name)) == [
+        (f"/labels/{name}", None, LABELS[name])
+    ]
+    assert find_differences(change_value(CUSTOM, "labels", name), CUSTOM) == [
+        (f"/labels/{name}", LABELS[name], None)
+    ]
 
 
 @pytest.mark.parametrize("name", [REQUEST_ID, COMMIT, "team"])
 def test_request_commit_and_user_labels_do_not_count_as_differences(name: str) -> None:
-    assert found(CUSTOM, changed(CUSTOM, "labels", name, to="x")) == []
-    assert found(CUSTOM, changed(CUSTOM, "labels", name)) == []
+    assert find_differences(CUSTOM, change_value(CUSTOM, "labels", name, to="x")) == []
+    assert find_differences(CUSTOM, change_value(CUSTOM, "labels", name)) == []
 
 
 @pytest.mark.parametrize(
@@ -172,9 +178,9 @@ def test_request_commit_and_user_labels_do_not_count_as_differences(name: str) -
 )
 def test_additional_field_of_job_counts_as_difference(keys: tuple[str | int, ...], value: Any) -> None:
     pointer = "".join(f"/{key}" for key in keys)
-    resource = changed(CUSTOM, *keys, to=value)
-    assert found(CUSTOM, resource) == [(pointer, value, None)]
-    assert found(resource, CUSTOM) == [(pointer, None, value)]
+    resource = change_value(CUSTOM, *keys, to=value)
+    assert find_differences(CUSTOM, resource) == [(pointer, value, None)]
+    assert find_differences(resource, CUSTOM) == [(pointer, None, value)]
 
 
 @pytest.mark.parametrize(
@@ -191,24 +197,24 @@ def test_additional_field_of_job_counts_as_difference(keys: tuple[str | int, ...
     ],
 )
 def test_empty_or_default_field_equals_missing_field(keys: tuple[str | int, ...], value: Any) -> None:
-    resource = changed(CUSTOM, *keys, to=value)
-    assert found(CUSTOM, resource) == []
-    assert found(resource, CUSTOM) == []
+    resource = change_value(CUSTOM, *keys, to=value)
+    assert find_differences(CUSTOM, resource) == []
+    assert find_differences(resource, CUSTOM) == []
 
 
 def test_empty_early_stopping_message_counts_as_difference() -> None:
     for value in ({}, {"useElapsedDuration": False}):
-        resource = changed(TUNING, "studySpec", "medianAutomatedStoppingSpec", to=value)
+        resource = change_value(TUNING, "studySpec", "medianAutomatedStoppingSpec", to=value)
         pointer = "/studySpec/medianAutomatedStoppingSpec"
-        assert found(TUNING, resource) == [(pointer, value, None)]
-        assert found(resource, TUNING) == [(pointer, None, value)]
+        assert find_differences(TUNING, resource) == [(pointer, value, None)]
+        assert find_differences(resource, TUNING) == [(pointer, None, value)]
     hidden = {**TUNING, "studySpec": {"convexAutomatedStoppingSpec": {}}}
-    assert [pointer for pointer, *_ in found(hidden, {**TUNING, "studySpec": {}})] == [
+    assert [pointer for pointer, *_ in find_differences(hidden, {**TUNING, "studySpec": {}})] == [
         "/studySpec/convexAutomatedStoppingSpec"
     ]
     nothing = {name: value for name, value in TUNING.items() if name != "studySpec"}
-    assert [pointer for pointer, *_ in found(nothing, hidden)] == ["/studySpec"]
-    assert [pointer for pointer, *_ in found(hidden, nothing)] == ["/studySpec"]
+    assert [pointer for pointer, *_ in find_differences(nothing, hidden)] == ["/studySpec"]
+    assert [pointer for pointer, *_ in find_differences(hidden, nothing)] == ["/studySpec"]
 
 
 def test_empty_early_stopping_message_does_not_count_as_left_out() -> None:
@@ -219,7 +225,7 @@ def test_empty_early_stopping_message_does_not_count_as_left_out() -> None:
 
 def test_job_without_usable_labels_differs_in_every_identifying_label() -> None:
     for odd in (None, ["a"], "a", 7):
-        pointers = [pointer for pointer, *_ in found(CUSTOM, {**CUSTOM, "labels": odd})]
+        pointers = [pointer for pointer, *_ in find_differences(CUSTOM, {**CUSTOM, "labels": odd})]
         assert pointers == sorted(f"/labels/{name}" for name in (SOURCE, INSTANCE, KEY, ATTEMPT, CODE))
 
 
@@ -338,26 +344,26 @@ FIELDS = [
 ]
 
 
-def pointers(body: dict[str, Any], resource: dict[str, Any]) -> list[str]:
+def find_pointers(body: dict[str, Any], resource: dict[str, Any]) -> list[str]:
     job = run_of(wanted(), State.RUNNING, body=resource)
     return [change.pointer for change in differences(body, job)]
 
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_known_field_on_either_side_alone_is_difference(field: str) -> None:
-    assert pointers({}, {field: "set"}) == [f"/{field}"]
-    assert pointers({field: "set"}, {}) == [f"/{field}"]
-    assert pointers({field: "set"}, {field: "set"}) == []
+    assert find_pointers({}, {field: "set"}) == [f"/{field}"]
+    assert find_pointers({field: "set"}, {}) == [f"/{field}"]
+    assert find_pointers({field: "set"}, {field: "set"}) == []
 
 
 def test_unknown_field_counts_as_difference_only_in_request() -> None:
-    assert pointers({"newField": "set"}, {}) == ["/newField"]
-    assert pointers({}, {"newField": "set"}) == []
+    assert find_pointers({"newField": "set"}, {}) == ["/newField"]
+    assert find_pointers({}, {"newField": "set"}) == []
 
 
 def test_commit_label_is_ignored_and_key_label_is_compared() -> None:
-    assert pointers({"labels": {COMMIT: "1", KEY: "k"}}, {"labels": {COMMIT: "2", KEY: "k"}}) == []
-    assert pointers({"labels": {KEY: "k"}}, {"labels": {KEY: "l"}}) == [f"/labels/{KEY}"]
+    assert find_pointers({"labels": {COMMIT: "1", KEY: "k"}}, {"labels": {COMMIT: "2", KEY: "k"}}) == []
+    assert find_pointers({"labels": {KEY: "k"}}, {"labels": {KEY: "l"}}) == [f"/labels/{KEY}"]
 
 
 @pytest.mark.parametrize(
@@ -366,7 +372,7 @@ def test_commit_label_is_ignored_and_key_label_is_compared() -> None:
     ids=["another spelling", "left out", "filled in"],
 )
 def test_other_spelling_or_empty_list_of_service_is_not_difference(asked: object, there: object) -> None:
-    assert pointers({"jobSpec": asked}, {"jobSpec": there}) == []
+    assert find_pointers({"jobSpec": asked}, {"jobSpec": there}) == []
 
 
 @pytest.mark.parametrize(
@@ -389,7 +395,7 @@ def test_durations_are_compared_by_value(before: object, after: object, one: boo
 PACKAGE = "gs://staging/reconciler/packages/0/x.tar.gz"
 
 
-def by_hand(**more: Any) -> dict[str, Any]:
+def make_body_by_hand(**more: Any) -> dict[str, Any]:
     """Return the body of the same job as a person sends it."""
     return {**body("", **more), "displayName": "census 7", "labels": {"team": "risk"}}
 
@@ -401,21 +407,23 @@ def outside() -> Outside:
 
 @pytest.fixture
 def job(outside: Outside) -> ActualJob:
-    return outside.jobs.add(by_hand())
+    return outside.jobs.add(make_body_by_hand())
 
 
-def adoption_of(job: ActualJob, claim: Claim = CLAIM) -> Adoption:
-    return Adoption(claim, (claim.id.key,), job.resource, lambda name: by_hand(), "", lambda uri: False)
+def make_adoption(job: ActualJob, claim: Claim = CLAIM) -> Adoption:
+    return Adoption(
+        claim, (claim.id.key,), job.resource, lambda name: make_body_by_hand(), "", lambda uri: False
+    )
 
 
-def adopted(outside: Outside, job: ActualJob, claim: Claim = CLAIM) -> Adopted:
-    return adopt(outside.ports, adoption_of(job, claim), observe(outside.ports))
+def adopt_job(outside: Outside, job: ActualJob, claim: Claim = CLAIM) -> Adopted:
+    return adopt(outside.ports, make_adoption(job, claim), observe(outside.ports))
 
 
 def test_adopted_claim_keeps_name_of_job(outside: Outside, job: ActualJob) -> None:
     checked: list[int] = []
     outside.claims.check = lambda runs: checked.append(runs)  # type: ignore[method-assign]
-    result = adopted(outside, job, replace(CLAIM, on_delete="cancel"))
+    result = adopt_job(outside, job, replace(CLAIM, on_delete="cancel"))
     claim = result.claim
     assert result == Adopted(outside.claim, "")
     assert claim is not None
@@ -430,7 +438,7 @@ def test_adopted_claim_keeps_name_of_job(outside: Outside, job: ActualJob) -> No
 
 @pytest.mark.fault(54)
 def test_apply_sends_no_request_for_adopted_content(outside: Outside, job: ActualJob) -> None:
-    adopted(outside, job)
+    adopt_job(outside, job)
     assert settle(outside).claim == outside.claim
     assert outside.jobs.sent == []
 
@@ -440,7 +448,7 @@ def test_adoption_writes_no_claim_while_request_is_under_way(outside: Outside, j
     found = observe(outside.ports)
     settle(outside)
     before = outside.claim
-    result = adopt(outside.ports, adoption_of(job), found)
+    result = adopt(outside.ports, make_adoption(job), found)
     assert (result.claim, outside.claim) == (None, before)
     assert result.why == "lost to another process, which has just claimed the manifest's content"
 
@@ -451,10 +459,10 @@ def test_simultaneous_adoptions_both_return_adopted_claim(outside: Outside, job:
 
     def other(claim: Claim) -> None:
         outside.claims.before_write = lambda claim: None
-        results.append(adopted(outside, job))
+        results.append(adopt_job(outside, job))
 
     outside.claims.before_write = other
-    results.append(adopted(outside, job))
+    results.append(adopt_job(outside, job))
     assert [result.claim for result in results] == [outside.claim, outside.claim]
     assert len(outside.claims.history) == 1
 
@@ -465,26 +473,26 @@ def test_adoption_succeeds_when_claim_write_took_effect_without_success_answer(
     fault: str, outside: Outside, job: ActualJob
 ) -> None:
     outside.claims.faults = [fault]
-    assert adopted(outside, job).claim == outside.claim
+    assert adopt_job(outside, job).claim == outside.claim
 
 
 @pytest.mark.fault(54)
 def test_repeated_adoption_succeeds_after_failed_write(outside: Outside, job: ActualJob) -> None:
     outside.claims.faults = ["failed"]
     with pytest.raises(ServiceError, match="the store is away"):
-        adopted(outside, job)
+        adopt_job(outside, job)
     assert outside.claims.held == {}
-    assert adopted(outside, job).claim == adopted(outside, job).claim == outside.claim
+    assert adopt_job(outside, job).claim == adopt_job(outside, job).claim == outside.claim
 
 
 def test_adoption_fails_when_store_was_emptied(outside: Outside, job: ActualJob) -> None:
     found = observe(outside.ports)
     outside.claims.genesis = False
     with pytest.raises(ServiceError, match="no genesis"):
-        adopt(outside.ports, adoption_of(job), found)
+        adopt(outside.ports, make_adoption(job), found)
 
 
-def of_other_content(outside: Outside, job: ActualJob) -> None:
+def claim_for_other_content(outside: Outside, job: ActualJob) -> None:
     claim = replace(CLAIM, id=ClaimId("z" * 52), base_name="other", state=ClaimState.BOUND)
     outside.claims.write(replace(claim, resource=job.resource), 0)
 
@@ -494,7 +502,7 @@ def of_other_content(outside: Outside, job: ActualJob) -> None:
     [
         (lambda outside, job: outside.jobs.jobs.clear(), "no longer exists"),
         (lambda outside, job: outside.jobs.becomes(job, State.FAILED), "has ended (FAILED)"),
-        (of_other_content, "is the job of the manifest other already"),
+        (claim_for_other_content, "is the job of the manifest other already"),
         (
             lambda outside, job: settle(outside, ORDER),
             "is too late: the manifest was submitted already (census_0123, bound)",
@@ -511,19 +519,19 @@ def test_job_that_cannot_belong_to_manifest_is_not_adopted(
 ) -> None:
     change(outside, job)
     before = dict(outside.claims.held)
-    assert adopted(outside, job) == Adopted(None, why)
+    assert adopt_job(outside, job) == Adopted(None, why)
     assert outside.claims.held == before
 
 
 def test_job_with_labels_of_another_repository_is_not_adopted(outside: Outside) -> None:
-    job = outside.jobs.add({**by_hand(), "labels": labels("x" * 52, source="others")})
-    assert adopted(outside, job).why.startswith("has the label reconciler-")
+    job = outside.jobs.add({**make_body_by_hand(), "labels": labels("x" * 52, source="others")})
+    assert adopt_job(outside, job).why.startswith("has the label reconciler-")
 
 
 def test_differences_are_named_without_secrets(outside: Outside) -> None:
     secret = "AKIA" + "Q3R7T2U6V4W5X7YZ"
-    job = outside.jobs.add(by_hand(serviceAccount="a@b", network=secret))
-    result = adopted(outside, job)
+    job = outside.jobs.add(make_body_by_hand(serviceAccount="a@b", network=secret))
+    result = adopt_job(outside, job)
     assert (result.claim, result.why) == (None, "differs from the manifest's job")
     found = {field.pointer: (field.before, field.after) for field in result.fields}
     assert found.keys() == {"/jobSpec/network", "/jobSpec/serviceAccount"}
@@ -539,28 +547,28 @@ def test_job_is_read_by_its_kind(outside: Outside, job: ActualJob) -> None:
         return job
 
     outside.jobs.read = read  # type: ignore[method-assign]
-    adopted(outside, job)
+    adopt_job(outside, job)
     assert asked == [(CLAIM.api_version, CLAIM.kind, job.resource)]
 
 
 def test_adopted_job_is_not_claimed_again(outside: Outside, job: ActualJob) -> None:
-    first = adopted(outside, job)
+    first = adopt_job(outside, job)
     outside.claims.before_write = lambda claim: pytest.fail("a second write")
-    assert adopted(outside, job) == first
+    assert adopt_job(outside, job) == first
 
 
 def test_write_without_effect_is_lost_to_another_process(
     outside: Outside, job: ActualJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outside.claims, "write", lambda claim, generation: None)
-    assert adopted(outside, job).why.startswith("lost to another process")
+    assert adopt_job(outside, job).why.startswith("lost to another process")
 
 
 def test_written_claim_is_not_read_again(
     outside: Outside, job: ActualJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outside.claims, "read", lambda id: pytest.fail("a needless read"))
-    assert adopted(outside, job).claim == outside.claim
+    assert adopt_job(outside, job).claim == outside.claim
 
 
 SAME = "gs://mine/a.tar.gz"
@@ -583,8 +591,8 @@ SAME = "gs://mine/a.tar.gz"
 def test_package_counts_by_its_bytes(
     uris: list[str], more: dict[str, str], held: list[str], pointers: list[str], outside: Outside
 ) -> None:
-    job = outside.jobs.add(by_hand(packageUris=uris, **more))
-    wanted = by_hand(packageUris=[PACKAGE])
+    job = outside.jobs.add(make_body_by_hand(packageUris=uris, **more))
+    wanted = make_body_by_hand(packageUris=[PACKAGE])
     adoption = Adoption(CLAIM, (KEY_1,), job.resource, lambda name: wanted, PACKAGE, held.__contains__)
     result = adopt(outside.ports, adoption, observe(outside.ports))
     assert [field.pointer for field in result.fields] == pointers

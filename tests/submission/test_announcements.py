@@ -26,19 +26,19 @@ def outside() -> Outside:
     return Outside(least_history=0)
 
 
-def announced(outside: Outside) -> list[tuple[ClaimId, ...]]:
+def get_announced_ids(outside: Outside) -> list[tuple[ClaimId, ...]]:
     preface = read_preface(outside.claims.summary())
     return [one.ids for one in preface.announced] if preface else []
 
 
-def kept(ports: Ports, *, full: bool = False) -> None:
+def store_look(ports: Ports, *, full: bool = False) -> None:
     """Take a look, and store its summary."""
     keep_summary(ports, look(ports, {}, full=full), {})
 
 
 def test_new_claim_is_announced_before_it_is_written(outside: Outside) -> None:
     seen: list[Any] = []
-    outside.claims.before_write = lambda claim: seen.append(announced(outside))
+    outside.claims.before_write = lambda claim: seen.append(get_announced_ids(outside))
     outside.ports.claims.write(CLAIM, 0)
     assert seen == [[(CLAIM.id,)]]
 
@@ -47,7 +47,7 @@ def test_claim_that_is_replaced_is_not_announced(outside: Outside) -> None:
     written = outside.claims.write(CLAIM, 0)
     assert written
     outside.ports.claims.write(CLAIM, written.generation)
-    assert announced(outside) == []
+    assert get_announced_ids(outside) == []
 
 
 def test_several_claims_are_announced_in_single_write(outside: Outside) -> None:
@@ -56,7 +56,7 @@ def test_several_claims_are_announced_in_single_write(outside: Outside) -> None:
     generation = outside.claims.stored[1]
     claims.write(CLAIM, 0)
     claims.write(OTHER, 0)
-    assert announced(outside) == [tuple(sorted((CLAIM.id, OTHER.id)))]
+    assert get_announced_ids(outside) == [tuple(sorted((CLAIM.id, OTHER.id)))]
     assert outside.claims.stored[1] == generation
 
 
@@ -66,18 +66,18 @@ def test_claim_that_was_read_is_not_announced(outside: Outside) -> None:
         claims = outside.ports.claims
         claims.listed() if read == "listed" else claims.of_key(CLAIM.id.key)
         claims.announce([CLAIM.id])
-        assert announced(outside) == []
+        assert get_announced_ids(outside) == []
 
 
 def test_announcements_of_several_processes_stand_beside_each_other(outside: Outside) -> None:
     outside.ports.claims.announce([CLAIM.id])
     outside.ports.claims.announce([OTHER.id])
-    assert sorted(announced(outside)) == sorted([(CLAIM.id,), (OTHER.id,)])
+    assert sorted(get_announced_ids(outside)) == sorted([(CLAIM.id,), (OTHER.id,)])
 
 
 def test_announcement_leaves_the_summary(outside: Outside) -> None:
     outside.claims.write(CLAIM, 0)
-    kept(outside.ports)
+    store_look(outside.ports)
     before = look(outside.ports, {}).summary
     outside.ports.claims.announce([OTHER.id])
     after = look(outside.ports, {})
@@ -92,27 +92,27 @@ def test_small_store_has_no_announcements() -> None:
         claims = outside.ports.claims
         claims.listed()
         claims.announce([CLAIM.id])
-        assert bool(announced(outside)) is is_announced
+        assert bool(get_announced_ids(outside)) is is_announced
 
 
 def test_announced_claim_is_read_until_a_summary_knows_it(outside: Outside) -> None:
-    kept(outside.ports)
+    store_look(outside.ports)
     writer = outside.ports
     writer.claims.announce([CLAIM.id])
-    kept(outside.ports)
-    assert announced(outside) == [(CLAIM.id,)], "another process saw no claim of it yet"
+    store_look(outside.ports)
+    assert get_announced_ids(outside) == [(CLAIM.id,)], "another process saw no claim of it yet"
     writer.claims.write(CLAIM, 0)
     assert CLAIM.id in look(outside.ports, {}).observed.versions
-    kept(outside.ports)
-    assert announced(outside) == []
+    store_look(outside.ports)
+    assert get_announced_ids(outside) == []
     assert CLAIM.id in look(outside.ports, {}).observed.versions
 
 
 def test_process_drops_announcement_of_claim_that_it_never_wrote(outside: Outside) -> None:
     ports = outside.ports
     ports.claims.announce([CLAIM.id])
-    kept(ports)
-    assert announced(outside) == []
+    store_look(ports)
+    assert get_announced_ids(outside) == []
 
 
 def test_process_keeps_the_announcement_of_a_write_that_may_still_arrive(outside: Outside) -> None:
@@ -120,20 +120,20 @@ def test_process_keeps_the_announcement_of_a_write_that_may_still_arrive(outside
     ports = outside.ports
     with pytest.raises(ServiceError):
         ports.claims.write(CLAIM, 0)
-    kept(ports)
-    assert announced(outside) == [(CLAIM.id,)]
+    store_look(ports)
+    assert get_announced_ids(outside) == [(CLAIM.id,)]
 
 
 def test_only_full_look_drops_announcement_older_than_week(outside: Outside) -> None:
     outside.ports.claims.announce([CLAIM.id])
     outside.time.now += OUTDATED
-    kept(outside.ports, full=True)
-    assert announced(outside) == [(CLAIM.id,)]
+    store_look(outside.ports, full=True)
+    assert get_announced_ids(outside) == [(CLAIM.id,)]
     outside.time.now += timedelta(seconds=1)
-    kept(outside.ports)
-    assert announced(outside) == [(CLAIM.id,)]
-    kept(outside.ports, full=True)
-    assert announced(outside) == []
+    store_look(outside.ports)
+    assert get_announced_ids(outside) == [(CLAIM.id,)]
+    store_look(outside.ports, full=True)
+    assert get_announced_ids(outside) == []
 
 
 def test_lost_answer_to_announcement_is_not_failure(
@@ -147,7 +147,7 @@ def test_lost_answer_to_announcement_is_not_failure(
 
     monkeypatch.setattr(outside.claims, "write_summary", lost)
     outside.ports.claims.write(CLAIM, 0)
-    assert announced(outside) == [(CLAIM.id,)]
+    assert get_announced_ids(outside) == [(CLAIM.id,)]
 
 
 def test_claim_that_cannot_be_announced_is_not_written(
@@ -163,7 +163,7 @@ def test_claim_that_cannot_be_announced_is_not_written(
 def test_announcement_replaces_a_spoiled_object(outside: Outside) -> None:
     outside.claims.stored = b"spoiled", 7
     outside.ports.claims.announce([CLAIM.id])
-    assert announced(outside) == [(CLAIM.id,)]
+    assert get_announced_ids(outside) == [(CLAIM.id,)]
 
 
 def test_second_announcement_of_a_process_is_added_to_its_first(outside: Outside) -> None:
@@ -173,9 +173,9 @@ def test_second_announcement_of_a_process_is_added_to_its_first(outside: Outside
     claims = outside.ports.claims
     claims.announce([ids[1]])
     claims.announce([ids[0]])
-    assert announced(outside) == [(ClaimId("beside"),), tuple(ids)]
+    assert get_announced_ids(outside) == [(ClaimId("beside"),), tuple(ids)]
     beside.announce([ClaimId("another")])
-    assert announced(outside) == [(ClaimId("another"), ClaimId("beside")), tuple(ids)]
+    assert get_announced_ids(outside) == [(ClaimId("another"), ClaimId("beside")), tuple(ids)]
 
 
 def test_announced_claim_is_announced_once(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +195,7 @@ def test_announcement_is_repeated_when_other_write_overtakes_it(
 
     monkeypatch.setattr(outside.claims, "write_summary", overtaken)
     outside.ports.claims.announce([CLAIM.id])
-    assert (announced(outside), outside.time.slept) == ([(CLAIM.id,)], [1.0])
+    assert (get_announced_ids(outside), outside.time.slept) == ([(CLAIM.id,)], [1.0])
 
 
 def test_announcement_is_repeated_after_failure(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_announcement_is_repeated_after_failure(outside: Outside, monkeypatch: p
 
     monkeypatch.setattr(outside.claims, "write_summary", failing)
     outside.ports.claims.announce([CLAIM.id])
-    assert (announced(outside), outside.time.slept) == ([(CLAIM.id,)], [1.0])
+    assert (get_announced_ids(outside), outside.time.slept) == ([(CLAIM.id,)], [1.0])
 
 
 def test_store_without_a_bucket_takes_no_announcement(
@@ -227,7 +227,7 @@ def test_announcement_names_the_genesis_that_was_read_with_the_summary(
     monkeypatch.setattr(outside.claims, "genesis_generation", lambda: later)
     outside.ports.claims.announce([CLAIM.id])
     outside.claims.marked = expected
-    assert announced(outside) == [(CLAIM.id,)]
+    assert get_announced_ids(outside) == [(CLAIM.id,)]
 
 
 def test_announcement_keeps_only_the_claims_that_a_look_did_not_find(outside: Outside) -> None:

@@ -30,14 +30,14 @@ from tests.support.planning import bound_to, claim_on, run_of, wanted
 JOB = wanted("a-b")
 
 
-def looked_at(claims: list[Claim], runs: list[ActualJob]) -> dict[ClaimId, list[ActualJob]]:
+def group_runs(claims: list[Claim], runs: list[ActualJob]) -> dict[ClaimId, list[ActualJob]]:
     known = {claim.id: Versioned(claim, 1) for claim in claims}
     return runs_by_claim(Observed(known, tuple(runs)))
 
 
 def test_runs_are_grouped_by_attempt() -> None:
     first, second = run_of(JOB, State.FAILED), run_of(JOB, State.RUNNING, 2, number=2)
-    found = looked_at([], [first, second])
+    found = group_runs([], [first, second])
     key = label_of(JOB.identity)
     assert (found[ClaimId(key, 1)], found[ClaimId(key, 2)]) == ([first], [second])
 
@@ -45,7 +45,7 @@ def test_runs_are_grouped_by_attempt() -> None:
 def test_job_named_by_claim_belongs_to_claim_with_any_labels() -> None:
     run = replace(run_of(JOB, State.RUNNING), labels={KEY: "taken over"})
     claim = bound_to(JOB, run)
-    assert looked_at([claim], [run])[claim.id] == [run]
+    assert group_runs([claim], [run])[claim.id] == [run]
 
 
 def test_refresh_takes_name_path_and_on_delete_from_manifest() -> None:
@@ -158,7 +158,7 @@ def test_failed_cancel_is_repeated_when_run_cannot_be_read() -> None:
     assert service.asked == 2
 
 
-def recorded(claim: Claim, run: ActualJob, *faults: str) -> Claim:
+def record_reason(claim: Claim, run: ActualJob, *faults: str) -> Claim:
     outside = Outside()
     outside.claims.write(claim, 0)
     outside.claims.faults = [*faults]
@@ -173,7 +173,7 @@ RUN = run_of(JOB, State.RUNNING)
 def test_cancel_is_recorded_once_when_answer_to_write_was_wrong(
     faults: tuple[str, ...],
 ) -> None:
-    assert recorded(bound_to(JOB, RUN), RUN, *faults) == bound_to(JOB, RUN, error="because")
+    assert record_reason(bound_to(JOB, RUN), RUN, *faults) == bound_to(JOB, RUN, error="because")
 
 
 def test_recorded_cancel_adds_only_error_to_stored_claim() -> None:
@@ -182,8 +182,8 @@ def test_recorded_cancel_adds_only_error_to_stored_claim() -> None:
 
 
 def test_last_cancel_reason_counts_unless_person_gave_reason() -> None:
-    assert recorded(bound_to(JOB, RUN, error="first"), RUN).error == "because"
-    assert recorded(bound_to(JOB, RUN, error=BY_COMMAND), RUN).error == BY_COMMAND
+    assert record_reason(bound_to(JOB, RUN, error="first"), RUN).error == "because"
+    assert record_reason(bound_to(JOB, RUN, error=BY_COMMAND), RUN).error == BY_COMMAND
 
 
 @pytest.mark.fault(59)
@@ -200,7 +200,7 @@ def test_refresh_clears_reason_of_failed_cancel_while_run_is_wanted(state: State
 @pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.REJECTED, ClaimState.HELD])
 def test_cancel_binds_claim_of_run_with_recorded_request(state: ClaimState) -> None:
     claim = claim_on(JOB, state, error="old", credential_expiry=datetime(2026, 1, 1, tzinfo=UTC))
-    told = recorded(claim, RUN)
+    told = record_reason(claim, RUN)
     assert (told.state, told.resource, told.error) == (ClaimState.BOUND, RUN.resource, "because")
 
 
@@ -210,8 +210,8 @@ def test_cancel_of_other_run_is_not_recorded_on_claim() -> None:
         run_of(JOB, State.RUNNING, number=3, mark="unknown"),
     )
     claim = bound_to(JOB, RUN)
-    assert recorded(claim, elder) == recorded(claim, stranger) == claim
-    assert recorded(claim, replace(RUN, labels={})) == claim
+    assert record_reason(claim, elder) == record_reason(claim, stranger) == claim
+    assert record_reason(claim, replace(RUN, labels={})) == claim
 
 
 @pytest.mark.parametrize("changes", [{"kind": "HyperparameterTuningJob"}, {"labels": {KEY: "another"}}])
@@ -225,7 +225,7 @@ def test_cancel_of_run_with_other_kind_or_key_is_not_recorded_on_claim(changes: 
 
 def test_cancel_of_later_attempt_is_recorded_on_its_claim() -> None:
     run = run_of(JOB, State.RUNNING, 2)
-    assert recorded(bound_to(JOB, run, attempt=2), run).error == "because"
+    assert record_reason(bound_to(JOB, run, attempt=2), run).error == "because"
 
 
 def test_cancel_record_fails_after_five_failed_claim_writes() -> None:
@@ -237,7 +237,7 @@ def test_cancel_record_fails_after_five_failed_claim_writes() -> None:
     assert (raised.value.hint, len(written)) == ("another run is updating it", 5)
 
 
-def with_stored_reason(run: ActualJob, *claims: Claim) -> str | None:
+def read_stored_reason(run: ActualJob, *claims: Claim) -> str | None:
     """Return the reason of a run's cancel after its claim was read."""
     outside = Outside()
     for claim in claims:
@@ -251,11 +251,11 @@ def test_only_cancelled_run_gets_reason_from_claim_of_its_attempt() -> None:
         bound_to(JOB, first, error="because"),
         bound_to(JOB, second, attempt=2, error="for another reason"),
     )
-    assert with_stored_reason(first, *claims) == "because"
-    assert with_stored_reason(second, *claims) == "for another reason"
-    assert with_stored_reason(replace(first, state=State.FAILED), *claims) is None
-    assert with_stored_reason(replace(first, labels={}), *claims) is None
-    assert with_stored_reason(second, claims[0]) is None
+    assert read_stored_reason(first, *claims) == "because"
+    assert read_stored_reason(second, *claims) == "for another reason"
+    assert read_stored_reason(replace(first, state=State.FAILED), *claims) is None
+    assert read_stored_reason(replace(first, labels={}), *claims) is None
+    assert read_stored_reason(second, claims[0]) is None
 
 
 def test_cancel_of_adopted_run_is_recorded_on_claim_that_names_it() -> None:

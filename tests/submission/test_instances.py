@@ -62,23 +62,25 @@ def outside() -> Outside:
     return Outside()
 
 
-def run(instance: str, age: timedelta = timedelta(0), state: State = State.RUNNING) -> ActualJob:
+def make_run(instance: str, age: timedelta = timedelta(0), state: State = State.RUNNING) -> ActualJob:
     """Return a run of an instance, created this long after `FIRST`."""
     made = run_of(wanted(), state)
     labels = {**made.labels, **({INSTANCE: instance} if instance else {})}
-    return replace(made, labels=labels, create_time=at(age))
+    return replace(made, labels=labels, create_time=format_time(age))
 
 
 OTHER = wanted(content="b")
 
 
-def other(instance: str, age: timedelta = timedelta(0), **labels: str) -> ActualJob:
+def make_other_run(instance: str, age: timedelta = timedelta(0), **labels: str) -> ActualJob:
     """Return a run of other content, `OTHER`."""
     made = run_of(OTHER, State.SUCCEEDED, number=2)
-    return replace(made, labels={**run(instance).labels, **made.labels, **labels}, create_time=at(age))
+    return replace(
+        made, labels={**make_run(instance).labels, **made.labels, **labels}, create_time=format_time(age)
+    )
 
 
-def at(age: timedelta) -> str:
+def format_time(age: timedelta) -> str:
     return (FIRST + age).isoformat()
 
 
@@ -88,13 +90,13 @@ LATER, EARLIER = timedelta(seconds=1), timedelta(seconds=-1)
 @pytest.mark.parametrize(
     ("own", "neighbours", "seen", "is_own", "is_doubtful"),
     [
-        ("blue", {""}, run("blue"), True, False),
-        ("", {"blue"}, run(""), True, False),
-        ("blue", {""}, run(""), False, True),
-        ("", {"blue"}, run("blue"), False, True),
-        ("blue", {"green"}, run(""), False, True),
-        ("blue", {""}, run("", state=State.SUCCEEDED), False, False),
-        ("blue", {"green"}, run("", state=State.CANCELLED), False, False),
+        ("blue", {""}, make_run("blue"), True, False),
+        ("", {"blue"}, make_run(""), True, False),
+        ("blue", {""}, make_run(""), False, True),
+        ("", {"blue"}, make_run("blue"), False, True),
+        ("blue", {"green"}, make_run(""), False, True),
+        ("blue", {""}, make_run("", state=State.SUCCEEDED), False, False),
+        ("blue", {"green"}, make_run("", state=State.CANCELLED), False, False),
     ],
 )
 def test_live_run_of_other_instance_is_doubtful_before_first_run_of_environment(
@@ -107,32 +109,44 @@ def test_live_run_of_other_instance_is_doubtful_before_first_run_of_environment(
 @pytest.mark.parametrize(
     ("own", "neighbours", "firsts", "seen", "is_doubtful"),
     [
-        ("blue", {""}, [other("blue")], run("", EARLIER), True),
-        ("blue", {""}, [other("blue")], run(""), True),
-        ("blue", {""}, [other("blue")], run("", LATER), False),
-        ("", {"blue"}, [other("")], run("blue", EARLIER), True),
-        ("", {"blue"}, [other("")], run("blue", LATER), False),
+        ("blue", {""}, [make_other_run("blue")], make_run("", EARLIER), True),
+        ("blue", {""}, [make_other_run("blue")], make_run(""), True),
+        ("blue", {""}, [make_other_run("blue")], make_run("", LATER), False),
+        ("", {"blue"}, [make_other_run("")], make_run("blue", EARLIER), True),
+        ("", {"blue"}, [make_other_run("")], make_run("blue", LATER), False),
         # The oldest own run counts.
-        ("blue", {""}, [other("blue", 2 * LATER), other("blue")], run("", LATER), False),
+        (
+            "blue",
+            {""},
+            [make_other_run("blue", 2 * LATER), make_other_run("blue")],
+            make_run("", LATER),
+            False,
+        ),
         # An own run may be a later attempt.
         (
             "blue",
             {""},
-            [other("blue", **{ATTEMPT: "2", REQUEST_ID: mark_of(OTHER, 2)})],
-            run("", LATER),
+            [make_other_run("blue", **{ATTEMPT: "2", REQUEST_ID: mark_of(OTHER, 2)})],
+            make_run("", LATER),
             False,
         ),
         # No environment has the label: its environment gave up its instance, or was removed.
-        ("", {"green"}, [other("")], run("blue", LATER), True),
-        ("blue", {"green"}, [other("blue")], run("", LATER), True),
+        ("", {"green"}, [make_other_run("")], make_run("blue", LATER), True),
+        ("blue", {"green"}, [make_other_run("blue")], make_run("", LATER), True),
         # An unreadable time, of the run or of the own run.
-        ("blue", {""}, [other("blue")], replace(run(""), create_time="yesterday"), True),
-        ("blue", {""}, [other("blue")], replace(run(""), create_time="2027-01-01T00:00:00"), True),
-        ("blue", {""}, [replace(other("blue"), create_time="")], run("", LATER), True),
+        ("blue", {""}, [make_other_run("blue")], replace(make_run(""), create_time="yesterday"), True),
+        (
+            "blue",
+            {""},
+            [make_other_run("blue")],
+            replace(make_run(""), create_time="2027-01-01T00:00:00"),
+            True,
+        ),
+        ("blue", {""}, [replace(make_other_run("blue"), create_time="")], make_run("", LATER), True),
         # A run with another repository's label, without a claim or without a request's mark isn't an own run.
-        ("blue", {""}, [other("blue", **{KEY: "unclaimed"})], run("", LATER), True),
-        ("blue", {""}, [other("blue", **{SOURCE: "other"})], run("", LATER), True),
-        ("blue", {""}, [other("blue", **{REQUEST_ID: "copied"})], run("", LATER), True),
+        ("blue", {""}, [make_other_run("blue", **{KEY: "unclaimed"})], make_run("", LATER), True),
+        ("blue", {""}, [make_other_run("blue", **{SOURCE: "other"})], make_run("", LATER), True),
+        ("blue", {""}, [make_other_run("blue", **{REQUEST_ID: "copied"})], make_run("", LATER), True),
     ],
 )
 def test_neighbours_run_is_doubtful_unless_it_is_younger_than_the_oldest_own_run(
@@ -152,8 +166,10 @@ def test_neighbours_run_is_doubtful_unless_it_is_younger_than_the_oldest_own_run
 def test_run_bound_only_by_claim_does_not_date_environment(outside: Outside) -> None:
     settle(outside)
     (bound,) = outside.jobs.jobs
-    mislabelled = replace(bound, labels={**bound.labels, INSTANCE: "green"}, create_time=at(timedelta(0)))
-    neighbours = replace(run("", LATER), resource=f"{bound.resource}9")
+    mislabelled = replace(
+        bound, labels={**bound.labels, INSTANCE: "green"}, create_time=format_time(timedelta(0))
+    )
+    neighbours = replace(make_run("", LATER), resource=f"{bound.resource}9")
     found = Environment("blue", frozenset({"", "green"}), outside).sees(mislabelled, neighbours)
     assert found == ([mislabelled.resource], [neighbours.resource])
 
@@ -170,7 +186,7 @@ def plan_beside(*doubtful: ActualJob) -> Plan:
 
 
 def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
-    doubtful = run("")
+    doubtful = make_run("")
     change = only(plan_beside(doubtful))
     assert change.action is Action.BLOCKED
     assert change.actual is doubtful
@@ -180,7 +196,10 @@ def test_first_submission_is_blocked_beside_a_doubtful_run_of_the_same_content()
 
 
 def test_submission_beside_several_doubtful_runs_names_the_first_and_its_instance() -> None:
-    first, second = run("blue"), replace(run("green"), resource="projects/1/locations/l/customJobs/9")
+    first, second = (
+        make_run("blue"),
+        replace(make_run("green"), resource="projects/1/locations/l/customJobs/9"),
+    )
     change = only(plan_beside(first, second))
     assert change.actual is first
     assert reason_of(change).startswith(f"{first.resource} (running) has this content")
@@ -188,7 +207,7 @@ def test_submission_beside_several_doubtful_runs_names_the_first_and_its_instanc
 
 
 def test_retry_is_blocked_beside_a_doubtful_run_of_the_same_content() -> None:
-    job, doubtful = wanted(attempts=2), run("")
+    job, doubtful = wanted(attempts=2), make_run("")
     failed = run_of(job, State.FAILED, number=2)
     claim = bound_to(job, failed)
     change = only(make_plan(GOOGLE, state_of([job], [failed], [claim], doubtful=[doubtful])))
@@ -204,12 +223,12 @@ def test_refused_attempt_is_blocked_beside_doubtful_run_while_pending_attempt_co
 ) -> None:
     job = wanted()
     claim = claim_on(job, state)
-    plan = make_plan(GOOGLE, state_of([job], [], [claim], doubtful=[run("")]))
+    plan = make_plan(GOOGLE, state_of([job], [], [claim], doubtful=[make_run("")]))
     assert only(plan).action is action
 
 
 def test_first_submission_continues_beside_doubtful_run_of_other_content() -> None:
-    other = replace(run("green"), labels={**run_of(wanted(content="b"), State.RUNNING).labels})
+    other = replace(make_run("green"), labels={**run_of(wanted(content="b"), State.RUNNING).labels})
     assert only(plan_beside(other)).action is Action.SUBMIT
 
 
@@ -278,5 +297,5 @@ def test_new_instance_names_the_command_that_prepares_its_claims(service: HeldSe
 
 
 def test_label_of_other_repository_does_not_make_run_of_other_instance(outside: Outside) -> None:
-    foreign = replace(run(""), labels={**run("").labels, SOURCE: "other"})
+    foreign = replace(make_run(""), labels={**make_run("").labels, SOURCE: "other"})
     assert Environment("blue", frozenset(), outside).sees(foreign) == ([foreign.resource], [])

@@ -32,21 +32,21 @@ OTHER = desired("churn-model", "0", Reconcile())
 TARGET = Target("prod", "google", "acme-ml", "us-central1")
 
 
-def ports_of(outside: Outside) -> Ports:
+def get_ports(outside: Outside) -> Ports:
     outside.least_history = 0
     return outside.ports
 
 
-def plan_of(outside: Outside, seen: Observation, *jobs: DesiredJob) -> Plan:
+def plan_jobs(outside: Outside, seen: Observation, *jobs: DesiredJob) -> Plan:
     observed = seen.observed
     state = target_state(jobs, observed.runs, observed.claims, source=outside.ports.source)
     return make_plan(TARGET, state)
 
 
-def applied(outside: Outside, *jobs: DesiredJob, full: bool = False) -> Plan:
+def apply_jobs(outside: Outside, *jobs: DesiredJob, full: bool = False) -> Plan:
     """Apply these jobs once, and update claims and summary."""
-    ports = ports_of(outside)
-    plan = plan_of(outside, look(ports, wanted_of(jobs), full=full), *jobs)
+    ports = get_ports(outside)
+    plan = plan_jobs(outside, look(ports, wanted_of(jobs), full=full), *jobs)
     applier = Applier(ports, body_of)
     list(applier.run(plan))
     seen = look(ports, wanted_of(jobs), full=full)
@@ -59,34 +59,34 @@ def applied(outside: Outside, *jobs: DesiredJob, full: bool = False) -> Plan:
 def outside() -> Outside:
     """Return a service with two jobs that were submitted and succeeded, and a summary of them."""
     outside = Outside()
-    applied(outside, JOB, OTHER)
+    apply_jobs(outside, JOB, OTHER)
     for job in outside.jobs.jobs:
         outside.jobs.becomes(job, State.SUCCEEDED)
     outside.time.now += BOUNDS.visible * 2
-    applied(outside, JOB, OTHER)
-    applied(outside, JOB, OTHER)
-    assert {run.state for _, run in kept(outside)} == {State.SUCCEEDED}
-    assert len(kept(outside)) == 2
+    apply_jobs(outside, JOB, OTHER)
+    apply_jobs(outside, JOB, OTHER)
+    assert {run.state for _, run in get_copies(outside)} == {State.SUCCEEDED}
+    assert len(get_copies(outside)) == 2
     return outside
 
 
-def kept(outside: Outside) -> Any:
+def get_copies(outside: Outside) -> Any:
     _, summary = read_summary(outside.claims.summary())
     return [(each.versioned.claim, each.run) for each in summary.kept] if summary else []
 
 
 def test_short_look_lists_no_history(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = look(ports_of(outside), wanted_of([JOB, OTHER]), full=True)
+    full = look(get_ports(outside), wanted_of([JOB, OTHER]), full=True)
     for port, name in ((outside.claims, "listed"), (outside.jobs, "runs")):
         monkeypatch.setattr(port, name, lambda: pytest.fail("the history is listed"))
     monkeypatch.setattr(outside.jobs, "live", lambda: ())
     monkeypatch.setattr(outside.jobs, "with_key", lambda *_: tuple(outside.jobs.jobs))
-    short = look(ports_of(outside), wanted_of([JOB, OTHER]))
+    short = look(get_ports(outside), wanted_of([JOB, OTHER]))
     assert not short.full
-    assert plan_of(outside, short, JOB, OTHER) == plan_of(outside, full, JOB, OTHER)
+    assert plan_jobs(outside, short, JOB, OTHER) == plan_jobs(outside, full, JOB, OTHER)
 
 
-def as_claims(change: Callable[[Claim], Claim]) -> Forgery:
+def forge_claims(change: Callable[[Claim], Claim]) -> Forgery:
     """Return a forgery of each copied claim."""
 
     def changed(preface: Preface, summary: Summary) -> tuple[Preface, Summary]:
@@ -98,18 +98,18 @@ def as_claims(change: Callable[[Claim], Claim]) -> Forgery:
     return changed
 
 
-def summary_of(outside: Outside) -> Summary:
+def get_summary(outside: Outside) -> Summary:
     _, summary = read_summary(outside.claims.summary())
     assert summary
     return summary
 
 
-def as_summary(**fields: Any) -> Callable[[Preface, Summary], tuple[Preface, Summary]]:
+def forge_summary(**fields: Any) -> Callable[[Preface, Summary], tuple[Preface, Summary]]:
     """Return a forgery of the summary."""
     return lambda preface, summary: (preface, replace(summary, **fields))
 
 
-def as_preface(**fields: Any) -> Callable[[Preface, Summary], tuple[Preface, Summary]]:
+def forge_preface(**fields: Any) -> Callable[[Preface, Summary], tuple[Preface, Summary]]:
     """Return a forgery of the preface."""
     return lambda preface, summary: (replace(preface, **fields), summary)
 
@@ -117,7 +117,7 @@ def as_preface(**fields: Any) -> Callable[[Preface, Summary], tuple[Preface, Sum
 Forgery = Callable[[Preface, Summary], tuple[Preface, Summary]]
 
 
-def forged(outside: Outside, change: Forgery) -> None:
+def store_forgery(outside: Outside, change: Forgery) -> None:
     preface, summary = read_summary(outside.claims.summary())
     assert preface
     assert summary
@@ -128,41 +128,41 @@ def forged(outside: Outside, change: Forgery) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(as_summary(kept=()), id="without settled attempts"),
-        pytest.param(as_summary(kept=(), open=(), bases=(), former=()), id="empty"),
-        pytest.param(as_summary(taken=datetime(2026, 2, 1, tzinfo=UTC)), id="too new"),
-        pytest.param(as_preface(genesis=7), id="of another store"),
-        pytest.param(as_preface(format=5), id="of a newer version"),
-        pytest.param(as_preface(place=replace(PLACE, location="there")), id="of another location"),
-        pytest.param(as_preface(place=replace(PLACE, source="other")), id="of another repository"),
-        pytest.param(as_claims(lambda claim: replace(claim, ended=State.FAILED)), id="failed"),
-        pytest.param(as_claims(lambda claim: replace(claim, state=ClaimState.REJECTED)), id="rejected"),
-        pytest.param(as_claims(lambda claim: replace(claim, ended=None)), id="not ended"),
-        pytest.param(as_claims(lambda claim: replace(claim, path="other.yaml")), id="moved"),
-        pytest.param(as_claims(lambda claim: replace(claim, resource="jobs/9")), id="of another job"),
+        pytest.param(forge_summary(kept=()), id="without settled attempts"),
+        pytest.param(forge_summary(kept=(), open=(), bases=(), former=()), id="empty"),
+        pytest.param(forge_summary(taken=datetime(2026, 2, 1, tzinfo=UTC)), id="too new"),
+        pytest.param(forge_preface(genesis=7), id="of another store"),
+        pytest.param(forge_preface(format=5), id="of a newer version"),
+        pytest.param(forge_preface(place=replace(PLACE, location="there")), id="of another location"),
+        pytest.param(forge_preface(place=replace(PLACE, source="other")), id="of another repository"),
+        pytest.param(forge_claims(lambda claim: replace(claim, ended=State.FAILED)), id="failed"),
+        pytest.param(forge_claims(lambda claim: replace(claim, state=ClaimState.REJECTED)), id="rejected"),
+        pytest.param(forge_claims(lambda claim: replace(claim, ended=None)), id="not ended"),
+        pytest.param(forge_claims(lambda claim: replace(claim, path="other.yaml")), id="moved"),
+        pytest.param(forge_claims(lambda claim: replace(claim, resource="jobs/9")), id="of another job"),
     ],
 )
 def test_forged_summary_causes_no_second_submission_and_full_look_corrects_it(
     outside: Outside, change: Forgery
 ) -> None:
-    right = kept(outside)
-    forged(outside, change)
+    right = get_copies(outside)
+    store_forgery(outside, change)
     again = desired("census", "0", Reconcile(attempts=3))
-    applied(outside, again, OTHER)
+    apply_jobs(outside, again, OTHER)
     assert len(outside.jobs.jobs) == 2
-    applied(outside, JOB, OTHER, full=True)
+    apply_jobs(outside, JOB, OTHER, full=True)
     assert len(outside.jobs.jobs) == 2
-    assert kept(outside) == right
+    assert get_copies(outside) == right
 
 
 @pytest.mark.fault(55)
 def test_deleted_or_broken_summary_is_written_again(outside: Outside) -> None:
-    right = kept(outside)
+    right = get_copies(outside)
     for content in (b"", b"{", b'{"taken": 3}'):
         outside.claims.stored = content, outside.claims.stored[1] if content else 0
-        applied(outside, JOB, OTHER)
+        apply_jobs(outside, JOB, OTHER)
         assert len(outside.jobs.jobs) == 2
-        assert kept(outside) == right
+        assert get_copies(outside) == right
 
 
 @pytest.mark.fault(55)
@@ -173,8 +173,8 @@ def test_full_look_reports_error_of_forged_summary(outside: Outside) -> None:
         failed = replace(first, run=replace(first.run, state=State.FAILED))
         return preface, replace(summary, kept=(failed, *rest))
 
-    forged(outside, change)
-    (said,) = look(ports_of(outside), wanted_of([JOB, OTHER]), full=True).notes
+    store_forgery(outside, change)
+    (said,) = look(get_ports(outside), wanted_of([JOB, OTHER]), full=True).notes
     assert "the summary of ended runs was wrong" in said
     assert "is succeeded, not failed" in said.lower()
 
@@ -183,43 +183,43 @@ def test_short_look_finds_submission_of_older_version(outside: Outside) -> None:
     """An older version writes claims and jobs, and ignores the summary."""
     newer = desired("census", "1", Reconcile())
     ports = outside.ports
-    list(Applier(ports, body_of).run(plan_of(outside, look(ports, wanted_of([newer]), full=True), newer)))
-    plan = applied(outside, newer, OTHER)
+    list(Applier(ports, body_of).run(plan_jobs(outside, look(ports, wanted_of([newer]), full=True), newer)))
+    plan = apply_jobs(outside, newer, OTHER)
     assert [change.action for change in plan.changes] == ["none", "none"]
     assert len(outside.jobs.jobs) == 3
 
 
 def test_failed_attempt_is_read_again_before_next_attempt(outside: Outside) -> None:
     again = desired("iris", "0", Reconcile(attempts=1))
-    applied(outside, again)
+    apply_jobs(outside, again)
     outside.jobs.becomes(outside.jobs.jobs[-1], State.FAILED)
-    applied(outside, again)
-    applied(outside, again)
+    apply_jobs(outside, again)
+    apply_jobs(outside, again)
     more = desired("iris", "0", Reconcile(attempts=2))
-    applied(outside, more)
+    apply_jobs(outside, more)
     assert len(outside.jobs.jobs) == 4
     # Another process may have made the second attempt, and it may have ended, since the summary was written.
     outside.jobs.becomes(outside.jobs.jobs[-1], State.SUCCEEDED)
-    seen = look(ports_of(outside), wanted_of([more]))
+    seen = look(get_ports(outside), wanted_of([more]))
     assert not seen.full
     assert ClaimId(more.keys[0] if more.keys else next(iter(wanted_of([more]))), 2) in seen.observed.claims
 
 
 def test_look_is_full_when_former_base_name_returns(outside: Outside) -> None:
-    ports = ports_of(outside)
+    ports = get_ports(outside)
     assert not look(ports, wanted_of([JOB, desired("topics", "0", Reconcile())])).full, "it has no history"
-    applied(outside, JOB)
-    summary = summary_of(outside)
+    apply_jobs(outside, JOB)
+    summary = get_summary(outside)
     assert summary.former == (OTHER.manifest.base_name,)
     assert look(ports, wanted_of([JOB, OTHER])).full
     assert look(ports, wanted_of([JOB, desired("churn-model", "1", Reconcile())])).full
-    applied(outside, JOB, OTHER)
+    apply_jobs(outside, JOB, OTHER)
     assert not look(ports, wanted_of([JOB, OTHER])).full
     assert not look(ports, wanted_of([JOB, desired("churn-model", "1", Reconcile())])).full
 
 
 def test_look_is_full_after_given_duration(outside: Outside) -> None:
-    ports = ports_of(outside)
+    ports = get_ports(outside)
     assert not look(ports, wanted_of([JOB]), full_after=FULL_AFTER).full
     outside.time.now += FULL_AFTER * 2
     assert look(ports, wanted_of([JOB]), full_after=FULL_AFTER).full
@@ -229,17 +229,17 @@ def test_look_is_full_after_given_duration(outside: Outside) -> None:
 def test_short_look_finds_live_duplicate_of_settled_job(outside: Outside) -> None:
     body = next(body for body, _ in outside.jobs.sent if "census" in body["displayName"])
     second = outside.jobs.add(body)
-    seen = look(ports_of(outside), wanted_of([JOB, OTHER]))
+    seen = look(get_ports(outside), wanted_of([JOB, OTHER]))
     assert not seen.full
     assert second.resource in {run.resource for run in seen.observed.runs}
-    (finding,) = plan_of(outside, seen, JOB, OTHER).drift
+    (finding,) = plan_jobs(outside, seen, JOB, OTHER).drift
     assert finding.kind == "duplicate"
 
 
 def test_empty_search_is_checked_by_ended_job(outside: Outside) -> None:
     outside.jobs.hidden = {job.resource for job in outside.jobs.jobs}
     with pytest.raises(ServiceError, match="leaves out"):
-        look(ports_of(outside), wanted_of([JOB, OTHER]))
+        look(get_ports(outside), wanted_of([JOB, OTHER]))
 
 
 def test_small_history_has_no_summary() -> None:
@@ -284,46 +284,46 @@ class World:
         self.outside.jobs.with_key = lambda *by: self.searched.append(by) or with_key(*by)  # type: ignore[method-assign, func-returns-value]
 
     def look(self, *jobs: DesiredJob, also: Iterable[str] = (), full: bool = False) -> Observation:
-        return look(self.ports, by_key(*jobs), tuple(also), full=full)
+        return look(self.ports, index_by_key(*jobs), tuple(also), full=full)
 
-    def short(self, *jobs: DesiredJob, also: Iterable[str] = ()) -> Observation:
+    def look_short(self, *jobs: DesiredJob, also: Iterable[str] = ()) -> Observation:
         seen = self.look(*jobs, also=also)
         assert not seen.full
         return seen
 
 
-def by_key(*jobs: DesiredJob) -> dict[str, DesiredJob]:
+def index_by_key(*jobs: DesiredJob) -> dict[str, DesiredJob]:
     return wanted_of(jobs)
 
 
-def key_of(job: DesiredJob) -> str:
+def get_key(job: DesiredJob) -> str:
     return label_of(job.identity)
 
 
-def resources(seen: Observation) -> list[str]:
+def get_resources(seen: Observation) -> list[str]:
     return sorted(run.resource for run in seen.observed.runs)
 
 
 def test_short_look_neither_reads_nor_searches_settled_content() -> None:
     world = World([bound_to(CENSUS, ENDED)], [ENDED], [(bound_to(CENSUS, ENDED), ENDED)])
-    seen = world.short(CENSUS, also=[key_of(CENSUS)])
+    seen = world.look_short(CENSUS, also=[get_key(CENSUS)])
     assert (world.read, seen.observed.runs) == ([], (ENDED,))
     # The only search is the check by an ended job.
-    assert world.searched == [(ENDED.api_version, ENDED.kind, key_of(CENSUS))]
+    assert world.searched == [(ENDED.api_version, ENDED.kind, get_key(CENSUS))]
     assert seen.observed.claims == {bound_to(CENSUS, ENDED).id: bound_to(CENSUS, ENDED)}
 
 
 def test_settled_content_whose_run_the_service_dropped_has_no_run() -> None:
     claim = bound_to(CENSUS, ENDED)
-    seen = World([claim], [], [(claim, None)]).short(CENSUS)
+    seen = World([claim], [], [(claim, None)]).look_short(CENSUS)
     assert (seen.observed.runs, list(seen.observed.claims)) == ((), [claim.id])
 
 
 def test_contents_are_read_and_searched_for_in_a_fixed_order() -> None:
     jobs = [wanted("census", str(n)) for n in range(8)]
     world = World(size=0)
-    world.short(*jobs)
-    keys = sorted(key_of(job) for job in jobs)
+    world.look_short(*jobs)
+    keys = sorted(get_key(job) for job in jobs)
     assert world.read == keys
     assert world.searched == [(jobs[0].manifest.api_version, "CustomJob", key) for key in keys]
 
@@ -338,54 +338,56 @@ def test_look_is_full_when_it_would_read_too_many_contents(size: int, few: int) 
 def test_short_look_reads_open_content_that_no_manifest_wants() -> None:
     old = wanted("old")
     run = run_of(old, State.FAILED)
-    world = World([bound_to(old, run, ended=None)], [run], open=(key_of(old),))
-    seen = world.short()
-    assert (resources(seen), list(seen.observed.claims)) == ([run.resource], [ClaimId(key_of(old), 1)])
+    world = World([bound_to(old, run, ended=None)], [run], open=(get_key(old),))
+    seen = world.look_short()
+    assert (get_resources(seen), list(seen.observed.claims)) == ([run.resource], [ClaimId(get_key(old), 1)])
 
 
 def test_short_look_reads_content_of_live_run_that_no_manifest_wants() -> None:
     """Check that its claim is read, and by a search an ended run that has the same labels."""
     old = wanted("old")
     live, ended = run_of(old, State.RUNNING), run_of(old, State.FAILED, number=2)
-    assert resources(World([], [live, ended]).short()) == [live.resource, ended.resource]
-    assert list(World([bound_to(old, live)], [live]).short().observed.claims) == [ClaimId(key_of(old), 1)]
+    assert get_resources(World([], [live, ended]).look_short()) == [live.resource, ended.resource]
+    assert list(World([bound_to(old, live)], [live]).look_short().observed.claims) == [
+        ClaimId(get_key(old), 1)
+    ]
 
 
 def test_short_look_reads_other_content_only_without_copy() -> None:
     old = wanted("old")
     run = run_of(old, State.FAILED)
     claim = bound_to(old, run)
-    for copies, read in (([], [key_of(old)]), ([(claim, run)], [])):
+    for copies, read in (([], [get_key(old)]), ([(claim, run)], [])):
         world = World([claim], [run], copies)
-        seen = world.short(also=[key_of(old)])
-        assert (world.read, resources(seen)) == (read, [run.resource])
+        seen = world.look_short(also=[get_key(old)])
+        assert (world.read, get_resources(seen)) == (read, [run.resource])
 
 
 def test_short_look_reads_all_keys_of_job_after_failed_attempt_that_may_be_retried() -> None:
     failed = run_of(CENSUS, State.FAILED)
     claim = bound_to(CENSUS, failed)
-    for attempts, read in ((1, []), (2, sorted([key_of(CENSUS), "earlier"]))):
+    for attempts, read in ((1, []), (2, sorted([get_key(CENSUS), "earlier"]))):
         job = wanted("census", attempts=attempts)
-        job = replace(job, keys=(key_of(job), "earlier"))
+        job = replace(job, keys=(get_key(job), "earlier"))
         world = World([claim], [failed], [(claim, failed)])
-        world.short(job)
+        world.look_short(job)
         assert world.read == read
 
 
 def test_short_look_reads_all_keys_of_settled_job_when_its_run_is_live() -> None:
     claim = bound_to(CENSUS, ENDED)
-    job = replace(CENSUS, keys=(key_of(CENSUS), "earlier"))
+    job = replace(CENSUS, keys=(get_key(CENSUS), "earlier"))
     live = run_of(CENSUS, State.RUNNING, number=2)
     world = World([claim], [ENDED, live], [(claim, ENDED)])
-    seen = world.short(job)
-    assert world.read == sorted([key_of(CENSUS), "earlier"])
-    assert resources(seen) == [ENDED.resource, live.resource]
+    seen = world.look_short(job)
+    assert world.read == sorted([get_key(CENSUS), "earlier"])
+    assert get_resources(seen) == [ENDED.resource, live.resource]
 
 
 def test_copy_is_ignored_when_its_content_was_read() -> None:
     copy = bound_to(CENSUS, ENDED)
-    world = World([replace(copy, commit="c2")], [ENDED], [(copy, ENDED)], open=(key_of(CENSUS),))
-    seen = world.short(CENSUS)
+    world = World([replace(copy, commit="c2")], [ENDED], [(copy, ENDED)], open=(get_key(CENSUS),))
+    seen = world.look_short(CENSUS)
     assert [claim.commit for claim in seen.observed.claims.values()] == ["c2"]
     assert seen.observed.versions == world.outside.claims.held
 
@@ -400,7 +402,7 @@ def test_live_run_of_other_instance_is_not_read_and_is_doubtful_by_age() -> None
     ):
         world = World([], [other], oldest=oldest)
         world.ports = replace(world.ports, neighbours=frozenset({"b"}))
-        seen = world.short()
+        seen = world.look_short()
         doubtful = [run.resource for run in seen.observed.doubtful]
         assert (world.read, seen.observed.runs, doubtful) == ([], (), [other.resource] * is_doubtful)
 
@@ -411,14 +413,14 @@ def test_age_of_environment_comes_from_ended_own_run_of_wanted_content() -> None
     claim = bound_to(CENSUS, ENDED)
     world = World([claim], [ENDED, other], [(claim, ENDED)])
     world.ports = replace(world.ports, neighbours=frozenset({"b"}))
-    assert world.short(CENSUS).observed.doubtful == ()
+    assert world.look_short(CENSUS).observed.doubtful == ()
 
 
 def test_unlisted_young_run_is_read_by_name_in_its_claim() -> None:
     young = run_of(CENSUS, State.RUNNING, create_time=LATER.isoformat())
     world = World([bound_to(CENSUS, young)], [young])
     world.outside.jobs.hidden = {young.resource}
-    assert resources(world.short(CENSUS)) == [young.resource]
+    assert get_resources(world.look_short(CENSUS)) == [young.resource]
 
 
 @pytest.mark.fault(15)
@@ -433,7 +435,7 @@ def test_empty_short_look_fails_while_ended_job_of_read_content_exists(
     with pytest.raises(ServiceError, match="leaves out"):
         world.look(CENSUS, *beside)
     world.outside.jobs.jobs = young
-    assert len(world.short(CENSUS, *beside).observed.runs) == len(young)
+    assert len(world.look_short(CENSUS, *beside).observed.runs) == len(young)
 
 
 @pytest.mark.fault(15)
@@ -442,19 +444,19 @@ def test_short_look_that_finds_run_reads_no_ended_job_by_name() -> None:
     world = World([bound_to(CENSUS, ENDED)], [ENDED, other])
     world.outside.jobs.hidden = {ENDED.resource}
     world.outside.jobs.read = lambda *of: pytest.fail("a needless read")  # type: ignore[method-assign]
-    assert resources(world.short(CENSUS)) == [other.resource]
+    assert get_resources(world.look_short(CENSUS)) == [other.resource]
 
 
 def test_run_of_another_repository_with_the_same_key_is_left_out() -> None:
     foreign = replace(ENDED, labels={**ENDED.labels, SOURCE: "other"})
-    assert World([], [foreign]).short(CENSUS).observed.runs == ()
+    assert World([], [foreign]).look_short(CENSUS).observed.runs == ()
 
 
 def test_service_that_lists_no_jobs_is_not_searched() -> None:
     world = World()
     world.outside.jobs.lists = lambda api_version: api_version == ML_V1  # type: ignore[method-assign]
-    world.short(CENSUS)
-    assert (world.read, world.searched) == ([key_of(CENSUS)], [])
+    world.look_short(CENSUS)
+    assert (world.read, world.searched) == ([get_key(CENSUS)], [])
 
 
 @pytest.mark.parametrize(
@@ -478,7 +480,7 @@ def test_look_is_full_when_any_wanted_base_name_is_former() -> None:
     assert World(former=("other",)).look(CENSUS, wanted("other")).full
 
 
-def witnesses(kept: list[tuple[Claim, ActualJob | None]]) -> list[str]:
+def list_witnesses(kept: list[tuple[Claim, ActualJob | None]]) -> list[str]:
     """Return the ended jobs read by name after an empty search of a service that has dropped all jobs."""
     world, read = World([], [], kept), []
 
@@ -495,7 +497,7 @@ def witnesses(kept: list[tuple[Claim, ActualJob | None]]) -> list[str]:
         return named(api_version, kind, job_name)
 
     world.outside.jobs.named = of_name  # type: ignore[method-assign]
-    seen = world.short(also=[claim.id.key for claim, _ in kept])
+    seen = world.look_short(also=[claim.id.key for claim, _ in kept])
     assert len(seen.observed.claims) == len(kept)
     return read
 
@@ -504,14 +506,14 @@ def test_empty_search_is_checked_by_three_oldest_ended_jobs_with_copies() -> Non
     jobs = [wanted("census", str(n)) for n in range(5)]
     runs = [run_of(job, State.FAILED, number=n) for job, n in zip(jobs, (4, 2, 5, 1, 3), strict=True)]
     kept: list[Any] = [(bound_to(job, run), run) for job, run in zip(jobs, runs, strict=True)]
-    assert witnesses(kept) == [runs[3].resource, runs[1].resource, runs[4].resource]
+    assert list_witnesses(kept) == [runs[3].resource, runs[1].resource, runs[4].resource]
 
 
 def test_empty_search_is_not_checked_by_dropped_adopted_or_caller_named_jobs() -> None:
     adopted = bound_to(wanted("census", "adopted"), ENDED, request_ids=())
     legacy = replace(ENDED, api_version=ML_V1)
     named = replace(bound_to(wanted("census", "named"), ENDED), api_version=ML_V1)
-    assert witnesses([(adopted, ENDED), (bound_to(CENSUS, ENDED), None), (named, legacy)]) == []
+    assert list_witnesses([(adopted, ENDED), (bound_to(CENSUS, ENDED), None), (named, legacy)]) == []
 
 
 def test_look_is_full_more_than_day_after_last_full_look() -> None:
@@ -542,7 +544,7 @@ def test_summary_is_kept_from_least_history_of_claims_and_runs(least: int, is_ke
     world = World([bound_to(CENSUS, ENDED)], [ENDED])
     world.ports = replace(world.ports, least_history=least)
     world.outside.claims.stored = b"", 0
-    keep_summary(world.ports, world.look(CENSUS), by_key(CENSUS))
+    keep_summary(world.ports, world.look(CENSUS), index_by_key(CENSUS))
     assert bool(world.outside.claims.stored[0]) is is_kept
 
 
@@ -550,34 +552,34 @@ def test_unusable_summary_of_a_small_history_is_replaced() -> None:
     world = World([bound_to(CENSUS, ENDED)], [ENDED])
     world.outside.claims.stored = b"{", 1
     assert world.look(CENSUS).notes
-    keep_summary(world.ports, world.look(CENSUS), by_key(CENSUS))
+    keep_summary(world.ports, world.look(CENSUS), index_by_key(CENSUS))
     assert not world.look(CENSUS).notes
-    assert len(kept(world.outside)) == 1
+    assert len(get_copies(world.outside)) == 1
 
 
 def test_summary_of_a_small_history_is_kept_up_to_date() -> None:
     world = World([bound_to(CENSUS, ENDED)], [ENDED])
-    keep_summary(world.ports, world.short(CENSUS), by_key(CENSUS))
-    assert len(kept(world.outside)) == 1
+    keep_summary(world.ports, world.look_short(CENSUS), index_by_key(CENSUS))
+    assert len(get_copies(world.outside)) == 1
 
 
-def summary_after(world: World, *, full: bool) -> Summary:
+def get_summary_after(world: World, *, full: bool) -> Summary:
     world.outside.time.now = LATER + timedelta(hours=1)
-    keep_summary(world.ports, world.look(CENSUS, full=full), by_key(CENSUS))
-    return summary_of(world.outside)
+    keep_summary(world.ports, world.look(CENSUS, full=full), index_by_key(CENSUS))
+    return get_summary(world.outside)
 
 
 def test_only_a_full_look_changes_the_time_and_the_size_in_the_summary() -> None:
     claim = bound_to(CENSUS, ENDED)
-    short = summary_after(World([claim], [ENDED], size=7, oldest="2025"), full=False)
+    short = get_summary_after(World([claim], [ENDED], size=7, oldest="2025"), full=False)
     assert (short.taken, short.size, short.oldest) == (LATER, 7, "2025")
-    full = summary_after(World([claim], [ENDED], size=7, oldest="2025"), full=True)
+    full = get_summary_after(World([claim], [ENDED], size=7, oldest="2025"), full=True)
     assert (full.taken - LATER, full.size, full.oldest) == (
         timedelta(hours=1),
         1,
         "2026-01-01T00:00:00+00:00",
     )
-    assert summary_after(World([], [], oldest="2025"), full=True).oldest == ""
+    assert get_summary_after(World([], [], oldest="2025"), full=True).oldest == ""
 
 
 @pytest.mark.parametrize(("stored", "expected"), [(0, 5), (3, 3)])
@@ -589,6 +591,6 @@ def test_summary_has_the_generation_of_the_genesis_that_was_read_first(stored: i
     world.outside.claims.marked = stored
     seen = world.look(CENSUS)
     world.outside.claims.marked = 5
-    keep_summary(world.ports, seen, by_key(CENSUS))
+    keep_summary(world.ports, seen, index_by_key(CENSUS))
     world.outside.claims.marked = expected
-    assert summary_of(world.outside)
+    assert get_summary(world.outside)

@@ -141,7 +141,7 @@ def test_job_of_pending_claim_is_not_read_by_name(outside: Outside) -> None:
     assert len(observe(outside.ports).runs) == 1
 
 
-def empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) -> tuple[Outside, list[str]]:
+def make_empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) -> tuple[Outside, list[str]]:
     """Return a service that lists no job, and the growing list of the jobs read by name."""
     outside = Outside()
     for number in range(1, claims + 1):
@@ -194,7 +194,7 @@ def test_deleted_adopted_job_is_not_read_again(outside: Outside) -> None:
 
 
 def test_adopted_job_does_not_confirm_empty_listing() -> None:
-    outside, _ = empty_listing(1)
+    outside, _ = make_empty_listing(1)
     read = outside.jobs.read
     job = outside.jobs.add({"displayName": "by hand", "labels": {}})
     outside.jobs.hidden.add(job.resource)
@@ -212,7 +212,7 @@ def test_adopted_job_does_not_confirm_empty_listing() -> None:
 
 
 def test_three_ended_jobs_are_read_by_name_when_the_listing_is_empty() -> None:
-    assert len(empty_listing(5)[1]) == 3
+    assert len(make_empty_listing(5)[1]) == 3
 
 
 @pytest.mark.parametrize(
@@ -224,11 +224,11 @@ def test_three_ended_jobs_are_read_by_name_when_the_listing_is_empty() -> None:
     ids=["gone", "pending"],
 )
 def test_only_bound_claims_of_ended_jobs_are_read_when_the_listing_is_empty(known: dict[str, Any]) -> None:
-    assert empty_listing(1, **known)[1] == []
+    assert make_empty_listing(1, **known)[1] == []
 
 
 def test_caller_named_jobs_are_not_read_when_listing_is_empty() -> None:
-    assert empty_listing(1, ML_V1)[1] == []
+    assert make_empty_listing(1, ML_V1)[1] == []
 
 
 @pytest.fixture

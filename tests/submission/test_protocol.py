@@ -633,7 +633,7 @@ class TestConclude:
     def test_conclude_leaves_claim_when_either_look_finds_job(self, outside: Outside, look: int) -> None:
         claim = pending(outside)
         outside.time.now += RIPE + MOMENT
-        jobs = [made_by(claim)]
+        jobs = [make_job_of(claim)]
         outside.jobs.jobs, later = (jobs, []) if look == 1 else ([], jobs)
         sleep = outside.time.sleep
 
@@ -664,7 +664,7 @@ class TestConclude:
         assert outside.claim == claim
 
 
-def made_by(claim: Claim) -> ActualJob:
+def make_job_of(claim: Claim) -> ActualJob:
     """Return the job made by the newest request of a claim."""
     labels = {SOURCE: "acme", KEY: KEY_1, ATTEMPT: "1", REQUEST_ID: claim.request_ids[-1]}
     return ActualJob(
@@ -733,7 +733,7 @@ def test_bound_claim_records_state_of_job_only_if_ended() -> None:
 THIRD = Order(replace(CLAIM, id=ClaimId(KEY_1, 3), job_name="census_0123_3"), body)
 
 
-def unbound(outside: Outside) -> tuple[Claim, ActualJob]:
+def make_unbound_claim(outside: Outside) -> tuple[Claim, ActualJob]:
     """Return a claim with a job and an unknown outcome."""
     settle(outside)
     claim, job = outside.claims.history[0], outside.jobs.jobs[0]
@@ -742,14 +742,14 @@ def unbound(outside: Outside) -> tuple[Claim, ActualJob]:
 
 
 def test_give_up_binds_job_of_recorded_request(outside: Outside) -> None:
-    _, job = unbound(outside)
+    _, job = make_unbound_claim(outside)
     found = Submitter(outside.ports).give_up(ID)
     assert found is not None
     assert (found.state, found.resource, found.given_up) == (ClaimState.BOUND, job.resource, False)
 
 
 def test_give_up_ignores_job_without_recorded_request(outside: Outside) -> None:
-    _, job = unbound(outside)
+    _, job = make_unbound_claim(outside)
     outside.jobs.jobs = [replace(job, labels={**job.labels, REQUEST_ID: "unknown"})]
     found = Submitter(outside.ports).give_up(ID)
     assert found is not None
@@ -820,12 +820,12 @@ def strict(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Outside:
     return outside
 
 
-def another(outside: Outside) -> Submitter:
+def make_other_submitter(outside: Outside) -> Submitter:
     """Return the same repository's submitter in another process."""
     return Submitter(replace(outside.ports, owner="another"))
 
 
-def meanwhile(outside: Outside, state: ClaimState, does: Any) -> None:
+def run_before_write(outside: Outside, state: ClaimState, does: Any) -> None:
     """Run `does` just before a claim of this state is written."""
 
     def before(claim: Claim) -> None:
@@ -836,7 +836,7 @@ def meanwhile(outside: Outside, state: ClaimState, does: Any) -> None:
     outside.claims.before_write = before
 
 
-def taken_over(outside: Outside) -> None:
+def take_over_claim(outside: Outside) -> None:
     """Overwrite the claim as another process does."""
     found = outside.claims.held[ID]
     assert outside.claims.write(replace(found.claim, owner="another"), found.generation)
@@ -881,7 +881,7 @@ def test_credential_is_used_for_half_of_its_lifetime(outside: Outside, stood: ti
     def slow() -> None:
         outside.time.now += BOUNDS.lifetime / 2 + stood
 
-    meanwhile(outside, ClaimState.PENDING, slow)
+    run_before_write(outside, ClaimState.PENDING, slow)
     settle(outside)
     assert len(outside.jobs.sent) == sent
 
@@ -913,7 +913,7 @@ class TestOwner:
 
     def test_owner_of_given_up_claim_is_process_that_gave_up(self, outside: Outside) -> None:
         pending(outside)
-        taken_over(outside)
+        take_over_claim(outside)
         held = Submitter(outside.ports).give_up(ID)
         assert held is not None
         assert held.owner == "a test"
@@ -921,7 +921,7 @@ class TestOwner:
     def test_owner_of_bound_claim_is_process_that_found_job(self, outside: Outside) -> None:
         outside.jobs.answers = ["lost"]
         settle(outside)
-        taken_over(outside)
+        take_over_claim(outside)
         bound = settle(outside).claim
         assert (bound.state, bound.owner) == (ClaimState.BOUND, "a test")
 
@@ -929,7 +929,7 @@ class TestOwner:
         for _ in range(MAX_UNANSWERED):
             pending(outside)
             ripen(outside)
-        taken_over(outside)
+        take_over_claim(outside)
         held = settle(outside).claim
         assert (held.state, held.owner) == (ClaimState.HELD, "a test")
         # The question is about no job, and the next count starts from zero.
@@ -940,7 +940,7 @@ class TestRace:
     """Another process writes just before: its claim is then followed."""
 
     def test_submit_follows_other_process_that_binds_first(self, outside: Outside) -> None:
-        meanwhile(outside, ClaimState.BOUND, lambda: another(outside).submit(ORDER))
+        run_before_write(outside, ClaimState.BOUND, lambda: make_other_submitter(outside).submit(ORDER))
         settled = settle(outside)
         assert (settled.claim.state, settled.claim.owner) == (ClaimState.BOUND, "another")
         assert len(outside.jobs.sent) == 1
@@ -948,13 +948,13 @@ class TestRace:
     def test_submit_follows_other_process_that_holds_first(self, outside: Outside) -> None:
         pending(outside)
         outside.jobs.add(body("forged"))
-        meanwhile(outside, ClaimState.HELD, lambda: another(outside).submit(ORDER))
+        run_before_write(outside, ClaimState.HELD, lambda: make_other_submitter(outside).submit(ORDER))
         settled = settle(outside)
         assert (settled.claim.state, settled.claim.owner) == (ClaimState.HELD, "another")
 
     def test_submit_follows_other_process_that_gives_up_before_refusal(self, outside: Outside) -> None:
         outside.jobs.answers = [FORBIDDEN]
-        meanwhile(outside, ClaimState.REJECTED, lambda: another(outside).give_up(ID))
+        run_before_write(outside, ClaimState.REJECTED, lambda: make_other_submitter(outside).give_up(ID))
         settled = settle(outside)
         assert (settled.claim.state, settled.claim.given_up) == (ClaimState.HELD, True)
 

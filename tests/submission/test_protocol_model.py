@@ -67,7 +67,7 @@ if os.environ.get("MODEL") == "large":
 
 
 @pytest.fixture(autouse=True)
-def _no_collector() -> Iterator[None]:
+def _disable_collector() -> Iterator[None]:
     """Turn off the collector: its search of hundreds of thousands of tuples takes a third of the time."""
     gc.disable()
     yield
@@ -75,13 +75,13 @@ def _no_collector() -> Iterator[None]:
     gc.collect()
 
 
-def without(*guards: str) -> Rules:
+def remove_guards(*guards: str) -> Rules:
     """Return the protocol with some guards removed."""
     assert set(guards) <= {field.name for field in fields(Rules)}
     return replace(DESIGN, **dict.fromkeys(guards, False))
 
 
-def told(finding: Finding) -> str:
+def format_finding(finding: Finding) -> str:
     """Return the steps that lead to a finding, a step a line, for a failed test."""
     way = finding.violation or finding.dead_end
     return "\n".join(["", *(f"{number:3} {step}" for number, step in enumerate(way, 1))])
@@ -91,53 +91,53 @@ def told(finding: Finding) -> str:
 @pytest.mark.parametrize("setting", WORLDS.values(), ids=WORLDS)
 def test_protocol_makes_no_second_job_and_has_no_dead_end(setting: Setting) -> None:
     finding = check(Protocol(setting, DESIGN))
-    assert not finding.violation, told(finding)
-    assert not finding.dead_end, told(finding)
+    assert not finding.violation, format_finding(finding)
+    assert not finding.dead_end, format_finding(finding)
 
 
 # The purpose of each guard: without it, the model finds the failure that it prevents.
 
 NEEDED: dict[str, tuple[Setting, Rules, Invariant]] = {
-    "claims": (TWO_TRIES, without("claims"), one_job_per_attempt),
-    "claim before request": (TWO_TRIES, without("claim_first"), one_job_per_attempt),
-    "insert only where there is none": (TWO_TRIES, without("insert_once"), one_job_per_attempt),
-    "compare and swap of a takeover": (THREE_TRIES, without("swap_takeover"), one_job_per_attempt),
-    "compare and swap of an answer": (THREE_TRIES, without("swap_answer"), one_job_per_attempt),
-    "a write of unknown outcome is read back": (TWO_TRIES, without("read_back"), one_job_per_attempt),
-    "fence": (TWO_TRIES, without("fence"), one_job_per_attempt),
-    "settle time for execution": (TWO_TRIES, without("wait_executes"), one_job_per_attempt),
-    "settle time for visibility": (TWO_TRIES, without("wait_visible"), one_job_per_attempt),
+    "claims": (TWO_TRIES, remove_guards("claims"), one_job_per_attempt),
+    "claim before request": (TWO_TRIES, remove_guards("claim_first"), one_job_per_attempt),
+    "insert only where there is none": (TWO_TRIES, remove_guards("insert_once"), one_job_per_attempt),
+    "compare and swap of a takeover": (THREE_TRIES, remove_guards("swap_takeover"), one_job_per_attempt),
+    "compare and swap of an answer": (THREE_TRIES, remove_guards("swap_answer"), one_job_per_attempt),
+    "a write of unknown outcome is read back": (TWO_TRIES, remove_guards("read_back"), one_job_per_attempt),
+    "fence": (TWO_TRIES, remove_guards("fence"), one_job_per_attempt),
+    "settle time for execution": (TWO_TRIES, remove_guards("wait_executes"), one_job_per_attempt),
+    "settle time for visibility": (TWO_TRIES, remove_guards("wait_visible"), one_job_per_attempt),
     # Each of these two makes the other unnecessary as long as listings keep their bound.
     "time before the look, or a second look": (
         TWO_TRIES,
-        without("time_before_look", "look_twice"),
+        remove_guards("time_before_look", "look_twice"),
         one_job_per_attempt,
     ),
     "second look, when a listing was wrong": (
         Setting(wrong_listings=1),
-        without("look_twice"),
+        remove_guards("look_twice"),
         one_job_per_attempt,
     ),
-    "own tries only": (FOREIGN_JOB, without("own_tries"), bound_to_our_own),
-    "resolve waits": (FOREIGN_JOB, without("resolve_waits"), one_job_per_attempt),
-    "retry after FAILED only": (RETRIES, without("retry_failed_only"), retries_follow_failures),
+    "own tries only": (FOREIGN_JOB, remove_guards("own_tries"), bound_to_our_own),
+    "resolve waits": (FOREIGN_JOB, remove_guards("resolve_waits"), one_job_per_attempt),
+    "retry after FAILED only": (RETRIES, remove_guards("retry_failed_only"), retries_follow_failures),
     "return after an apply's cancel only": (
         RETURNS,
-        without("return_stopped_only"),
+        remove_guards("return_stopped_only"),
         retries_follow_failures,
     ),
     "returns end": (
         replace(RETURNS, tries=3, reconcilers=1),
-        without("returns_end"),
+        remove_guards("returns_end"),
         returns_end(RETURNS),
     ),
-    "a retry's own claim": (replace(RETRIES, tries=3), without("retry_claim"), one_job_per_attempt),
+    "a retry's own claim": (replace(RETRIES, tries=3), remove_guards("retry_claim"), one_job_per_attempt),
     "set-ups are tried a few times": (
         replace(SET_UPS, tries=3, reconcilers=1),
-        without("set_ups_end"),
+        remove_guards("set_ups_end"),
         no_end(SET_UPS),
     ),
-    "attempts are counted beside set-ups": (SET_UPS, without("attempts_end"), no_end(SET_UPS)),
+    "attempts are counted beside set-ups": (SET_UPS, remove_guards("attempts_end"), no_end(SET_UPS)),
     "execution is bounded": (LATE, DESIGN, one_job_per_attempt),
     "visibility is bounded": (STALE, DESIGN, one_job_per_attempt),
     "repair keeps the oldest, not the one the claim names": (
@@ -153,8 +153,8 @@ NEEDED: dict[str, tuple[Setting, Rules, Invariant]] = {
 def test_stopped_content_returns_limited_number_of_times(attempts: int) -> None:
     setting = replace(RETURNS, tries=3, reconcilers=1, attempts=attempts)
     finding = check(Protocol(setting, DESIGN), returns_end(setting))
-    assert not finding.violation, told(finding)
-    assert not finding.dead_end, told(finding)
+    assert not finding.violation, format_finding(finding)
+    assert not finding.dead_end, format_finding(finding)
     worlds = [*reachable(Protocol(setting, DESIGN))]
     assert any(is_stopped(world, 0) and world.jobs(1) for world in worlds)
     assert all(safe(world) for world in worlds)
@@ -165,8 +165,8 @@ def test_failed_set_ups_are_retried_limited_number_of_times() -> None:
     """A single reconciler for three tries, as two take minutes; the counted values are durable anyway."""
     for setting in (SET_UPS, replace(SET_UPS, tries=3, reconcilers=1)):
         finding = check(Protocol(setting, DESIGN), no_end(setting))
-        assert not finding.violation, told(finding)
-        assert not finding.dead_end, told(finding)
+        assert not finding.violation, format_finding(finding)
+        assert not finding.dead_end, format_finding(finding)
 
 
 def test_failed_set_up_is_retried_without_use_of_attempt() -> None:
@@ -174,7 +174,7 @@ def test_failed_set_up_is_retried_without_use_of_attempt() -> None:
         return any(world.jobs(1) for world in reachable(Protocol(replace(SET_UPS, reconcilers=1), rules)))
 
     assert second(DESIGN)
-    assert not second(without("free_set_ups"))
+    assert not second(remove_guards("free_set_ups"))
 
 
 @pytest.mark.fault(7, 8, 9, 12, 13, 18)
@@ -187,8 +187,8 @@ def test_protocol_fails_without_each_guard(setting: Setting, rules: Rules, broke
 
 
 def test_claim_of_dead_owner_stays_pending_without_takeover() -> None:
-    finding = check(Protocol(TWO_TRIES, without("take_over")))
-    assert not finding.violation, told(finding)
+    finding = check(Protocol(TWO_TRIES, remove_guards("take_over")))
+    assert not finding.violation, format_finding(finding)
     assert finding.dead_end
 
 
@@ -199,13 +199,13 @@ def test_protocol_holds_without_redundant_guard(guard: str) -> None:
     The second look and the time of the claim's read stand in for each other. The look after a refusal finds
     a job that a refusal denied; the model's service never denies a made job.
     """
-    finding = check(Protocol(TWO_TRIES, without(guard)))
-    assert not finding.violation, told(finding)
-    assert not finding.dead_end, told(finding)
+    finding = check(Protocol(TWO_TRIES, remove_guards(guard)))
+    assert not finding.violation, format_finding(finding)
+    assert not finding.dead_end, format_finding(finding)
 
 
 def test_reported_violation_can_be_replayed() -> None:
-    protocol = Protocol(TWO_TRIES, without("fence"))
+    protocol = Protocol(TWO_TRIES, remove_guards("fence"))
     world = TWO_TRIES.start()
     way = check(protocol, one_job_per_attempt).violation
     for step in way:
@@ -218,7 +218,7 @@ def test_reported_violation_can_be_replayed() -> None:
 # Refusals, and requests that never left
 
 
-def settles(protocol: Protocol, start: World, may: Callable[[Move], bool]) -> bool:
+def can_settle(protocol: Protocol, start: World, may: Callable[[Move], bool]) -> bool:
     """Return True if a claim can become BOUND by the moves that may happen."""
     seen, waiting = {start}, [start]
     while waiting:
@@ -229,7 +229,7 @@ def settles(protocol: Protocol, start: World, may: Callable[[Move], bool]) -> bo
     return any(map(settled, seen))
 
 
-def no_time(move: Move) -> bool:
+def takes_no_time(move: Move) -> bool:
     return move.what != "time passes"
 
 
@@ -239,8 +239,8 @@ def test_protocol_sends_refused_or_unsent_request_again_without_wait(request_was
     rejected = Claim(ClaimState.REJECTED, 2, (0,))
     pending = Claim(ClaimState.PENDING, 1, (0,))
     start = World((rejected,), (before,), (Reconciler(),))
-    assert settles(Protocol(TWO_TRIES, DESIGN), start, no_time)
-    assert not settles(Protocol(TWO_TRIES, DESIGN), start._replace(claims=(pending,)), no_time)
+    assert can_settle(Protocol(TWO_TRIES, DESIGN), start, takes_no_time)
+    assert not can_settle(Protocol(TWO_TRIES, DESIGN), start._replace(claims=(pending,)), takes_no_time)
 
 
 # Beyond the bounds: two jobs, and their audit
@@ -250,20 +250,20 @@ def test_protocol_sends_refused_or_unsent_request_again_without_wait(request_was
 @pytest.mark.parametrize("setting", [LATE, STALE], ids=["late execution", "stale listings"])
 def test_parallel_auditors_never_cancel_every_job(setting: Setting) -> None:
     finding = check(Protocol(setting, AUDITED), one_job_is_left, live=False)
-    assert not finding.violation, told(finding)
+    assert not finding.violation, format_finding(finding)
 
 
-def live_jobs(world: World) -> list[int]:
+def list_live_jobs(world: World) -> list[int]:
     return [number for number in world.jobs(0) if world.tries[number].job is Job.LIVE]
 
 
-def all_listed(world: World, setting: Setting) -> World:
+def list_every_job(world: World, setting: Setting) -> World:
     """Return the same world after every job has appeared in the listings."""
     tries = (one._replace(job_age=setting.longest_hidden if one.job_rank else 0) for one in world.tries)
     return world._replace(tries=tuple(tries))
 
 
-def after_one_audit(protocol: Protocol, world: World) -> World:
+def run_audit(protocol: Protocol, world: World) -> World:
     """Return the world after a new reconciler's audit, with all others asleep."""
     world = world.with_reconciler(0, Reconciler())
     move = next(move for move in protocol.moves_of(world, 0) if move.what.endswith("audits"))
@@ -277,16 +277,18 @@ def after_one_audit(protocol: Protocol, world: World) -> World:
 def test_audit_leaves_single_live_job(audit: bool) -> None:
     """This holds for every pending step of the reconcilers; without the audit, both jobs go on."""
     protocol = Protocol(LATE, replace(DESIGN, audit=audit))
-    doubled = [all_listed(world, LATE) for world in reachable(protocol) if len(live_jobs(world)) == 2]
+    doubled = [
+        list_every_job(world, LATE) for world in reachable(protocol) if len(list_live_jobs(world)) == 2
+    ]
     assert doubled
     for world in doubled:
         if audit:
-            repaired = after_one_audit(protocol, world)
-            assert live_jobs(repaired) == world.jobs(0)[:1]
+            repaired = run_audit(protocol, world)
+            assert list_live_jobs(repaired) == world.jobs(0)[:1]
             assert repaired.claims[0].state is ClaimState.BOUND
             assert repaired.claims[0].job == world.jobs(0)[0]
         else:
-            assert all(len(live_jobs(move.world)) == 2 for move in protocol.moves(world))
+            assert all(len(list_live_jobs(move.world)) == 2 for move in protocol.moves(world))
 
 
 @pytest.mark.fault(18)

@@ -48,7 +48,7 @@ class Clock:
             self.now += seconds
 
 
-def quota(clock: Clock, chance: float = 0.0, **settings: Any) -> Quota:
+def make_quota(clock: Clock, chance: float = 0.0, **settings: Any) -> Quota:
     share = min(int(chance * 2**64), 2**64 - 1)
     return Quota(clock, lambda count: share.to_bytes(count, "big"), **settings)
 
@@ -58,7 +58,7 @@ class TestQuota:
 
     def test_quota_spaces_creates_by_pace(self) -> None:
         clock = Clock()
-        one = quota(clock, pace=1.5)
+        one = make_quota(clock, pace=1.5)
         moments = []
         for _ in range(3):
             assert one.take(until=100.0) == 0.0
@@ -67,14 +67,14 @@ class TestQuota:
 
     def test_quota_spaces_begun_submissions_by_pace_without_creates(self) -> None:
         clock = Clock()
-        one = quota(clock, pace=1.5)
+        one = make_quota(clock, pace=1.5)
         for _ in range(3):
             one.begin()
         assert clock.now == 3.0
 
     def test_turn_of_late_create_stays_free(self) -> None:
         clock = Clock()
-        one = quota(clock, pace=10.0)
+        one = make_quota(clock, pace=10.0)
         assert one.take(until=0.0) == 0.0
         assert one.take(until=9.0) == 10.0
         assert one.take(until=10.0) == 0.0
@@ -83,7 +83,7 @@ class TestQuota:
     @pytest.mark.parametrize(("chance", "waits"), [(0.0, 30.0), (0.5, 37.5), (1.0, 45.0)])
     def test_refusal_delays_all_submissions_by_random_time(self, chance: float, waits: float) -> None:
         clock = Clock()
-        one = quota(clock, chance, patience=60.0)
+        one = make_quota(clock, chance, patience=60.0)
         one.answered(FULL)
         assert one.held_for == pytest.approx(waits)
         one.begin()
@@ -97,19 +97,19 @@ class TestQuota:
     def test_backoff_doubles_up_to_an_hour_or_follows_retry_after(
         self, refusals: int, asked: float | None, waits: float
     ) -> None:
-        assert quota(Clock()).backoff(refusals, asked) == timedelta(seconds=waits)
-        assert quota(Clock(), 1.0).backoff(refusals, asked) <= timedelta(seconds=1.5 * waits)
-        assert quota(Clock(), 0.5).backoff(refusals, asked) == timedelta(seconds=1.25 * waits)
+        assert make_quota(Clock()).backoff(refusals, asked) == timedelta(seconds=waits)
+        assert make_quota(Clock(), 1.0).backoff(refusals, asked) <= timedelta(seconds=1.5 * waits)
+        assert make_quota(Clock(), 0.5).backoff(refusals, asked) == timedelta(seconds=1.25 * waits)
 
     def test_further_refusals_of_requests_under_way_do_not_extend_wait(self) -> None:
         lines: list[str] = []
-        one = quota(Clock(), tell=lines.append)
+        one = make_quota(Clock(), tell=lines.append)
         for _ in range(8):
             one.answered(FULL)
         assert (one.held_for, len(lines)) == (30.0, 1)
 
     def test_refusal_with_longer_retry_after_extends_wait(self) -> None:
-        one = quota(Clock())
+        one = make_quota(Clock())
         one.answered(FULL)
         one.answered(Refused(429, "RESOURCE_EXHAUSTED", "", 90.0))
         assert one.held_for == 90.0
@@ -119,7 +119,7 @@ class TestQuota:
     )
     def test_only_answer_of_service_ends_doubling_of_wait(self, answer: Answer, waits: float) -> None:
         clock = Clock()
-        one = quota(clock)
+        one = make_quota(clock)
         one.answered(FULL)
         one.begin()
         one.answered(answer)
@@ -128,7 +128,7 @@ class TestQuota:
 
     def test_answer_to_request_sent_before_refusal_does_not_end_doubling(self) -> None:
         clock = Clock()
-        one = quota(clock)
+        one = make_quota(clock)
         one.answered(FULL)
         one.answered(TAKEN)
         assert one.held_for == 30.0
@@ -138,13 +138,13 @@ class TestQuota:
 
     @pytest.mark.parametrize("answer", [NotSent("no"), Unknown("?"), Refused(403, "PERMISSION_DENIED", "")])
     def test_other_answers_do_not_delay_submissions(self, answer: Answer) -> None:
-        one = quota(Clock())
+        one = make_quota(Clock())
         one.answered(answer)
         assert one.held_for == 0.0
 
     def test_submission_fails_without_wait_when_refusal_exceeds_patience(self) -> None:
         clock = Clock()
-        one = quota(clock, patience=89.0)
+        one = make_quota(clock, patience=89.0)
         one.answered(FULL)
         one.begin()
         one.answered(FULL)
@@ -159,7 +159,7 @@ class TestQuota:
 
     def test_quota_notices_stop_within_pause(self) -> None:
         clock = Clock()
-        one = quota(clock, patience=60.0, pause=2.0, go_on=lambda: clock.now < 5.0)
+        one = make_quota(clock, patience=60.0, pause=2.0, go_on=lambda: clock.now < 5.0)
         one.answered(FULL)
         with pytest.raises(NotBegunError, match=r"^$"):
             one.begin()
@@ -167,7 +167,7 @@ class TestQuota:
 
     def test_each_thread_has_own_turn(self) -> None:
         clock = Clock()
-        one = quota(clock, pace=1.0)
+        one = make_quota(clock, pace=1.0)
         barrier = threading.Barrier(8)
 
         def take() -> None:
@@ -320,7 +320,7 @@ def test_claimed_submission_is_put_back_when_quota_is_used_up() -> None:
     assert len(set(outside.names)) == len(outside.names) == 12
 
 
-def stopping_after(outside: Slow, count: int) -> Callable[[], bool]:
+def stop_after(outside: Slow, count: int) -> Callable[[], bool]:
     return lambda: len(outside.jobs.jobs) < count
 
 
@@ -329,7 +329,7 @@ def stopping_after(outside: Slow, count: int) -> Callable[[], bool]:
 @pytest.mark.parametrize("pace", [0.0, 1.0])
 def test_stop_skips_waiting_submissions_and_completes_begun_submissions(seed: int, pace: float) -> None:
     outside = Slow(seed, pace=pace)
-    outcomes = outside.apply(40, most=8, go_on=stopping_after(outside, 10))
+    outcomes = outside.apply(40, most=8, go_on=stop_after(outside, 10))
     statuses = [outcome.status for outcome in outcomes]
     assert len(statuses) == 40
     assert statuses.count(Status.SKIPPED) + statuses.count(Status.APPLIED) == 40
@@ -347,7 +347,7 @@ def outside() -> Outside:
     return Outside()
 
 
-def full(outside: Outside, *, stopping: bool = False) -> Submitter:
+def make_full_submitter(outside: Outside, *, stopping: bool = False) -> Submitter:
     """Return a submitter that is to stop, or that can't wait for the end of the used-up quota."""
     ports = outside.ports
     quota = Quota(ports.clock, ports.chance, patience=600.0 if stopping else 0.0, go_on=lambda: not stopping)
@@ -360,7 +360,7 @@ def test_submit_writes_no_claim_and_mints_no_credential_while_quota_is_used_up(
     outside: Outside, stopping: bool
 ) -> None:
     with pytest.raises(NotBegunError):
-        full(outside, stopping=stopping).submit(ORDER)
+        make_full_submitter(outside, stopping=stopping).submit(ORDER)
     assert (outside.claims.held, outside.credentials.minted, outside.jobs.sent) == ({}, 0, [])
 
 
@@ -369,22 +369,22 @@ def test_submit_without_claim_does_not_search_for_job_while_quota_is_used_up(
 ) -> None:
     monkeypatch.setattr(outside.jobs, "with_key", None)
     with pytest.raises(NotBegunError):
-        full(outside).submit(ORDER)
+        make_full_submitter(outside).submit(ORDER)
 
 
 def test_submit_binds_found_job_while_quota_is_used_up(outside: Outside) -> None:
     claim = pending(outside)
     job = outside.jobs.add(body(claim.request_ids[0]))
-    assert full(outside).submit(ORDER).job == job
+    assert make_full_submitter(outside).submit(ORDER).job == job
 
 
 def test_submit_rejects_unanswered_claim_when_no_job_appeared_while_quota_is_used_up(
     outside: Outside,
 ) -> None:
     claim = pending(outside)
-    assert full(outside).submit(ORDER).claim == claim
+    assert make_full_submitter(outside).submit(ORDER).claim == claim
     outside.time.now += RIPE + MOMENT
-    settled = full(outside).submit(ORDER)
+    settled = make_full_submitter(outside).submit(ORDER)
     assert settled.claim.state is ClaimState.REJECTED
     assert settled.claim.error == "not submitted, as the service accepts no more now: 60 submissions a minute"
     assert len(outside.jobs.sent) == 1
@@ -399,7 +399,7 @@ def test_unknown_outcome_is_kept_while_request_may_still_make_job(
     claim = pending(outside, ML_ORDER)
     outside.time.now += waited
     with pytest.raises(NotBegunError):
-        full(outside).submit(ML_ORDER)
+        make_full_submitter(outside).submit(ML_ORDER)
     assert outside.claims.held[ID].claim == claim
 
 
@@ -407,7 +407,7 @@ def test_pending_claim_is_unchanged_when_submitter_stops(outside: Outside) -> No
     claim = pending(outside)
     outside.time.now += RIPE + MOMENT
     with pytest.raises(NotBegunError):
-        full(outside, stopping=True).submit(ORDER)
+        make_full_submitter(outside, stopping=True).submit(ORDER)
     assert outside.claims.held[ID].claim == claim
 
 
@@ -415,7 +415,7 @@ def test_resubmit_leaves_claim_while_quota_is_used_up(outside: Outside) -> None:
     claim = pending(outside)
     outside.time.now += RIPE + MOMENT
     with pytest.raises(NotBegunError):
-        full(outside).resubmit(ORDER)
+        make_full_submitter(outside).resubmit(ORDER)
     assert outside.claims.held[ID].claim == claim
 
 

@@ -42,40 +42,40 @@ RUN = run_of(JOB, State.SUCCEEDED)
 CLAIM = bound_to(JOB, RUN)
 
 
-def observed(*claims: Claim, runs: tuple[ActualJob, ...] = ()) -> Observed:
+def make_observed(*claims: Claim, runs: tuple[ActualJob, ...] = ()) -> Observed:
     return Observed({claim.id: Versioned(claim, n) for n, claim in enumerate(claims, 1)}, runs)
 
 
-def by_key(*jobs: DesiredJob) -> dict[str, DesiredJob]:
+def index_by_key(*jobs: DesiredJob) -> dict[str, DesiredJob]:
     return {label_of(job.identity): job for job in jobs}
 
 
-def summarized(
+def make_summary(
     claims: list[Claim],
     runs: list[ActualJob],
     *jobs: DesiredJob,
     also: tuple[str, ...] = (),
     before: Summary = EMPTY,
 ) -> Summary:
-    return summarize(observed(*claims, runs=tuple(runs)), before, by_key(*jobs), also)
+    return summarize(make_observed(*claims, runs=tuple(runs)), before, index_by_key(*jobs), also)
 
 
-def kept_runs(summary: Summary) -> list[tuple[ClaimId, str]]:
+def list_kept_runs(summary: Summary) -> list[tuple[ClaimId, str]]:
     return [(each.versioned.claim.id, each.run.resource if each.run else "") for each in summary.kept]
 
 
-def stored(content: bytes, **fields: Any) -> StoredSummary:
+def make_stored_summary(content: bytes, **fields: Any) -> StoredSummary:
     known = {"place": PREFACE.place, "generation": 1, "genesis": PREFACE.genesis, "now": NOW}
     return StoredSummary(content=content, **{**known, **fields})
 
 
-def summary_of(stored: StoredSummary | None) -> Summary | None:
+def get_summary(stored: StoredSummary | None) -> Summary | None:
     preface, summary = read_summary(stored)
     assert preface or not summary
     return summary
 
 
-def packed(*parts: bytes) -> bytes:
+def pack_parts(*parts: bytes) -> bytes:
     """Return the stored form of a preface, and of the lines of a summary."""
     return b"".join(gzip.compress(part, compresslevel=1) for part in parts)
 
@@ -84,8 +84,8 @@ FIRST = msgspec.json.encode(PREFACE) + b"\n"
 
 
 def test_stored_summary_is_read_back_with_all_its_fields() -> None:
-    summary = summarized([CLAIM, claim_on(wanted("b"), ClaimState.PENDING)], [RUN], JOB)
-    assert summary_of(stored(encoded(PREFACE, summary))) == summary
+    summary = make_summary([CLAIM, claim_on(wanted("b"), ClaimState.PENDING)], [RUN], JOB)
+    assert get_summary(make_stored_summary(encoded(PREFACE, summary))) == summary
     lines = gzip.decompress(encoded(PREFACE, summary)).splitlines()
     preface, facts, *kept = map(msgspec.json.decode, lines)
     assert (preface["format"], preface["place"]["location"], preface["genesis"]) == (4, "here", 3)
@@ -94,19 +94,19 @@ def test_stored_summary_is_read_back_with_all_its_fields() -> None:
 
 
 def test_summary_is_unusable_when_it_is_missing_or_cannot_be_decoded() -> None:
-    whole = encoded(PREFACE, summarized([CLAIM], [RUN], JOB))
-    assert summary_of(stored(whole))
+    whole = encoded(PREFACE, make_summary([CLAIM], [RUN], JOB))
+    assert get_summary(make_stored_summary(whole))
     facts = msgspec.json.encode(EMPTY) + b"\n"
-    assert summary_of(stored(packed(FIRST, facts))) == EMPTY
+    assert get_summary(make_stored_summary(pack_parts(FIRST, facts))) == EMPTY
     nested = facts + b'{"run":{"spec":' + b'{"a":' * 100_000
     broken = whole.replace(whole[-8:], b"\0" * 8)
     undeflatable = whole[:-40] + b"\xff" * 8 + whole[-32:]
     contents = [b"", b"{", b"forged by hand", whole[:-1], whole[: len(whole) // 2], broken, undeflatable]
-    contents += map(packed, [b"", b"{", FIRST, FIRST + facts, facts])
+    contents += map(pack_parts, [b"", b"{", FIRST, FIRST + facts, facts])
     contents += [
-        packed(FIRST, rest) for rest in (b"", b"{", facts[:-1], facts + b"{}", facts + b"\n", nested)
+        pack_parts(FIRST, rest) for rest in (b"", b"{", facts[:-1], facts + b"{}", facts + b"\n", nested)
     ]
-    assert [summary_of(stored(content)) for content in contents] == [None] * len(contents)
+    assert [get_summary(make_stored_summary(content)) for content in contents] == [None] * len(contents)
     assert read_summary(None) == (None, None)
 
 
@@ -115,7 +115,7 @@ def test_summary_is_unusable_when_it_is_missing_or_cannot_be_decoded() -> None:
 )
 def test_object_is_unusable_when_its_preface_is_of_another_format_or_store(field: dict[str, Any]) -> None:
     preface, facts = msgspec.json.decode(FIRST), msgspec.json.encode(EMPTY) + b"\n"
-    changed = stored(packed(msgspec.json.encode({**preface, **field}) + b"\n", facts))
+    changed = make_stored_summary(pack_parts(msgspec.json.encode({**preface, **field}) + b"\n", facts))
     assert read_summary(changed) == (None, None)
 
 
@@ -123,7 +123,7 @@ def test_object_is_unusable_when_its_preface_is_of_another_format_or_store(field
 @pytest.mark.parametrize("field", ["source", "project", "location", "instance"])
 def test_object_is_unusable_when_it_is_of_other_claims(field: str) -> None:
     other = replace(PREFACE, place=replace(PREFACE.place, **{field: "other"}))
-    assert read_summary(stored(encoded(other, EMPTY))) == (None, None)
+    assert read_summary(make_stored_summary(encoded(other, EMPTY))) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_object_is_unusable_when_it_is_of_other_claims(field: str) -> None:
 )
 def test_summary_is_unusable_when_any_fact_is_out_of_bounds(field: dict[str, Any]) -> None:
     facts = msgspec.json.decode(msgspec.json.encode(EMPTY))
-    content = packed(FIRST, msgspec.json.encode({**facts, **field}) + b"\n")
-    assert read_summary(stored(content)) == (PREFACE, None)
+    content = pack_parts(FIRST, msgspec.json.encode({**facts, **field}) + b"\n")
+    assert read_summary(make_stored_summary(content)) == (PREFACE, None)
 
 
 @pytest.mark.slow
@@ -150,12 +150,12 @@ def test_summary_is_unusable_when_any_fact_is_out_of_bounds(field: dict[str, Any
 def test_summary_of_excessive_size_is_unusable_and_takes_little_memory() -> None:
     facts = msgspec.json.encode(EMPTY) + b"\n"
     huge = b'{"place":"' + b"x" * (200 * 2**20)
-    contents = [packed(huge), packed(FIRST, huge), packed(FIRST, facts + huge)]
+    contents = [pack_parts(huge), pack_parts(FIRST, huge), pack_parts(FIRST, facts + huge)]
     tracemalloc.start()
     for content in (*contents, FIRST * (16 * 2**20 // len(FIRST) + 1)):
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
-        assert summary_of(stored(content)) is None
+        assert get_summary(make_stored_summary(content)) is None
         assert tracemalloc.get_traced_memory()[1] - before < 100 * 2**20
     tracemalloc.stop()
 
@@ -164,9 +164,9 @@ def test_summary_with_too_many_attempts_is_unusable(monkeypatch: pytest.MonkeyPa
     attempt = Kept(Versioned(CLAIM, 1), RUN)
     monkeypatch.setattr("reconciler.submission.summary._ATTEMPTS", 3)
     content = encoded(PREFACE, replace(EMPTY, kept=(attempt,) * 3))
-    assert summary_of(stored(content))
+    assert get_summary(make_stored_summary(content))
     monkeypatch.setattr("reconciler.submission.summary._ATTEMPTS", 2)
-    assert read_summary(stored(content)) == (PREFACE, None)
+    assert read_summary(make_stored_summary(content)) == (PREFACE, None)
 
 
 @pytest.mark.slow
@@ -175,32 +175,34 @@ def test_summary_beyond_the_limits_is_stored_without_its_second_part() -> None:
         replace(EMPTY, open=tuple(f"{n}" for n in range(200_001))),
         replace(EMPTY, kept=(Kept(Versioned(CLAIM, 1), RUN),) * 50_001),
     ):
-        assert read_summary(stored(encoded(PREFACE, large))) == (PREFACE, None)
+        assert read_summary(make_stored_summary(encoded(PREFACE, large))) == (PREFACE, None)
 
 
 def test_announcement_replaces_the_preface_and_leaves_the_summary() -> None:
-    summary = summarized([CLAIM], [RUN], JOB)
+    summary = make_summary([CLAIM], [RUN], JOB)
     announced = replace(PREFACE, announced=(Announcement("a", NOW, (ClaimId("key"),)),))
     for content, expected in ((encoded(PREFACE, summary), summary), (b"", None)):
-        changed = stored(with_preface(content, announced))
+        changed = make_stored_summary(with_preface(content, announced))
         assert read_summary(changed) == (announced, expected)
         assert is_spoiled(changed, announced) is bool(expected)
 
 
 @pytest.mark.parametrize("spoiled", [b"\x1f\x8b cut", b"{"])
 def test_spoiled_summary_leaves_its_announcements(spoiled: bytes) -> None:
-    content = stored(encoded(PREFACE, None) + spoiled)
+    content = make_stored_summary(encoded(PREFACE, None) + spoiled)
     assert read_summary(content) == (PREFACE, None)
     assert is_spoiled(content, PREFACE)
 
 
 def test_summary_is_unusable_when_it_is_newer_than_the_clock_of_the_store() -> None:
-    assert summary_of(stored(encoded(PREFACE, EMPTY), now=NOW)) == EMPTY
-    assert summary_of(stored(encoded(PREFACE, EMPTY), now=NOW - timedelta(microseconds=1))) is None
+    assert get_summary(make_stored_summary(encoded(PREFACE, EMPTY), now=NOW)) == EMPTY
+    assert (
+        get_summary(make_stored_summary(encoded(PREFACE, EMPTY), now=NOW - timedelta(microseconds=1))) is None
+    )
 
 
 def test_ended_run_of_wanted_job_is_kept_beside_facts_of_last_full_look() -> None:
-    summary = summarized([CLAIM], [RUN], JOB)
+    summary = make_summary([CLAIM], [RUN], JOB)
     expected = replace(EMPTY, bases=("census",), kept=(Kept(Versioned(CLAIM, 1), RUN),))
     assert summary == expected
 
@@ -213,7 +215,7 @@ def test_bases_open_contents_and_copies_are_in_a_fixed_order() -> None:
     second_run = run_of(jobs[0], State.SUCCEEDED, 2, number=29)
     second = bound_to(jobs[0], second_run, attempt=2)
     pending = [claim_on(job, ClaimState.PENDING) for job in moving]
-    summary = summarized([second, *ended, *pending], [*runs, second_run], *jobs)
+    summary = make_summary([second, *ended, *pending], [*runs, second_run], *jobs)
     assert summary.bases == ("a", "b_2", "c", "d", "e", "f", "g", "h")
     assert summary.open == tuple(sorted(label_of(job.identity) for job in moving))
     ids = [each.versioned.claim.id for each in summary.kept]
@@ -222,11 +224,11 @@ def test_bases_open_contents_and_copies_are_in_a_fixed_order() -> None:
 
 def test_base_names_without_manifest_are_former_until_full_look() -> None:
     gone = claim_on(wanted("b-2"), ClaimState.REJECTED)
-    summary = summarized([CLAIM, gone], [RUN], JOB)
+    summary = make_summary([CLAIM, gone], [RUN], JOB)
     assert (summary.bases, summary.former) == (("census",), ("b_2",))
-    removed = summarized([], [], before=summary)
+    removed = make_summary([], [], before=summary)
     assert (removed.bases, removed.former) == ((), ("b_2", "census"))
-    full = summarized([CLAIM, gone], [RUN], JOB)
+    full = make_summary([CLAIM, gone], [RUN], JOB)
     assert (full.bases, full.former) == (("census",), ("b_2",))
 
 
@@ -234,9 +236,9 @@ def test_history_of_other_contents_is_left_out_unless_a_look_needs_it() -> None:
     other = wanted("census-2")
     ended = run_of(other, State.SUCCEEDED, number=2)
     claims, runs = [CLAIM, bound_to(other, ended)], [RUN, ended]
-    assert kept_runs(summarized(claims, runs, JOB)) == [(CLAIM.id, RUN.resource)]
-    also = summarized(claims, runs, JOB, also=(label_of(other.identity),))
-    assert set(kept_runs(also)) == {(CLAIM.id, RUN.resource), (claims[1].id, ended.resource)}
+    assert list_kept_runs(make_summary(claims, runs, JOB)) == [(CLAIM.id, RUN.resource)]
+    also = make_summary(claims, runs, JOB, also=(label_of(other.identity),))
+    assert set(list_kept_runs(also)) == {(CLAIM.id, RUN.resource), (claims[1].id, ended.resource)}
 
 
 def test_newest_run_with_other_content_is_kept_for_each_desired_base_name() -> None:
@@ -251,31 +253,31 @@ def test_newest_run_with_other_content_is_kept_for_each_desired_base_name() -> N
     beside = bound_to(wanted("c"), foreign)
     for order in (claims, claims[::-1]):
         own = [bound_to(job, run), *order, gone, beside]
-        summary = summarized(own, [run, *runs, foreign], job)
-        assert set(kept_runs(summary)) == {(own[0].id, run.resource), (claims[1].id, runs[1].resource)}
+        summary = make_summary(own, [run, *runs, foreign], job)
+        assert set(list_kept_runs(summary)) == {(own[0].id, run.resource), (claims[1].id, runs[1].resource)}
 
 
 def test_run_without_its_claim_is_open_if_it_has_a_key() -> None:
     labelled = run_of(wanted("a"), State.FAILED, number=2)
     bare = replace(run_of(wanted("b"), State.FAILED, number=3), labels={})
-    assert summarized([], [labelled, bare], JOB).open == (labelled.labels[KEY],)
+    assert make_summary([], [labelled, bare], JOB).open == (labelled.labels[KEY],)
 
 
 def test_content_is_open_without_copies_while_any_attempt_may_change() -> None:
     second = claim_on(JOB, ClaimState.PENDING, 2)
-    summary = summarized([bound_to(JOB, replace(RUN, state=State.FAILED)), second], [RUN], JOB)
+    summary = make_summary([bound_to(JOB, replace(RUN, state=State.FAILED)), second], [RUN], JOB)
     assert (summary.open, summary.kept) == ((KEY_OF_JOB,), ())
 
 
 def test_trial_with_the_labels_of_its_tuning_job_leaves_the_attempt_settled() -> None:
     trial = replace(RUN, kind="Trial", resource="trials/1", state=State.RUNNING)
-    summary = summarized([CLAIM], [trial, RUN], JOB)
-    assert kept_runs(summary) == [(CLAIM.id, RUN.resource)]
+    summary = make_summary([CLAIM], [trial, RUN], JOB)
+    assert list_kept_runs(summary) == [(CLAIM.id, RUN.resource)]
 
 
 def test_attempt_whose_run_the_service_dropped_is_settled_without_a_run() -> None:
     for claim in (CLAIM, bound_to(JOB, RUN, ended=None, gone=True)):
-        assert summarized([claim], [], JOB).kept == (Kept(Versioned(claim, 1), None),)
+        assert make_summary([claim], [], JOB).kept == (Kept(Versioned(claim, 1), None),)
 
 
 YOUNGER = run_of(JOB, State.SUCCEEDED, number=2)
@@ -298,49 +300,53 @@ YOUNGER = run_of(JOB, State.SUCCEEDED, number=2)
 def test_attempt_is_not_settled_while_its_claim_or_runs_may_change(
     claim: Claim, runs: list[ActualJob]
 ) -> None:
-    summary = summarized([claim], runs, JOB)
+    summary = make_summary([claim], runs, JOB)
     assert (summary.open, summary.kept) == ((KEY_OF_JOB,), ())
 
 
-def copies(*kept: Kept) -> Summary:
+def make_summary_of_copies(*kept: Kept) -> Summary:
     return replace(EMPTY, kept=kept)
 
 
-def copy_of(claim: Claim, run: ActualJob | None = None) -> Kept:
+def make_copy(claim: Claim, run: ActualJob | None = None) -> Kept:
     return Kept(Versioned(claim, 1), run)
 
 
 def test_copies_of_a_content_count_only_if_none_of_its_attempts_needs_an_update() -> None:
     failed = run_of(JOB, State.FAILED)
-    first, second = copy_of(bound_to(JOB, failed), failed), run_of(JOB, State.SUCCEEDED, 2, number=2)
+    first, second = make_copy(bound_to(JOB, failed), failed), run_of(JOB, State.SUCCEEDED, 2, number=2)
     other = wanted("other")
-    beside = copy_of(bound_to(other, run_of(other, State.FAILED, number=3)))
-    right = copy_of(bound_to(JOB, second, attempt=2), second)
-    wrong = copy_of(bound_to(JOB, second, attempt=2, ended=None), second)
+    beside = make_copy(bound_to(other, run_of(other, State.FAILED, number=3)))
+    right = make_copy(bound_to(JOB, second, attempt=2), second)
+    wrong = make_copy(bound_to(JOB, second, attempt=2, ended=None), second)
     key, key_of_other = KEY_OF_JOB, label_of(other.identity)
-    found = settled_by_key(copies(first, right, beside), by_key(JOB))
+    found = settled_by_key(make_summary_of_copies(first, right, beside), index_by_key(JOB))
     assert found == {key: [first, right], key_of_other: [beside]}
-    assert settled_by_key(copies(first, wrong, beside), by_key(JOB)) == {key_of_other: [beside]}
+    assert settled_by_key(make_summary_of_copies(first, wrong, beside), index_by_key(JOB)) == {
+        key_of_other: [beside]
+    }
     moved = replace(JOB, manifest=replace(JOB.manifest, path="moved.yaml"))
-    assert settled_by_key(copies(first, right, beside), by_key(moved)) == {key_of_other: [beside]}
+    assert settled_by_key(make_summary_of_copies(first, right, beside), index_by_key(moved)) == {
+        key_of_other: [beside]
+    }
 
 
 @pytest.mark.parametrize(
     "run", [replace(RUN, state=State.RUNNING), replace(RUN, resource="jobs/9", labels={})]
 )
 def test_copy_with_a_run_that_is_live_or_not_of_its_claim_does_not_count(run: ActualJob) -> None:
-    assert settled_by_key(copies(copy_of(CLAIM, run)), by_key(JOB)) == {}
+    assert settled_by_key(make_summary_of_copies(make_copy(CLAIM, run)), index_by_key(JOB)) == {}
 
 
 def test_further_attempt_may_be_due_only_after_failed_last_attempt() -> None:
     job = wanted("census", attempts=3)
     failed = [run_of(job, State.FAILED, n, number=n) for n in (1, 2, 3)]
-    attempts = [copy_of(bound_to(job, run, n), run) for n, run in enumerate(failed, 1)]
+    attempts = [make_copy(bound_to(job, run, n), run) for n, run in enumerate(failed, 1)]
     assert may_go_on(job, attempts[:2])
     assert not may_go_on(job, attempts)
     assert not may_go_on(job, attempts[::-1])
     ended = run_of(job, State.SUCCEEDED, 2, number=2)
-    done = copy_of(bound_to(job, ended, 2), ended)
+    done = make_copy(bound_to(job, ended, 2), ended)
     assert not may_go_on(job, [attempts[0], done])
     assert not may_go_on(job, [done, attempts[0]])
 
@@ -350,27 +356,29 @@ def test_failed_set_up_uses_up_no_attempt() -> None:
     failed = run_of(job, State.FAILED)
     set_up = replace(failed, info=ErrorInfo("SET_UP", {"class": "set-up"}))
     for run in (failed, None):
-        assert not may_go_on(job, [copy_of(bound_to(job, failed), run)])
-    assert may_go_on(job, [copy_of(bound_to(job, set_up), set_up)])
+        assert not may_go_on(job, [make_copy(bound_to(job, failed), run)])
+    assert may_go_on(job, [make_copy(bound_to(job, set_up), set_up)])
     second = run_of(job, State.FAILED, 2, number=2)
-    assert may_go_on(job, [copy_of(bound_to(job, set_up), set_up), copy_of(bound_to(job, second, 2), second)])
+    assert may_go_on(
+        job, [make_copy(bound_to(job, set_up), set_up), make_copy(bound_to(job, second, 2), second)]
+    )
 
 
 @pytest.mark.parametrize(("stops", "expected"), [(1, True), (3, True), (4, False)])
 def test_stopped_content_may_return_until_it_returned_three_times(stops: int, expected: bool) -> None:
-    assert may_go_on(JOB, [stopped(attempt) for attempt in range(1, stops + 1)]) is expected
+    assert may_go_on(JOB, [make_stopped_copy(attempt) for attempt in range(1, stops + 1)]) is expected
 
 
 def test_stops_use_up_no_attempt_of_content_that_failed_later() -> None:
     failed = run_of(JOB, State.FAILED, 2)
-    after = copy_of(bound_to(JOB, failed, 2), failed)
-    assert not may_go_on(JOB, [stopped(1), after])
-    assert may_go_on(wanted("census", attempts=2), [stopped(1), after])
+    after = make_copy(bound_to(JOB, failed, 2), failed)
+    assert not may_go_on(JOB, [make_stopped_copy(1), after])
+    assert may_go_on(wanted("census", attempts=2), [make_stopped_copy(1), after])
 
 
-def stopped(attempt: int) -> Kept:
+def make_stopped_copy(attempt: int) -> Kept:
     run = run_of(JOB, State.CANCELLED, attempt)
-    return copy_of(bound_to(JOB, run, attempt, error=by_apply("superseded")), run)
+    return make_copy(bound_to(JOB, run, attempt, error=by_apply("superseded")), run)
 
 
 WRONG = "the summary of ended runs was wrong (`reconciler apply --full` corrects it): "
@@ -381,11 +389,11 @@ def test_full_look_reports_no_contradiction_when_it_agrees_with_summary() -> Non
     dropped = bound_to(wanted("gone"), run_of(wanted("gone"), State.RUNNING, number=5), gone=True)
     open_ = claim_on(wanted("open"), ClaimState.PENDING)
     desired = wanted("new")
-    summary = replace(copies(copy_of(CLAIM, RUN), copy_of(dropped)), open=(open_.id.key,))
-    seen = observed(CLAIM, unknown, dropped, open_, claim_on(desired, ClaimState.PENDING), runs=(RUN,))
-    assert contradictions(summary, seen, by_key(desired)) == []
+    summary = replace(make_summary_of_copies(make_copy(CLAIM, RUN), make_copy(dropped)), open=(open_.id.key,))
+    seen = make_observed(CLAIM, unknown, dropped, open_, claim_on(desired, ClaimState.PENDING), runs=(RUN,))
+    assert contradictions(summary, seen, index_by_key(desired)) == []
     # The service drops old runs: a missing run is no contradiction.
-    assert contradictions(summary, replace(seen, runs=()), by_key(desired)) == []
+    assert contradictions(summary, replace(seen, runs=()), index_by_key(desired)) == []
 
 
 @pytest.mark.parametrize(
@@ -402,8 +410,8 @@ def test_full_look_reports_no_contradiction_when_it_agrees_with_summary() -> Non
 def test_full_look_reports_a_copy_that_differs_from_the_claim_or_the_run(
     claim: Claim | None, run: ActualJob, said: str
 ) -> None:
-    seen = observed(*([claim] if claim else []), runs=(run,))
-    found = contradictions(copies(copy_of(CLAIM, RUN)), seen, {})
+    seen = make_observed(*([claim] if claim else []), runs=(run,))
+    found = contradictions(make_summary_of_copies(make_copy(CLAIM, RUN)), seen, {})
     assert found == [f"{WRONG}{CLAIM.job_name} {said}"]
 
 
@@ -412,7 +420,9 @@ def test_full_look_reports_open_claims_missing_in_summary_sorted_by_name() -> No
     ended = bound_to(wanted("d"), run_of(wanted("d"), State.FAILED))
     dropped = bound_to(wanted("e"), run_of(wanted("e"), State.RUNNING), gone=True)
     found = contradictions(
-        copies(copy_of(replace(CLAIM, ended=None, gone=True))), observed(*lost, ended, dropped), {}
+        make_summary_of_copies(make_copy(replace(CLAIM, ended=None, gone=True))),
+        make_observed(*lost, ended, dropped),
+        {},
     )
     names = sorted(claim.job_name for claim in lost)
     expected = [f"{WRONG}{name} is held and wasn't listed as open" for name in names]
@@ -421,8 +431,8 @@ def test_full_look_reports_open_claims_missing_in_summary_sorted_by_name() -> No
 
 
 def test_copy_without_an_end_is_named_by_its_state() -> None:
-    summary = copies(copy_of(replace(CLAIM, ended=None, gone=True)))
-    (found,) = contradictions(summary, observed(CLAIM, runs=(RUN,)), {})
+    summary = make_summary_of_copies(make_copy(replace(CLAIM, ended=None, gone=True)))
+    (found,) = contradictions(summary, make_observed(CLAIM, runs=(RUN,)), {})
     assert found == f"{WRONG}{CLAIM.job_name} is SUCCEEDED, not bound"
 
 
@@ -435,22 +445,22 @@ def test_partial_summary_updates_only_entries_of_its_jobs() -> None:
     runs = [run_of(job, State.SUCCEEDED, number=n) for n, job in enumerate((other, older, old), 11)]
     claims = [bound_to(job, run) for job, run in zip((other, older, old), runs, strict=True)]
     moving = claim_on(wanted("moving"), ClaimState.HELD)
-    before = summarized([*claims, moving], runs, other, wanted("moving"))
+    before = make_summary([*claims, moving], runs, other, wanted("moving"))
     assert (before.bases, before.former) == (("moving", "other"), ("census", "old"))
-    seen = observed(*claims, CLAIM, runs=(*runs, RUN))
-    after = summarize(seen, before, by_key(JOB), whole=False)
+    seen = make_observed(*claims, CLAIM, runs=(*runs, RUN))
+    after = summarize(seen, before, index_by_key(JOB), whole=False)
     assert (after.bases, after.former, after.open) == (("census", "moving", "other"), ("old",), before.open)
-    assert {id.key for id, _ in kept_runs(after)} == {
+    assert {id.key for id, _ in list_kept_runs(after)} == {
         label_of(job.identity) for job in (other, older, JOB)
     }, "its predecessor too"
-    assert summarize(seen, before, by_key(JOB)).bases == ("census",)
+    assert summarize(seen, before, index_by_key(JOB)).bases == ("census",)
 
 
 def test_partial_summary_replaces_copies_that_it_read() -> None:
-    before = summarized([CLAIM], [RUN], JOB)
+    before = make_summary([CLAIM], [RUN], JOB)
     moved = replace(CLAIM, path="other.yaml")
-    again = summarize(observed(moved, runs=(RUN,)), before, {}, whole=False)
+    again = summarize(make_observed(moved, runs=(RUN,)), before, {}, whole=False)
     assert again == before, "not of this part"
-    pending = observed(CLAIM, claim_on(JOB, ClaimState.HELD, attempt=2), runs=(RUN,))
-    after = summarize(pending, before, by_key(JOB), whole=False)
+    pending = make_observed(CLAIM, claim_on(JOB, ClaimState.HELD, attempt=2), runs=(RUN,))
+    after = summarize(pending, before, index_by_key(JOB), whole=False)
     assert (after.open, after.kept) == ((KEY_OF_JOB,), ())
