@@ -29,30 +29,32 @@ JSON = st.recursive(
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
-def schema_of(spec: dict[str, Any], **definitions: Any) -> dict[str, Any]:
+def make_schema(spec: dict[str, Any], **definitions: Any) -> dict[str, Any]:
     return {"properties": {"spec": spec}, "$defs": definitions}
 
 
-def fields(**schemas_by_key: Any) -> dict[str, Any]:
+def make_fields(**schemas_by_key: Any) -> dict[str, Any]:
     return {"properties": schemas_by_key}
 
 
-def one_field(number_format: str) -> dict[str, Any]:
-    return schema_of(fields(n={"format": number_format}))
+def make_number_field(number_format: str) -> dict[str, Any]:
+    return make_schema(make_fields(n={"format": number_format}))
 
 
-def exact(value: Any) -> Any:
+def make_exact_form(value: Any) -> Any:
     """Return a form that is equal only for the same JSON: 1, 1.0 and true differ, key orders don't."""
     if isinstance(value, dict):
-        return {key: exact(item) for key, item in value.items()}
-    return [exact(item) for item in value] if isinstance(value, list) else (type(value), repr(value))
+        return {key: make_exact_form(item) for key, item in value.items()}
+    return (
+        [make_exact_form(item) for item in value] if isinstance(value, list) else (type(value), repr(value))
+    )
 
 
-def shuffled(value: Any, rng: random.Random) -> Any:
+def shuffle_keys(value: Any, rng: random.Random) -> Any:
     """Return the same value with the keys of all objects in another order."""
     if isinstance(value, dict):
-        return {key: shuffled(value[key], rng) for key in rng.sample(list(value), len(value))}
-    return [shuffled(item, rng) for item in value] if isinstance(value, list) else value
+        return {key: shuffle_keys(value[key], rng) for key in rng.sample(list(value), len(value))}
+    return [shuffle_keys(item, rng) for item in value] if isinstance(value, list) else value
 
 
 # JSON
@@ -80,13 +82,13 @@ def test_canonical_json_refuses_values_that_json_cannot_hold(value: Any) -> None
 
 @given(JSON, st.randoms(use_true_random=False))
 def test_canonical_json_ignores_order_of_keys(value: Any, rng: random.Random) -> None:
-    assert canonical_json(shuffled(value, rng)) == canonical_json(value)
+    assert canonical_json(shuffle_keys(value, rng)) == canonical_json(value)
 
 
 @given(JSON)
 def test_canonical_json_loses_no_value(value: Any) -> None:
     """So two different values never have the same form."""
-    assert exact(json.loads(canonical_json(value))) == exact(value)
+    assert make_exact_form(json.loads(canonical_json(value))) == make_exact_form(value)
 
 
 # Numbers
@@ -110,9 +112,11 @@ def test_canonical_json_loses_no_value(value: Any) -> None:
 def test_spellings_of_number_have_same_canonical_form(
     number_format: str, spellings: list[Any], canonical: Any
 ) -> None:
-    schema = one_field(number_format)
+    schema = make_number_field(number_format)
     for spelling in spellings:
-        assert exact(canonical_spec({"n": spelling}, schema)) == exact({"n": canonical}), spelling
+        assert make_exact_form(canonical_spec({"n": spelling}, schema)) == make_exact_form(
+            {"n": canonical}
+        ), spelling
 
 
 @pytest.mark.parametrize(
@@ -126,13 +130,15 @@ def test_spellings_of_number_have_same_canonical_form(
     ],
 )
 def test_value_that_is_not_valid_number_stays_unchanged(number_format: str, value: Any) -> None:
-    assert exact(canonical_spec({"n": value}, one_field(number_format))) == exact({"n": value})
+    assert make_exact_form(canonical_spec({"n": value}, make_number_field(number_format))) == make_exact_form(
+        {"n": value}
+    )
 
 
 @given(INT64, st.integers(0, 20))
 def test_spellings_of_same_int64_have_same_canonical_form(number: int, zeros: int) -> None:
     sign, digits = ("-", str(-number)) if number < 0 else ("", str(number))
-    schema = one_field("int64")
+    schema = make_number_field("int64")
     spelt = canonical_spec({"n": sign + "0" * zeros + digits}, schema)
     assert spelt == canonical_spec({"n": number}, schema) == {"n": str(number)}
 
@@ -147,26 +153,30 @@ REF = {"$ref": "#/$defs/odd~1name~0"}
 @pytest.mark.parametrize(
     ("schema", "spec", "canonical"),
     [
-        (fields(a={"items": {"items": INT}}), {"a": [[1], [], [2, "03"]]}, {"a": [["1"], [], ["2", "3"]]}),
-        (fields(a={"prefixItems": [fields(n=INT)]}), {"a": [{"n": 1}]}, {"a": [{"n": "1"}]}),
+        (
+            make_fields(a={"items": {"items": INT}}),
+            {"a": [[1], [], [2, "03"]]},
+            {"a": [["1"], [], ["2", "3"]]},
+        ),
+        (make_fields(a={"prefixItems": [make_fields(n=INT)]}), {"a": [{"n": 1}]}, {"a": [{"n": "1"}]}),
         ({"additionalProperties": INT}, {"x": 1, "y": 2}, {"x": "1", "y": "2"}),
-        (fields(x={}) | {"additionalProperties": INT}, {"x": 1, "y": 2}, {"x": 1, "y": "2"}),
-        ({"allOf": [fields(a=REF), {"then": fields(a={"minimum": 1})}]}, {"a": 1}, {"a": "1"}),
-        ({"oneOf": [{"anyOf": [{"else": fields(a=INT)}]}]}, {"a": 1}, {"a": "1"}),
-        (fields(a=REF), {"a": 1}, {"a": "1"}),
-        (fields(a={"type": "string"}, b={}), {"a": "01", "b": {"n": 1.0}}, {"a": "01", "b": {"n": 1.0}}),
-        (fields(a={"not": INT, "if": INT}), {"a": 1}, {"a": 1}),
+        (make_fields(x={}) | {"additionalProperties": INT}, {"x": 1, "y": 2}, {"x": 1, "y": "2"}),
+        ({"allOf": [make_fields(a=REF), {"then": make_fields(a={"minimum": 1})}]}, {"a": 1}, {"a": "1"}),
+        ({"oneOf": [{"anyOf": [{"else": make_fields(a=INT)}]}]}, {"a": 1}, {"a": "1"}),
+        (make_fields(a=REF), {"a": 1}, {"a": "1"}),
+        (make_fields(a={"type": "string"}, b={}), {"a": "01", "b": {"n": 1.0}}, {"a": "01", "b": {"n": 1.0}}),
+        (make_fields(a={"not": INT, "if": INT}), {"a": 1}, {"a": 1}),
         (True, {"a": 1}, {"a": 1}),
     ],
 )
 def test_numbers_are_canonical_at_every_path_of_schema(schema: Any, spec: Any, canonical: Any) -> None:
-    whole = schema_of(schema, **{"odd/name~": INT})
-    assert exact(canonical_spec(spec, whole)) == exact(canonical)
+    whole = make_schema(schema, **{"odd/name~": INT})
+    assert make_exact_form(canonical_spec(spec, whole)) == make_exact_form(canonical)
 
 
 def test_canonical_spec_follows_recursive_schema() -> None:
     node = {"properties": {"n": {"format": "int64"}, "children": {"items": {"$ref": "#/$defs/Node"}}}}
-    schema = schema_of({"$ref": "#/$defs/Node"}, Node=node)
+    schema = make_schema({"$ref": "#/$defs/Node"}, Node=node)
     spec: dict[str, Any] = {"n": 0}
     canonical: dict[str, Any] = {"n": "0"}
     for depth in range(1, 30):
@@ -177,7 +187,7 @@ def test_canonical_spec_follows_recursive_schema() -> None:
 
 def test_reference_to_other_document_is_refused() -> None:
     with pytest.raises(LookupError, match="no local reference"):
-        canonical_spec({}, schema_of({"$ref": "https://example.com/schema.json"}))
+        canonical_spec({}, make_schema({"$ref": "https://example.com/schema.json"}))
 
 
 def test_canonical_spec_leaves_given_spec_unchanged() -> None:
@@ -185,15 +195,15 @@ def test_canonical_spec_leaves_given_spec_unchanged() -> None:
     spec = {"workerPoolSpecs": [{"replicaCount": 1, "machineSpec": {"acceleratorCount": 1.0}}]}
     before = copy.deepcopy(spec)
     assert canonical_spec(spec, schema)["workerPoolSpecs"][0]["replicaCount"] == "1"
-    assert exact(spec) == exact(before)
+    assert make_exact_form(spec) == make_exact_form(before)
 
 
 @given(st.dictionaries(st.sampled_from("ab"), JSON))
 def test_canonical_spec_is_idempotent(spec: dict[str, Any]) -> None:
     node = {"properties": {"a": {"items": {"$ref": "#/$defs/X"}}}, "format": "double"}
-    schema = schema_of({"$ref": "#/$defs/X"}, X=node)
+    schema = make_schema({"$ref": "#/$defs/X"}, X=node)
     once = canonical_spec(spec, schema)
-    assert exact(canonical_spec(once, schema)) == exact(once)
+    assert make_exact_form(canonical_spec(once, schema)) == make_exact_form(once)
 
 
 # The shipped schemas
@@ -202,7 +212,7 @@ ODD = {"int64": 7, "int32": 7.0, "double": 7}
 EVEN = {"int64": "7", "int32": 7, "double": 7.0}
 
 
-def numbers_in(
+def find_numbers(
     schema: dict[str, Any], node: Any, keys: Keys = (), seen: tuple[int, ...] = ()
 ) -> Iterator[tuple[Keys, str]]:
     """Yield the path of each number below `node`, with 0 for a list's item, and its format."""
@@ -214,12 +224,12 @@ def numbers_in(
     if {"number", "integer"} & {*([types] if isinstance(types, str) else types)}:
         yield keys, node["format"]
     for key, below in node.get("properties", {}).items():
-        yield from numbers_in(schema, below, (*keys, key), (*seen, id(node)))
+        yield from find_numbers(schema, below, (*keys, key), (*seen, id(node)))
     if "items" in node:
-        yield from numbers_in(schema, node["items"], (*keys, 0), (*seen, id(node)))
+        yield from find_numbers(schema, node["items"], (*keys, 0), (*seen, id(node)))
 
 
-def nested(keys: Keys, value: Any) -> Any:
+def nest_value(keys: Keys, value: Any) -> Any:
     for key in reversed(keys):
         value = [value] if key == 0 else {key: value}
     return value
@@ -229,11 +239,11 @@ def nested(keys: Keys, value: Any) -> Any:
 def test_every_number_of_shipped_kinds_becomes_canonical(api_version: str, kind: str) -> None:
     schema = schemas.manifest_schema(api_version, kind)
     assert schema is not None
-    places = list(numbers_in(schema, schema["properties"]["spec"]))
+    places = list(find_numbers(schema, schema["properties"]["spec"]))
     assert len(places) >= 3
     for keys, number_format in places:
-        spec = canonical_spec(nested(keys, ODD[number_format]), schema)
-        assert exact(spec) == exact(nested(keys, EVEN[number_format])), keys
+        spec = canonical_spec(nest_value(keys, ODD[number_format]), schema)
+        assert make_exact_form(spec) == make_exact_form(nest_value(keys, EVEN[number_format])), keys
 
 
 def test_nested_conditional_parameters_become_canonical() -> None:
@@ -247,7 +257,7 @@ def test_nested_conditional_parameters_become_canonical() -> None:
     for levels in (0, 1, 5):
         spec = study({"doubleValueSpec": {"minValue": 0, "maxValue": 1}}, levels)
         canonical = study({"doubleValueSpec": {"minValue": 0.0, "maxValue": 1.0}}, levels)
-        assert exact(canonical_spec(spec, schema)) == exact(canonical)
+        assert make_exact_form(canonical_spec(spec, schema)) == make_exact_form(canonical)
 
 
 def test_text_that_looks_like_number_stays_text() -> None:
@@ -259,7 +269,7 @@ def test_text_that_looks_like_number_stays_text() -> None:
             "pythonVersion": "3.7",
         }
     }
-    assert exact(canonical_spec(spec, schema)) == exact(spec)
+    assert make_exact_form(canonical_spec(spec, schema)) == make_exact_form(spec)
 
 
 # Equivalent fast paths
@@ -301,7 +311,7 @@ NASTY_JSON = st.recursive(
 )
 
 
-def as_python_writes_it(value: Any) -> bytes:
+def write_as_python(value: Any) -> bytes:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
     return text.encode("utf-8")
 
@@ -309,7 +319,7 @@ def as_python_writes_it(value: Any) -> bytes:
 @given(NASTY_JSON)
 def test_canonical_json_has_same_bytes_as_python_json(value: Any) -> None:
     """The names of jobs depend on these bytes, with any encoder."""
-    assert canonical_json(value) == as_python_writes_it(value)
+    assert canonical_json(value) == write_as_python(value)
 
 
 @pytest.mark.slow
@@ -331,7 +341,7 @@ def test_canonical_json_refuses_circular_value() -> None:
 @pytest.mark.parametrize("value", [{1: "a"}, {None: 1, True: 2}, {"a": 1, 2: 3}, {"a": object()}])
 def test_canonical_json_handles_non_json_values_as_python_json_does(value: Any) -> None:
     try:
-        wanted: bytes | None = as_python_writes_it(value)
+        wanted: bytes | None = write_as_python(value)
     except TypeError:
         wanted = None
     if wanted is None:
@@ -343,23 +353,23 @@ def test_canonical_json_handles_non_json_values_as_python_json_does(value: Any) 
 
 def test_canonical_spec_returns_same_object_when_unchanged() -> None:
     node = {"properties": {"n": INT, "d": {"format": "double"}, "l": {"items": {"$ref": "#/$defs/X"}}}}
-    schema = schema_of({"$ref": "#/$defs/X"}, X=node)
+    schema = make_schema({"$ref": "#/$defs/X"}, X=node)
     still = {"l": [{"n": "1", "d": 0.5}, {"n": "-3", "d": 0.25}], "d": 1e300}
     assert canonical_spec(still, schema) is still
     spec = {"l": [still, {"n": 1}], "d": 1.0}
     canonical = canonical_spec(spec, schema)
-    assert exact(canonical) == exact({"l": [still, {"n": "1"}], "d": 1.0})
+    assert make_exact_form(canonical) == make_exact_form({"l": [still, {"n": "1"}], "d": 1.0})
     assert canonical["l"][0] is still
 
 
 def test_canonical_spec_distinguishes_equal_values_of_other_types() -> None:
     """1 == 1.0 == True, yet each is written differently."""
-    schema = schema_of(
-        fields(a={"items": {"format": "double"}}, b={"additionalProperties": {"format": "int32"}})
+    schema = make_schema(
+        make_fields(a={"items": {"format": "double"}}, b={"additionalProperties": {"format": "int32"}})
     )
     canonical = canonical_spec({"a": [1, 2.0, True], "b": {"x": 1.0, "y": -0.0}}, schema)
-    assert exact(canonical) == exact({"a": [1.0, 2.0, True], "b": {"x": 1, "y": 0}})
-    assert exact(canonical_spec({"a": [-0.0, 0.0]}, schema)) == exact({"a": [0.0, 0.0]})
+    assert make_exact_form(canonical) == make_exact_form({"a": [1.0, 2.0, True], "b": {"x": 1, "y": 0}})
+    assert make_exact_form(canonical_spec({"a": [-0.0, 0.0]}, schema)) == make_exact_form({"a": [0.0, 0.0]})
     assert [*canonical_spec({"z": 0, "b": {"y": 1.0, "x": 1}, "a": []}, schema)] == ["z", "b", "a"]
 
 
@@ -369,18 +379,18 @@ TEXTS = {"items": {"type": "string"}}
 
 
 def test_number_below_condition_becomes_canonical() -> None:
-    schema = schema_of({"if": {"required": ["n"]}, "then": {"properties": {"n": INT}}})
+    schema = make_schema({"if": {"required": ["n"]}, "then": {"properties": {"n": INT}}})
     assert canonical_spec({"n": "01"}, schema) == {"n": "1"}
 
 
 def test_number_below_unnamed_key_becomes_canonical() -> None:
-    schema = schema_of({"properties": {"a": {"additionalProperties": INT}}})
+    schema = make_schema({"properties": {"a": {"additionalProperties": INT}}})
     assert canonical_spec({"a": {"any": 1}}, schema) == {"a": {"any": "1"}}
 
 
 def test_canonical_spec_follows_schema_that_includes_itself() -> None:
     node = {"allOf": [{"$ref": "#/$defs/Node"}], "properties": {"n": INT}}
-    assert canonical_spec({"n": 1}, schema_of({"$ref": "#/$defs/Node"}, Node=node)) == {"n": "1"}
+    assert canonical_spec({"n": 1}, make_schema({"$ref": "#/$defs/Node"}, Node=node)) == {"n": "1"}
 
 
 @pytest.mark.parametrize(
@@ -393,13 +403,13 @@ def test_canonical_spec_follows_schema_that_includes_itself() -> None:
 )
 def test_canonical_spec_shares_values_without_numbers(beside: dict[str, Any]) -> None:
     texts = ["a", "b"]
-    canonical = canonical_spec({"n": 1, "texts": texts}, schema_of(beside))
+    canonical = canonical_spec({"n": 1, "texts": texts}, make_schema(beside))
     assert canonical["n"] == "1"
     assert canonical["texts"] is texts
 
 
 def test_canonical_spec_shares_list_without_numbers_when_object_would_have_numbers() -> None:
     texts = ["a", "b"]
-    schema = schema_of({"properties": {"a": {"properties": {"n": INT}, **TEXTS}}})
+    schema = make_schema({"properties": {"a": {"properties": {"n": INT}, **TEXTS}}})
     assert canonical_spec({"a": texts}, schema)["a"] is texts
     assert canonical_spec({"a": {"n": 1}}, schema) == {"a": {"n": "1"}}

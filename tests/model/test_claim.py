@@ -247,7 +247,7 @@ REJECTED = {
 }
 
 
-def claim(**fields: Any) -> Claim:
+def make_claim(**fields: Any) -> Claim:
     return Claim(ClaimId("k"), ClaimState.REJECTED, "n", "b", "v", "k", **fields)
 
 
@@ -256,7 +256,7 @@ def test_names_of_claim_states_never_change() -> None:
 
 
 def test_json_of_minimal_claim_never_changes() -> None:
-    assert claim_json(claim()) == REJECTED
+    assert claim_json(make_claim()) == REJECTED
 
 
 def test_rerun_digest_never_changes() -> None:
@@ -268,8 +268,8 @@ def test_rerun_digest_never_changes() -> None:
 def test_long_text_is_cut_at_its_limit_in_bytes(field: str, size: int) -> None:
     for letter, width in (("a", 1), ("é", 2), ('"', 2), ("\0", 6)):
         most = size // width
-        assert getattr(claim(**{field: letter * most}), field) == letter * most
-        assert getattr(claim(**{field: letter * (most + 1)}), field) == letter * most
+        assert getattr(make_claim(**{field: letter * most}), field) == letter * most
+        assert getattr(make_claim(**{field: letter * (most + 1)}), field) == letter * most
 
 
 @pytest.mark.parametrize(("year", "known"), [(1900, False), (1901, True), (8999, True), (9000, False)])
@@ -283,6 +283,6 @@ def test_time_is_refused_outside_1901_to_8999(year: int, known: bool) -> None:
 
 
 def test_refusals_may_be_zero_and_every_try_must_be_text() -> None:
-    assert claim_of({**REJECTED, "refusals": 0}) == claim()
+    assert claim_of({**REJECTED, "refusals": 0}) == make_claim()
     with pytest.raises(ValueError, match='"tries"'):
         claim_of({**REJECTED, "tries": ["t", 7]})

@@ -19,11 +19,11 @@ JOB = wanted()
 IN_VAIN = (State.FAILED, State.CANCELLED)
 
 
-def runs_with(*states: State) -> list[ActualJob]:
+def make_runs(*states: State) -> list[ActualJob]:
     return [run_of(JOB, state, number=number) for number, state in enumerate(states, 1)]
 
 
-def relabelled(run: ActualJob, **labels: str | None) -> ActualJob:
+def relabel_run(run: ActualJob, **labels: str | None) -> ActualJob:
     names = {"source": SOURCE, "key": KEY, "attempt": ATTEMPT, "mark": REQUEST_ID}
     new = {**run.labels, **{names[name]: value for name, value in labels.items()}}
     return replace(run, labels={name: value for name, value in new.items() if value is not None})
@@ -47,7 +47,7 @@ def relabelled(run: ActualJob, **labels: str | None) -> ActualJob:
     ],
 )
 def test_oldest_run_that_neither_failed_nor_was_cancelled_is_kept(states: list[State], stays: int) -> None:
-    runs = runs_with(*states)
+    runs = make_runs(*states)
     claim = bound_to(JOB, runs[-1])
     assert elder(runs[::-1]) == kept(claim, runs[::-1]) == kept(None, runs) == runs[stays]
 
@@ -97,12 +97,12 @@ RUN = run_of(JOB, State.RUNNING)
 CLAIM = claim_on(JOB, resource=f"{PARENT}/7")
 BELONGS: list[tuple[ActualJob, bool]] = [
     (RUN, True),
-    (relabelled(RUN, mark="unknown"), False),
-    (relabelled(RUN, mark=None), False),
-    (relabelled(RUN, key="other"), False),
-    (relabelled(RUN, key=None), False),
-    (relabelled(RUN, attempt="2"), False),
-    (relabelled(RUN, attempt=None), True),
+    (relabel_run(RUN, mark="unknown"), False),
+    (relabel_run(RUN, mark=None), False),
+    (relabel_run(RUN, key="other"), False),
+    (relabel_run(RUN, key=None), False),
+    (relabel_run(RUN, attempt="2"), False),
+    (relabel_run(RUN, attempt=None), True),
     (replace(RUN, kind="HyperparameterTuningJob"), False),
     (replace(RUN, api_version=ML_V1), False),
 ]
@@ -117,7 +117,7 @@ def test_run_belongs_to_claim_that_recorded_its_request(run: ActualJob, belongs:
 
 
 def test_job_named_by_claim_belongs_to_it_with_any_labels() -> None:
-    named = replace(relabelled(RUN, mark=None, key=None), resource=CLAIM.resource)
+    named = replace(relabel_run(RUN, mark=None, key=None), resource=CLAIM.resource)
     assert made(CLAIM, named)
     assert kept(CLAIM, [named]) == named
     assert not may_cancel(CLAIM, named)
@@ -134,7 +134,7 @@ def test_only_live_run_that_is_not_cancelling_may_be_cancelled(state: State) -> 
 @pytest.mark.fault(18)
 def test_run_may_not_be_cancelled_without_claim_or_own_source() -> None:
     assert not may_cancel(None, RUN)
-    assert not may_cancel(CLAIM, relabelled(RUN, source=None))
+    assert not may_cancel(CLAIM, relabel_run(RUN, source=None))
 
 
 @pytest.mark.fault(18)
@@ -146,7 +146,7 @@ def test_adopted_run_may_be_cancelled_only_while_live_and_by_its_own_claim(state
     assert may_cancel(claim, by_hand) == expected
     assert not may_cancel(replace(claim, resource="another"), by_hand)
     assert not may_cancel(CLAIM, by_hand)
-    assert not may_cancel(claim, relabelled(by_hand, key="k"))
+    assert not may_cancel(claim, relabel_run(by_hand, key="k"))
     assert not may_cancel(replace(claim, state=ClaimState.HELD), by_hand)
 
 
@@ -203,7 +203,7 @@ def test_cancellable_runs_are_live_own_and_younger_than_kept_run(drawn: list[Any
     ],
 )
 def test_attempt_comes_from_label_or_is_first(text: str | None, attempt: int) -> None:
-    assert attempt_of(relabelled(RUN, attempt=text)) == attempt
+    assert attempt_of(relabel_run(RUN, attempt=text)) == attempt
 
 
 def test_labels_digest_depends_on_names_and_values_except_googles_own() -> None:

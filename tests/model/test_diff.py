@@ -19,20 +19,20 @@ values = st.recursive(
 )
 
 
-def _without_none(value: Any) -> Any:
+def _remove_none(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return [_without_none(item) for item in value] if isinstance(value, list) else value
+        return {key: _remove_none(item) for key, item in value.items() if item is not None}
+    return [_remove_none(item) for item in value] if isinstance(value, list) else value
 
 
-def _same(one: Any, other: Any) -> bool:
-    return repr(_sorted(one)) == repr(_sorted(other))
+def _are_same(one: Any, other: Any) -> bool:
+    return repr(_sort_keys(one)) == repr(_sort_keys(other))
 
 
-def _sorted(value: Any) -> Any:
+def _sort_keys(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return [_sorted(item) for item in value] if isinstance(value, list) else value
+        return {key: _sort_keys(value[key]) for key in sorted(value)}
+    return [_sort_keys(item) for item in value] if isinstance(value, list) else value
 
 
 objects = st.dictionaries(st.text("ab/~", max_size=2), values, max_size=4)
@@ -42,9 +42,9 @@ objects = st.dictionaries(st.text("ab/~", max_size=2), values, max_size=4)
 def test_diff_has_single_change_per_differing_pointer_and_none_for_equal_values(
     before: Any, after: Any
 ) -> None:
-    before, after = _without_none(before), _without_none(after)
+    before, after = _remove_none(before), _remove_none(after)
     changes = diff(before, after)
-    assert bool(changes) != _same(before, after)
+    assert bool(changes) != _are_same(before, after)
     pointers = [change.pointer for change in changes]
     assert len(set(pointers)) == len(pointers)
 
@@ -67,7 +67,7 @@ def test_diff_distinguishes_true_from_number() -> None:
     assert diff({"a": 1}, {"a": 1.0}) == ()
 
 
-def moved(before: Any, after: Any) -> int:
+def count_moved(before: Any, after: Any) -> int:
     return shifted(before, after, diff(before, after))
 
 
@@ -97,7 +97,7 @@ def moved(before: Any, after: Any) -> int:
     ],
 )
 def test_shifted_counts_items_that_only_moved(before: Any, after: Any, count: int) -> None:
-    assert moved(before, after) == count
+    assert count_moved(before, after) == count
 
 
 def test_shifted_counts_at_most_given_fields() -> None:
@@ -106,4 +106,4 @@ def test_shifted_counts_at_most_given_fields() -> None:
 
 @pytest.mark.parametrize(("items", "added", "count"), [(499, 2, 2), (500, 1, 0)])
 def test_lists_of_more_than_1000_items_are_not_aligned(items: int, added: int, count: int) -> None:
-    assert moved([0] * items, [*[9] * added, *[0] * items]) == count
+    assert count_moved([0] * items, [*[9] * added, *[0] * items]) == count

@@ -12,7 +12,7 @@ from reconciler.model import job
 from reconciler.model.job import ATTEMPT, ActualJob, LogEntry, State, Trials, attempt_of, labels_digest
 
 
-def run_with(own: dict[str, str]) -> ActualJob:
+def make_run(own: dict[str, str]) -> ActualJob:
     return ActualJob("jobs/1", "a", "v1", "CustomJob", State.RUNNING, "RUNNING", labels=own)
 
 
@@ -25,7 +25,7 @@ def test_label_names_never_change() -> None:
 
 
 def test_optional_fields_of_job_are_empty_by_default() -> None:
-    run, line = run_with({}), LogEntry("2026-01-01T00:00:00Z", "INFO", "step 1")
+    run, line = make_run({}), LogEntry("2026-01-01T00:00:00Z", "INFO", "step 1")
     assert (run.create_time, run.start_time, run.end_time, run.error, run.url) == ("", "", "", "", "")
     assert (line.insert_id, line.replica, line.trial) == ("", "", "")
     assert Trials(frozenset(), 5) == Trials(frozenset(), 5, goes_on=False)
@@ -48,11 +48,11 @@ def test_optional_fields_of_job_are_empty_by_default() -> None:
     ],
 )
 def test_attempt_comes_from_label_or_is_first(text: str, attempt: int) -> None:
-    assert attempt_of(run_with({ATTEMPT: text})) == attempt
+    assert attempt_of(make_run({ATTEMPT: text})) == attempt
 
 
 def test_attempt_is_first_without_label() -> None:
-    assert attempt_of(run_with({})) == 1
+    assert attempt_of(make_run({})) == 1
 
 
 def test_labels_digest_never_changes() -> None:

@@ -32,7 +32,7 @@ BASE_NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,99}", fullmatch=True)
 IDENTITIES = st.binary(min_size=32, max_size=32).map(bytes.hex)
 
 
-def changed(**fields: Any) -> str:
+def compute_changed_identity(**fields: Any) -> str:
     return identity(replace(MANIFEST, **fields), SPEC, CODE)
 
 
@@ -60,8 +60,8 @@ def test_identity_includes_module_and_requirements_of_package() -> None:
         b'"rerun":"","spec":{"workerPoolSpecs":[{"replicaCount":"1"}]},"version":1}' % CODE.encode()
     )
     expected = hashlib.sha256(hashed).hexdigest()
-    assert changed(module="trainer.task", requirements="lock.txt") == expected
-    assert changed(requirements="lock.txt") == changed()
+    assert compute_changed_identity(module="trainer.task", requirements="lock.txt") == expected
+    assert compute_changed_identity(requirements="lock.txt") == compute_changed_identity()
 
 
 @pytest.mark.fault(19)
@@ -116,18 +116,18 @@ def test_wanted_job_includes_names_of_older_hash_versions(
     ids=lambda fields: ",".join(fields),
 )
 def test_identity_ignores_fields_that_do_not_change_content(fields: dict[str, Any]) -> None:
-    assert changed(**fields) == identity(MANIFEST, SPEC, CODE)
+    assert compute_changed_identity(**fields) == identity(MANIFEST, SPEC, CODE)
 
 
 def test_identity_changes_with_each_relevant_field() -> None:
     others = [
         identity(MANIFEST, SPEC, CODE),
-        changed(api_version=ML_V1),
-        changed(kind="HyperparameterTuningJob"),
-        changed(name="Census-income"),
-        changed(name="census.income"),
-        changed(reconcile=Reconcile(rerun="1")),
-        changed(reconcile=Reconcile(rerun="2")),
+        compute_changed_identity(api_version=ML_V1),
+        compute_changed_identity(kind="HyperparameterTuningJob"),
+        compute_changed_identity(name="Census-income"),
+        compute_changed_identity(name="census.income"),
+        compute_changed_identity(reconcile=Reconcile(rerun="1")),
+        compute_changed_identity(reconcile=Reconcile(rerun="2")),
         identity(MANIFEST, SPEC, ""),
         identity(MANIFEST, SPEC, CODE[::-1]),
         identity(MANIFEST, {}, CODE),

@@ -16,12 +16,12 @@ from tests.support.planning import GOOGLE, bound_to, plan, run_of, wanted
 JOB = wanted()
 
 
-def sha256(said: Any) -> str:
+def compute_sha256(said: Any) -> str:
     text = json.dumps(said, sort_keys=True, separators=(",", ":"))
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def body(name: str, spec: Any) -> dict[str, Any]:
+def make_body(name: str, spec: Any) -> dict[str, Any]:
     return {"displayName": name, "jobSpec": spec, "code": ""}
 
 
@@ -32,11 +32,11 @@ def test_plan_digest_hashes_target_and_every_acting_change() -> None:
     gone = wanted("gone", on_delete="cancel")
     live = run_of(gone, State.RUNNING, number=2)
     found = plan([JOB, done], [run, live], [bound_to(done, run), bound_to(gone, live)], GOOGLE)
-    assert found.digest == sha256(
+    assert found.digest == compute_sha256(
         {
             "target": ["prod", "google", "acme-ml", "us-central1"],
             "changes": [
-                ["submit", JOB.job_name, body(JOB.job_name, {"args": ["a"]})],
+                ["submit", JOB.job_name, make_body(JOB.job_name, {"args": ["a"]})],
                 ["cancel", gone.job_name, None],
             ],
         }

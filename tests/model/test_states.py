@@ -35,17 +35,17 @@ ML = {"STATE_UNSPECIFIED": State.RUNNING, **{str(state): state for state in Stat
 ENDED = {"JOB_STATE_SUCCEEDED", "SUCCEEDED"}
 
 
-def enum(name: str, schema: str) -> set[str]:
+def read_enum(name: str, schema: str) -> set[str]:
     """Return the words in the API's own description."""
     return set(schemas.discovery(name)["schemas"][schema]["properties"]["state"]["enum"])
 
 
-def vertex(word: Any) -> ActualJob:
+def read_vertex_job(word: Any) -> ActualJob:
     engine = VertexAi(connected("http://127.0.0.1:9"))
     return engine._read("CustomJob", {"name": "projects/1/locations/l/customJobs/7", "state": word})
 
 
-def ml(word: Any) -> ActualJob:
+def read_ml_job(word: Any) -> ActualJob:
     return AiPlatformTraining(connected("http://127.0.0.1:9"))._read({"jobId": "census_1", "state": word})
 
 
@@ -55,31 +55,31 @@ def test_job_ends_only_as_succeeded_failed_or_cancelled() -> None:
 
 @pytest.mark.parametrize(("word", "state"), VERTEX.items())
 def test_vertex_ai_state_is_mapped_to_state(word: str, state: State) -> None:
-    assert (vertex(word).state, vertex(word).service_state) == (state, word)
-    assert vertex(word).cancelled is None
+    assert (read_vertex_job(word).state, read_vertex_job(word).service_state) == (state, word)
+    assert read_vertex_job(word).cancelled is None
 
 
 @pytest.mark.parametrize(("word", "state"), ML.items())
 def test_ai_platform_training_state_is_mapped_to_state(word: str, state: State) -> None:
-    assert (ml(word).state, ml(word).service_state) == (state, word)
+    assert (read_ml_job(word).state, read_ml_job(word).service_state) == (state, word)
 
 
 def test_ai_platform_training_reports_no_error_code() -> None:
     assert "error" not in schemas.discovery("ml.v1")["schemas"]["GoogleCloudMlV1__Job"]["properties"]
-    assert (ml("FAILED").error_code, vertex("JOB_STATE_FAILED").error_code) == (0, 0)
+    assert (read_ml_job("FAILED").error_code, read_vertex_job("JOB_STATE_FAILED").error_code) == (0, 0)
 
 
 def test_mapped_states_cover_every_state_of_apis() -> None:
-    assert set(VERTEX) == enum("aiplatform.v1", "GoogleCloudAiplatformV1CustomJob")
-    assert set(VERTEX) == enum("aiplatform.v1", "GoogleCloudAiplatformV1HyperparameterTuningJob")
-    assert set(ML) == enum("ml.v1", "GoogleCloudMlV1__Job")
+    assert set(VERTEX) == read_enum("aiplatform.v1", "GoogleCloudAiplatformV1CustomJob")
+    assert set(VERTEX) == read_enum("aiplatform.v1", "GoogleCloudAiplatformV1HyperparameterTuningJob")
+    assert set(ML) == read_enum("ml.v1", "GoogleCloudMlV1__Job")
 
 
 @given(
     word=st.text(max_size=40) | st.sampled_from(["job_state_succeeded", "JOB_STATE_SUCCEEDED ", "DONE", "OK"])
 )
 def test_unknown_state_does_not_count_as_ended(word: str) -> None:
-    for job in (vertex(word), ml(word)):
+    for job in (read_vertex_job(word), read_ml_job(word)):
         if word in VERTEX or word in ML:
             continue
         assert job.state is State.RUNNING
@@ -88,5 +88,5 @@ def test_unknown_state_does_not_count_as_ended(word: str) -> None:
 
 @pytest.mark.parametrize("word", sorted({*VERTEX, *ML}))
 def test_commit_status_is_success_only_for_succeeded_state(word: str) -> None:
-    job = vertex(word) if word in VERTEX else ml(word)
+    job = read_vertex_job(word) if word in VERTEX else read_ml_job(word)
     assert (status_of("reconciler/local/census", job).state == "success") == (word in ENDED)
