@@ -204,18 +204,18 @@ def test_message_names_time_since_apply(passed: timedelta, said: str) -> None:
 
 
 def test_note_depends_on_relation_and_effect() -> None:
-    def line(relation: Relation, effect: Effect) -> str:
+    def write_note(relation: Relation, effect: Effect) -> str:
         return tree_note(finding_of(relation, effect, TREE, TIME, "run `git fetch`"))
 
-    assert line(Relation.SAME, Effect.APPLY) == line(Relation.NEWER, Effect.APPLY) == ""
-    assert line(Relation.NONE, Effect.APPLY) == (
+    assert write_note(Relation.SAME, Effect.APPLY) == write_note(Relation.NEWER, Effect.APPLY) == ""
+    assert write_note(Relation.NONE, Effect.APPLY) == (
         "No branch has ccccccc, applied less than a minute ago, any more."
     )
-    assert line(Relation.DIVERGED, Effect.APPLY) == (
+    assert write_note(Relation.DIVERGED, Effect.APPLY) == (
         "This checkout has diverged from ccccccc, applied less than a minute ago, and is applied all the "
         "same."
     )
-    assert line(Relation.UNKNOWN, Effect.WITHHOLD) == (
+    assert write_note(Relation.UNKNOWN, Effect.WITHHOLD) == (
         "This checkout's history doesn't show if it is newer than ccccccc, applied less than a minute ago, "
         "so it cancels nothing: run `git fetch`, or use `reconciler apply --allow-older`."
     )

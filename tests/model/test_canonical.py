@@ -249,14 +249,14 @@ def test_every_number_of_shipped_kinds_becomes_canonical(api_version: str, kind:
 def test_nested_conditional_parameters_become_canonical() -> None:
     schema = schemas.manifest_schema(AIPLATFORM_V1, "HyperparameterTuningJob")
 
-    def study(parameter: dict[str, Any], levels: int) -> dict[str, Any]:
+    def make_study(parameter: dict[str, Any], levels: int) -> dict[str, Any]:
         for _ in range(levels):
             parameter = {"conditionalParameterSpecs": [{"parameterSpec": parameter}]}
         return {"studySpec": {"parameters": [parameter]}}
 
     for levels in (0, 1, 5):
-        spec = study({"doubleValueSpec": {"minValue": 0, "maxValue": 1}}, levels)
-        canonical = study({"doubleValueSpec": {"minValue": 0.0, "maxValue": 1.0}}, levels)
+        spec = make_study({"doubleValueSpec": {"minValue": 0, "maxValue": 1}}, levels)
+        canonical = make_study({"doubleValueSpec": {"minValue": 0.0, "maxValue": 1.0}}, levels)
         assert make_exact_form(canonical_spec(spec, schema)) == make_exact_form(canonical)
 
 

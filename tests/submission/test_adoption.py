@@ -457,11 +457,11 @@ def test_adoption_writes_no_claim_while_request_is_under_way(outside: Outside, j
 def test_simultaneous_adoptions_both_return_adopted_claim(outside: Outside, job: ActualJob) -> None:
     results: list[Adopted] = []
 
-    def other(claim: Claim) -> None:
+    def adopt_meanwhile(claim: Claim) -> None:
         outside.claims.before_write = lambda claim: None
         results.append(adopt_job(outside, job))
 
-    outside.claims.before_write = other
+    outside.claims.before_write = adopt_meanwhile
     results.append(adopt_job(outside, job))
     assert [result.claim for result in results] == [outside.claim, outside.claim]
     assert len(outside.claims.history) == 1

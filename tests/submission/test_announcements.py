@@ -141,11 +141,11 @@ def test_lost_answer_to_announcement_is_not_failure(
 ) -> None:
     write = outside.claims.write_summary
 
-    def lost(content: bytes, generation: int) -> bool:
+    def lose_answer(content: bytes, generation: int) -> bool:
         write(content, generation)
         raise ServiceError("no answer")
 
-    monkeypatch.setattr(outside.claims, "write_summary", lost)
+    monkeypatch.setattr(outside.claims, "write_summary", lose_answer)
     outside.ports.claims.write(CLAIM, 0)
     assert get_announced_ids(outside) == [(CLAIM.id,)]
 
@@ -190,10 +190,10 @@ def test_announcement_is_repeated_when_other_write_overtakes_it(
 ) -> None:
     write, answers = outside.claims.write_summary, [False, True]
 
-    def overtaken(content: bytes, generation: int) -> bool:
+    def refuse_once(content: bytes, generation: int) -> bool:
         return answers.pop(0) and write(content, generation)
 
-    monkeypatch.setattr(outside.claims, "write_summary", overtaken)
+    monkeypatch.setattr(outside.claims, "write_summary", refuse_once)
     outside.ports.claims.announce([CLAIM.id])
     assert (get_announced_ids(outside), outside.time.slept) == ([(CLAIM.id,)], [1.0])
 
@@ -201,12 +201,12 @@ def test_announcement_is_repeated_when_other_write_overtakes_it(
 def test_announcement_is_repeated_after_failure(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> None:
     write, errors = outside.claims.write_summary, [ServiceError("away")]
 
-    def failing(content: bytes, generation: int) -> bool:
+    def fail_once(content: bytes, generation: int) -> bool:
         if errors:
             raise errors.pop()
         return write(content, generation)
 
-    monkeypatch.setattr(outside.claims, "write_summary", failing)
+    monkeypatch.setattr(outside.claims, "write_summary", fail_once)
     outside.ports.claims.announce([CLAIM.id])
     assert (get_announced_ids(outside), outside.time.slept) == ([(CLAIM.id,)], [1.0])
 

@@ -239,11 +239,11 @@ def test_instance_does_not_adopt_the_run_of_a_neighbour_with_the_same_content(ou
     blue = replace(outside.ports, instance="blue")
     body = ORDER.body
 
-    def labelled(mark: str) -> dict[str, object]:
+    def make_labelled_body(mark: str) -> dict[str, object]:
         made = body(mark)
         return {**made, "labels": {**made["labels"], INSTANCE: "blue"}}
 
-    settled = Submitter(blue).submit(replace(ORDER, body=labelled))
+    settled = Submitter(blue).submit(replace(ORDER, body=make_labelled_body))
     assert settled.claim.state is ClaimState.BOUND
     assert settled.claim.resource != neighbours.resource
     assert [job.labels.get(INSTANCE) for job in outside.jobs.jobs] == [None, "blue"]
@@ -259,12 +259,12 @@ def test_claims_of_instance_are_neither_listed_nor_read_by_other_instance(servic
     with opened(service) as session:
         connection = session.connection
 
-        def store(instance: str) -> ObjectClaims:
+        def make_store(instance: str) -> ObjectClaims:
             return ObjectClaims(
                 connection, BUCKET, "acme-jobs", "p", "l", may_be_new=False, instance=instance
             )
 
-        stores = {name: store(name) for name in ("", "blue", "bl", "p")}
+        stores = {name: make_store(name) for name in ("", "blue", "bl", "p")}
         for name, claims in stores.items():
             with pytest.raises(ServiceError, match=r"isn't prepared|has no claims"):
                 claims.check(0)

@@ -89,13 +89,13 @@ def test_short_look_lists_no_history(outside: Outside, monkeypatch: pytest.Monke
 def forge_claims(change: Callable[[Claim], Claim]) -> Forgery:
     """Return a forgery of each copied claim."""
 
-    def changed(preface: Preface, summary: Summary) -> tuple[Preface, Summary]:
+    def forge(preface: Preface, summary: Summary) -> tuple[Preface, Summary]:
         copies = (each.versioned for each in summary.kept)
         forged = [replace(copy, claim=change(copy.claim)) for copy in copies]
         pairs = zip(summary.kept, forged, strict=True)
         return preface, replace(summary, kept=tuple(replace(each, versioned=copy) for each, copy in pairs))
 
-    return changed
+    return forge
 
 
 def get_summary(outside: Outside) -> Summary:
@@ -484,19 +484,19 @@ def list_witnesses(kept: list[tuple[Claim, ActualJob | None]]) -> list[str]:
     """Return the ended jobs read by name after an empty search of a service that has dropped all jobs."""
     world, read = World([], [], kept), []
 
-    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+    def read_missing(api_version: str, kind: str, resource: str) -> ActualJob:
         read.append(resource)
         raise NotFoundError(resource)
 
-    world.outside.jobs.read = reading  # type: ignore[method-assign]
+    world.outside.jobs.read = read_missing  # type: ignore[method-assign]
     named = world.outside.jobs.named
 
-    def of_name(api_version: str, kind: str, job_name: str) -> str | None:
+    def find_by_name(api_version: str, kind: str, job_name: str) -> str | None:
         assert kind == "CustomJob"
         assert job_name.startswith("census")
         return named(api_version, kind, job_name)
 
-    world.outside.jobs.named = of_name  # type: ignore[method-assign]
+    world.outside.jobs.named = find_by_name  # type: ignore[method-assign]
     seen = world.look_short(also=[claim.id.key for claim, _ in kept])
     assert len(seen.observed.claims) == len(kept)
     return read

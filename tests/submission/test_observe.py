@@ -45,14 +45,14 @@ def test_job_created_between_listings_does_not_count_as_missing(
     outside.jobs.jobs.clear()
     outside.claims.held.clear()
 
-    def then_made(listed: Callable[[], Any]) -> Any:
+    def list_then_create(listed: Callable[[], Any]) -> Any:
         found = listed()
         outside.jobs.jobs[:] = [made]
         outside.claims.held |= held
         return found
 
-    monkeypatch.setattr(outside.claims, "listed", partial(then_made, outside.claims.listed))
-    monkeypatch.setattr(outside.jobs, "runs", partial(then_made, outside.jobs.runs))
+    monkeypatch.setattr(outside.claims, "listed", partial(list_then_create, outside.claims.listed))
+    monkeypatch.setattr(outside.jobs, "runs", partial(list_then_create, outside.jobs.runs))
     seen = observe(outside.ports)
     assert (seen.claims, [run.resource for run in seen.runs]) == ({}, [claim.resource])
 
@@ -153,19 +153,19 @@ def make_empty_listing(claims: int, version: str = AIPLATFORM_V1, **known: Any) 
         outside.jobs.hidden.add(job.resource)
     read: list[str] = []
 
-    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+    def record_read(api_version: str, kind: str, resource: str) -> ActualJob:
         assert (api_version, kind) == (version, "CustomJob")
         read.append(resource)
         raise NotFoundError(resource)
 
     named = outside.jobs.named
 
-    def of_name(api_version: str, kind: str, job_name: str) -> str | None:
+    def find_by_name(api_version: str, kind: str, job_name: str) -> str | None:
         assert (api_version, kind, job_name) == (version, "CustomJob", ORDER.claim.job_name)
         return named(api_version, kind, job_name)
 
-    outside.jobs.read = reading  # type: ignore[method-assign]
-    outside.jobs.named = of_name  # type: ignore[method-assign]
+    outside.jobs.read = record_read  # type: ignore[method-assign]
+    outside.jobs.named = find_by_name  # type: ignore[method-assign]
     observe(outside.ports)
     return outside, read
 
@@ -202,11 +202,11 @@ def test_adopted_job_does_not_confirm_empty_listing() -> None:
     outside.claims.write(claim, 0)
     names: list[str] = []
 
-    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+    def record_read(api_version: str, kind: str, resource: str) -> ActualJob:
         names.append(resource)
         return job if resource == job.resource else read(api_version, kind, resource)
 
-    outside.jobs.read = reading  # type: ignore[method-assign]
+    outside.jobs.read = record_read  # type: ignore[method-assign]
     observe(outside.ports)
     assert len(names) == 2
 
@@ -313,11 +313,11 @@ def test_unlisted_job_is_read_by_api_and_kind_of_its_claim(
     asked = []
     read = unlisted.jobs.read
 
-    def reading(api_version: str, kind: str, resource: str) -> ActualJob:
+    def record_read(api_version: str, kind: str, resource: str) -> ActualJob:
         asked.append((api_version, kind, resource))
         return read(api_version, kind, resource)
 
-    monkeypatch.setattr(unlisted.jobs, "read", reading)
+    monkeypatch.setattr(unlisted.jobs, "read", record_read)
     observe(unlisted.ports)
     assert asked == [("aiplatform.googleapis.com/v1", "CustomJob", unlisted.claim.resource)]
 

@@ -71,11 +71,11 @@ def test_submit_never_resends_bound_claim(outside: Outside) -> None:
 def test_single_submitter_sends_when_two_write_claim_at_same_time(outside: Outside) -> None:
     """The other's claim is written while this submitter is about to write its own."""
 
-    def other(claim: Claim) -> None:
+    def submit_meanwhile(claim: Claim) -> None:
         outside.claims.before_write = lambda claim: None
         settle(outside)
 
-    outside.claims.before_write = other
+    outside.claims.before_write = submit_meanwhile
     settled = settle(outside)
     assert len(outside.jobs.sent) == 1
     assert settled.claim.state is ClaimState.BOUND
@@ -154,11 +154,11 @@ def test_takeover_sends_no_request_when_other_submitter_writes_first(outside: Ou
     pending(outside)
     outside.time.now += RIPE + MOMENT
 
-    def other(claim: Claim) -> None:
+    def submit_meanwhile(claim: Claim) -> None:
         outside.claims.before_write = lambda claim: None
         settle(outside)
 
-    outside.claims.before_write = other
+    outside.claims.before_write = submit_meanwhile
     assert settle(outside).claim.state is ClaimState.BOUND
     assert len(outside.jobs.sent) == 2
 
@@ -399,10 +399,10 @@ def test_job_deleted_during_look_is_bound(outside: Outside) -> None:
     claim = pending(outside)
     job = outside.jobs.add(body(claim.request_ids[0]))
 
-    def gone(api_version: str, kind: str, resource: str) -> None:
+    def raise_not_found(api_version: str, kind: str, resource: str) -> None:
         raise NotFoundError(resource)
 
-    outside.jobs.read = gone  # type: ignore[assignment, method-assign]
+    outside.jobs.read = raise_not_found  # type: ignore[assignment, method-assign]
     assert settle(outside).claim.resource == job.resource
 
 
@@ -442,10 +442,10 @@ def test_submit_fails_when_listed_job_cannot_be_read(outside: Outside) -> None:
     """Claims were lost, and the listing still shows a deleted job."""
     outside.jobs.add(body("m1"))
 
-    def gone(api_version: str, kind: str, resource: str) -> None:
+    def raise_not_found(api_version: str, kind: str, resource: str) -> None:
         raise NotFoundError(resource)
 
-    outside.jobs.read = gone  # type: ignore[assignment, method-assign]
+    outside.jobs.read = raise_not_found  # type: ignore[assignment, method-assign]
     with pytest.raises(ServiceError, match="is listed but can't be read"):
         settle(outside)
     assert (outside.claims.held, outside.jobs.sent) == ({}, [])
@@ -515,12 +515,12 @@ class TestUniqueNames:
     def test_job_of_own_request_is_bound_when_its_unique_name_is_taken(self, outside: Outside) -> None:
         outside.jobs.answers = [Taken("exists")]
 
-        def late(claim: Claim) -> None:
+        def create_late_job(claim: Claim) -> None:
             outside.claims.before_write = lambda claim: None
             outside.jobs.late.append(outside.jobs.add(ml_body(claim.request_ids[0])))
 
         outside.jobs.hidden = set()
-        outside.claims.before_write = late
+        outside.claims.before_write = create_late_job
         assert settle(outside, ML_ORDER).claim.state is ClaimState.BOUND
 
     @pytest.mark.fault(24)
@@ -601,14 +601,14 @@ def test_submit_fails_when_claim_keeps_changing(outside: Outside) -> None:
     outside.claims.faults = ["failed"] * 20
     other = replace(CLAIM, request_ids=("t",), credential_expiry=outside.time.now)
 
-    def busy(claim: Claim) -> None:
+    def change_claim(claim: Claim) -> None:
         from reconciler.model.ports import Versioned
 
         number = outside.claims.held[ID].generation + 1 if ID in outside.claims.held else 1
         outside.claims.held[ID] = Versioned(replace(other, request_ids=(f"t{number}",)), number)
         outside.time.now += RIPE + MOMENT
 
-    outside.claims.before_write = busy
+    outside.claims.before_write = change_claim
     with pytest.raises(ServiceError, match="keeps changing") as error:
         settle(outside)
     assert error.value.hint == "another run is updating it: try again"
@@ -637,11 +637,11 @@ class TestConclude:
         outside.jobs.jobs, later = (jobs, []) if look == 1 else ([], jobs)
         sleep = outside.time.sleep
 
-        def between(seconds: float) -> None:
+        def sleep_and_reveal(seconds: float) -> None:
             sleep(seconds)
             outside.jobs.jobs = later
 
-        outside.time.sleep = between  # type: ignore[method-assign]
+        outside.time.sleep = sleep_and_reveal  # type: ignore[method-assign]
         Submitter(outside.ports).conclude(ID)
         assert outside.claim == claim
 
@@ -804,19 +804,19 @@ def strict(outside: Outside, monkeypatch: pytest.MonkeyPatch) -> Outside:
     """Return a service that has a job only under the API, kind and name of its creation."""
     read, named = outside.jobs.read, outside.jobs.named
 
-    def strictly(api_version: str, kind: str, resource: str) -> ActualJob:
+    def read_strictly(api_version: str, kind: str, resource: str) -> ActualJob:
         job = read(api_version, kind, resource)
         if (job.api_version, job.kind) != (api_version, kind):
             raise ServiceError(f"{api_version} has no {kind}")
         return job
 
-    def of_name(api_version: str, kind: str, job_name: str) -> str | None:
+    def find_strictly(api_version: str, kind: str, job_name: str) -> str | None:
         if not job_name.startswith("census_"):
             raise ServiceError(f"{job_name} is no name")
         return named(api_version, kind, job_name)
 
-    monkeypatch.setattr(outside.jobs, "read", strictly)
-    monkeypatch.setattr(outside.jobs, "named", of_name)
+    monkeypatch.setattr(outside.jobs, "read", read_strictly)
+    monkeypatch.setattr(outside.jobs, "named", find_strictly)
     return outside
 
 
@@ -828,12 +828,12 @@ def make_other_submitter(outside: Outside) -> Submitter:
 def run_before_write(outside: Outside, state: ClaimState, does: Any) -> None:
     """Run `does` just before a claim of this state is written."""
 
-    def before(claim: Claim) -> None:
+    def act_once(claim: Claim) -> None:
         if claim.state is state:
             outside.claims.before_write = lambda claim: None
             does()
 
-    outside.claims.before_write = before
+    outside.claims.before_write = act_once
 
 
 def take_over_claim(outside: Outside) -> None:
@@ -878,10 +878,10 @@ def test_submit_checks_store_as_store_that_had_runs(
 
 @pytest.mark.parametrize(("stood", "sent"), [(timedelta(0), 1), (timedelta(microseconds=1000), 0)])
 def test_credential_is_used_for_half_of_its_lifetime(outside: Outside, stood: timedelta, sent: int) -> None:
-    def slow() -> None:
+    def pass_time() -> None:
         outside.time.now += BOUNDS.lifetime / 2 + stood
 
-    run_before_write(outside, ClaimState.PENDING, slow)
+    run_before_write(outside, ClaimState.PENDING, pass_time)
     settle(outside)
     assert len(outside.jobs.sent) == sent
 
@@ -1039,10 +1039,10 @@ class TestLook:
     ) -> None:
         outside.jobs.add(body("m1"))
 
-        def gone(api_version: str, kind: str, resource: str) -> ActualJob:
+        def raise_not_found(api_version: str, kind: str, resource: str) -> ActualJob:
             raise NotFoundError(resource)
 
-        monkeypatch.setattr(outside.jobs, "read", gone)
+        monkeypatch.setattr(outside.jobs, "read", raise_not_found)
         with pytest.raises(ServiceError) as error:
             settle(outside)
         assert error.value.hint == "apply again in a moment"

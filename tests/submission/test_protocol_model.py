@@ -170,11 +170,11 @@ def test_failed_set_ups_are_retried_limited_number_of_times() -> None:
 
 
 def test_failed_set_up_is_retried_without_use_of_attempt() -> None:
-    def second(rules: Rules) -> bool:
+    def makes_second_job(rules: Rules) -> bool:
         return any(world.jobs(1) for world in reachable(Protocol(replace(SET_UPS, reconcilers=1), rules)))
 
-    assert second(DESIGN)
-    assert not second(remove_guards("free_set_ups"))
+    assert makes_second_job(DESIGN)
+    assert not makes_second_job(remove_guards("free_set_ups"))
 
 
 @pytest.mark.fault(7, 8, 9, 12, 13, 18)

@@ -224,16 +224,16 @@ class Slow(Outside):
         self.process: Process
         outer = self
 
-        def turn(what: str) -> None:
+        def take_turn(what: str) -> None:
             outer.process.sleep(outer.world.rng.uniform(0.05, 0.9))
 
         class SlowClaims(Claims):
             def read(self, id: Any) -> Any:
-                turn("read")
+                take_turn("read")
                 return super().read(id)
 
             def write(self, claim: Any, generation: int) -> Any:
-                turn("write")
+                take_turn("write")
                 return super().write(claim, generation)
 
         class SlowJobs(Jobs):
@@ -246,7 +246,7 @@ class Slow(Outside):
                     answer: Answer = FULL
                 else:
                     answer = super().create(api_version, kind, body, credential)
-                turn("answer")
+                take_turn("answer")
                 return answer
 
         self.claims, self.jobs = SlowClaims(self.time), SlowJobs(self.time)
@@ -256,13 +256,13 @@ class Slow(Outside):
         outcomes: list[Outcome] = []
         jobs = [wanted(f"job-{number}") for number in range(count)]
 
-        def body(process: Process) -> None:
+        def run_apply(process: Process) -> None:
             ports = replace(self.ports, clock=process, bounds=self.bounds)
             together = partial(process.together, most)
             applier = Applier(ports, body_of, together=together, **settings)
             outcomes.extend(applier.run(plan_of(self, jobs)))
 
-        self.process = Process("one", self.world, body)  # type: ignore[arg-type]
+        self.process = Process("one", self.world, run_apply)  # type: ignore[arg-type]
         while not self.process.ended:
             if not self.process.ready():
                 self.world.now = self.process.wakes
@@ -423,11 +423,11 @@ def test_submit_rejects_claim_when_quota_is_refused_before_request(outside: Outs
     ports = outside.ports
     quota = Quota(ports.clock, ports.chance)
 
-    def refused_meanwhile(claim: Claim) -> None:
+    def refuse_meanwhile(claim: Claim) -> None:
         outside.claims.before_write = lambda claim: None
         quota.answered(Refused(429, "RESOURCE_EXHAUSTED", "60 submissions a minute", 600.0))
 
-    outside.claims.before_write = refused_meanwhile
+    outside.claims.before_write = refuse_meanwhile
     claim = Submitter(ports, quota).submit(ORDER).claim
     assert (claim.state, outside.jobs.sent) == (ClaimState.REJECTED, [])
     assert claim.error == "the service stopped accepting submissions just before this one was sent"
