@@ -44,14 +44,14 @@ def brought(lineage: Lineage, sha: str) -> dict[str, str]:
 
 def test_each_commit_brings_the_content_that_the_one_before_lacks() -> None:
     found = lineage_of([tree(BASE, "a:1"), tree(FIRST, "a:2"), tree(SECOND, "a:2"), tree(HEAD, "a:2", "b:1")])
-    assert (brought(found, FIRST), brought(found, SECOND), found.own) == ({"a": ""}, {}, {"b"})
+    assert (brought(found, FIRST), brought(found, SECOND), found.own_names) == ({"a": ""}, {}, {"b"})
     assert found.carriers == {"a": FIRST, "b": HEAD}
 
 
 def test_content_that_a_later_commit_replaces_is_not_carried() -> None:
     found = lineage_of([tree(BASE), tree(FIRST, "a:1", "b:1"), tree(SECOND, "a:2"), tree(HEAD, "a:2")])
     assert brought(found, FIRST) == {"a": SECOND, "b": SECOND}
-    assert (found.carriers, found.own) == ({"a": SECOND}, frozenset())
+    assert (found.carriers, found.own_names) == ({"a": SECOND}, frozenset())
 
 
 def test_reverting_commit_brings_the_content_back() -> None:
@@ -63,24 +63,25 @@ def test_reverting_commit_brings_the_content_back() -> None:
 def test_end_of_suspension_and_more_attempts_bring_a_job() -> None:
     suspended = CommitTree(BASE, {"a": (), "b": tree(BASE, "b:1").files["b"]})
     found = lineage_of([suspended, tree(FIRST, "a:1", "b:1"), tree(HEAD, "a:1", "b:1:3")])
-    assert (brought(found, FIRST), found.own) == ({"a": ""}, {"b"})
+    assert (brought(found, FIRST), found.own_names) == ({"a": ""}, {"b"})
     assert found.carriers == {"a": FIRST}, "more attempts change no content"
 
 
 def test_fewer_attempts_bring_nothing() -> None:
-    assert lineage_of([tree(BASE, "a:1:3"), tree(HEAD, "a:1")]).own == frozenset()
+    assert lineage_of([tree(BASE, "a:1:3"), tree(HEAD, "a:1")]).own_names == frozenset()
 
 
 def test_renamed_file_and_changed_dash_bring_nothing() -> None:
     moved = CommitTree(HEAD, {"elsewhere": (WantedContent("a_b", ("a-b-1",)),)})
     before = CommitTree(BASE, {"a": (WantedContent("a-b", ("a-b-1",)),)})
-    assert lineage_of([before, moved]).own == frozenset()
+    assert lineage_of([before, moved]).own_names == frozenset()
 
 
 def test_content_with_an_earlier_key_is_the_same() -> None:
     old = CommitTree(BASE, {"a": (WantedContent("a", ("old",)),)})
     assert (
-        lineage_of([old, CommitTree(HEAD, {"a": (WantedContent("a", ("new", "old")),)})]).own == frozenset()
+        lineage_of([old, CommitTree(HEAD, {"a": (WantedContent("a", ("new", "old")),)})]).own_names
+        == frozenset()
     )
 
 
@@ -90,7 +91,7 @@ def test_invalid_manifest_keeps_the_jobs_of_the_commit_before() -> None:
     assert found.carriers == {"a": FIRST, "b": SECOND}
     assert (found.passed_over[SECOND].problem, brought(found, SECOND)) == ("invalid", {"b": ""})
     mended = lineage_of([tree(BASE), tree(FIRST, "a:1"), broken, tree(HEAD, "a:2", "b:1")])
-    assert (brought(mended, FIRST), mended.own) == ({"a": HEAD}, {"a"})
+    assert (brought(mended, FIRST), mended.own_names) == ({"a": HEAD}, {"a"})
 
 
 def test_commit_that_was_applied_itself_keeps_what_it_brought() -> None:
@@ -134,14 +135,14 @@ JOB = wanted()
 def test_record_of_the_commit_before_tells_its_contents_where_git_cannot() -> None:
     record = CommitRecord(BASE, NOW, 1, {"census": WantedJob(keys_of(JOB))})
     here = CommitTree(HEAD, {"": (WantedContent("census", keys_of(JOB), 9), WantedContent("trees", ("t",)))})
-    assert lineage_of([tree_of_record(record), here]).own == {"trees"}
+    assert lineage_of([tree_of_record(record), here]).own_names == {"trees"}
 
 
 def test_commit_that_is_applied_again_brings_what_its_record_says() -> None:
     jobs = {"census": WantedJob(keys_of(JOB)), "c": WantedJob(("l",), brought=False)}
     record = CommitRecord(HEAD, NOW, 2, jobs)
     found = known_lineage({HEAD: record}, HEAD, [JOB])
-    assert found == Lineage(own=frozenset({"census"}))
+    assert found == Lineage(own_names=frozenset({"census"}))
     other = CommitRecord(SECOND, NOW, 3, jobs)
     assert known_lineage({HEAD: record, SECOND: other}, HEAD, [JOB]) is None, "another one came in between"
     assert known_lineage({HEAD: record}, HEAD, [JOB, wanted("trees")]) is None, "only a part was applied"
@@ -151,7 +152,7 @@ def test_commit_that_is_applied_again_brings_what_its_record_says() -> None:
 class TestBringers:
     """The commit that a submitted job carries."""
 
-    NOTHING = Lineage(own=frozenset())
+    NOTHING = Lineage(own_names=frozenset())
 
     def of(self, lineage: Lineage, *records: CommitRecord, **fields: object) -> dict[str, str]:
         claims: list[Claim] = fields.pop("claims", [])  # type: ignore[assignment]
