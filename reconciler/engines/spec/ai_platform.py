@@ -148,11 +148,13 @@ def study(job: ActualJob) -> Study | None:
         return None
     # "training/hptuning/metric" is the service's default.
     metric = text_of(tuning, "hyperparameterMetricTag") or "training/hptuning/metric"
-    found = parts_of(part_of(job.body, "trainingOutput"), "trials")
-    trials = sorted((_trial(metric, trial) for trial in found), key=lambda each: (len(each.id), each.id))
+    resources = parts_of(part_of(job.body, "trainingOutput"), "trials")
+    trials = sorted(
+        (_trial(metric, trial) for trial in resources), key=lambda trial: (len(trial.id), trial.id)
+    )
     goal = Goal(metric, text_of(tuning, "goal") != "MINIMIZE")
     scales = {
-        text_of(each, "parameterName"): text_of(each, "scaleType") for each in parts_of(tuning, "params")
+        text_of(param, "parameterName"): text_of(param, "scaleType") for param in parts_of(tuning, "params")
     }
     logarithmic = frozenset(name for name, scale in scales.items() if scale == "UNIT_LOG_SCALE")
     return Study((goal,), tuple(trials), count_of(tuning, "maxTrials", 1), logarithmic)
@@ -188,8 +190,8 @@ def _trial(metric: str, trial: JsonObject) -> Trial:
         start_time=text_of(trial, "startTime"),
         end_time=text_of(trial, "endTime"),
         measurements=tuple(
-            Measurement(count_of(each, "trainingStep") or number, _value_of(metric, each))
-            for number, each in enumerate(parts_of(trial, "allMetrics"), 1)
+            Measurement(count_of(measurement, "trainingStep") or number, _value_of(metric, measurement))
+            for number, measurement in enumerate(parts_of(trial, "allMetrics"), 1)
         ),
     )
 
