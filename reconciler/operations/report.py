@@ -364,7 +364,7 @@ def post_statuses(
         state=state,
         plan=plan_of(session, desired, state),
         problems=problems or {},
-        each=settings.each,
+        per_job=settings.per_job,
     )
     return report(session.commits, GitHubReporter(settings.transport(), settings), view)
 
