@@ -150,8 +150,8 @@ def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
         yield f"{problem_count(compared.warnings)}."
     if plan.changes or not compared.problems:
         if compared.base_problems:
-            found = counted(compared.base_problems, "problem")
-            yield f"The base has {found}: the jobs of its invalid manifests count as new."
+            problems = counted(compared.base_problems, "problem")
+            yield f"The base has {problems}: the jobs of its invalid manifests count as new."
         yield "This compares manifests only: `reconciler plan` asks the service and shows what apply submits."
 
 
@@ -228,7 +228,11 @@ def outcome_counts(outcomes: Sequence[Outcome]) -> str:
     counts = [f"{totals[status]} {status}" for status in Status if totals[status]]
     for state in (State.FAILED, State.CANCELLED):
         # A job that the plan cancels is no failure, and already counts as applied.
-        ended = [each for each in outcomes if each.state is state and each.change.action != Action.CANCEL]
+        ended = [
+            outcome
+            for outcome in outcomes
+            if outcome.state is state and outcome.change.action != Action.CANCEL
+        ]
         counts += [f"{counted(len(ended), 'job')} {state}"] if ended else []
     return f"Apply: {', '.join(counts) or 'nothing to do'}"
 
