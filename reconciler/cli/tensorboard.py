@@ -68,12 +68,12 @@ def _program() -> list[str]:
     # A checkout may contain any code, so neither a relative entry of PATH nor a module in the working
     # directory may be run.
     absolute = filter(os.path.isabs, os.environ.get("PATH", "").split(os.pathsep))
-    found = shutil.which("tensorboard", path=os.pathsep.join(absolute))
-    if found:
-        return [found]
+    program = shutil.which("tensorboard", path=os.pathsep.join(absolute))
+    if program:
+        return [program]
     here = Path.cwd()
-    places = [place for place in sys.path if place and Path(place).absolute() != here]
-    module = PathFinder.find_spec("tensorboard", places)
+    folders = [folder for folder in sys.path if folder and Path(folder).absolute() != here]
+    module = PathFinder.find_spec("tensorboard", folders)
     if module is None or module.origin is None:
         hint = "install it with `pip install tensorboard`; any tensorboard on PATH works"
         raise NotFoundError("TensorBoard isn't installed", hint=hint)

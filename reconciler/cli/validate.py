@@ -45,18 +45,18 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.INVALID
     paths, missing = manifest_paths(root, arguments.paths)
     index = GitIndex(root, os.environ)
-    found = validate(root, paths, filled, index=index)
-    check_found(found, arguments.paths)
-    errors = [*found.problems, *capped(_code_problems(root, found.manifests, index))]
-    images = capped(image_warnings(found.manifests, date.today()))
-    problems = sorted([*errors, *config.warnings, *missing, *found.warnings, *images])
+    validation = validate(root, paths, filled, index=index)
+    check_found(validation, arguments.paths)
+    errors = [*validation.problems, *capped(_code_problems(root, validation.manifests, index))]
+    images = capped(image_warnings(validation.manifests, date.today()))
+    problems = sorted([*errors, *config.warnings, *missing, *validation.warnings, *images])
     if arguments.format == "json":
-        print_json(validation_json(found.files, problems))
+        print_json(validation_json(validation.files, problems))
     elif arguments.format == "github":
-        print(validation_github(found.files, in_checkout(problems, root)))
+        print(validation_github(validation.files, in_checkout(problems, root)))
     else:
         # Warnings about the settings are in a further file, `reconciler.yaml`.
-        files = found.files and found.files + bool(config.warnings)
+        files = validation.files and validation.files + bool(config.warnings)
         print(validation_text(files, problems))
     return ExitCode.INVALID if errors or (problems and arguments.strict) else ExitCode.DONE
 
