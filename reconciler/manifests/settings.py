@@ -24,6 +24,7 @@ from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 FILE_NAME = "reconciler.yaml"
 LOCAL = "local"
 EngineName = Literal["local", "google"]
+Outputs = Literal["own", "shared"]
 
 
 class Limits(Struct, frozen=True):
@@ -50,6 +51,8 @@ class Environment(Struct, frozen=True):
         endpoints: URLs to use in place of Google's, by API: `aiplatform`, `ml`, `storage`, `logging`,
             `iamcredentials`.
         defaults: Values for fields that a manifest omits; no part of a job's identity.
+        outputs: Where runs write: each in a folder of its own, or in the manifest's folder as it is; None if
+            the settings don't say, which means the latter.
         limits: The limits of one apply.
         submitter: The service account whose short-lived tokens create requests carry; "" for the user's own
             credentials.
@@ -65,6 +68,7 @@ class Environment(Struct, frozen=True):
     claims_bucket: str
     endpoints: Mapping[str, str] = {}
     defaults: JsonObject = {}
+    outputs: Outputs | None = None
     limits: Limits = Limits()
     submitter: str = ""
     instance: str = ""
@@ -179,9 +183,8 @@ def _read(root: Path) -> tuple[JsonObject, list[Problem], tuple[Problem, ...], b
 def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:
     """Return the settings of a valid document, with defaults filled in."""
     written: Mapping[str, Any] = value.get("environments") or {}
-    limits = value.get("limits") or {}
-    environments = {name: _environment(name, part or {}, limits) for name, part in written.items()}
-    environments.setdefault(LOCAL, _environment(LOCAL, {}, limits))
+    environments = {name: _environment(name, part or {}, value) for name, part in written.items()}
+    environments.setdefault(LOCAL, _environment(LOCAL, {}, value))
     return Config(
         root=root,
         source=value.get("source") or LOCAL,
@@ -194,7 +197,9 @@ def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:
     )
 
 
-def _environment(name: str, part: JsonObject, limits: JsonObject) -> Environment:
+def _environment(name: str, part: JsonObject, settings: JsonObject) -> Environment:
+    """Return an environment; `settings` are the whole document, for what the environment doesn't say."""
+    limits = settings.get("limits") or {}
     engine: EngineName = part.get("engine") or "local"
     staging = _bucket(part.get("stagingBucket") or "reconciler-staging")
     return Environment(
@@ -206,6 +211,7 @@ def _environment(name: str, part: JsonObject, limits: JsonObject) -> Environment
         claims_bucket=_bucket(part.get("claimsBucket") or staging),
         endpoints=part.get("endpoints") or {},
         defaults=_defaults(part),
+        outputs=part.get("outputs") or settings.get("outputs"),
         limits=_limits(engine, {**limits, **(part.get("limits") or {})}),
         submitter=part.get("submitter") or "",
         instance=part.get("instance") or "",
