@@ -272,7 +272,7 @@ def problems_of(job: Imported, text: str, path: str, place: Path, root: Path) ->
     data = text.encode("utf-8", "backslashreplace")
     file = ManifestFile(path, str(place), len(data))
     diagnosed = diagnose(
-        file, data, frozenset(), lambda file, written: package_folder(Path(file.place), written)
+        file, data, frozenset(), lambda file, written: package_folder(Path(file.real), written)
     )
     diagnosed.check(root)
     return [problem for problem in diagnosed.problems if problem.level == ERROR]

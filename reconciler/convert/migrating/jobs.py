@@ -340,7 +340,7 @@ class _FileMigration:
         file = ManifestFile(self._path, str(self._place), len(after))
         filled = frozenset(self._environment.defaults)
         diagnosed = diagnose(
-            file, after, filled, lambda file, written: package_folder(Path(file.place), written)
+            file, after, filled, lambda file, written: package_folder(Path(file.real), written)
         )
         diagnosed.check(self._root)
         by_name = dict(zip((job.name for job in jobs), zip(jobs, new, old, strict=True), strict=True))
