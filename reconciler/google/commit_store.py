@@ -48,10 +48,10 @@ class ObjectCommits:
         """Return the records by commit; raise ServiceError for an unreadable record."""
         with self._explained():
             try:
-                found = [self._read(item) for item in self._store.list_objects(self._prefix)]
+                records = [self._read(item) for item in self._store.list_objects(self._prefix)]
             except NotFoundAtServiceError:
                 return {}
-        return {versioned.record.sha: versioned for versioned in found if versioned}
+        return {versioned.record.sha: versioned for versioned in records if versioned}
 
     def write(self, record: CommitRecord, generation: int) -> bool:
         """Replace the record of this generation, 0 for none; return False if the store has another one."""
@@ -71,9 +71,9 @@ class ObjectCommits:
 
     def _read(self, item: StoredObject) -> VersionedRecord | None:
         name, generation = item.name, item.generation
-        known = self._known.get(name)
-        if known and str(known.generation) == generation:
-            return known
+        cached_record = self._known.get(name)
+        if cached_record and str(cached_record.generation) == generation:
+            return cached_record
         try:
             content = self._store.read(item)
         except NotFoundAtServiceError:

@@ -298,10 +298,10 @@ class _Answer:
 
 def _failed_request(error: BaseException) -> ServiceError | None:
     """Return the error of the transport that an error of google-auth comes from."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, NotSentError | NoAnswerError):
-        found = found.__cause__ or found.__context__
-    return found
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, NotSentError | NoAnswerError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 @contextmanager
