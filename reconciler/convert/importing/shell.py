@@ -127,8 +127,8 @@ class _Shell:
             else:
                 self._command()
 
-    def _line(self, place: int) -> int:
-        return self._first + bisect_right(self._starts, place) - 1
+    def _line(self, offset: int) -> int:
+        return self._first + bisect_right(self._starts, offset) - 1
 
     def _at(self, text: str) -> bool:
         return self._text.startswith(text, self._place)
@@ -193,13 +193,13 @@ class _Shell:
                     self._state.branched.setdefault(name, command.line)
             if not self._heredocs:
                 return
-        known = {**self._state.variables, **local}
-        command.environ = {name: value for name, value in known.items() if isinstance(value, str)}
+        variables = {**self._state.variables, **local}
+        command.environ = {name: value for name, value in variables.items() if isinstance(value, str)}
         self._state.commands.append(command)
-        for place, heredoc in enumerate(self._heredocs):
+        for index, heredoc in enumerate(self._heredocs):
             if heredoc.command is command and command.words[:1] in (["cat"], ["tee"]):
                 file = output or (command.words[1] if command.words[0] == "tee" and command.words[1:] else "")
-                self._heredocs[place] = heredoc._replace(file=file)
+                self._heredocs[index] = heredoc._replace(file=file)
 
     def _assignment(self, local: dict[str, Value]) -> bool:
         """Read `NAME=value`; False if the next word is none."""
@@ -373,18 +373,18 @@ class _Shell:
     def _ansi_quoted(self) -> str:
         start = self._place
         self._place += 2
-        found = ""
+        text = ""
         while self._place < len(self._text):
             char = self._text[self._place]
             self._place += 1
             if char == "'":
-                return found
+                return text
             if char == "\\":
                 following = self._text[self._place : self._place + 1]
-                found += _ESCAPES.get(following, following)
+                text += _ESCAPES.get(following, following)
                 self._place += 1
             else:
-                found += char
+                text += char
         raise ShellError("a quote is never closed", self._line(start))
 
     def _find(self, text: str, start: int) -> int:
@@ -459,11 +459,11 @@ class _Shell:
         if not rest or rest in ("[@]", "[*]"):
             return self._variable(name, is_quoted=is_quoted)
         default = _DEFAULT.fullmatch(rest)
-        known = self._state.variables.get(name)
-        if default and (known is None or known == mark(name)):
+        value = self._state.variables.get(name)
+        if default and (value is None or value == mark(name)):
             self._state.defaults.append(name)
             return [_Piece(self._expanded(default[1].strip("'\"")), is_split=not is_quoted)]
-        if (default or rest.startswith(":?")) and known is not None:
+        if (default or rest.startswith(":?")) and value is not None:
             return self._variable(name, is_quoted=is_quoted)
         return [_Piece(mark(name))]
 
@@ -474,6 +474,6 @@ class _Shell:
         self._pay(sum(map(len, value)) if isinstance(value, list) else len(value))
         if isinstance(value, list):
             # A separator that no word contains keeps the items apart.
-            pieces = [each for item in value for each in (_Piece(" ", is_split=True), _Piece(item))]
+            pieces = [piece for item in value for piece in (_Piece(" ", is_split=True), _Piece(item))]
             return [_Piece(" ".join(value))] if is_quoted and len(value) == 1 else pieces[1:]
         return [_Piece(value, is_split=not is_quoted and not is_marked(value))]
