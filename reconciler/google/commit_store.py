@@ -41,7 +41,7 @@ class ObjectCommits:
         # 404: without a bucket there are no records to replace, and statuses are posted without records too.
         self._store = ObjectStore(connection, bucket, "name,generation", not_done=(404, 412))
         self._bucket = bucket
-        self._known: dict[str, VersionedRecord] = {}
+        self._cached_records: dict[str, VersionedRecord] = {}
         self._prefix = f"{PREFIX}{source}/_commits/{project}/{location}/{environment}/"
 
     def all(self) -> Mapping[str, VersionedRecord]:
@@ -71,7 +71,7 @@ class ObjectCommits:
 
     def _read(self, item: StoredObject) -> VersionedRecord | None:
         name, generation = item.name, item.generation
-        cached_record = self._known.get(name)
+        cached_record = self._cached_records.get(name)
         if cached_record and str(cached_record.generation) == generation:
             return cached_record
         try:
@@ -83,8 +83,8 @@ class ObjectCommits:
             record = record_of(json.loads(content))
             if self._prefix + record.sha != name:
                 raise ValueError(f"it is the record of {record.sha}")
-            self._known[name] = VersionedRecord(record, int(generation))
-            return self._known[name]
+            self._cached_records[name] = VersionedRecord(record, int(generation))
+            return self._cached_records[name]
         except (ValueError, RecursionError) as error:
             raise ServiceError(
                 f"gs://{self._bucket}/{name} can't be read: {error}",

@@ -157,7 +157,7 @@ class Packages:
         self._root = root
         self._package_of = package_of
         self._index = index
-        self._found: dict[tuple[str, str], PackageFolder] = {}
+        self._package_folders: dict[tuple[str, str], PackageFolder] = {}
         self._fitting: dict[tuple[str, str, tuple[str, ...]], bool] = {}
 
     def folder(self, file: ManifestFile, written: str) -> PackageFolder:
@@ -165,10 +165,10 @@ class Packages:
         # The package depends on the manifest's folder, not on its file.
         key = (file.folder, written)
         # A caller's finder expects a call for each manifest.
-        if key not in self._found or self._package_of is not package_folder:
+        if key not in self._package_folders or self._package_of is not package_folder:
             package = self._package_of(Path(file.real), written)
-            self._found[key] = replace(package, is_partial=self._is_partial(package.real))
-        return self._found[key]
+            self._package_folders[key] = replace(package, is_partial=self._is_partial(package.real))
+        return self._package_folders[key]
 
     def _is_partial(self, folder: Path) -> bool:
         if not self._index.unread or not folder.is_relative_to(self._root):
@@ -179,7 +179,7 @@ class Packages:
 
     def fits(self, file: ManifestFile, written: str, modules: tuple[str, ...]) -> bool:
         """Return True if the package can be staged for the manifest in a file, and contains all modules."""
-        package = self._found[file.folder, written]
+        package = self._package_folders[file.folder, written]
         key = (file.folder, written, modules)
         if key not in self._fitting:
             is_sound = package.mistake(self._root) is None

@@ -177,13 +177,13 @@ class _FileMigration:
         self._images = frozenset(config.images)
         self._environment = environment
         self._path = path
-        self._place = real_path(self._root / path)
+        self._real = real_path(self._root / path)
         self._migration = migration
         self._options = options
 
     def run(self, manifests: Sequence[Manifest]) -> None:
         """Add the file's jobs, its new text and its problems to the migration."""
-        data = read_one(self._place, self._path)
+        data = read_one(self._real, self._path)
         if isinstance(data, Problem):
             self._migration.problems.append(data)
             return
@@ -207,7 +207,7 @@ class _FileMigration:
             self._migration.problems.append(problem)
             return
         self._migration.texts[self._path] = (data, after)
-        self._migration.real_paths[self._path] = self._place
+        self._migration.real_paths[self._path] = self._real
         self._check(after, jobs, new, [documents[manifest.line] for manifest in manifests])
 
     def _job(self, manifest: Manifest, document: Document) -> tuple[MigratedJob, NewDocument]:
@@ -341,7 +341,7 @@ class _FileMigration:
         self, after: bytes, jobs: Sequence[MigratedJob], new: Sequence[NewDocument], old: Sequence[Document]
     ) -> None:
         """Validate the new text: add its problems at the old places, and the jobs' new names."""
-        file = ManifestFile(self._path, str(self._place), len(after))
+        file = ManifestFile(self._path, str(self._real), len(after))
         filled = frozenset(self._environment.defaults)
         diagnosed = diagnose(
             file, after, filled, lambda file, written: package_folder(Path(file.real), written)
