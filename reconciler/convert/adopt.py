@@ -87,7 +87,7 @@ def _is_named(job: ActualJob, names: Collection[str]) -> bool:
 def _bound(session: Session) -> frozenset[str]:
     """Return the resource names of the jobs that claims name."""
     try:
-        claims = [found.claim for found in session.claims.listed().values()]
+        claims = [versioned.claim for versioned in session.claims.listed().values()]
     except ServiceError:
         return frozenset()  # an environment that was never prepared has adopted nothing
     return frozenset(claim.resource for claim in claims if claim.state is ClaimState.BOUND)
