@@ -14,6 +14,7 @@ from reconciler.base.diagnostics import WARNING, Problem, counted, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError
 from reconciler.engines.spec.container_command import shown_command
 from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.engines.spec.output_folder import with_own_folder
 from reconciler.engines.spec.vertex_ai import with_command
 from reconciler.git.index import GitIndex
 from reconciler.manifests import schemas
@@ -133,6 +134,8 @@ def _job(manifest: Manifest, tree: SourceTree | None, environment: Environment) 
     if tree and not tree.has_name:
         name = f"{manifest.base_name} ({NAME_AT_APPLY})"
     # Defaults come after the name: a changed default must not submit every job again.
+    if environment.outputs == "own":
+        packed = with_own_folder(manifest.api_version, manifest.kind, packed, name)
     if environment.defaults:
         engine = engine_spec(manifest.api_version)
         packed = engine.with_defaults(manifest.kind, unpacked(packed), environment.defaults, name)

@@ -42,7 +42,7 @@ from reconciler.operations.load_desired import (
     stageable_jobs,
 )
 from reconciler.operations.origin import laying_out
-from reconciler.operations.plan import hours_of, target_of, with_refusals
+from reconciler.operations.plan import hours_of, target_of, with_output_folders, with_refusals
 from reconciler.planning.proposal import only_of, propose
 from reconciler.planning.settings_changes import changed_settings
 
@@ -110,7 +110,8 @@ def proposal_of(
     plan = propose(target, comparison, remaining, after.jobs, hours, whole=not paths, invalid=invalid)
     if selection and not problems:
         plan = only_of(plan, selected_jobs((*before.jobs, *after.jobs), selection))
-    return with_refusals(_with_code(plan, root, before, after), sides[1].limits)
+    plan = with_output_folders(_with_code(plan, root, before, after))
+    return with_refusals(plan, sides[1].limits)
 
 
 def _hours(jobs: Iterable[DesiredJob]) -> dict[str, float]:

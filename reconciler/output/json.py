@@ -194,6 +194,7 @@ def _change_json(change: Change) -> Json:
         **_known(change, "path", "line"),
         "fields": [_values(field, "pointer", "before", "after") for field in change.fields],
         "spec": change.spec,
+        "outputDirectory": change.output or None,
         "files": [_values(file, "path", "added", "removed") for file in change.files],
     }
 

@@ -44,6 +44,7 @@ from reconciler.output.text import (
     summary_line,
     target_text,
     way_out,
+    writes_to,
 )
 from reconciler.output.wording.notes import note_text, setting_effect
 from reconciler.output.wording.plan import reason_beside
@@ -368,10 +369,11 @@ def _details(group: Group, body: str, notes: Sequence[str], is_open: bool) -> st
     change, more = group[0], len(group) - 1
     run = f" · run {code(change.job_name)}" if change.edit else ""
     same = f" and {counted(more, 'more job')} with the same change" if more else ""
+    folder = [writes_to(change)] if change.output and change.spec is None and not more else []
     head = f"{code(change.base_name)}{same} · {text(change.kind)}{'' if more else run}"
     return joined(
         f"<details{' open' if is_open else ''}><summary>{head}</summary>",
-        "\n".join(f"- {text(note)}" for note in notes),
+        "\n".join(f"- {text(note)}" for note in (*folder, *notes)),
         body,
         "</details>",
     )

@@ -285,10 +285,18 @@ def _detail_lines(change: Change, paint: Paint, notes: Sequence[str], *, detaile
         detailed: True to include the spec or the differences.
     """
     if detailed:
+        # A new job's spec shows the folder.
+        if change.output and change.spec is None:
+            yield f"      {one_line(writes_to(change))}"
         yield from (paint("+", f"      + {line}") for line in spec_lines(change))
         yield from (paint(line[0], f"      {line}") for line in diff_lines(change))
     yield from (f"      {one_line(path)}  {counts}".rstrip() for path, counts in file_lines(change.files))
     yield from (f"      {one_line(note)}" for note in notes)
+
+
+def writes_to(change: Change) -> str:
+    """Return where the run of a submission writes, as a clause."""
+    return f"writes to {change.output}"
 
 
 def file_lines(files: Sequence[FileChange]) -> list[tuple[str, str]]:

@@ -66,10 +66,12 @@ def predecessors(state: TargetState) -> list[ActualJob]:
 
 def _fields(before: ActualJob, job: DesiredJob) -> tuple[FieldChange, ...]:
     """Return the changed fields of the spec, and a field for changed code."""
-    # The directories of all attempts carry the name of the first.
-    old_name = _ATTEMPT.sub("", before.job_name)
+    # A directory has the name of its attempt, or of the content's first attempt.
+    old_names = before.job_name, _ATTEMPT.sub("", before.job_name)
     changes = (field for field in diff(before.spec, job.spec) if not _is_no_change(field))
-    fields = tuple(field for field in changes if not is_only_named(field, old_name, job.job_name))
+    fields = tuple(
+        field for field in changes if not any(is_only_named(field, name, job.job_name) for name in old_names)
+    )
     fields = tuple(_without_secrets(before.spec, fields))
     # The label is the only trace of the code. An adopted run has none: only its code may have changed then.
     if KEY not in before.labels and fields:

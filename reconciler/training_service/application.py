@@ -165,13 +165,13 @@ class Application:
     def _answer(self, request: Request, access: Access) -> Response:
         if (request.method, request.path) == ("POST", batch.PATH):
             return batch.answer(request, MAX_MESSAGE, lambda inner: self.handle(inner, access))
-        found = discovery.match(request.method, request.path)
-        if found is None or (found.form is Form.DOWNLOAD and _is_of_xml_upload(request)):
+        match = discovery.match(request.method, request.path)
+        if match is None or (match.form is Form.DOWNLOAD and _is_of_xml_upload(request)):
             raise _no_such_method(request)
-        handler = self._handlers[found.method.id]
-        if self._read_only and found.method.verb != "GET" and found.method.id not in _READS:
+        handler = self._handlers[match.method.id]
+        if self._read_only and match.method.verb != "GET" and match.method.id not in _READS:
             raise ApiError("FAILED_PRECONDITION", "The embedded training service isn't running.")
-        answer = handler(_call(request, found, access))
+        answer = handler(_call(request, match, access))
         return answer if isinstance(answer, Response) else _json_answer(request, answer)
 
 
@@ -215,11 +215,11 @@ def _date(seconds: int) -> str:
     return format_datetime(datetime.fromtimestamp(seconds, UTC), usegmt=True)
 
 
-def _call(request: Request, found: Match, access: Access) -> Call:
-    method = found.method
+def _call(request: Request, match: Match, access: Access) -> Call:
+    method = match.method
     # The body of an upload is its content, no message. Its steps carry an id that the discovery document
     # doesn't list.
-    upload = found.form is Form.UPLOAD
+    upload = match.form is Form.UPLOAD
     query = tuple(pair for pair in request.query if not upload or pair[0] != "upload_id")
     parameters = json_mapping.read_parameters(method, query)
     alt = str(parameters.get("alt", "json")).partition(";")[0]
@@ -227,16 +227,16 @@ def _call(request: Request, found: Match, access: Access) -> Call:
         raise invalid(f"This service doesn't answer in {alt!r}.")
     body: JsonObject = {}
     if method.request and not upload:
-        body = _message(request, found)
-    return Call(request, method, found.form, found.path, {**parameters, "alt": alt}, body, access)
+        body = _message(request, match)
+    return Call(request, method, match.form, match.path, {**parameters, "alt": alt}, body, access)
 
 
-def _message(request: Request, found: Match) -> JsonObject:
+def _message(request: Request, match: Match) -> JsonObject:
     text = request.body.read(MAX_MESSAGE + 1)
     if len(text) > MAX_MESSAGE:
         raise invalid(f"Request payload size exceeds the limit: {MAX_MESSAGE} bytes.")
-    api, schema = found.method.api, found.method.request
-    patch = api.name == "storage" and found.method.verb == "PATCH"
+    api, schema = match.method.api, match.method.request
+    patch = api.name == "storage" and match.method.verb == "PATCH"
     return json_mapping.read_message(
         api, schema, json_mapping.read_json(text), _FIELDS.get(schema, ""), nulls=patch
     )

@@ -48,10 +48,10 @@ class Gate:
     def _with_token(self, head: Request) -> Responder:
         _check_sender(head)
         token = _bearer_token(head)
-        own = same(token, self._token)
-        if head.path.startswith(_ADMIN) and own:
+        is_owner = same(token, self._token)
+        if head.path.startswith(_ADMIN) and is_owner:
             return lambda request: reply_to(request, lambda: self._admin.handle(request))
-        access = EVERYTHING if own else self._access_until(head, token)
+        access = EVERYTHING if is_owner else self._access_until(head, token)
         return lambda request: self._application.handle(request, access)
 
     def _of_job(self, head: Request, secret: str) -> Responder:

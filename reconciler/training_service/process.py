@@ -179,8 +179,8 @@ class _Service:
         return int(self._store.setting(_PORT) or 0) if self._store.unfinished() else 0
 
 
-def _print_address(home: Path, found: Address | None) -> None:
-    by = f" by process {found.pid} at {found.url}" if found else ""
+def _print_address(home: Path, service_address: Address | None) -> None:
+    by = f" by process {service_address.pid} at {service_address.url}" if service_address else ""
     text = f"The embedded training service of {home} is served{by}.\n"
     # Clients find the address in a file: a service whose message can't be printed serves them as well.
     with suppress(OSError):

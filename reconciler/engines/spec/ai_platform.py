@@ -112,11 +112,6 @@ def log_directory(kind: str, spec: JsonObject) -> str:
     return text_of(part_of(spec, "trainingInput"), "jobDir")
 
 
-def log_directory_field(kind: str) -> str:
-    """Return the path of `jobDir`."""
-    return "spec.trainingInput.jobDir"
-
-
 def workers(kind: str, spec: JsonObject) -> list[Workers]:
     """Return the roles that have replicas."""
     training = part_of(spec, "trainingInput")
@@ -139,6 +134,21 @@ def limits(kind: str, spec: JsonObject) -> Mapping[str, str]:
 def output_directory(kind: str, spec: JsonObject) -> str:
     """Return `jobDir`, which contains a folder for each trial of a tuning job."""
     return text_of(part_of(spec, "trainingInput"), "jobDir").rstrip("/")
+
+
+def output_directory_field(kind: str) -> tuple[str, ...]:
+    """Return the keys of `jobDir`."""
+    return ("spec", "trainingInput", "jobDir")
+
+
+def with_output_directory(kind: str, spec: JsonObject, uri: str) -> JsonObject:
+    """Set `jobDir`."""
+    return {**spec, "trainingInput": {**spec["trainingInput"], "jobDir": uri}}
+
+
+def has_trials(kind: str, spec: JsonObject) -> bool:
+    """Return True for a job with `hyperparameters`."""
+    return bool(part_of(part_of(spec, "trainingInput"), "hyperparameters"))
 
 
 def study(job: ActualJob) -> Study | None:

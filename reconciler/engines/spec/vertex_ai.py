@@ -94,12 +94,6 @@ def log_directory(kind: str, spec: JsonObject) -> str:
     return f"{base}/logs" if base and kind == "CustomJob" else base
 
 
-def log_directory_field(kind: str) -> str:
-    """Return the path of `outputUriPrefix`."""
-    below = "" if kind == "CustomJob" else "trialJobSpec."
-    return f"spec.{below}baseOutputDirectory.outputUriPrefix"
-
-
 def workers(kind: str, spec: JsonObject) -> list[Workers]:
     """Return the worker pools, without empty ones."""
     pools = enumerate(parts_of(_job_spec(kind, spec), "workerPoolSpecs"))
@@ -116,6 +110,23 @@ def limits(kind: str, spec: JsonObject) -> Mapping[str, str]:
 def output_directory(kind: str, spec: JsonObject) -> str:
     """Return `baseOutputDirectory`, which contains a folder for each trial of a tuning job."""
     return text_of(part_of(_job_spec(kind, spec), "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
+
+
+def output_directory_field(kind: str) -> tuple[str, ...]:
+    """Return the keys of `outputUriPrefix`."""
+    above = () if kind == "CustomJob" else ("trialJobSpec",)
+    return ("spec", *above, "baseOutputDirectory", "outputUriPrefix")
+
+
+def with_output_directory(kind: str, spec: JsonObject, uri: str) -> JsonObject:
+    """Set `baseOutputDirectory`."""
+    directory = {"baseOutputDirectory": {"outputUriPrefix": uri}}
+    return _job_spec_changed(kind, spec, lambda job_spec: {**job_spec, **directory})
+
+
+def has_trials(kind: str, spec: JsonObject) -> bool:
+    """Return True for a tuning job."""
+    return kind != "CustomJob"
 
 
 def study(job: ActualJob) -> Study | None:

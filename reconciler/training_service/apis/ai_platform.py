@@ -98,8 +98,8 @@ class MlJobs(JobHandlers):
         previous = spec.get("resumePreviousJobId")
         if not previous:
             return
-        found = self._store.find(ML_JOBS, *place_of(call), previous)
-        if found is None or not is_tuning(found):
+        job = self._store.find(ML_JOBS, *place_of(call), previous)
+        if job is None or not is_tuning(job):
             yield (
                 "training_input.hyperparameters.resume_previous_job_id",
                 f"There is no hyperparameter tuning job of this project with the id {previous}.",

@@ -29,7 +29,7 @@ from reconciler.training_service.state.run_folder import run_folder
 from reconciler.training_service.state.run_log import (
     Line,
     LogFile,
-    Place,
+    Position,
     backwards,
     end_of,
     forwards,
@@ -143,13 +143,13 @@ class _Written:
 
     @property
     def resource_labels(self) -> dict[str, str]:
-        found: dict[str, str] = self.resource["resource"].get("labels", {})
-        return found
+        labels: dict[str, str] = self.resource["resource"].get("labels", {})
+        return labels
 
     @property
     def labels(self) -> dict[str, str]:
-        found: dict[str, str] = self.resource.get("labels", {})
-        return found
+        labels: dict[str, str] = self.resource.get("labels", {})
+        return labels
 
     @property
     def severity(self) -> str:
@@ -183,34 +183,34 @@ class LoggingApi:
         return {"logging.entries.list": self._list, "logging.entries.write": self._write}
 
     def _list(self, call: Call) -> JsonObject:
-        found = filters.parse(call.body.get("filter", ""))
-        selects = filters.compile_filter(found, _field)
-        newest_first, since = _newest_first(call.body.get("orderBy", "")), _since(found)
+        condition = filters.parse(call.body.get("filter", ""))
+        selects = filters.compile_filter(condition, _field)
+        newest_first, since = _newest_first(call.body.get("orderBy", "")), _since(condition)
         projects = _projects(call.body.get("resourceNames", []))
         query = [call.method.id, projects, call.body.get("filter", ""), newest_first]
         token = call.body.get("pageToken", "")
         position = self._pages.position(token, query) if token else None
-        place = None if position is None else {(job, run): offset for job, run, offset in position}
-        jobs = self._jobs(projects, found)
-        files = self._files(projects, jobs, found, since)
+        start = None if position is None else {(job, run): offset for job, run, offset in position}
+        jobs = self._jobs(projects, condition)
+        files = self._files(projects, jobs, condition, since)
         if newest_first:
-            place = end_of(files) if place is None else place
-            lines = backwards(files, place, since)
+            start = end_of(files) if start is None else start
+            lines = backwards(files, start, since)
         else:
-            place = place or {}
-            lines = forwards(files, place, since)
+            start = start or {}
+            lines = forwards(files, start, since)
         entries = (_entry(jobs, line) for line in lines)
         size = page_size(call.body.get("pageSize"), "pageSize", DEFAULT_PAGE, LARGEST_PAGE)
-        page, following = _page(entries, selects, size, place, newest_first)
+        page, following = _page(entries, selects, size, start, newest_first)
         answer: JsonObject = {"entries": [entry.resource for entry in page]} if page else {}
         if following is not None:
             reached = [[*key, offset] for key, offset in following.items()]
             answer["nextPageToken"] = self._pages.token(reached, query)
         return answer
 
-    def _jobs(self, projects: Sequence[str], found: Filter) -> dict[int, JobRecord]:
+    def _jobs(self, projects: Sequence[str], condition: Filter) -> dict[int, JobRecord]:
         """Return the jobs whose entries the filter may select, by row number."""
-        ids = filters.possible_values(found, ("resource", "labels", "job_id"))
+        ids = filters.possible_values(condition, ("resource", "labels", "job_id"))
         if ids is None:
             jobs = [job for project in projects for job in self._store.of_project(project)]
         else:
@@ -219,10 +219,14 @@ class LoggingApi:
         return {job.id: job for job in jobs}
 
     def _files(
-        self, projects: Sequence[str], jobs: Mapping[int, JobRecord], found: Filter, since: datetime | None
+        self,
+        projects: Sequence[str],
+        jobs: Mapping[int, JobRecord],
+        condition: Filter,
+        since: datetime | None,
     ) -> list[LogFile]:
         """Return the files with entries that the filter may select."""
-        trials = filters.possible_values(found, ("labels", _TRIAL))
+        trials = filters.possible_values(condition, ("labels", _TRIAL))
         files = [LogFile(0, number, 0, self._written_file(name)) for number, name in enumerate(projects)]
         for job in jobs:
             for run in self._store.runs(job):
@@ -237,7 +241,7 @@ class LoggingApi:
         return self._home / "entries" / f"{number_of(project)}.log"
 
     def _write(self, call: Call) -> JsonObject:
-        entries = [self._given_entry(call, each) for each in call.body.get("entries", [])]
+        entries = [self._given_entry(call, given) for given in call.body.get("entries", [])]
         if not call.body.get("dryRun"):
             for project in dict.fromkeys(project for project, _ in entries):
                 self._append(project, [entry for of, entry in entries if of == project])
@@ -246,15 +250,15 @@ class LoggingApi:
     def _given_entry(self, call: Call, given: JsonObject) -> tuple[str, JsonObject]:
         """Return the project and the stored form of a client's entry."""
         name = given.get("logName") or call.body.get("logName", "")
-        found = _LOG_NAME.fullmatch(name)
-        if found is None:
+        match = _LOG_NAME.fullmatch(name)
+        if match is None:
             raise invalid(f"{name!r} is not a log's name: projects/PROJECT/logs/NAME.")
-        call.access.check_logs(found[1])
+        call.access.check_logs(match[1])
         resource = given.get("resource") or call.body.get("resource", {})
         labels = {**call.body.get("labels", {}), **given.get("labels", {})}
         if call.access.job_id:
             # A trainer's client names a resource that it guesses; and no job writes into another's log.
-            resource = {"type": _RESOURCE, "labels": {"project_id": found[1], "job_id": call.access.job_id}}
+            resource = {"type": _RESOURCE, "labels": {"project_id": match[1], "job_id": call.access.job_id}}
             labels["ml.googleapis.com/job_id"] = call.access.job_id
         if not resource.get("type"):
             raise invalid("An entry needs a monitored resource with a type.")
@@ -272,7 +276,7 @@ class LoggingApi:
         }
         if len(json.dumps(entry)) > _MAX_ENTRY:
             raise invalid(f"An entry has at most {_MAX_ENTRY} bytes.")
-        return found[1], entry
+        return match[1], entry
 
     def _append(self, project: str, entries: Sequence[JsonObject]) -> None:
         path = self._written_file(project)
@@ -291,10 +295,10 @@ class LoggingApi:
 
 
 def _projects(parents: list[str]) -> list[str]:
-    found = [_PARENT.fullmatch(parent) for parent in parents]
-    if not found or None in found:
+    matches = [_PARENT.fullmatch(parent) for parent in parents]
+    if not matches or None in matches:
         raise invalid('resourceNames must hold names of the form "projects/PROJECT".')
-    return [project[1] for project in found if project]
+    return [match[1] for match in matches if match]
 
 
 def _changed_since(path: Path, since: datetime) -> bool:
@@ -312,12 +316,12 @@ def _page(
     entries: Iterator[_AnyEntry],
     selects: filters.Predicate[_AnyEntry],
     size: int,
-    place: Place,
+    start: Position,
     newest_first: bool,
-) -> tuple[list[_AnyEntry], Place | None]:
+) -> tuple[list[_AnyEntry], Position | None]:
     """Return the selected entries and the next position; None as position at the log's end."""
     page: list[_AnyEntry] = []
-    reached = dict(place)
+    reached = dict(start)
     for scanned, entry in enumerate(entries):
         if len(page) == size or scanned == _MAX_SCANNED:
             return page, reached
@@ -360,12 +364,12 @@ def _trial(file: LogFile) -> str:
     return str(file.trial) if file.trial else ""  # outside of trials the label is present but empty
 
 
-def _since(found: Filter) -> datetime | None:
+def _since(condition: Filter) -> datetime | None:
     """Return a lower bound of the selected entries' times."""
     times = [
-        filters.moment(each.value)
-        for each in filters.conjuncts(found)
-        if each.field == ("timestamp",) and each.comparison in (">", ">=")
+        filters.moment(restriction.value)
+        for restriction in filters.conjuncts(condition)
+        if restriction.field == ("timestamp",) and restriction.comparison in (">", ">=")
     ]
     return max(times, default=None)
 

@@ -118,7 +118,7 @@ class JobHandlers(ABC):
     def _list(self, call: Call) -> JsonObject:
         """Return one page of a list, newest first."""
         resource = self.listed_resource(call)
-        place = (self.collection, *place_of(call))
+        parent = (self.collection, *place_of(call))
         size = page_size(call.number("pageSize"), "The page size", self.default_page, self.largest_page)
         selects, label, unfinished = self._filter(call.text("filter"))
         selects = partial(_selects_known, selects) if call.text("filter") else selects
@@ -127,24 +127,30 @@ class JobHandlers(ABC):
         before = int(self._pages.position(token, query)) if token else 2**62
         # One lock for all steps: no job changes between the filter and the answer.
         with self._store.database.reading():
-            found = self._store.select(
-                place, selects, size + 1, before=before, label=label, unfinished=unfinished
+            jobs = self._store.select(
+                parent, selects, size + 1, before=before, label=label, unfinished=unfinished
             )
-            page = found[:size]
+            page = jobs[:size]
             items = [resource(job) for job in page]
-        following = self._pages.token(page[-1].id, query) if len(found) > size else ""
+        following = self._pages.token(page[-1].id, query) if len(jobs) > size else ""
         answer: JsonObject = {self.collection: items, "nextPageToken": following}
         return {name: value for name, value in answer.items() if value}
 
     def _compiled(self, text: str) -> tuple[filters.Predicate[JobRecord], str | None, bool]:
         """Return a filter as a predicate, with `label` and `unfinished` of `Store.select`."""
-        found = filters.parse(text)
-        selects = filters.compile_filter(found, self.filter_field)
-        of_state = [each for each in filters.conjuncts(found) if each.field == ("state",)]
-        tests = [filters.compile_filter(each, self.filter_field) for each in of_state]
+        condition = filters.parse(text)
+        selects = filters.compile_filter(condition, self.filter_field)
+        of_state = [
+            restriction for restriction in filters.conjuncts(condition) if restriction.field == ("state",)
+        ]
+        tests = [filters.compile_filter(restriction, self.filter_field) for restriction in of_state]
         unfinished = not any(all(test(job) for test in tests) for job in _ENDED_JOBS)
-        labels = [each for each in filters.conjuncts(found) if each.field == ("labels", LABEL)]
-        values = [each.value for each in labels if each.comparison == "="]
+        labels = [
+            restriction
+            for restriction in filters.conjuncts(condition)
+            if restriction.field == ("labels", LABEL)
+        ]
+        values = [restriction.value for restriction in labels if restriction.comparison == "="]
         return selects, values[0] if values else None, unfinished
 
     def _cancel(self, call: Call) -> JsonObject:
@@ -161,9 +167,9 @@ class JobHandlers(ABC):
         )
         changed = move(JobState.CANCELLED, only_from={JobState.QUEUED}, error_code=Code.CANCELLED)
         changed = changed or move(JobState.CANCELLING, only_from={JobState.PREPARING, JobState.RUNNING})
-        found = changed or self._store.job(job.id)
-        if not changed and found and found.state.ended:
-            raise ApiError("FAILED_PRECONDITION", f"Cannot cancel the job: it is already {found.state}.")
+        current = changed or self._store.job(job.id)
+        if not changed and current and current.state.ended:
+            raise ApiError("FAILED_PRECONDITION", f"Cannot cancel the job: it is already {current.state}.")
         self._wake()
         return {}
 
@@ -188,7 +194,7 @@ class JobHandlers(ABC):
         try:
             trials = self._store.trials(job.id) if is_tuning(job) and not job.unreadable else []
         except UnreadableError:
-            values = {each.name: getattr(job, each.name) for each in fields(JobRecord)}
+            values = {field.name: getattr(job, field.name) for field in fields(JobRecord)}
             return self.resource(UnreadableJob(**values, columns=("trials",)), ())
         return self.resource(job, trials)
 

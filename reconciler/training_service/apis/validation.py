@@ -65,10 +65,10 @@ def _resource(job: Message) -> Iterator[Mistake]:
 
 def label_mistakes(job: Message) -> Iterator[Mistake]:
     """Yield the mistakes in the labels of any resource."""
-    found = job.get("labels", {})
-    if len(found) > _MAX_LABELS:
+    labels = job.get("labels", {})
+    if len(labels) > _MAX_LABELS:
         yield "labels", f"At most {_MAX_LABELS} labels."
-    for key, value in found.items():
+    for key, value in labels.items():
         if not key or not _is_label(key) or not _is_label(value):
             yield (
                 f"labels.{key}",
@@ -127,19 +127,19 @@ def _image(spec: Message, name: str, path: str) -> Iterator[Mistake]:
 
 
 def _packages(spec: Message, path: str) -> Iterator[Mistake]:
-    found = spec.get("packageUris", [])
-    if len(found) > _MAX_PACKAGES:
+    uris = spec.get("packageUris", [])
+    if len(uris) > _MAX_PACKAGES:
         yield path, f"At most {_MAX_PACKAGES} packages."
-    for index, uri in enumerate(found):
+    for index, uri in enumerate(uris):
         if not uri.startswith("gs://"):
             yield f"{path}[{index}]", "A Cloud Storage URI begins with gs://."
 
 
 def _variables(spec: Message, path: str) -> Iterator[Mistake]:
-    found = spec.get("env", [])
-    if len(found) > _MAX_VARIABLES:
+    variables = spec.get("env", [])
+    if len(variables) > _MAX_VARIABLES:
         yield path, f"At most {_MAX_VARIABLES} environment variables."
-    for index, variable in enumerate(found):
+    for index, variable in enumerate(variables):
         yield from _unset(variable, f"{path}[{index}].", "name")
 
 

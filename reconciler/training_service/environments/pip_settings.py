@@ -55,17 +55,17 @@ def uv_settings(environ: Mapping[str, str]) -> UvSettings:
     Raises:
         SettingError: uv can't follow a setting, or a file of settings can't be read.
     """
-    found = _settings(environ)
-    for name in sorted(_UNTRANSLATABLE & {*found}):
-        if _is_on(found, name):
+    settings = _settings(environ)
+    for name in sorted(_UNTRANSLATABLE & {*settings}):
+        if _is_on(settings, name):
             raise SettingError(
                 f"pip's setting {name} changes which packages are installed, and uv, the installer here, has"
                 " no such setting: remove it from pip's configuration (`pip config list` shows it)"
             )
     return UvSettings(
-        variables={**dict(_sources(found)), **dict(_connection(found, environ))},
-        options=("--no-index",) if _is_on(found, "no-index") else (),
-        install_options=tuple(_install_options(found)),
+        variables={**dict(_sources(settings)), **dict(_connection(settings, environ))},
+        options=("--no-index",) if _is_on(settings, "no-index") else (),
+        install_options=tuple(_install_options(settings)),
     )
 
 
@@ -75,12 +75,12 @@ def as_file(environ: Mapping[str, str]) -> str:
     Raises:
         SettingError: A file of settings can't be read.
     """
-    found = _settings(environ)
-    found.pop("user", None)  # pip refuses it beside the folder that it is to install into
-    for name in found.keys() & {"cert", "client-cert", "constraint", "find-links"}:
-        found[name] = " ".join(map(_expanded, found[name].split()))
+    settings = _settings(environ)
+    settings.pop("user", None)  # pip refuses it beside the folder that it is to install into
+    for name in settings.keys() & {"cert", "client-cert", "constraint", "find-links"}:
+        settings[name] = " ".join(map(_expanded, settings[name].split()))
     parser = configparser.RawConfigParser()
-    parser["install"] = found
+    parser["install"] = settings
     text = io.StringIO()
     parser.write(text)
     return text.getvalue()
@@ -99,7 +99,12 @@ def _settings(environ: Mapping[str, str]) -> dict[str, str]:
             sections[section].update((_long_name(name), value) for name, value in parser.items(section))
     variables = {_long_name(name[4:]): value for name, value in environ.items() if name.startswith("PIP_")}
     # As in pip, an empty value sets nothing.
-    return {name: value for each in (*sections.values(), variables) for name, value in each.items() if value}
+    return {
+        name: value
+        for settings in (*sections.values(), variables)
+        for name, value in settings.items()
+        if value
+    }
 
 
 def _files(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -127,44 +132,44 @@ def _long_name(name: str) -> str:
     return "index-url" if plain == "pypi-url" else plain
 
 
-def _is_on(found: Mapping[str, str], name: str) -> bool:
-    return name in found and found[name].lower() not in _OFF
+def _is_on(settings: Mapping[str, str], name: str) -> bool:
+    return name in settings and settings[name].lower() not in _OFF
 
 
-def _sources(found: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _sources(settings: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     yield "UV_NO_CONFIG", "1"  # pip doesn't know uv's files: they must not add an index
     yield "UV_NO_SOURCES", "1"  # neither does it know where a package's tool.uv wants its requirements from
     # pip takes the best version of all indexes, uv by default the best of the first that has any.
     yield "UV_INDEX_STRATEGY", "unsafe-best-match"
     indexes = (("index-url", "UV_DEFAULT_INDEX"), ("extra-index-url", "UV_INDEX"))
     for name, variable in (
-        *(() if _is_on(found, "no-index") else indexes),
+        *(() if _is_on(settings, "no-index") else indexes),
         ("trusted-host", "UV_INSECURE_HOST"),
         ("build-constraint", "UV_BUILD_CONSTRAINT"),
         ("uploaded-prior-to", "UV_EXCLUDE_NEWER"),
     ):
-        if name in found:
-            yield variable, " ".join(found[name].split())
-    if "find-links" in found:
-        yield "UV_FIND_LINKS", ",".join(map(_expanded, found["find-links"].split()))
-    if _is_on(found, "pre"):
+        if name in settings:
+            yield variable, " ".join(settings[name].split())
+    if "find-links" in settings:
+        yield "UV_FIND_LINKS", ",".join(map(_expanded, settings["find-links"].split()))
+    if _is_on(settings, "pre"):
         yield "UV_PRERELEASE", "allow"
-    if found.get("keyring-provider") == "subprocess":
+    if settings.get("keyring-provider") == "subprocess":
         yield "UV_KEYRING_PROVIDER", "subprocess"
     # As pip has it: a false value of "no-build-isolation" turns the isolation off.
-    if found.get("no-build-isolation", "on").lower() in _OFF:
+    if settings.get("no-build-isolation", "on").lower() in _OFF:
         yield "UV_NO_BUILD_ISOLATION", "1"
 
 
-def _install_options(found: Mapping[str, str]) -> Iterator[str]:
-    yield from (f"--constraint={path}" for path in found.get("constraint", "").split())
+def _install_options(settings: Mapping[str, str]) -> Iterator[str]:
+    yield from (f"--constraint={path}" for path in settings.get("constraint", "").split())
     for name in ("no-binary", "only-binary"):
-        distributions = found.get(name, "").replace(",", " ").split()
+        distributions = settings.get(name, "").replace(",", " ").split()
         yield from (f"--{name}={distribution}" for distribution in distributions)
 
 
-def _connection(found: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
-    bundle = found.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
+def _connection(settings: Mapping[str, str], environ: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
+    bundle = settings.get("cert") or environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
     if bundle:
         path = _expanded(bundle)
         is_folder = Path(path).is_dir()
@@ -172,16 +177,17 @@ def _connection(found: Mapping[str, str], environ: Mapping[str, str]) -> Iterato
         yield "SSL_CERT_DIR", path if is_folder else None
     else:
         yield "UV_SYSTEM_CERTS", "1"
-    if "client-cert" in found:
-        yield "SSL_CLIENT_CERT", _expanded(found["client-cert"])
-    if "proxy" in found:
+    if "client-cert" in settings:
+        yield "SSL_CLIENT_CERT", _expanded(settings["client-cert"])
+    if "proxy" in settings:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
-            value = None if name == "NO_PROXY" else found["proxy"]  # as in pip, its proxy is for every host
+            # As in pip, its proxy is for every host.
+            value = None if name == "NO_PROXY" else settings["proxy"]
             yield from ((name, value), (name.lower(), value))
 
 
-def _expanded(place: str) -> str:
-    return str(Path(place).expanduser()) if place.startswith("~") else place
+def _expanded(path: str) -> str:
+    return str(Path(path).expanduser()) if path.startswith("~") else path
 
 
 def main() -> None:

@@ -167,10 +167,10 @@ def fetch(uris: Sequence[str], buckets: Path, folder: Path) -> list[Path]:
 
 def needs_of(packages: Sequence[Path]) -> Needs:
     """Return the modules, names and distributions that any of the packages mentions."""
-    found = Needs()
+    needs = Needs()
     for archive in packages:
-        found |= archives.needs(archive)
-    return found
+        needs |= archives.needs(archive)
+    return needs
 
 
 def pythons(environ: Mapping[str, str]) -> tuple[Python, ...]:
@@ -182,8 +182,8 @@ def pythons(environ: Mapping[str, str]) -> tuple[Python, ...]:
         OSError: uv can't list them.
     """
     # The base interpreter: the service's virtual environment may be deleted before environments made from it.
-    own = Path(getattr(sys, "_base_executable", None) or sys.executable)
-    search = os.pathsep.join([str(own.parent), *_folders_of_pythons(environ)])
+    interpreter = Path(getattr(sys, "_base_executable", None) or sys.executable)
+    search = os.pathsep.join([str(interpreter.parent), *_folders_of_pythons(environ)])
     command = [find_uv_bin(), "python", "list", "--only-installed", "--output-format", "json"]
     env = {**environ, "UV_PYTHON_SEARCH_PATH": search}
     try:
@@ -198,14 +198,14 @@ def pythons(environ: Mapping[str, str]) -> tuple[Python, ...]:
         )
     except subprocess.SubprocessError as error:
         raise OSError(f"uv can't list the Pythons of this machine: {error}") from error
-    found: dict[Minor, Python] = {}
+    by_minor: dict[Minor, Python] = {}
     for entry in json.loads(done.stdout):
         version, path = entry["version_parts"], Path(entry["path"])
         minor = (int(version["major"]), int(version["minor"]))
         usable = (entry["implementation"], entry["variant"]) == ("cpython", "default")
-        if usable and (minor not in found or path.resolve() == own.resolve()):
-            found[minor] = Python(path, minor, entry["version"])
-    return tuple(sorted(found.values(), key=lambda python: python.path.resolve() != own.resolve()))
+        if usable and (minor not in by_minor or path.resolve() == interpreter.resolve()):
+            by_minor[minor] = Python(path, minor, entry["version"])
+    return tuple(sorted(by_minor.values(), key=lambda python: python.path.resolve() != interpreter.resolve()))
 
 
 def by_distance(held: Iterable[Python], wanted: Minor, oldest: Minor, newest: Minor) -> tuple[Python, ...]:
@@ -295,17 +295,17 @@ def hint_of(task: PythonTask, prepared: Prepared, errors: str) -> str:
 def _conflicts(task: PythonTask, choice: Choice, layer: Layer, say: Say) -> str:
     """Log the packages of the image that the trainer's packages replaced; return them with the remedy."""
     lines = [
-        f"The image has {each.name} {each.old}, and the trainer's packages require another: they got"
-        f" {each.new}."
-        + "".join(f" {name} of the image requires {required}." for name, required in each.broken)
-        for each in layer.replaced
+        f"The image has {replacement.name} {replacement.old}, and the trainer's packages require another:"
+        f" they got {replacement.new}."
+        + "".join(f" {name} of the image requires {required}." for name, required in replacement.broken)
+        for replacement in layer.replaced
     ]
-    for line, each in zip(lines, layer.replaced, strict=True):
-        say(WARNING if each.broken else INFO, line)
+    for line, replacement in zip(lines, layer.replaced, strict=True):
+        say(WARNING if replacement.broken else INFO, line)
     if not lines:
         return ""
-    news = {each.name: f"{each.name}=={each.new}" for each in layer.replaced}
-    free = {name for each in layer.replaced for name, _ in each.broken}
+    news = {replacement.name: f"{replacement.name}=={replacement.new}" for replacement in layer.replaced}
+    free = {name for replacement in layer.replaced for name, _ in replacement.broken}
     kept = [
         line if name not in free else name
         for line in choice.requirements

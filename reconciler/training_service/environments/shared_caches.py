@@ -73,8 +73,8 @@ def remove_unused(folder: Path, most: int, belongs: Callable[[str], bool]) -> No
     """
     uses = {path: _last_use(path) for path in _folders(folder) if belongs(path.name)}
     by_use = sorted(uses, key=lambda path: uses[path], reverse=True)
-    for place, path in enumerate(by_use):
-        if place >= most or uses[path] < time.time() - _MAX_UNUSED_SECONDS:
+    for rank, path in enumerate(by_use):
+        if rank >= most or uses[path] < time.time() - _MAX_UNUSED_SECONDS:
             _remove(path, uses[path])
 
 
@@ -102,8 +102,8 @@ def _remove(path: Path, last_use: float) -> None:
 
 def _folders(folder: Path) -> set[Path]:
     # Also locks without a folder: a builder may have been killed before it made the folder.
-    found = {path.with_name(path.name.removesuffix(_LOCK)) for path in folder.iterdir()}
-    return {path for path in found if path.is_dir() or not path.exists()}
+    paths = {path.with_name(path.name.removesuffix(_LOCK)) for path in folder.iterdir()}
+    return {path for path in paths if path.is_dir() or not path.exists()}
 
 
 def _last_use(path: Path) -> float:

@@ -216,8 +216,8 @@ def base_environment(
         made.install(added, "hardlink", *binary)
         made.install_pip(python)
 
-    found = _get_or_build(path, build, uv, _MOST_BASES, lambda name: _LAYER not in name)
-    return Base(path, python, found.made, found.lock)
+    cached = _get_or_build(path, build, uv, _MOST_BASES, lambda name: _LAYER not in name)
+    return Base(path, python, cached.made, cached.lock)
 
 
 def package_layer(folder: Path, base: Base, packages: Sequence[Path], uv: Uv) -> Layer:
@@ -235,9 +235,9 @@ def package_layer(folder: Path, base: Base, packages: Sequence[Path], uv: Uv) ->
     def build(lock: int) -> None:
         _build_layer(path, base, packages, uv, lock)
 
-    found = _get_or_build(path, build, uv, _MOST_LAYERS, lambda name: _LAYER in name)
+    cached = _get_or_build(path, build, uv, _MOST_LAYERS, lambda name: _LAYER in name)
     replaced = msgspec.json.decode((path / _CHANGES).read_bytes(), type=tuple[Replacement, ...])
-    return Layer(path, base, replaced, found.lock)
+    return Layer(path, base, replaced, cached.lock)
 
 
 def run_environment(path: Path, layer: Layer) -> Path:
@@ -337,8 +337,8 @@ class _Environment:
         for bundle in (library / "ensurepip" / "_bundled", _DEBIAN_BUNDLE):
             if any(bundle.glob("pip-*.whl")):
                 into = str(self.path / "bin" / "python")
-                place = ["--python", into, "--no-index", "--find-links", str(bundle)]
-                self._run("installing pip", ["pip", "install", *place, "pip"])
+                options = ["--python", into, "--no-index", "--find-links", str(bundle)]
+                self._run("installing pip", ["pip", "install", *options, "pip"])
                 return
         self.install(["pip"], "hardlink")
 
@@ -405,14 +405,14 @@ def _broken_by(base: Base, name: str, news: Mapping[str, str]) -> Iterator[tuple
 
     here = {"python_version": f"3.{base.python.minor[1]}", "python_full_version": base.python.version}
     for distribution in metadata.distributions(path=[str(_site_packages(base.path, base.python))]):
-        own = normalised(distribution.metadata["Name"] or "")
-        for line in (distribution.requires or ()) if own not in news else ():
+        dependent = normalised(distribution.metadata["Name"] or "")
+        for line in (distribution.requires or ()) if dependent not in news else ():
             with suppress(InvalidRequirement, InvalidVersion):
                 required = Requirement(line)
                 applies = required.marker is None or required.marker.evaluate({**here, "extra": ""})
                 suits = required.specifier.contains(news[name], prereleases=True)
                 if normalised(required.name) == name and applies and not suits:
-                    yield own, f"{name}{required.specifier}"
+                    yield dependent, f"{name}{required.specifier}"
 
 
 def _get_or_build(
@@ -434,11 +434,11 @@ def _get_or_build(
         uv.say(INFO, f"Installed in {time.monotonic() - start:.1f} s")
         built = True
 
-    found = shared_caches.get_or_build(path, build_twice, _Patience(uv).pause)
+    cached = shared_caches.get_or_build(path, build_twice, _Patience(uv).pause)
     # Only a new environment can exceed the limit.
     if built:
         shared_caches.remove_unused(path.parent, most, belongs)
-    return found
+    return cached
 
 
 class _Patience:

@@ -36,8 +36,8 @@ class Call:
 
     def number(self, parameter: str) -> int | None:
         """Return a parameter's number, None if missing."""
-        found = self.parameters.get(parameter)
-        return None if found is None else int(found)
+        value = self.parameters.get(parameter)
+        return None if value is None else int(value)
 
 
 Handler = Callable[[Call], Response | JsonObject]

@@ -88,8 +88,8 @@ def schemas_folder() -> Path:
 def document(name: str) -> JsonObject:
     """Return a trimmed discovery document, such as "ml.v1"."""
     path = schemas_folder() / "discovery" / f"{name}.json"
-    found: JsonObject = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    api_document: JsonObject = json.loads(path.read_text(encoding="utf-8"))
+    return api_document
 
 
 @cache
@@ -101,20 +101,20 @@ def routes() -> tuple[Route, ...]:
 @cache
 def _routes_by_shape() -> Mapping[tuple[str, int], Sequence[Route]]:
     # A variable part of a path contains no slash, so the verb and the number of slashes select few patterns.
-    found: dict[tuple[str, int], list[Route]] = {}
+    by_shape: dict[tuple[str, int], list[Route]] = {}
     # The longest first: jobs/{jobsId} has the shape of jobs/{jobsId}:getIamPolicy too.
     for route in sorted(routes(), key=lambda route: -len(route.pattern.pattern)):
         for verb in dict.fromkeys(route.verbs):
-            found.setdefault((verb, route.slashes), []).append(route)
-    return found
+            by_shape.setdefault((verb, route.slashes), []).append(route)
+    return by_shape
 
 
 def match(verb: str, path: str) -> Match | None:
     """Return the method for a verb and a percent-encoded path; None if no method matches."""
     for route in _routes_by_shape().get((verb, path.count("/")), ()):
-        found = route.pattern.fullmatch(path)
-        if found:
-            parts = {key: _decoded(value) for key, value in found.groupdict().items()}
+        matched = route.pattern.fullmatch(path)
+        if matched:
+            parts = {key: _decoded(value) for key, value in matched.groupdict().items()}
             return Match(route.method, route.form, parts)
     return _match_media(path) if is_media(verb, path) else None
 
@@ -151,23 +151,25 @@ def unserved(verb: str, path: str) -> str:
 @cache
 def _all_methods() -> Mapping[str, Sequence[tuple[re.Pattern[str], str]]]:
     client = find_spec("googleapiclient")
-    folders = [Path(each) for each in client.submodule_search_locations or ()] if client else []
-    found: dict[str, list[tuple[re.Pattern[str], str]]] = {}
+    folders = [Path(location) for location in client.submodule_search_locations or ()] if client else []
+    by_verb: dict[str, list[tuple[re.Pattern[str], str]]] = {}
     for name in DOCUMENTS:
         for path in (folder / "discovery_cache" / "documents" / f"{name}.json" for folder in folders):
             whole = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"resources": {}}
             for method in _methods(whole["resources"]):
                 template = f"/{whole['servicePath']}{method.get('flatPath') or method['path']}"
                 entry = _whole_pattern(method, template), method["id"]
-                found.setdefault(method["httpMethod"], []).append(entry)
+                by_verb.setdefault(method["httpMethod"], []).append(entry)
     # The longest first, as for `_routes_by_shape`.
-    return {verb: sorted(held, key=lambda entry: -len(entry[0].pattern)) for verb, held in found.items()}
+    return {verb: sorted(held, key=lambda entry: -len(entry[0].pattern)) for verb, held in by_verb.items()}
 
 
 def _whole_pattern(method: JsonObject, template: str) -> re.Pattern[str]:
     """Return the pattern of a method's path, in which a model's or a version's name may have any depth."""
     # The flat path of ml.projects.predict, v1/projects/{projectsId}:predict, is that of no model.
-    is_deep = any(each.get("pattern") == "^projects/.*$" for each in method.get("parameters", {}).values())
+    is_deep = any(
+        parameter.get("pattern") == "^projects/.*$" for parameter in method.get("parameters", {}).values()
+    )
     return re.compile(_pattern(template).pattern.replace("[^/]+", ".+")) if is_deep else _pattern(template)
 
 
@@ -178,10 +180,10 @@ def _decoded(part: str) -> str:
         raise invalid(f"The path holds text that isn't UTF-8: {part}") from error
 
 
-def _routes_of(found: JsonObject) -> Iterator[Route]:
-    api = Api(found["name"], found["schemas"], found["parameters"])
-    for definition in _methods(found["resources"]):
-        yield from _routes_to(api, found["servicePath"], definition)
+def _routes_of(api_document: JsonObject) -> Iterator[Route]:
+    api = Api(api_document["name"], api_document["schemas"], api_document["parameters"])
+    for definition in _methods(api_document["resources"]):
+        yield from _routes_to(api, api_document["servicePath"], definition)
 
 
 def _methods(resources: JsonObject) -> Iterator[JsonObject]:

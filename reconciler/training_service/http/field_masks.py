@@ -60,12 +60,12 @@ def masked(value: Json, mask: Mask) -> Json:
 
 
 def _masked_fields(value: JsonObject, mask: Mask) -> JsonObject:
-    found: JsonObject = {}
+    fields: JsonObject = {}
     for name, item in value.items():
         below = mask.get(name, mask.get("*"))
         if below is not None:
-            found[name] = masked(item, below) if below else item
-    return found
+            fields[name] = masked(item, below) if below else item
+    return fields
 
 
 def _take_mask(text: str, tokens: deque[str], depth: int) -> Mask:

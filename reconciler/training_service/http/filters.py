@@ -87,18 +87,20 @@ def parse(text: str) -> Filter:
     return _Parser(text).whole()
 
 
-def compile_filter(found: Filter, field: Callable[[tuple[str, ...]], Field[Item] | None]) -> Predicate[Item]:
+def compile_filter(
+    condition: Filter, field: Callable[[tuple[str, ...]], Field[Item] | None]
+) -> Predicate[Item]:
     """Return the filter as a predicate; `field` returns the filterable field of a path, or None.
 
     Raises:
         ApiError: INVALID_ARGUMENT: Unknown field, or a comparison or value that the field doesn't take.
     """
-    match found:
+    match condition:
         case Restriction():
-            filterable = field(found.field)
+            filterable = field(condition.field)
             if filterable is None:
-                raise invalid(f"Invalid filter: there is no field {'.'.join(found.field)} to filter on.")
-            return filterable(found)
+                raise invalid(f"Invalid filter: there is no field {'.'.join(condition.field)} to filter on.")
+            return filterable(condition)
         case Not(term):
             inner = compile_filter(term, field)
             return lambda item: not inner(item)
@@ -116,27 +118,27 @@ def _every(tests: list[Predicate[Item]]) -> Predicate[Item]:
     return lambda item: all(test(item) for test in tests)
 
 
-def conjuncts(found: Filter) -> Iterator[Restriction]:
+def conjuncts(condition: Filter) -> Iterator[Restriction]:
     """Yield the restrictions that every selected item meets."""
-    if isinstance(found, Restriction):
-        yield found
-    if isinstance(found, And):
-        for term in found.terms:
+    if isinstance(condition, Restriction):
+        yield condition
+    if isinstance(condition, And):
+        for term in condition.terms:
             yield from conjuncts(term)
 
 
-def possible_values(found: Filter, field: tuple[str, ...]) -> set[str] | None:
+def possible_values(condition: Filter, field: tuple[str, ...]) -> set[str] | None:
     """Return the values of a text field that a selected item may have; None for any."""
-    match found:
+    match condition:
         case Restriction():
-            return {found.value} if (found.field, found.comparison) == (field, "=") else None
+            return {condition.value} if (condition.field, condition.comparison) == (field, "=") else None
         case And(terms):
-            known = [values for term in terms if (values := possible_values(term, field)) is not None]
-            return set.intersection(*known) if known else None
+            value_sets = [values for term in terms if (values := possible_values(term, field)) is not None]
+            return set.intersection(*value_sets) if value_sets else None
         case Or(terms):
-            each = [possible_values(term, field) for term in terms]
-            known = [values for values in each if values is not None]
-            return set().union(*known) if len(known) == len(each) else None
+            by_term = [possible_values(term, field) for term in terms]
+            value_sets = [values for values in by_term if values is not None]
+            return set().union(*value_sets) if len(value_sets) == len(by_term) else None
     return None
 
 
@@ -204,10 +206,10 @@ def map_field(get: Callable[[Item], Mapping[str, str]], key: str) -> Field[Item]
 def moment(text: str) -> datetime:
     """Return a time in RFC 3339, for `ordered_field`."""
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("is no time in RFC 3339.") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 _OPERATORS = {"=": eq, "!=": ne, "<": lt, "<=": le, ">": gt, ">=": ge}
@@ -234,24 +236,26 @@ class _Token(NamedTuple):
 
     kind: str
     text: str
-    place: int
+    position: int
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    place = 0
-    while text[place:].strip():
-        found = _TOKEN.match(text, place)
-        if found is None or found.lastgroup is None:
-            raise _unreadable(text, place)
-        group, part = found.lastgroup, found[found.lastgroup]
+    position = 0
+    while text[position:].strip():
+        match = _TOKEN.match(text, position)
+        if match is None or match.lastgroup is None:
+            raise _unreadable(text, position)
+        group, part = match.lastgroup, match[match.lastgroup]
         fixed = group == "mark" or (group == "word" and part in _KEYWORDS)
-        yield _Token(part if fixed else group, part, found.start(group))
-        place = found.end()
+        yield _Token(part if fixed else group, part, match.start(group))
+        position = match.end()
     yield _Token("end", "", len(text))
 
 
-def _unreadable(text: str, place: int) -> ApiError:
-    return invalid(f"Invalid filter: can't read it from character {place + 1} on: {text[place : place + 40]}")
+def _unreadable(text: str, position: int) -> ApiError:
+    return invalid(
+        f"Invalid filter: can't read it from character {position + 1} on: {text[position : position + 40]}"
+    )
 
 
 class _Parser:
@@ -264,10 +268,10 @@ class _Parser:
         self.depth = 0
 
     def whole(self) -> Filter:
-        found = And(()) if self.next.kind == "end" else self.expression()
+        condition = And(()) if self.next.kind == "end" else self.expression()
         if self.next.kind != "end":
             raise self.unreadable()
-        return found
+        return condition
 
     def expression(self) -> Filter:
         terms = [self.alternatives()]
@@ -290,19 +294,19 @@ class _Parser:
         if self.depth > _MAX_DEPTH:
             raise invalid(f"Invalid filter: nested deeper than {_MAX_DEPTH}.")
         token = self.take()
-        found = Not(self.term()) if token.kind in ("-", "NOT") else self.simple(token)
+        condition = Not(self.term()) if token.kind in ("-", "NOT") else self.simple(token)
         self.depth -= 1
-        return found
+        return condition
 
     def simple(self, token: _Token) -> Filter:
         if token.kind == "(":
-            found = self.expression()
+            condition = self.expression()
             if self.next.kind != ")":
                 raise self.unreadable()
             self.take()
-            return found
+            return condition
         if token.kind != "word":
-            raise _unreadable(self.text, token.place)
+            raise _unreadable(self.text, token.position)
         if self.next.kind not in _COMPARISONS:
             raise self.unreadable()
         field, comparison = _field_parts(token.text), self.take().text
@@ -330,7 +334,7 @@ class _Parser:
         return taken
 
     def unreadable(self) -> ApiError:
-        return _unreadable(self.text, self.next.place)
+        return _unreadable(self.text, self.next.position)
 
 
 def _field_parts(text: str) -> tuple[str, ...]:

@@ -81,14 +81,14 @@ def read_parameters(method: Method, query: tuple[tuple[str, str], ...]) -> JsonO
         ApiError: INVALID_ARGUMENT: The method has no such parameter, or the value has another type.
     """
     definitions, by_name = _parameters_of(method)
-    found: JsonObject = {}
+    parameters: JsonObject = {}
     for given, text in query:
         name = by_name.get(given)
         if name is None:
             reason = f"Unknown name {json.dumps(given)}: Cannot bind query parameter."
             raise violations([(given, f"Invalid JSON payload received. {reason}")])
-        found[name] = _parameter(snake(name), definitions[name], text)
-    return found
+        parameters[name] = _parameter(snake(name), definitions[name], text)
+    return parameters
 
 
 @cache
@@ -201,8 +201,8 @@ class _Reader:
         ]
 
     def _unknown(self, key: str, path: str) -> None:
-        place = f" at '{path}'" if path else ""
-        text = f"Invalid JSON payload received. Unknown name {json.dumps(key)}{place}: Cannot find field."
+        location = f" at '{path}'" if path else ""
+        text = f"Invalid JSON payload received. Unknown name {json.dumps(key)}{location}: Cannot find field."
         self.mistakes.append((path, text))
 
     def _refuse(self, path: str, type_name: str, value: Json) -> None:

@@ -76,9 +76,9 @@ class ApiError(Exception):
     def storage_body(self) -> JsonObject:
         """Return the error in Cloud Storage's form: with `errors`, older than google.rpc.Status."""
         reason = self.reason or _STORAGE_REASONS.get(self.http, "backendError")
-        found = {"message": self.message, "domain": "global", "reason": reason}
+        error = {"message": self.message, "domain": "global", "reason": reason}
         return {
-            "error": {"code": self.http, "message": self.message, "errors": [found], "status": self.status}
+            "error": {"code": self.http, "message": self.message, "errors": [error], "status": self.status}
         }
 
 
@@ -105,12 +105,12 @@ def not_found(message: str) -> ApiError:
     return ApiError("NOT_FOUND", message)
 
 
-def violations(found: Sequence[tuple[str, str]], message: str = "") -> ApiError:
+def violations(mistakes: Sequence[tuple[str, str]], message: str = "") -> ApiError:
     """Return the error for several mistakes, each with its field's path, as google.rpc.BadRequest."""
-    fields = [{"field": path, "description": description} for path, description in found]
+    fields = [{"field": path, "description": description} for path, description in mistakes]
     details = [{"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": fields}]
     return ApiError(
-        "INVALID_ARGUMENT", message or "\n".join(description for _, description in found), details=details
+        "INVALID_ARGUMENT", message or "\n".join(description for _, description in mistakes), details=details
     )
 
 

@@ -70,8 +70,10 @@ class Server(Listener):
 
     def __init__(self, admit: Admit, activity: Activity, port: int = 0) -> None:
         def admitted(head: Request) -> Response | Responder:
-            found = admit(head)
-            return found if isinstance(found, Response) else lambda request: tracked(found, request)
+            admission = admit(head)
+            return (
+                admission if isinstance(admission, Response) else lambda request: tracked(admission, request)
+            )
 
         def tracked(respond: Responder, request: Request) -> Response:
             # Includes the handler's work, so that `close` waits for writes under way.

@@ -45,13 +45,13 @@ class Needs:
 
 def needs(archive: Path) -> Needs:
     """Return the needs of an archive; empty if it is unreadable, as the installer then reports the reason."""
-    found = Needs()
+    merged = Needs()
     try:
         for name, content in _files(archive):
-            found |= _needs_of_file(name, content)
+            merged |= _needs_of_file(name, content)
     except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError):
         return Needs()
-    return found
+    return merged
 
 
 def mentions(archive: Path, text: bytes) -> bool:
@@ -124,11 +124,11 @@ def _needs_of_source(text: str, *, is_setup: bool) -> Needs:
         # The file may be written for a newer or older Python than this one.
         return Needs(modules=frozenset(_imports_of_text(text)))
     strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    found = (_distribution(value) for value in strings) if is_setup else ()
+    distributions = (_distribution(value) for value in strings) if is_setup else ()
     return Needs(
         modules=frozenset(name for node in nodes for name in _imports(node)),
         names=frozenset(node.attr for node in nodes if isinstance(node, ast.Attribute)),
-        distributions=frozenset(name for name in found if name),
+        distributions=frozenset(name for name in distributions if name),
     )
 
 
@@ -156,8 +156,8 @@ def _lines_of_pyproject(text: str) -> list[str]:
 
 def _required(lines: Iterable[str]) -> frozenset[str]:
     # Lines that aren't requirements may match too: an extra package is harmless, a missing one fails the job.
-    found = (_distribution(line.removeprefix("Requires-Dist:").strip()) for line in lines)
-    return frozenset(name for name in found if name)
+    distributions = (_distribution(line.removeprefix("Requires-Dist:").strip()) for line in lines)
+    return frozenset(name for name in distributions if name)
 
 
 def _distribution(requirement: str) -> str | None:

@@ -95,7 +95,7 @@ def job_spec_of(job: JobRecord) -> JsonObject:
 
 def _vertex_pools(spec: JsonObject, path: str) -> Iterator[Pool]:
     # The roles are in the order of Vertex AI's pools.
-    for place, (role, pool) in enumerate(zip(Role, spec.get("workerPoolSpecs", []), strict=False)):
+    for index, (role, pool) in enumerate(zip(Role, spec.get("workerPoolSpecs", []), strict=False)):
         # An empty pool only fills its position, for the pools after it to have the right role.
         size = int(pool.get("replicaCount", 1)) if pool else 0
         if size < 1:
@@ -108,16 +108,16 @@ def _vertex_pools(spec: JsonObject, path: str) -> Iterator[Pool]:
         image = "container_spec.image_uri" if in_container else "python_package_spec.executor_image_uri"
         yield Pool(
             role=role,
-            label=f"workerpool{place}",
+            label=f"workerpool{index}",
             size=size,
             machine_type=machine.get("machineType", ""),
             accelerator=accelerator,
             accelerators=int(machine.get("acceleratorCount", 1)) if accelerator else 0,
             task=_container(given) if in_container else _python_task(given, executor),
             env=tuple((entry["name"], entry.get("value", "")) for entry in given.get("env", ())),
-            size_field=f"{path}[{place}].replica_count",
-            machine_field=f"{path}[{place}].machine_spec",
-            image_field=f"{path}[{place}].{image}",
+            size_field=f"{path}[{index}].replica_count",
+            machine_field=f"{path}[{index}].machine_spec",
+            image_field=f"{path}[{index}].{image}",
         )
 
 

@@ -34,12 +34,12 @@ def for_storage_clients(storage_url: str) -> dict[str, str]:
 
 def for_google_clients(job_url: str) -> dict[str, str]:
     """Return the variables that point Google's clients to a job's storage at http://HOST:PORT/jobs/SECRET."""
-    place = job_url.partition("://")[2].rstrip("/")
+    address = job_url.partition("://")[2].rstrip("/")
     return {
         **for_storage_clients(job_url),
-        "GCE_METADATA_HOST": place,
-        "GCE_METADATA_ROOT": place,
-        "GCE_METADATA_IP": f"{place}/",
+        "GCE_METADATA_HOST": address,
+        "GCE_METADATA_ROOT": address,
+        "GCE_METADATA_IP": f"{address}/",
     }
 
 
@@ -167,16 +167,16 @@ def obstacle_to_proxy(environ: Mapping[str, str]) -> str:
             if not mark or scheme.lower() == "http":
                 return ""
             # What stands there may be a password.
-            known = scheme if re.fullmatch(r"https|socks(?:4a?|5h?)?", scheme.lower()) else "unknown here"
-            return f"{name} names a proxy of the kind {known}"
+            kind = scheme if re.fullmatch(r"https|socks(?:4a?|5h?)?", scheme.lower()) else "unknown here"
+            return f"{name} names a proxy of the kind {kind}"
     return ""
 
 
 def trusted_certificates(environ: Mapping[str, str]) -> bytes:
     """Return the authorities that the user trusts, or else the system's; empty if there are none."""
     chosen = dict.fromkeys(environ[name] for name in TRUSTED if environ.get(name))
-    if found := b"".join(_certificates(Path(place)) for place in chosen):
-        return found
+    if certificates := b"".join(_certificates(Path(path)) for path in chosen):
+        return certificates
     return next(filter(None, map(_certificates, _bundles())), b"")
 
 
@@ -204,11 +204,11 @@ def _bundles() -> Iterator[Path]:
         yield Path(certifi.where())
 
 
-def _certificates(place: Path) -> bytes:
+def _certificates(path: Path) -> bytes:
     """Return the certificates in a file, or in all files of a folder."""
-    found = []
+    certificates = []
     with suppress(OSError):
-        for path in sorted(place.iterdir()) if place.is_dir() else [place]:
-            content = path.read_bytes() if path.is_file() else b""
-            found.append(content.rstrip() + b"\n" if CERTIFICATE in content else b"")
-    return b"".join(found)
+        for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+            content = file.read_bytes() if file.is_file() else b""
+            certificates.append(content.rstrip() + b"\n" if CERTIFICATE in content else b"")
+    return b"".join(certificates)

@@ -103,10 +103,10 @@ def find_image(name: str) -> Image | None:
 @cache
 def known_runtimes() -> Mapping[str, Sequence[str]]:
     """Return the Pythons of each runtime version that AI Platform Training ever had."""
-    found: Mapping[str, Sequence[str]] = json.loads((schemas_folder() / "known_values.json").read_bytes())[
+    runtimes: Mapping[str, Sequence[str]] = json.loads((schemas_folder() / "known_values.json").read_bytes())[
         "runtimes"
     ]
-    return found
+    return runtimes
 
 
 def find_override(name: str, images: Mapping[str, Any]) -> Override | None:
@@ -245,7 +245,9 @@ _LIMITS = {
     "3.9 3.12": "tensorflow==2.16.* tensorflow==2.17.*",
     "3.9 3.13": "scikit-learn==1.5.* scikit-learn==1.6.*",
 }
-_WHEELS = {each: pythons for pythons, requirements in _LIMITS.items() for each in requirements.split()}
+_WHEELS = {
+    requirement: pythons for pythons, requirements in _LIMITS.items() for requirement in requirements.split()
+}
 
 # Versions of common packages that the frameworks of each year were made for.
 _2020 = "numpy<1.20 pandas<1.3 scipy<1.6"

@@ -57,23 +57,23 @@ def for_pytorch(port: int, rank: int, replicas: int) -> dict[str, str]:
     }
 
 
-def cluster_spec(replicas: Sequence[Replica], own: Replica, job: JsonObject, trial: int = 0) -> str:
+def cluster_spec(replicas: Sequence[Replica], replica: Replica, job: JsonObject, trial: int = 0) -> str:
     """Return the CLUSTER_SPEC of a replica, which lists all replicas, evaluators as well.
 
     Vertex AI sets it for every replica, AI Platform for those of custom containers.
     """
     return _compact_json(
         {
-            "cluster": _addresses(replicas, {replica.pool.label: replica.pool.label for replica in replicas}),
+            "cluster": _addresses(replicas, {member.pool.label: member.pool.label for member in replicas}),
             "environment": "cloud",
-            "task": {"type": own.pool.label, "index": own.index, **_trial(trial)},
+            "task": {"type": replica.pool.label, "index": replica.index, **_trial(trial)},
             "job": job,
         }
     )
 
 
 def tf_config(
-    replicas: Sequence[Replica], own: Replica, primary: str, job: JsonObject, trial: int = 0
+    replicas: Sequence[Replica], replica: Replica, primary: str, job: JsonObject, trial: int = 0
 ) -> str:
     """Return the TF_CONFIG of a replica, in which evaluators are tasks but no part of the cluster.
 
@@ -81,13 +81,18 @@ def tf_config(
         primary: The name of the primary's task type: `chief` or `master`.
     """
     types = {role: primary if role is Role.PRIMARY else str(role) for role in Role}
-    members = [replica for replica in replicas if replica.pool.role is not Role.EVALUATOR]
+    members = [member for member in replicas if member.pool.role is not Role.EVALUATOR]
     return _compact_json(
         {
             "cluster": _addresses(
                 members, {member.pool.label: types[member.pool.role] for member in members}
             ),
-            "task": {"type": types[own.pool.role], "index": own.index, **_trial(trial), "cloud": "local"},
+            "task": {
+                "type": types[replica.pool.role],
+                "index": replica.index,
+                **_trial(trial),
+                "cloud": "local",
+            },
             "job": job,
             "environment": "cloud",
         }
@@ -127,10 +132,10 @@ def snake_case(value: Any) -> Any:
 
 
 def _addresses(replicas: Sequence[Replica], keys: Mapping[str, str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    addresses: dict[str, list[str]] = {}
     for replica in replicas:
-        found.setdefault(keys[replica.pool.label], []).append(f"{HOST}:{replica.port}")
-    return found
+        addresses.setdefault(keys[replica.pool.label], []).append(f"{HOST}:{replica.port}")
+    return addresses
 
 
 def _trial(trial: int) -> dict[str, str]:

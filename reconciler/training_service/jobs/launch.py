@@ -76,7 +76,7 @@ def launch(job: JobRecord, host: Host, trial: TrialRecord | None = None) -> RunS
         trial: The trial to run, for a job with trials.
     """
     pools = pools_of(job)
-    refusal = next((found for pool in pools if (found := _refusal(pool))), None)
+    refusal = next(filter(None, map(_refusal, pools)), None)
     if refusal is not None or not pools:
         return refusal or _invalid("The job has no primary replica.")
     number = trial.number if trial else 0
@@ -177,8 +177,8 @@ def seconds(duration: str) -> float:
 
 def _scheduling(job: JobRecord) -> JsonObject:
     spec = job.body.get("trainingInput", {}) if job.collection == ML_JOBS else job_spec_of(job)
-    found: JsonObject = spec.get("scheduling", {})
-    return found
+    scheduling: JsonObject = spec.get("scheduling", {})
+    return scheduling
 
 
 def _output(job: JobRecord) -> str:
@@ -205,8 +205,8 @@ def _arguments(job: JobRecord, trial: TrialRecord | None) -> tuple[str, ...]:
 
 
 def _with_arguments(pool: Pool, words: tuple[str, ...], images: Mapping[str, Any]) -> Pool:
-    found = find_override(pool.task.image, images)
-    override = None if found is None else asdict(found)
+    entry = find_override(pool.task.image, images)
+    override = None if entry is None else asdict(entry)
     return replace(pool, task=replace(pool.task, args=(*pool.task.args, *words), override=override))
 
 
@@ -330,9 +330,9 @@ def _refusal(pool: Pool) -> Refusal | None:
 def _replica(
     job: JobRecord, host: Host, replicas: Sequence[Replica], rank: int, gpus: tuple[str, ...], trial: int
 ) -> ReplicaSpec:
-    own = replicas[rank]
-    task = own.pool.task
-    machine = own.pool.machine or host.machine
+    replica = replicas[rank]
+    task = replica.pool.task
+    machine = replica.pool.machine or host.machine
     # All replicas of all parallel trials share this machine's CPUs.
     share = host.machine.cpus // (len(replicas) * parallel_trials(job, host.machine))
     env = {
@@ -346,14 +346,14 @@ def _replica(
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
         **environment_variables.for_google_clients(host.storage_url),
         "RECONCILER_GCS_DIR": str(host.buckets),
-        **_api_variables(job, replicas, own, trial),
+        **_api_variables(job, replicas, replica, trial),
     }
     return ReplicaSpec(
-        name=own.name,
-        task_name=own.task_name,
-        role=own.pool.role,
+        name=replica.name,
+        task_name=replica.task_name,
+        role=replica.pool.role,
         task=task,
-        env=job_variables.with_users(env, own.pool.env),
+        env=job_variables.with_users(env, replica.pool.env),
         cpus=min(machine.cpus, host.machine.cpus),
         memory=min(machine.memory, host.machine.memory),
     )
@@ -365,25 +365,27 @@ def _job_description(task: PythonTask | ContainerTask) -> str:
     return job_variables.job_description(task.module, task.packages, task.args)
 
 
-def _api_variables(job: JobRecord, replicas: Sequence[Replica], own: Replica, trial: int) -> dict[str, str]:
+def _api_variables(
+    job: JobRecord, replicas: Sequence[Replica], replica: Replica, trial: int
+) -> dict[str, str]:
     """Return the variables that differ between the two APIs."""
     if job.collection == ML_JOBS:
         given: JsonObject = job.body.get("trainingInput", {})
         spec, primary = job_variables.snake_case(given), job_variables.primary_of_ml(given)
-        found = {
+        variables = {
             "CLOUD_ML_REGION": region_of(job),
-            "TF_CONFIG": job_variables.tf_config(replicas, own, primary, spec, trial),
+            "TF_CONFIG": job_variables.tf_config(replicas, replica, primary, spec, trial),
         }
-        if isinstance(own.pool.task, ContainerTask):
-            found["CLUSTER_SPEC"] = job_variables.cluster_spec(replicas, own, spec, trial)
-        return found
+        if isinstance(replica.pool.task, ContainerTask):
+            variables["CLUSTER_SPEC"] = job_variables.cluster_spec(replicas, replica, spec, trial)
+        return variables
     spec = job_spec_of(job)
-    found = {
+    variables = {
         **job_variables.output_folders(_output(job), trial),
         "CLOUD_ML_REGION": region_of(job),
-        "CLUSTER_SPEC": job_variables.cluster_spec(replicas, own, spec, trial),
+        "CLUSTER_SPEC": job_variables.cluster_spec(replicas, replica, spec, trial),
     }
     # Vertex AI sets TF_CONFIG only for distributed jobs.
     if len(replicas) > 1:
-        found["TF_CONFIG"] = job_variables.tf_config(replicas, own, "chief", spec, trial)
-    return found
+        variables["TF_CONFIG"] = job_variables.tf_config(replicas, replica, "chief", spec, trial)
+    return variables

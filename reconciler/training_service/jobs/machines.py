@@ -133,9 +133,9 @@ def machine_of(machine_type: str, accelerators: int = 0) -> Machine | None:
     Args:
         accelerators: The number of GPUs that the job attaches; the type's own number counts if it is larger.
     """
-    own, gpus = _OWN_NAMES.get(machine_type, (machine_type, 0))
-    found = _machine(own)
-    return found and Machine(found.cpus, found.memory, max(found.gpus, gpus, accelerators))
+    name, gpus = _OWN_NAMES.get(machine_type, (machine_type, 0))
+    machine = _machine(name)
+    return machine and Machine(machine.cpus, machine.memory, max(machine.gpus, gpus, accelerators))
 
 
 def has_tpu(machine_type: str, accelerator: str) -> bool:
@@ -149,20 +149,20 @@ def _machine(name: str) -> Machine | None:
         return Machine(cpus, int(memory * _GIB))
     if custom := _CUSTOM.fullmatch(name):
         return Machine(int(custom[1]), int(custom[2]) * 2**20)
-    found = _TYPE.fullmatch(name)
-    if found is None or int(found["size"]) == 0:
+    match = _TYPE.fullmatch(name)
+    if match is None or int(match["size"]) == 0:
         return None
-    size = int(found["size"])
-    if found["gpus"]:
-        cpus_of_gpu, memory_of_gpu = _BY_GPU.get(found["family"], (0, 0))
+    size = int(match["size"])
+    if match["gpus"]:
+        cpus_of_gpu, memory_of_gpu = _BY_GPU.get(match["family"], (0, 0))
         return Machine(size * cpus_of_gpu, size * memory_of_gpu * _GIB, size) if cpus_of_gpu else None
-    if found["kind"] in _KINDS:
-        memory_of_cpu = _SERIES.get(found["series"], _OTHER_SERIES)[_KINDS.index(found["kind"])]
-    elif found["family"] in _LARGE:
-        memory_of_cpu = _LARGE[found["family"]]
+    if match["kind"] in _KINDS:
+        memory_of_cpu = _SERIES.get(match["series"], _OTHER_SERIES)[_KINDS.index(match["kind"])]
+    elif match["family"] in _LARGE:
+        memory_of_cpu = _LARGE[match["family"]]
     else:
         return None
-    gpus = _GPUS_BY_CPUS.get(found["series"], {}).get(size, 0)
+    gpus = _GPUS_BY_CPUS.get(match["series"], {}).get(size, 0)
     return Machine(size, int(size * memory_of_cpu * _GIB), gpus)
 
 
@@ -245,10 +245,10 @@ class MemoryLimits:
         smallest = min(replica.memory for replica in self._packages)
         used = self._measure(0 if spare < 0 else smallest)
         for replica in self._packages:
-            own = used.get(replica.task_name, 0)
-            if own > replica.memory:
+            taken = used.get(replica.task_name, 0)
+            if taken > replica.memory:
                 return (
-                    f"the replica {replica.name} took {own >> 20} MiB of memory,"
+                    f"the replica {replica.name} took {taken >> 20} MiB of memory,"
                     f" and its machine has {replica.memory >> 20} MiB here"
                 )
         total = sum(used.values())
@@ -267,15 +267,15 @@ def _own_groups() -> str:
         return ""
 
 
-def _of_control_groups(mounted: Path, own: str) -> tuple[list[int], list[int]]:
+def _of_control_groups(mounted: Path, groups: str) -> tuple[list[int], list[int]]:
     """Return the limits of CPUs (at least 1) and memory that a container or systemd sets for this process.
 
     Args:
         mounted: The folder of the control groups.
-        own: The content of /proc/self/cgroup: `0::/a/b` (version 2), `4:cpu,cpuacct:/a/b` (version 1).
+        groups: The content of /proc/self/cgroup: `0::/a/b` (version 2), `4:cpu,cpuacct:/a/b` (version 1).
     """
     cpus, memory = [], []
-    for folder in _folders(mounted, own):
+    for folder in _folders(mounted, groups):
         match [*_words(folder / "cpu.max"), *_words(folder / "cpu.cfs_quota_us")]:
             case [quota] if quota.isdigit():  # version 1; -1 for no limit
                 cpus.append(_cpus(quota, *_words(folder / "cpu.cfs_period_us")))
@@ -286,9 +286,9 @@ def _of_control_groups(mounted: Path, own: str) -> tuple[list[int], list[int]]:
     return cpus, memory
 
 
-def _folders(mounted: Path, own: str) -> Iterator[Path]:
+def _folders(mounted: Path, groups: str) -> Iterator[Path]:
     """Yield the folders of this process's control groups and of those above them."""
-    for line in own.splitlines():
+    for line in groups.splitlines():
         _number, controllers, path = line.split(":", 2)
         # In a container the path may be the host's; then only the mount's own folder exists.
         for group in (Path(path.lstrip("/")), *Path(path.lstrip("/")).parents):

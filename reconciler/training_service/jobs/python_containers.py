@@ -33,8 +33,8 @@ _EXIT_CODE = 1
 
 def python_of_image(image: str) -> str:
     """Return the Python of an image `python:X.Y…` of Docker Hub, such as "3.11"; "" for all others."""
-    found = _PYTHON_IMAGE.fullmatch(image)
-    return found["python"] if found else ""
+    match = _PYTHON_IMAGE.fullmatch(image)
+    return match["python"] if match else ""
 
 
 def in_environment(task: ContainerTask) -> PythonTask | None:
@@ -55,19 +55,19 @@ def in_environment(task: ContainerTask) -> PythonTask | None:
 def _local_script(task: ContainerTask, python: str) -> PythonTask | None:
     """Return the package and the module of a command that the SDK's CustomJob.from_local_script writes."""
     shell, line = task.command[:2], task.command[2:]
-    found = _LOCAL_SCRIPT.fullmatch(line[0]) if shell == ("sh", "-c") and len(line) == 1 else None
-    if found is None:
+    match = _LOCAL_SCRIPT.fullmatch(line[0]) if shell == ("sh", "-c") and len(line) == 1 else None
+    if match is None:
         return None
     try:
-        words = tuple(shlex.split(found["args"] or ""))
+        words = tuple(shlex.split(match["args"] or ""))
     except ValueError:  # a quotation mark without its second one
         return None
     return PythonTask(
         task.image,
         task.override,
         python,
-        (f"gs://{found['package']}",),
-        found["module"],
+        (f"gs://{match['package']}",),
+        match["module"],
         (*words, *task.args),
     )
 

@@ -61,16 +61,16 @@ def reap() -> dict[int, int]:
     """
     codes = {}
     with suppress(ChildProcessError):
-        while (found := os.waitpid(-1, os.WNOHANG))[0]:
-            codes[found[0]] = os.waitstatus_to_exitcode(found[1])
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            codes[ended[0]] = os.waitstatus_to_exitcode(ended[1])
     return codes
 
 
 def descendants(run_id: str) -> list[psutil.Process]:
     """Return the living descendants of this process, which carry the mark `run_id`."""
     if _libc is None:
-        found = [*psutil.Process().children(recursive=True), *marked(run_id)]
-        return [process for process in found if _lives(process)]
+        candidates = [*psutil.Process().children(recursive=True), *marked(run_id)]
+        return [process for process in candidates if _lives(process)]
     processes = []
     for entry in _below(list(table())):
         with suppress(psutil.Error):
@@ -98,13 +98,13 @@ def memory(run_id: str, names: Mapping[int, str], enough: int) -> dict[str, int]
     rough = {entry.pid: _resident(entry.pid) for entry in entries}
     exact = sum(rough.values()) + psutil.swap_memory().used >= enough
     owners: dict[int, str] = {}
-    found: dict[str, int] = defaultdict(int)
+    sizes: dict[str, int] = defaultdict(int)
     for entry in entries:  # parents first
         # A process that has lost its parent mostly still is in its program's session.
         inherited = owners.get(entry.parent) or names.get(entry.session, "")
         owners[entry.pid] = names.get(entry.pid, inherited)
-        found[owners[entry.pid]] += _proportional(entry.pid, rough[entry.pid]) if exact else rough[entry.pid]
-    return dict(found)
+        sizes[owners[entry.pid]] += _proportional(entry.pid, rough[entry.pid]) if exact else rough[entry.pid]
+    return dict(sizes)
 
 
 def _resident(pid: int) -> int:
@@ -255,7 +255,7 @@ def table() -> Iterator[Entry]:
             # A main thread that has ended is a zombie while other threads of its process go on.
             threads = int(fields[17])
             if fields[0] not in (b"Z", b"X") or threads > 1:
-                yield Entry(int(name), *(int(fields[place]) for place in (1, 2, 3, 19)))
+                yield Entry(int(name), *(int(fields[index]) for index in (1, 2, 3, 19)))
 
 
 def _below(table: Sequence[Entry]) -> list[Entry]:
@@ -263,10 +263,10 @@ def _below(table: Sequence[Entry]) -> list[Entry]:
     children = defaultdict(list)
     for entry in table:
         children[entry.parent].append(entry)
-    found = list(children[os.getpid()])
-    for entry in found:  # the list grows in the loop
-        found += children[entry.pid]
-    return found
+    below = list(children[os.getpid()])
+    for entry in below:  # the list grows in the loop
+        below += children[entry.pid]
+    return below
 
 
 def _kill_below(give_up: float) -> None:
@@ -346,14 +346,14 @@ def session_members(folder: Path, run_id: str) -> list[psutil.Process]:
     others = {
         entry.pid for entry in entries if entry.pid == entry.session and entry.start != starts[entry.session]
     }
-    found = []
+    members = []
     for entry in entries:
         if entry.session not in others and entry.start >= starts[entry.session] and _may_be_ended(entry.pid):
             with suppress(psutil.Error):
                 process = psutil.Process(entry.pid)
                 if run_of(process) in (None, run_id):
-                    found.append(process)
-    return found
+                    members.append(process)
+    return members
 
 
 def _recorded_sessions(folder: Path) -> Iterator[tuple[int, int]]:

@@ -251,8 +251,8 @@ class Programs:
         """Return the living processes of the run, except the runner and the program of `serve`."""
         self._reap()
         server = self._server.program if self._server else None
-        found = process_tree.descendants(self._run_id)
-        return [process for process in found if server is None or process.pid != server.pid]
+        processes = process_tree.descendants(self._run_id)
+        return [process for process in processes if server is None or process.pid != server.pid]
 
     def end_all(self) -> None:
         """Kill all processes of the run, the runner excepted."""
@@ -269,8 +269,8 @@ class Programs:
         names = {program.pid: program.replica for program in self._running.values() if program.replica}
         if server is not None:
             names[server.pid] = _SERVER
-        found = process_tree.memory(self._run_id, names, enough)
-        return {name: size for name, size in found.items() if name != _SERVER}
+        sizes = process_tree.memory(self._run_id, names, enough)
+        return {name: size for name, size in sizes.items() if name != _SERVER}
 
     def _left_by(self, program: Program) -> list[psutil.Process]:
         # Without other running programs all processes of the run are leftovers, even those without a mark.

@@ -126,7 +126,7 @@ class ContainerEngine:
         assert isinstance(replica.task, ContainerTask)
         # Recorded before the start: the process that ends the run must find the container.
         write_json(_record(folder), {"program": str(self.client.program), "name": self.name})
-        own = _prepare_replica_folder(folder, replica)
+        replica_folder = _prepare_replica_folder(folder, replica)
         variables = {
             **(
                 proxy.variables(replica.env, BUNDLE)
@@ -144,17 +144,21 @@ class ContainerEngine:
         through = {name: value for name, value in variables.items() if not _OBEYED.fullmatch(name)}
         task = replica.task
         argv = [
-            *(str(self.client.program), "run", "--cidfile", str(own / "container")),
+            *(str(self.client.program), "run", "--cidfile", str(replica_folder / "container")),
             *("--name", f"reconciler-{folder.run_id}-{replica.task_name}-{secrets.token_hex(2)}"),
             *("--label", f"{_LABEL}={folder.run_id}"),
             *("--pull", "never", "--network", "host"),
             *("--log-driver", "none", "--security-opt", "label=disable"),
-            *("--volume", f"{own / 'hypertune'}:{METRICS}", *_volumes(own, buckets, visible)),
+            *(
+                "--volume",
+                f"{replica_folder / 'hypertune'}:{METRICS}",
+                *_volumes(replica_folder, buckets, visible),
+            ),
             *(("--volume", f"{proxy.bundle}:{BUNDLE}:ro") if proxy else ()),
             *self.abilities.options,
             *self._limits(replica),
             *self._gpus(gpus),
-            *("--env-file", str(_env_file(own, variables.keys() - through.keys(), variables))),
+            *("--env-file", str(_env_file(replica_folder, variables.keys() - through.keys(), variables))),
             *(word for name in through for word in ("--env", name)),
             *(("--entrypoint", task.command[0]) if task.command else ()),
             *("--", task.image, *task.command[1:], *task.args),
@@ -179,9 +183,9 @@ class ContainerEngine:
             if code in (126, 127):
                 return RunError(Code.INVALID_ARGUMENT, message, "COMMAND_NOT_RUN")
             return RunError(Code.INTERNAL, message, "ENGINE_FAILED", engine=self.name)
-        if found := _NOT_RUN.search(errors):
+        if match := _NOT_RUN.search(errors):
             command = " ".join(getattr(replica.task, "command", ()) or ("of the image",))
-            why = found["catatonit"] or found["tini"]
+            why = match["catatonit"] or match["tini"]
             message = f"{name} couldn't be started: the command {command}: {why}"
             return RunError(Code.INVALID_ARGUMENT, message, "COMMAND_NOT_RUN")
         held = f", which is {replica.memory >> 20} MiB here" if replica.memory else ""
@@ -225,10 +229,10 @@ def find_engine(environ: Mapping[str, str]) -> ContainerEngine:
     """
     complaints = []
     for client in clients(environ):
-        found = abilities(client)
-        if isinstance(found, Abilities):
-            return ContainerEngine(client, found)
-        complaints.append(f"{client.program} is installed, but reports: {found}")
+        answer = abilities(client)
+        if isinstance(answer, Abilities):
+            return ContainerEngine(client, answer)
+        complaints.append(f"{client.program} is installed, but reports: {answer}")
     raise RunError(
         Code.FAILED_PRECONDITION,
         "The job runs in a container, but no container engine works on this machine"
@@ -265,20 +269,20 @@ def _engines_of(folder: RunFolder) -> Iterator[tuple[Client, str]]:
     elif recorded is not None or not folder.path.exists():
         # The engine's command was moved or uninstalled, or the record was removed with the run's folder.
         for client in clients(os.environ):
-            if isinstance(found := abilities(client), Abilities):
-                yield client, found.name
+            if isinstance(answer := abilities(client), Abilities):
+                yield client, answer.name
 
 
 def _removed(client: Client, name: str, run_id: str) -> bool:
     listing = ("ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={_LABEL}={run_id}")
-    code, found, _ = client.ask(*listing)
-    if code == 0 and found.split():
+    code, ids, _ = client.ask(*listing)
+    if code == 0 and ids.split():
         # Podman would wait ten seconds for the containers to end; their grace period is over.
         at_once = ("--time", "0") if name == PODMAN else ()
-        client.ask("rm", "--force", "--volumes", *at_once, *found.split(), within=_REMOVAL)
-        code, found, _ = client.ask(*listing)
+        client.ask("rm", "--force", "--volumes", *at_once, *ids.split(), within=_REMOVAL)
+        code, ids, _ = client.ask(*listing)
     # A stopped engine runs no containers.
-    return not found.split() if code == 0 else isinstance(abilities(client), str)
+    return not ids.split() if code == 0 else isinstance(abilities(client), str)
 
 
 def _record(folder: RunFolder) -> Path:
@@ -292,28 +296,28 @@ def _replica_folder(folder: RunFolder, replica: ReplicaSpec) -> Path:
 
 def _prepare_replica_folder(folder: RunFolder, replica: ReplicaSpec) -> Path:
     """Return the replica's folder without the files of an earlier container."""
-    own = _replica_folder(folder, replica)
-    metrics = own / "hypertune"
+    replica_folder = _replica_folder(folder, replica)
+    metrics = replica_folder / "hypertune"
     metrics.mkdir(parents=True, exist_ok=True)
     metrics.chmod(0o777)  # for the image's user; the folder above keeps other users out
-    (own / "container").unlink(missing_ok=True)
-    return own
+    (replica_folder / "container").unlink(missing_ok=True)
+    return replica_folder
 
 
-def _volumes(own: Path, buckets: Path, visible: Sequence[str]) -> Iterator[str]:
+def _volumes(replica_folder: Path, buckets: Path, visible: Sequence[str]) -> Iterator[str]:
     names, hidden = View(buckets, tuple(visible)).places()
-    empty = own / "nothing"  # hides a reserved part
+    empty = replica_folder / "nothing"  # hides a reserved part
     empty.mkdir(exist_ok=True)
     for name in names:
         yield from ("--volume", f"{buckets / name}:{BUCKETS}/{name}")
-    for place in hidden:
-        (buckets / place).mkdir(parents=True, exist_ok=True)
-        yield from ("--volume", f"{empty}:{BUCKETS}/{place}:ro")
+    for part in hidden:
+        (buckets / part).mkdir(parents=True, exist_ok=True)
+        yield from ("--volume", f"{empty}:{BUCKETS}/{part}:ro")
 
 
-def _env_file(own: Path, names: set[str], variables: Mapping[str, str]) -> Path:
+def _env_file(replica_folder: Path, names: set[str], variables: Mapping[str, str]) -> Path:
     # A file for the variables that must not reach the engine command through its environment.
-    path = own / "variables"
+    path = replica_folder / "variables"
     lines = []
     for name in sorted(names):
         if "\n" in variables[name]:

@@ -119,11 +119,11 @@ class Runners:
 
     def _pids(self) -> dict[str, int]:
         # From memory, because the home may be gone.
-        own = {run_id: runner.pid for run_id, runner in self._started.items() if runner.poll() is None}
+        started = {run_id: runner.pid for run_id, runner in self._started.items() if runner.poll() is None}
         adopted = {
             run_id: pid for run_id, pid in self._adopted.items() if process_tree.is_runner(pid, run_id)
         }
-        return own | adopted
+        return started | adopted
 
 
 class _Removal:

@@ -67,10 +67,10 @@ class View:
         A prefix that ends within a name hides the whole folder above it, because later files could have such
         names. A bucket hidden as a whole isn't shown.
         """
-        hidden = [place.rpartition("/")[0] for place in self.visible if "/" in place]
-        names = [place for place in self.visible if "/" not in place and place not in hidden]
+        hidden = [part.rpartition("/")[0] for part in self.visible if "/" in part]
+        names = [part for part in self.visible if "/" not in part and part not in hidden]
         shown = [name for name in names if (self.buckets / name).is_dir()]
-        return shown, [place for place in hidden if place.partition("/")[0] in shown]
+        return shown, [part for part in hidden if part.partition("/")[0] in shown]
 
 
 def link(view: View, folder: Path) -> list[str]:
@@ -80,21 +80,21 @@ def link(view: View, folder: Path) -> list[str]:
         The buckets that are seen as they are now, because a link can't hide a part of them.
     """
     names, hidden = view.places()
-    _link(view.buckets, folder, names, {Path(place) for place in hidden}, Path())
-    return sorted({place.partition("/")[0] for place in hidden})
+    _link(view.buckets, folder, names, {Path(part) for part in hidden}, Path())
+    return sorted({part.partition("/")[0] for part in hidden})
 
 
-def _link(source: Path, folder: Path, names: Iterable[str], hidden: set[Path], place: Path) -> None:
-    """Link a folder's entries with these names, whose paths in the buckets begin with `place`.
+def _link(source: Path, folder: Path, names: Iterable[str], hidden: set[Path], parent: Path) -> None:
+    """Link a folder's entries with these names, whose paths in the buckets begin with `parent`.
 
     Hidden places are left out; a folder above one of them becomes a folder of links.
     """
     folder.mkdir()
     for name in names:
-        own, path = place / name, source / name
-        if any(own in each.parents for each in hidden) and path.is_dir() and not path.is_symlink():
-            _link(path, folder / name, [entry.name for entry in path.iterdir()], hidden, own)
-        elif own not in hidden:
+        inner, path = parent / name, source / name
+        if any(inner in part.parents for part in hidden) and path.is_dir() and not path.is_symlink():
+            _link(path, folder / name, [entry.name for entry in path.iterdir()], hidden, inner)
+        elif inner not in hidden:
             (folder / name).symlink_to(path)
     folder.chmod(0o555)
 
@@ -195,37 +195,37 @@ def _own_mounts() -> None:
         _write("/proc/self/gid_map", f"{group} {group} 1")
 
 
-def _mount_entry(entry: os.DirEntry[str], place: Path) -> None:
+def _mount_entry(entry: os.DirEntry[str], target: Path) -> None:
     """Mount an entry of the machine's root folder in another root folder."""
     if entry.is_symlink():
-        place.symlink_to(Path(entry).readlink())
+        target.symlink_to(Path(entry).readlink())
         return
     if entry.is_dir():
-        place.mkdir()
+        target.mkdir()
     else:
-        place.touch()
-    _mount(entry.path, place, _BIND | _RECURSIVE)
+        target.touch()
+    _mount(entry.path, target, _BIND | _RECURSIVE)
 
 
-def _mount_buckets(view: View, place: Path) -> None:
+def _mount_buckets(view: View, target: Path) -> None:
     names, hidden = view.places()
-    _mount("reconciler", place, 0, kind="tmpfs", data="mode=0755")
+    _mount("reconciler", target, 0, kind="tmpfs", data="mode=0755")
     for name in names:
-        (place / name).mkdir()
-        _mount(view.buckets / name, place / name, _BIND | _RECURSIVE)
+        (target / name).mkdir()
+        _mount(view.buckets / name, target / name, _BIND | _RECURSIVE)
     for folder in hidden:
         (view.buckets / folder).mkdir(parents=True, exist_ok=True)
-        _mount("reconciler", place / folder, _READ_ONLY, kind="tmpfs", data="mode=0555")
+        _mount("reconciler", target / folder, _READ_ONLY, kind="tmpfs", data="mode=0555")
     # Root could write beside the buckets otherwise, and the files would be gone with the trainer.
-    _mount("none", place, _REMOUNT | _BIND | _READ_ONLY)
+    _mount("none", target, _REMOUNT | _BIND | _READ_ONLY)
 
 
-def _cover(place: Path, source: Path, root: Path) -> None:
-    """Show a file at a place below another root folder, also if this system lacks the place."""
-    shown = root / place.relative_to("/")
-    if not place.is_file():
+def _cover(path: Path, source: Path, root: Path) -> None:
+    """Show a file at a path below another root folder, also if this system lacks the path."""
+    shown = root / path.relative_to("/")
+    if not path.is_file():
         # The machine's folder must not change: its entries are repeated on a file system of this process.
-        held = next(folder for folder in place.parents if folder.is_dir())
+        held = next(folder for folder in path.parents if folder.is_dir())
         copy = root / held.relative_to("/")
         if copy != root:
             _mount("reconciler", copy, 0, kind="tmpfs", data="mode=0755")
@@ -245,11 +245,11 @@ def _change_root(root: Path) -> None:
     os.chdir("/")
 
 
-def _mount(source: str | Path, place: str | Path, flags: int, *, kind: str = "none", data: str = "") -> None:
+def _mount(source: str | Path, target: str | Path, flags: int, *, kind: str = "none", data: str = "") -> None:
     _call(
         "mount",
         os.fsencode(source),
-        os.fsencode(place),
+        os.fsencode(target),
         kind.encode(),
         ctypes.c_ulong(flags),
         data.encode() or None,

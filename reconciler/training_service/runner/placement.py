@@ -65,12 +65,12 @@ class _Placement:
         """Return the task to run: the container, or its command in an environment."""
         if isinstance(task, PythonTask):
             return task
-        for known, found in self._placed:
-            if known == task:
-                return found
-        found = self._place(task)
-        self._placed.append((task, found))
-        return found
+        for earlier, runnable in self._placed:
+            if earlier == task:
+                return runnable
+        runnable = self._place(task)
+        self._placed.append((task, runnable))
+        return runnable
 
     def _place(self, task: ContainerTask) -> ContainerTask | PythonTask:
         try:

@@ -137,7 +137,7 @@ def sign_certificates() -> bytes:
             not of_authority, False, False, False, False, of_authority, of_authority, False, False
         )
 
-    own = signed(
+    certificate = signed(
         subject,
         key.public_key(),
         (x509.BasicConstraints(ca=False, path_length=None), True),
@@ -152,7 +152,7 @@ def sign_certificates() -> bytes:
         (usage(of_authority=True), True),
         (x509.NameConstraints([x509.DNSName(GOOGLE_DOMAIN)], None), True),
     )
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + own + authority
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + certificate + authority
 
 
 _COMMAND = [sys.executable, "-P", "-m", "reconciler.training_service.runner.proxy_server"]
@@ -160,8 +160,8 @@ _COMMAND = [sys.executable, "-P", "-m", "reconciler.training_service.runner.prox
 
 def _write_bundle(path: Path, certificates: bytes) -> None:
     """Write the file of authorities to trust: the user's or the system's, and that of `certificates`."""
-    own = CERTIFICATE + certificates.rpartition(CERTIFICATE)[2]
-    path.write_bytes(environment_variables.trusted_certificates(os.environ) + own)
+    authority = CERTIFICATE + certificates.rpartition(CERTIFICATE)[2]
+    path.write_bytes(environment_variables.trusted_certificates(os.environ) + authority)
     path.chmod(0o644)  # for the users of containers; the folder above keeps other users out
 
 
@@ -232,15 +232,15 @@ class Proxy:
         )
         programs.serve(self._listener, self._start)
 
-    def variables(self, own: Mapping[str, str], bundle: str = "") -> dict[str, str]:
+    def variables(self, env: Mapping[str, str], bundle: str = "") -> dict[str, str]:
         """Return the variables for a trainer.
 
         Args:
-            own: The trainer's other variables.
+            env: The trainer's other variables.
             bundle: The place where the trainer sees the file of authorities, if it is another one.
         """
         # Only gRPC with the run's own credentials is known to be in vain, and the proxy can't pass it on.
-        grpc = "GOOGLE_APPLICATION_CREDENTIALS" not in own
+        grpc = "GOOGLE_APPLICATION_CREDENTIALS" not in env
         port = self._listener.getsockname()[1]
         return self._settings.variables(port, bundle or str(self.bundle), grpc=grpc)
 

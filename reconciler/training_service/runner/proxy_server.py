@@ -96,9 +96,9 @@ def bucket_of(host: str, path: str) -> str | None:
         return host.removesuffix(f".{_XML_HOST}")
     if path == _BATCH:
         return ""
-    found = _API.fullmatch(path)
-    if found:
-        return unquote(found["bucket"] or "")
+    match = _API.fullmatch(path)
+    if match:
+        return unquote(match["bucket"] or "")
     return unquote(path.split("/")[1]) or None if host == _XML_HOST else None
 
 
@@ -198,8 +198,8 @@ class _Connection(_Handler):
         """Answer CONNECT; the connection is a tunnel from then on."""
         # PySocks writes the scheme in small letters.
         scheme, _, given = self.headers.get("Proxy-Authorization", "").partition(" ")
-        known = hmac.compare_digest(given.encode(), self.server.credential.encode())
-        if not (known and scheme.lower() == "basic"):
+        is_credential = hmac.compare_digest(given.encode(), self.server.credential.encode())
+        if not (is_credential and scheme.lower() == "basic"):
             self.send_response_only(407)
             self.send_header("Proxy-Authenticate", 'Basic realm="a run of reconciler"')
             self.send_header("Content-Length", "0")
@@ -404,9 +404,9 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
             sink.sendall(piece)
         sink.shutdown(socket.SHUT_WR)
     except OSError:
-        for each in (source, sink):
+        for end in (source, sink):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def _parsed(url: str) -> Any:

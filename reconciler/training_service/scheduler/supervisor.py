@@ -101,13 +101,13 @@ class _Queue:
     """Jobs that wait, in their order.
 
     Attributes:
-        places: Their places by id; the first is 0.
+        positions: Their positions by id; the first is 0.
         first: The name of the first.
         reason: The reason why the first waits, and with it all others.
         since: The time from which on that holds.
     """
 
-    places: Mapping[int, int]
+    positions: Mapping[int, int]
     first: str
     reason: str
     since: str
@@ -157,7 +157,7 @@ class Supervisor:
     def wait_of(self, job: JobRecord) -> Wait | None:
         """Return the reason why a queued job waits; None before it is known. Callable from any thread."""
         queue = self._queue
-        before = None if queue is None else queue.places.get(job.id)
+        before = None if queue is None else queue.positions.get(job.id)
         if queue is None or before is None:
             return None
         reason = queue.reason
@@ -218,7 +218,7 @@ class Supervisor:
         old = self._queue
         same = old is not None and (old.first, old.reason) == (first, reason)
         since = old.since if same and old else self._store.now()
-        self._queue = _Queue({job.id: place for place, job in enumerate(left)}, first, reason, since)
+        self._queue = _Queue({job.id: position for position, job in enumerate(left)}, first, reason, since)
 
     def _forget_all_but(self, ids: set[int]) -> None:
         self._demands = {id: demand for id, demand in self._demands.items() if id in ids}

@@ -120,12 +120,12 @@ def prepare(connection: sqlite3.Connection) -> None:
     # One damaged byte must not hide all rows.
     connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
     connection.execute("PRAGMA foreign_keys = ON")
-    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if found > SCHEMA_VERSION:
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > SCHEMA_VERSION:
         raise DatabaseError(
-            f"state.db has format {found}, this version knows {SCHEMA_VERSION}: a newer version wrote it"
+            f"state.db has format {version}, this version knows {SCHEMA_VERSION}: a newer version wrote it"
         )
-    if found < SCHEMA_VERSION:
+    if version < SCHEMA_VERSION:
         _migrate(connection)
 
 
@@ -257,7 +257,7 @@ class Store:
 
     def select(
         self,
-        place: tuple[str, str, str],
+        parent: tuple[str, str, str],
         selects: Callable[[JobRecord], bool],
         most: int,
         *,
@@ -265,14 +265,14 @@ class Store:
         label: str | None = None,
         unfinished: bool = False,
     ) -> list[JobRecord]:
-        """Return the newest selected jobs of a place, at most `most`, with an id below `before`.
+        """Return the newest selected jobs of a parent, at most `most`, with an id below `before`.
 
         Args:
-            place: The collection, the project's id or number, and the location.
+            parent: The collection, the project's id or number, and the location.
             label: The value of the label `LABEL` that all selected jobs have; None if unknown.
             unfinished: True if all selected jobs are unfinished.
         """
-        collection, project, location = place
+        collection, project, location = parent
         condition = "collection = ? AND project_number = ? AND location = ? AND id < ?"
         values = [collection, number_of(project), location, before]
         few, given = _few_ids(label, unfinished=unfinished)
@@ -427,9 +427,9 @@ def _update(connection: sqlite3.Connection, job: JobRecord, **changes: Json) -> 
     values = (*map(column_of, changes.values()), job.id)
     # The statement contains only column names from this module.
     connection.execute(f"UPDATE jobs SET {names} WHERE id = ?", values)  # noqa: S608
-    found = _first(connection, "WHERE id = ?", (job.id,))
-    assert found, "the row is locked"
-    return found
+    updated = _first(connection, "WHERE id = ?", (job.id,))
+    assert updated, "the row is locked"
+    return updated
 
 
 def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:

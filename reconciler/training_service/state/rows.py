@@ -107,8 +107,8 @@ def _json(text: str) -> Json:
 
 
 def _object(text: str) -> JsonObject:
-    found: JsonObject = _checked(dict, _json(text))
-    return found
+    value: JsonObject = _checked(dict, _json(text))
+    return value
 
 
 def _body(text: str) -> JsonObject:

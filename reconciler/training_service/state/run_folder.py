@@ -155,8 +155,8 @@ class RunFolder:
 
     def phase(self) -> Phase | None:
         """Return the run's phase; None before the first."""
-        found = read_json(self._phase)
-        return None if found is None else Phase(**found)
+        record = read_json(self._phase)
+        return None if record is None else Phase(**record)
 
     def ask_to_cancel(self, message: str) -> None:
         """Ask the runner to end all processes; `message` becomes the job's error."""
@@ -165,8 +165,8 @@ class RunFolder:
 
     def cancel_asked(self) -> str | None:
         """Return the message of the request to cancel; None without a request."""
-        found = read_json(self._cancel)
-        return None if found is None else str(found["message"])
+        record = read_json(self._cancel)
+        return None if record is None else str(record["message"])
 
     def end(self, ending: Ending) -> None:
         """Record the run's final state."""
@@ -174,8 +174,8 @@ class RunFolder:
 
     def ending(self) -> Ending | None:
         """Return the run's final state; None if unknown."""
-        found = read_json(self._exit)
-        return None if found is None else Ending(**found)
+        record = read_json(self._exit)
+        return None if record is None else Ending(**record)
 
     def measurements_version(self) -> tuple[str, int, int] | None:
         """Return a value that differs after each change of the measurements; None before the first."""
@@ -215,20 +215,20 @@ class RunFolder:
                 continue
             # Any user may create a folder of such a name there: only this user's own count.
             with suppress(OSError):
-                found = path.lstat()
-                if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+                status = path.lstat()
+                if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
                     yield path
 
 
 def write_measurements(folder: RunFolder, measurements: Sequence[Measurement]) -> None:
     """Replace the trial's reported measurements (oldest first) atomically."""
-    write_json(folder.measurements, {"measurements": [asdict(each) for each in measurements]})
+    write_json(folder.measurements, {"measurements": [asdict(measurement) for measurement in measurements]})
 
 
 def read_measurements(folder: RunFolder) -> tuple[Measurement, ...]:
     """Return the trial's reported measurements; empty if none."""
-    found = read_json(folder.measurements) or {"measurements": []}
-    return tuple(Measurement(**each) for each in found["measurements"])
+    record = read_json(folder.measurements) or {"measurements": []}
+    return tuple(Measurement(**measurement) for measurement in record["measurements"])
 
 
 def run_folder(home: Path, run_id: str) -> RunFolder:
@@ -277,8 +277,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
         text = path.read_text("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    found: dict[str, Any] = json.loads(text)
-    return found
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:

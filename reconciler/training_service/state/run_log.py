@@ -121,7 +121,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 Key = tuple[int, int]
-Place = Mapping[Key, int]
+Position = Mapping[Key, int]
 """Position in a log: the offset in each file, by the file's key."""
 
 
@@ -177,21 +177,21 @@ def end_of(files: Sequence[LogFile]) -> dict[Key, int]:
     return sizes | {file.key: 1 for file in files if file.wait is not None}
 
 
-def forwards(files: Sequence[LogFile], place: Place, since: datetime | None) -> Iterator[Line]:
+def forwards(files: Sequence[LogFile], position: Position, since: datetime | None) -> Iterator[Line]:
     """Yield the lines after a position, oldest first.
 
     A file that the position doesn't name is read from `since` on. Lines of equal time follow the order of
     their jobs and runs.
     """
-    return heapq.merge(*(_after(file, place.get(file.key), since) for file in files), key=_by_time)
+    return heapq.merge(*(_after(file, position.get(file.key), since) for file in files), key=_by_time)
 
 
-def backwards(files: Sequence[LogFile], place: Place, since: datetime | None) -> Iterator[Line]:
+def backwards(files: Sequence[LogFile], position: Position, since: datetime | None) -> Iterator[Line]:
     """Yield the lines before a position, newest first, per file down to the first older than `since`.
 
     A file that the position doesn't name has no lines before it.
     """
-    sources = (_before(file, place[file.key], since) for file in files if file.key in place)
+    sources = (_before(file, position[file.key], since) for file in files if file.key in position)
     return heapq.merge(*sources, key=_by_time, reverse=True)
 
 
@@ -290,10 +290,10 @@ def _raw_backwards(opened: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
 def _whole_lines(start: int, data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the complete lines of `data`, last first; `start` is its offset."""
     *lines, unfinished = data.split(b"\n")
-    place = start + len(data) - len(unfinished)
+    offset = start + len(data) - len(unfinished)
     for line in reversed(lines):
-        place -= len(line) + 1
-        yield place, line + b"\n"
+        offset -= len(line) + 1
+        yield offset, line + b"\n"
 
 
 def _offset_before(opened: BinaryIO, file: LogFile, oldest: int) -> int:
@@ -315,11 +315,11 @@ def _offset_before(opened: BinaryIO, file: LogFile, oldest: int) -> int:
 def _line(file: LogFile, start: int, raw: bytes) -> Line | None:
     """Return the parsed line; None if a crash has left it unreadable."""
     try:
-        found = json.loads(raw)
-        time, severity, text, replica = found["t"], found["s"], found["m"], found.get("r", "")
-        order, entry = _line_order(datetime.fromisoformat(time)), found.get("e")
+        record = json.loads(raw)
+        time, severity, text, replica = record["t"], record["s"], record["m"], record.get("r", "")
+        order, entry = _line_order(datetime.fromisoformat(time)), record.get("e")
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    if not all(isinstance(each, str) for each in (severity, text, replica)):
+    if not all(isinstance(value, str) for value in (severity, text, replica)):
         return None
     return Line(file, start, start + len(raw), time, order, severity, text, replica, entry)

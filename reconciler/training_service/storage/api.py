@@ -17,7 +17,7 @@ from reconciler.training_service.http.discovery import Form
 from reconciler.training_service.http.message import ApiError, invalid
 from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.state.records import JsonObject
-from reconciler.training_service.storage.files import Found, Wanted
+from reconciler.training_service.storage.files import ListEntry, Wanted
 from reconciler.training_service.storage.globs import Glob
 from reconciler.training_service.storage.index import StoredObject
 from reconciler.training_service.storage.objects import (
@@ -93,9 +93,9 @@ class StorageApi:
         return {method: partial(_unless_unserved, handler) for method, handler in handlers.items()}
 
     def _get_bucket(self, call: Call) -> JsonObject:
-        bucket = _bucket(call)
-        found = self._objects.bucket(bucket)
-        return bucket_resource(found, call.request.base)
+        name = _bucket(call)
+        bucket = self._objects.bucket(name)
+        return bucket_resource(bucket, call.request.base)
 
     def _insert_bucket(self, call: Call) -> JsonObject:
         name = call.body.get("name", "")
@@ -116,25 +116,25 @@ class StorageApi:
             if name > after and name.startswith(call.text("prefix")) and call.access.bucket(name)
         ]
         size = _page_size(call)
-        found = [self._objects.bucket(name) for name in names[:size]]
+        buckets = [self._objects.bucket(name) for name in names[:size]]
         answer: JsonObject = {"kind": "storage#buckets"}
-        if found:
-            answer["items"] = [bucket_resource(each, call.request.base) for each in found]
+        if buckets:
+            answer["items"] = [bucket_resource(bucket, call.request.base) for bucket in buckets]
         if len(names) > size:
             answer["nextPageToken"] = self._pages.token(names[size - 1], query)
         return answer
 
     def _delete_bucket(self, call: Call) -> Response:
-        self._objects.delete_bucket(_bucket(call), lambda found: _check_metageneration(call, found))
+        self._objects.delete_bucket(_bucket(call), lambda bucket: _check_metageneration(call, bucket))
         return Response(204)
 
     def _layout(self, call: Call) -> JsonObject:
-        found = bucket_resource(self._objects.bucket(_bucket(call)), call.request.base)
+        resource = bucket_resource(self._objects.bucket(_bucket(call)), call.request.base)
         flat = {"hierarchicalNamespace": {"enabled": False}}
         return {
             "kind": "storage#storageLayout",
-            "bucket": found["name"],
-            "location": found["location"],
+            "bucket": resource["name"],
+            "location": resource["location"],
             **flat,
         }
 
@@ -151,7 +151,7 @@ class StorageApi:
         return policy
 
     def _set_policy(self, call: Call) -> JsonObject:
-        changed = self._objects.set_policy(_bucket(call), lambda found: given_policy(found, call.body))
+        changed = self._objects.set_policy(_bucket(call), lambda bucket: given_policy(bucket, call.body))
         return policy_resource(changed)
 
     def _test_permissions(self, call: Call) -> JsonObject:
@@ -203,49 +203,49 @@ class StorageApi:
 
     def _listed_with_public(
         self, call: Call, bucket: str, query: _Listing, start: str, most: int
-    ) -> Sequence[Found | StoredObject]:
+    ) -> Sequence[ListEntry | StoredObject]:
         """Return the first entries of a public bucket; the home's come first among those of a name."""
-        own = list(islice(self._listed(call, bucket, query, start), most))
+        local = list(islice(self._listed(call, bucket, query, start), most))
         remote = (
-            each if isinstance(each, StoredObject) else Found(each, None)
-            for each in self._objects.public.listed(bucket, query.parameters(most), _offset(start))
-            if call.access.object(bucket, each if isinstance(each, str) else each.name)
+            listed if isinstance(listed, StoredObject) else ListEntry(listed, None)
+            for listed in self._objects.public.listed(bucket, query.parameters(most), _offset(start))
+            if call.access.object(bucket, listed if isinstance(listed, str) else listed.name)
         )
         try:
-            groups = groupby(merge(own, remote, key=attrgetter("name")), attrgetter("name"))
+            groups = groupby(merge(local, remote, key=attrgetter("name")), attrgetter("name"))
             return [next(held) for _, held in islice(groups, most)]
         except UnreachableError as error:
-            if not own:
+            if not local:
                 self._objects.public.refuse_unlisted(bucket, error)
-            return own
+            return local
 
     def _page(
-        self, call: Call, bucket: str, query: _Listing, page: Sequence[Found | StoredObject], size: int
+        self, call: Call, bucket: str, query: _Listing, page: Sequence[ListEntry | StoredObject], size: int
     ) -> JsonObject:
-        found = page[:size]
-        prefixes = [each.name for each in found if query.is_prefix(each)]
+        entries = page[:size]
+        prefixes = [entry.name for entry in entries if query.is_prefix(entry)]
         following = ""
         if len(page) > size:
             last = page[size - 1]
             after = last.name + (_AFTER_ALL if query.is_prefix(last) else "\0")
             following = self._pages.token(after, query.asked)
         others = {"kind": "storage#objects", "prefixes": prefixes, "nextPageToken": following}
-        files = (each for each in found if isinstance(each, Found))
-        remote = (each for each in found if isinstance(each, StoredObject))
+        files = (entry for entry in entries if isinstance(entry, ListEntry))
+        remote = (entry for entry in entries if isinstance(entry, StoredObject))
         objects = merge(self._objects.described(bucket, files), remote, key=attrgetter("name"))
-        items = [object_resource(each, call.request.base) for each in objects]
+        items = [object_resource(stored, call.request.base) for stored in objects]
         return {name: value for name, value in {**others, "items": items}.items() if value}
 
-    def _listed(self, call: Call, bucket: str, query: _Listing, start: str) -> Iterator[Found]:
+    def _listed(self, call: Call, bucket: str, query: _Listing, start: str) -> Iterator[ListEntry]:
         wanted = Wanted(query.prefix, start, fold=query.delimiter == "/")
         if not (query.end or query.delimiter or query.glob or call.access.limited):
             yield from self._objects.walk(bucket, wanted)
             return
         seen = ""
-        for found in self._objects.walk(bucket, wanted):
-            if query.end and found.name >= query.end:
+        for entry in self._objects.walk(bucket, wanted):
+            if query.end and entry.name >= query.end:
                 return
-            folded = query.folded(found)
+            folded = query.folded(entry)
             if folded.status is None and folded.name == seen:
                 continue
             if call.access.object(bucket, folded.name) and query.selects(folded):
@@ -294,12 +294,14 @@ class StorageApi:
             contents = [self._component(call, bucket, source, stack) for source in sources]
             for content in contents if call.body.get("deleteSourceObjects") else ():
                 check_holds(content.object)
-            body = composed(object_body(call.body.get("destination", {})), [each.object for each in contents])
+            body = composed(
+                object_body(call.body.get("destination", {})), [content.object for content in contents]
+            )
             pieces = chain.from_iterable(chunks(content.file) for content in contents)
             with self._uploads.staged(pieces) as staged:
                 stored = self._objects.put(bucket, name, staged, body, conditions_of(call))
         if call.body.get("deleteSourceObjects"):
-            generations = {each.object.name: each.object.generation for each in contents}
+            generations = {content.object.name: content.object.generation for content in contents}
             for source in generations.keys() - {name}:
                 self._objects.delete(bucket, source, generations[source], ANY)
         return object_resource(stored, call.request.base)
@@ -358,18 +360,18 @@ class _Listing:
         asked = (call.method.id, call.path["bucket"], prefix, delimiter, start, end, str(trailing), pattern)
         return cls(prefix, delimiter, start, end, trailing, glob, asked)
 
-    def selects(self, folded: Found) -> bool:
+    def selects(self, folded: ListEntry) -> bool:
         """Return whether an entry's name matches the pattern."""
         return self.glob is None or self.glob.matches(folded.name)
 
-    def folded(self, found: Found) -> Found:
+    def folded(self, entry: ListEntry) -> ListEntry:
         """Return the file, or the common prefix up to the delimiter of all names that continue after it."""
-        prefix = self._prefix_of(found)
-        return found if not prefix or (self.trailing and prefix == found.name) else Found(prefix, None)
+        prefix = self._prefix_of(entry)
+        return entry if not prefix or (self.trailing and prefix == entry.name) else ListEntry(prefix, None)
 
-    def is_prefix(self, folded: Found | StoredObject) -> bool:
+    def is_prefix(self, folded: ListEntry | StoredObject) -> bool:
         """Return whether an entry is listed as a prefix; it may be listed as an object too."""
-        only = isinstance(folded, Found) and folded.status is None
+        only = isinstance(folded, ListEntry) and folded.status is None
         return only or self._prefix_of(folded) == folded.name
 
     def parameters(self, most: int) -> dict[str, str]:
@@ -383,9 +385,9 @@ class _Listing:
             "maxResults": str(min(most, LARGEST_PAGE)),
         }
 
-    def _prefix_of(self, found: Found | StoredObject) -> str:
-        place = found.name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
-        return "" if place < 0 else found.name[: place + len(self.delimiter)]
+    def _prefix_of(self, entry: ListEntry | StoredObject) -> str:
+        index = entry.name.find(self.delimiter, len(self.prefix)) if self.delimiter else -1
+        return "" if index < 0 else entry.name[: index + len(self.delimiter)]
 
 
 def _offset(start: str) -> str:
@@ -402,9 +404,9 @@ def _bucket(call: Call) -> str:
 
 
 def _object(call: Call, bucket: str = "bucket", name: str = "object") -> tuple[str, str]:
-    found = call.path[bucket], call.path[name]
-    call.access.check_object(*found)
-    return found
+    target = call.path[bucket], call.path[name]
+    call.access.check_object(*target)
+    return target
 
 
 def _target(call: Call) -> tuple[str, str]:

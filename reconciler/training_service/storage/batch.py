@@ -39,7 +39,7 @@ def answer(request: Request, largest: int, handle: Callable[[Request], Response]
     boundary = f"batch_{secrets.token_urlsafe(16)}"
     calls = [(_id_of(part), _request_in(part, request)) for part in parts]
     answers = [_part(name, handle(call)) for name, call in calls]
-    lines = [line for each in answers for line in (f"--{boundary}".encode(), each)]
+    lines = [line for part in answers for line in (f"--{boundary}".encode(), part)]
     content = b"\r\n".join([*lines, f"--{boundary}--".encode(), b""])
     headers = (
         ("Content-Type", f"multipart/mixed; boundary={boundary}"),

@@ -100,8 +100,8 @@ def open_file(bucket: int, parts: tuple[str, ...]) -> int | None:
     """Return a file descriptor to read an object; None without a regular file of this name."""
     try:
         with _parent(bucket, parts) as folder:
-            found = (_opened_file(name, folder) for name in _file_names(parts[-1]))
-            return next((each for each in found if each is not None), None)
+            descriptors = (_opened_file(name, folder) for name in _file_names(parts[-1]))
+            return next((descriptor for descriptor in descriptors if descriptor is not None), None)
     except OSError as error:
         if is_missing(error):
             return None
@@ -178,7 +178,7 @@ def remove_folder(bucket: int, parts: tuple[str, ...]) -> None:
         os.fsync(folder)
 
 
-class Found(Struct, frozen=True, gc=False):
+class ListEntry(Struct, frozen=True, gc=False):
     """An object's name with its file's status, or a common prefix of several names with None."""
 
     name: str
@@ -303,7 +303,7 @@ def _conflicts_refused(parts: tuple[str, ...]) -> Iterator[None]:
         ) from error
 
 
-def walk(folder: int, wanted: Wanted, path: str = "") -> Iterator[Found]:
+def walk(folder: int, wanted: Wanted, path: str = "") -> Iterator[ListEntry]:
     """Yield the wanted files below an open folder, in the order of their names' UTF-8 bytes.
 
     A status may be that of a file or link that has just replaced the listed file. Use it only to compare it
@@ -318,17 +318,17 @@ def walk(folder: int, wanted: Wanted, path: str = "") -> Iterator[Found]:
             return
         if not name.endswith("/"):
             if wanted.file(whole) and (status := _file(name, folder)):
-                yield Found(whole, status)
+                yield ListEntry(whole, status)
         elif not wanted.folder(whole):
             continue
         elif wanted.folds(whole):
             if any(_within(folder, name, Wanted(start=wanted.start), path)):
-                yield Found(whole, None)
+                yield ListEntry(whole, None)
         else:
             yield from _within(folder, name, wanted, path)
 
 
-def _within(folder: int, name: str, wanted: Wanted, path: str) -> Iterator[Found]:
+def _within(folder: int, name: str, wanted: Wanted, path: str) -> Iterator[ListEntry]:
     # Without a context manager: a listing opens a folder for each of 10,000 claims.
     try:
         inner = os.open(name[:-1], FOLDER, dir_fd=folder)
@@ -354,8 +354,8 @@ def _file_names(name: str) -> tuple[str, ...]:
 
 
 def _file(name: str, folder: int) -> os.stat_result | None:
-    for each in _file_names(name):
-        if status := _status(each, folder):
+    for file_name in _file_names(name):
+        if status := _status(file_name, folder):
             return status
     return None
 
@@ -396,7 +396,7 @@ def _candidates(folder: int, wanted: Wanted, path: str) -> list[str]:
 
 def _names(folder: int, start: str) -> list[str]:
     """Return the sorted names that may be or contain `start` or a later name; folders' names end in "/"."""
-    found: list[str] = []
+    names: list[str] = []
     beside: list[str] = []
     # A page of a large folder begins far behind most names; their types cost the most to read.
     first = start[: start.find("/") + 1] or start
@@ -408,10 +408,10 @@ def _names(folder: int, start: str) -> list[str]:
             if not name.isascii() and not _is_utf8(name):
                 continue  # objects' names are UTF-8
             if entry.is_dir(follow_symlinks=False):
-                found.append(below)
+                names.append(below)
             elif entry.is_file(follow_symlinks=False):
-                (beside if name.endswith(_BESIDE) else found).append(name.removesuffix(_BESIDE))
-    return sorted({*found, *beside} if beside else found)
+                (beside if name.endswith(_BESIDE) else names).append(name.removesuffix(_BESIDE))
+    return sorted({*names, *beside} if beside else names)
 
 
 def _is_part(text: str) -> bool:

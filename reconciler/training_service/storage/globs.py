@@ -55,10 +55,10 @@ def _expand(pattern: str) -> list[list[str]]:
     current: list[list[str]] = [[]]
     # For each open brace: the patterns up to it, and its alternatives so far.
     outer: list[tuple[list[list[str]], list[list[str]]]] = []
-    for found in _TOKEN.finditer(pattern):
-        mark = found["mark"] if found["mark"] == "{" or outer else None
-        if found["open"] is not None:
-            raise _unclosed(pattern, found["open"])
+    for match in _TOKEN.finditer(pattern):
+        mark = match["mark"] if match["mark"] == "{" or outer else None
+        if match["open"] is not None:
+            raise _unclosed(pattern, match["open"])
         if mark == "{":
             outer.append((current, []))
             current = [[]]
@@ -73,24 +73,24 @@ def _expand(pattern: str) -> list[list[str]]:
             current = [[*begin, *end] for begin in before for end in alternatives]
         else:
             for tokens in current:
-                tokens.append(_token(found))
+                tokens.append(_token(match))
     if outer:
         raise _unclosed(pattern, "{")
     return current
 
 
-def _token(found: re.Match[str]) -> str:
+def _token(match: re.Match[str]) -> str:
     """Return "*", "**", or a regular expression that matches one character."""
-    if found["stars"]:
-        return found["stars"][:2]
-    if found["any"]:
+    if match["stars"]:
+        return match["stars"][:2]
+    if match["any"]:
         return "[^/]"
-    if not found["set"]:
-        return re.escape(found["escaped"] or found[0])
-    excludes = found["set"][0] in "!^"
+    if not match["set"]:
+        return re.escape(match["escaped"] or match[0])
+    excludes = match["set"][0] in "!^"
     ranges = [
         (escaped or plain, last or escaped or plain)
-        for escaped, plain, last in _RANGE_PARTS.findall(found["set"], int(excludes))
+        for escaped, plain, last in _RANGE_PARTS.findall(match["set"], int(excludes))
     ]
     text = "".join(f"{re.escape(first)}-{re.escape(last)}" for first, last in ranges if first <= last)
     if excludes:
@@ -109,13 +109,13 @@ def _expression(tokens: Sequence[str]) -> str:
     """
     # The parts between two "**": each a head without a star, and what follows its stars.
     pieces = [[""]]
-    for each in tokens:
-        if each == "**":
+    for element in tokens:
+        if element == "**":
             pieces.append([_FOLDERS, ""])
-        elif each == "*":
+        elif element == "*":
             pieces[-1].append("")
         else:
-            pieces[-1][-1] += each
+            pieces[-1][-1] += element
     *others, (head, *runs) = pieces
     earlier = "".join(f"(?>{head}{_earliest(runs)})" for head, *runs in others)
     return earlier + head + _earliest(runs[:-1]) + "".join(f"[^/]*{run}" for run in runs[-1:])

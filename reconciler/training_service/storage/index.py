@@ -97,8 +97,8 @@ def announce(
 
 def withdraw(connection: sqlite3.Connection, bucket: str, name: str, inode: int) -> None:
     """Delete the announcement of this file."""
-    place = (bucket, name, inode)
-    connection.execute("DELETE FROM announced WHERE bucket = ? AND name = ? AND inode = ?", place)
+    key = (bucket, name, inode)
+    connection.execute("DELETE FROM announced WHERE bucket = ? AND name = ? AND inode = ?", key)
 
 
 def note_new(
@@ -144,11 +144,11 @@ def note_outside(
     """
     # A younger file may change again within one tick of the clock, without a new modification time.
     settled = time.time_ns() - status.st_mtime_ns > TICK_NS
-    known = find(connection, bucket, name)
-    if known is None or known.inode != status.st_ino or not known.has(checksums):
+    recorded = find(connection, bucket, name)
+    if recorded is None or recorded.inode != status.st_ino or not recorded.has(checksums):
         body = _announced(connection, bucket, name, status.st_ino, checksums.md5)
-        known = note_new(connection, bucket, name, status, checksums, body, now)
-    return note(connection, replace(known, mtime_ns=status.st_mtime_ns if settled else _UNSETTLED))
+        recorded = note_new(connection, bucket, name, status, checksums, body, now)
+    return note(connection, replace(recorded, mtime_ns=status.st_mtime_ns if settled else _UNSETTLED))
 
 
 def forget(connection: sqlite3.Connection, bucket: str, name: str) -> None:
@@ -180,5 +180,5 @@ def _announced(connection: sqlite3.Connection, bucket: str, name: str, inode: in
         "SELECT body FROM announced WHERE bucket = ? AND name = ? AND inode = ? AND md5 = ?",
         (bucket, name, inode, md5),
     ).fetchone()
-    found: JsonObject = {} if row is None else json.loads(row["body"])
-    return found
+    body: JsonObject = {} if row is None else json.loads(row["body"])
+    return body

@@ -27,7 +27,7 @@ from reconciler.training_service.http.message import ApiError, invalid, not_foun
 from reconciler.training_service.state.database import Database, rfc3339
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage import files, index
-from reconciler.training_service.storage.files import Found, Wanted
+from reconciler.training_service.storage.files import ListEntry, Wanted
 from reconciler.training_service.storage.index import StoredObject
 from reconciler.training_service.storage.upload_sessions import Staged, checksums_of
 
@@ -100,8 +100,8 @@ class Objects:
         """Return the names of all buckets, sorted."""
         if not self._root.is_dir():
             return []
-        found = (path.name for path in self._root.iterdir() if path.is_dir() and not path.is_symlink())
-        return sorted(filter(files.is_bucket_name, found))
+        names = (path.name for path in self._root.iterdir() if path.is_dir() and not path.is_symlink())
+        return sorted(filter(files.is_bucket_name, names))
 
     def bucket(self, name: str) -> Bucket:
         """Return a bucket, also for a folder that another program created.
@@ -147,9 +147,9 @@ class Objects:
             ApiError: NOT_FOUND.
         """
         with self._database.writing() as connection:
-            found = self.bucket(name)
-            metageneration = found.metageneration + 1
-            changed = dataclasses.replace(found, metageneration=metageneration, policy=policy_of(found))
+            bucket = self.bucket(name)
+            metageneration = bucket.metageneration + 1
+            changed = dataclasses.replace(bucket, metageneration=metageneration, policy=policy_of(bucket))
             _note_bucket(connection, changed)
         return changed
 
@@ -197,9 +197,9 @@ class Objects:
             if descriptor is None:
                 raise _no_object(bucket, name)
             file = os.fdopen(descriptor, "rb")
-            found = self._recorded(bucket, name, file)
-            if found is not None:
-                return Content(found, file)
+            stored = self._recorded(bucket, name, file)
+            if stored is not None:
+                return Content(stored, file)
             file.close()
         raise _always_changing(bucket, name)
 
@@ -239,10 +239,10 @@ class Objects:
             ApiError: NOT_FOUND, FAILED_PRECONDITION.
         """
         for _ in range(_TRIES):
-            found = self.get(bucket, name)
+            before = self.get(bucket, name)
             with self._transaction(bucket, name, conditions) as (connection, _, current):
                 # Otherwise the object changed since `get`: read it again.
-                if current is not None and current.generation == found.generation:
+                if current is not None and current.generation == before.generation:
                     after = replace(
                         current,
                         metageneration=current.metageneration + 1,
@@ -272,7 +272,7 @@ class Objects:
                 files.remove_folder(folder, parts)
             files.free_names(folder, parts, self._keeps(bucket))
 
-    def walk(self, bucket: str, wanted: Wanted) -> Iterator[Found]:
+    def walk(self, bucket: str, wanted: Wanted) -> Iterator[ListEntry]:
         """Yield the bucket's selected names, in order.
 
         Raises:
@@ -283,18 +283,18 @@ class Objects:
                 self._folder_objects(bucket, wanted), files.walk(folder, wanted), key=attrgetter("name")
             )
 
-    def described(self, bucket: str, found: Iterable[Found]) -> Iterator[StoredObject]:
+    def described(self, bucket: str, entries: Iterable[ListEntry]) -> Iterator[StoredObject]:
         """Yield the objects of found files, except files deleted since."""
-        listed = [each for each in found if each.status is not None]
+        listed = [entry for entry in entries if entry.status is not None]
         with self._database.reading() as connection:
-            noted = index.find_all(connection, bucket, [each.name for each in listed])
-        for each in listed:
-            known = noted.get(each.name)
-            if known is not None and each.status is not None and known.is_of(each.status):
-                yield known
+            noted = index.find_all(connection, bucket, [entry.name for entry in listed])
+        for entry in listed:
+            stored = noted.get(entry.name)
+            if stored is not None and entry.status is not None and stored.is_of(entry.status):
+                yield stored
                 continue
             with suppress(ApiError):
-                yield self.get(bucket, each.name)
+                yield self.get(bucket, entry.name)
 
     @contextmanager
     def _folder(self, bucket: str) -> Iterator[int]:
@@ -330,7 +330,7 @@ class Objects:
                         files.remove(folder, parts)
             yield folder
 
-    def _folder_objects(self, bucket: str, wanted: Wanted) -> Iterator[Found]:
+    def _folder_objects(self, bucket: str, wanted: Wanted) -> Iterator[ListEntry]:
         """Yield the selected folder objects, none of them folded."""
         wanted = Wanted(wanted.prefix, wanted.start, folders=True)
         with (
@@ -338,9 +338,9 @@ class Objects:
             files.opened(self._folders / bucket) as tree,
             self._folder(bucket) as folder,
         ):
-            for found in files.walk(tree, wanted):
-                if files.has_folder(folder, files.parts_of(found.name)):
-                    yield found
+            for entry in files.walk(tree, wanted):
+                if files.has_folder(folder, files.parts_of(entry.name)):
+                    yield entry
 
     def _keeps(self, bucket: str) -> files.Keeps:
         return lambda path: any(self._folder_objects(bucket, Wanted(path)))

@@ -89,9 +89,9 @@ class PublicBuckets:
             ApiError: NOT_FOUND; PERMISSION_DENIED: It isn't public; FAILED_PRECONDITION: Google can't be
                 reached, and the home doesn't keep the object.
         """
-        asked, known = self._known.get((bucket, name), (0.0, None))
-        if known is not None and time.monotonic() < asked + _FRESH:
-            return known
+        asked, cached = self._known.get((bucket, name), (0.0, None))
+        if cached is not None and time.monotonic() < asked + _FRESH:
+            return cached
         try:
             response = self._get(f"/storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}", {})
         except UnreachableError as error:
@@ -103,9 +103,9 @@ class PublicBuckets:
             return kept
         if response.status == 404:
             raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}")
-        found = stored_of(_resource(response, f"gs://{bucket}/{name}"))
-        self._known[(bucket, name)] = time.monotonic(), found
-        return found
+        stored = stored_of(_resource(response, f"gs://{bucket}/{name}"))
+        self._known[(bucket, name)] = time.monotonic(), stored
+        return stored
 
     def open(self, bucket: str, name: str) -> Content:
         """Return an object with its content, which is fetched unless the home keeps this generation.
@@ -113,8 +113,8 @@ class PublicBuckets:
         Raises:
             ApiError: As `find`.
         """
-        found = self.find(bucket, name)
-        path = self._path(bucket, name, f".{found.generation}")
+        stored = self.find(bucket, name)
+        path = self._path(bucket, name, f".{stored.generation}")
         with self._lock:
             lock = self._locks.setdefault(path, threading.Lock())
         with lock:
@@ -122,10 +122,10 @@ class PublicBuckets:
                 try:
                     file = path.open("rb")
                 except FileNotFoundError:  # not fetched yet, or removed just now to make room
-                    self._fetch(found, path)
+                    self._fetch(stored, path)
                     continue
                 os.utime(file.fileno())  # the least recently used go first
-                return Content(found, file)
+                return Content(stored, file)
         raise ApiError("UNAVAILABLE", f"gs://{bucket}/{name} is removed again and again to make room.")
 
     def listed(self, bucket: str, query: Mapping[str, str], start: str) -> Iterator[StoredObject | str]:
@@ -156,10 +156,10 @@ class PublicBuckets:
         self._refuse_unreachable(bucket, "", error)
 
     def _refuse_unreachable(self, bucket: str, name: str, error: UnreachableError) -> NoReturn:
-        place = self._by_hand(bucket, name)
+        by_hand = self._by_hand(bucket, name)
         message = f"gs://{bucket}/{name} is read from Google, which can't be reached ({error})."
         # No status that clients repeat a request for.
-        raise ApiError("FAILED_PRECONDITION", f"{message} Without a network, put the file here: {place}")
+        raise ApiError("FAILED_PRECONDITION", f"{message} Without a network, put the file here: {by_hand}")
 
     def _by_hand(self, bucket: str, name: str) -> Path:
         """Return the place in the home where the user may put an object's file."""
@@ -184,44 +184,46 @@ class PublicBuckets:
         finally:
             self._places.release()
 
-    def _fetch(self, found: StoredObject, path: Path) -> None:
+    def _fetch(self, stored: StoredObject, path: Path) -> None:
         """Fetch an object's content to its place among the kept ones."""
-        place, by_hand = f"gs://{found.bucket}/{found.name}", self._by_hand(found.bucket, found.name)
-        if found.size > LARGEST:
-            message = f"{place} has {found.size} bytes, and objects of up to {LARGEST} bytes are fetched."
+        url, by_hand = f"gs://{stored.bucket}/{stored.name}", self._by_hand(stored.bucket, stored.name)
+        if stored.size > LARGEST:
+            message = f"{url} has {stored.size} bytes, and objects of up to {LARGEST} bytes are fetched."
             raise ApiError("FAILED_PRECONDITION", f"{message} Put the file here: {by_hand}")
-        if found.body.get("contentEncoding") == "gzip":
+        if stored.body.get("contentEncoding") == "gzip":
             # Google sends it as if it weren't, and in no parts.
-            message = f"{place} is stored compressed, and such objects aren't fetched."
+            message = f"{url} is stored compressed, and such objects aren't fetched."
             raise ApiError("FAILED_PRECONDITION", f"{message} Put the file here: {by_hand}")
         try:
-            with self._uploads.staged(self._pieces(found)) as staged:
-                self._keep(found, staged, path)
+            with self._uploads.staged(self._pieces(stored)) as staged:
+                self._keep(stored, staged, path)
         except UnreachableError as error:
-            self._refuse_unreachable(found.bucket, found.name, error)
+            self._refuse_unreachable(stored.bucket, stored.name, error)
 
-    def _pieces(self, found: StoredObject) -> Iterator[bytes]:
-        path = f"/download/storage/v1/b/{quote(found.bucket, safe='')}/o/{quote(found.name, safe='')}"
-        for first in range(0, found.size, _PIECE):
-            query = {"alt": "media", "generation": str(found.generation)}
-            response = self._get(path, query, f"bytes={first}-{min(first + _PIECE, found.size) - 1}")
+    def _pieces(self, stored: StoredObject) -> Iterator[bytes]:
+        path = f"/download/storage/v1/b/{quote(stored.bucket, safe='')}/o/{quote(stored.name, safe='')}"
+        for first in range(0, stored.size, _PIECE):
+            query = {"alt": "media", "generation": str(stored.generation)}
+            response = self._get(path, query, f"bytes={first}-{min(first + _PIECE, stored.size) - 1}")
             if response.status not in (200, 206):
-                _refuse(response, f"gs://{found.bucket}/{found.name}")
+                _refuse(response, f"gs://{stored.bucket}/{stored.name}")
             yield response.body
             if response.status == 200:
                 return
 
-    def _keep(self, found: StoredObject, staged: Staged, path: Path) -> None:
-        if (staged.checksums.size, staged.checksums.crc32c) != (found.size, found.crc32c):
-            message = f"The content of gs://{found.bucket}/{found.name} that Google sent isn't what it lists."
+    def _keep(self, stored: StoredObject, staged: Staged, path: Path) -> None:
+        if (staged.checksums.size, staged.checksums.crc32c) != (stored.size, stored.crc32c):
+            message = (
+                f"The content of gs://{stored.bucket}/{stored.name} that Google sent isn't what it lists."
+            )
             raise ApiError("FAILED_PRECONDITION", message)
         path.parent.mkdir(parents=True, exist_ok=True)
-        about = self._path(found.bucket, found.name, ".json")
+        about = self._path(stored.bucket, stored.name, ".json")
         part = about.with_suffix(".part")
         with self._lock:
-            self._make_room(found.size)
+            self._make_room(stored.size)
             staged.path.replace(path)
-            part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+            part.write_text(json.dumps(asdict(stored)), encoding="utf-8")
             part.replace(about)
 
     def _make_room(self, size: int) -> None:
@@ -229,7 +231,7 @@ class PublicBuckets:
         paths = self._home.glob("public/*/*")
         held = [(path.stat(), path) for path in paths if path.suffix not in (".json", ".part")]
         free = LARGEST - sum(status.st_size for status, _ in held)
-        for status, path in sorted(held, key=lambda each: each[0].st_mtime):
+        for status, path in sorted(held, key=lambda file: file[0].st_mtime):
             if free >= size:
                 return
             path.unlink(missing_ok=True)
@@ -241,8 +243,8 @@ class PublicBuckets:
             about = json.loads(self._path(bucket, name, ".json").read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        found = StoredObject(**about)
-        return found if self._path(bucket, name, f".{found.generation}").exists() else None
+        stored = StoredObject(**about)
+        return stored if self._path(bucket, name, f".{stored.generation}").exists() else None
 
     def _path(self, bucket: str, name: str, suffix: str) -> Path:
         return self._home / "public" / bucket / (hashlib.sha256(name.encode()).hexdigest() + suffix)
@@ -262,21 +264,21 @@ def set_public(store: Store, home: Path, names: Collection[str]) -> None:
     store.set_setting(PUBLIC, sorted(names))
 
 
-def _resource(response: HttpResponse, place: str) -> JsonObject:
+def _resource(response: HttpResponse, url: str) -> JsonObject:
     if response.status != 200:
-        _refuse(response, place)
-    found: Json = json.loads(response.body)
-    return dict(found)
+        _refuse(response, url)
+    resource: Json = json.loads(response.body)
+    return dict(resource)
 
 
-def _refuse(response: HttpResponse, place: str) -> NoReturn:
+def _refuse(response: HttpResponse, url: str) -> NoReturn:
     if response.status in (401, 403):
         message = (
-            f"Google has no {place} for everybody: if none of its bucket is, remove it from publicBuckets."
+            f"Google has no {url} for everybody: if none of its bucket is, remove it from publicBuckets."
         )
         raise ApiError("PERMISSION_DENIED", message)
     status = "UNAVAILABLE" if response.status in BUSY_STATUSES else "FAILED_PRECONDITION"
-    raise ApiError(status, f"Google answers {response.status} for {place}.")
+    raise ApiError(status, f"Google answers {response.status} for {url}.")
 
 
 _NOT_HERE = ("NOT_FOUND", "INVALID_ARGUMENT")  # the second for a name that no file can have

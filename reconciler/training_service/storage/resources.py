@@ -185,15 +185,15 @@ def etag_of(stored: StoredObject) -> str:
     return _base64(f"{stored.generation}/{stored.metageneration}")
 
 
-def check_sums(given: Mapping[str, Json], found: Checksums) -> None:
+def check_sums(given: Mapping[str, Json], checksums: Checksums) -> None:
     """Compare content with the checksums that its sender may give: md5Hash and crc32c.
 
     Raises:
         ApiError: INVALID_ARGUMENT: A checksum differs.
     """
     for name, expected, calculated in (
-        ("CRC32C", given.get("crc32c"), found.crc32c),
-        ("MD5 hash", given.get("md5Hash"), found.md5),
+        ("CRC32C", given.get("crc32c"), checksums.crc32c),
+        ("MD5 hash", given.get("md5Hash"), checksums.md5),
     ):
         if expected and expected != calculated:
             text = f'Provided {name} "{expected}" doesn\'t match calculated {name} "{calculated}".'

@@ -83,10 +83,10 @@ class Uploads:
         """Return a completely written file as staged: flushed to disk, with checksums."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
-            found = checksums_of(file, os.fstat(file.fileno()).st_size)
-        if found is None:
+            checksums = checksums_of(file, os.fstat(file.fileno()).st_size)
+        if checksums is None:
             raise OSError(f"{path.name} became shorter while it was read")
-        return Staged(path, found)
+        return Staged(path, checksums)
 
     def start(self, about: JsonObject) -> str:
         """Start a resumable upload and return its id; `about` is the data that its end needs."""

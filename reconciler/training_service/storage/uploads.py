@@ -78,10 +78,10 @@ def boundary_of(content_type: str) -> bytes:
     Raises:
         ApiError: INVALID_ARGUMENT: The Content-Type has no boundary.
     """
-    found = _BOUNDARY.search(content_type)
-    if found is None:
+    match = _BOUNDARY.search(content_type)
+    if match is None:
         raise invalid("A multipart request's Content-Type must name its boundary.")
-    return next(group for group in found.groups() if group).encode("latin-1", "replace")
+    return next(group for group in match.groups() if group).encode("latin-1", "replace")
 
 
 class Multipart:
@@ -120,10 +120,10 @@ class Multipart:
         while True:
             more = self._read()
             pending += more
-            place = pending.find(self._mark)
-            if place >= 0:
-                self._left = pending[place + len(self._mark) :]
-                yield pending[:place]
+            index = pending.find(self._mark)
+            if index >= 0:
+                self._left = pending[index + len(self._mark) :]
+                yield pending[:index]
                 return
             if not more:
                 raise invalid("The multipart body ends too early.")
@@ -137,10 +137,10 @@ class Multipart:
 
 def _range(range_header: str, size: int) -> tuple[int, int] | None:
     """Return the first and the last byte of a Range header; None for all."""
-    found = _RANGE.fullmatch(range_header.strip())
-    if found is None or found.groups() == ("", ""):  # HTTP ignores an unreadable range
+    match = _RANGE.fullmatch(range_header.strip())
+    if match is None or match.groups() == ("", ""):  # HTTP ignores an unreadable range
         return None
-    begin, end = found.groups()
+    begin, end = match.groups()
     first = int(begin) if begin else max(0, size - int(end))
     last = min(int(end), size - 1) if begin and end else size - 1
     if first >= size or (begin and end and int(end) < first):
@@ -299,10 +299,10 @@ def _content_range(call: Call) -> tuple[int | None, int | None]:
     text = call.request.headers.get("content-range", "")
     if not text:
         return 0, int(call.request.headers.get("content-length", "0") or "0")
-    found = _CONTENT_RANGE.fullmatch(text)
-    if found is None:
+    match = _CONTENT_RANGE.fullmatch(text)
+    if match is None:
         raise invalid(f"Failed to parse Content-Range header: {text}")
-    first, _, total = found.groups()
+    first, _, total = match.groups()
     return (None if first is None else int(first)), (None if total == "*" else int(total))
 
 

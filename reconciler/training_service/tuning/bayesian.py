@@ -35,7 +35,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 def suggest(study: Study, trials: Sequence[TrialRecord], seed: int) -> dict[str, Value]:
     """Return the most promising point by the results so far; equal arguments give equal points."""
-    if any(each.children for each in study.parameters) and len(trials) % _CHANCE == _CHANCE - 1:
+    if any(parameter.children for parameter in study.parameters) and len(trials) % _CHANCE == _CHANCE - 1:
         return random_point(study.parameters, Random(seed))  # noqa: S311 (chance for a search, no secret)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

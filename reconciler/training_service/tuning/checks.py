@@ -43,7 +43,7 @@ def study_spec(spec: Message, path: str) -> Iterator[Mistake]:
     grid = spec.get("algorithm") == "GRID_SEARCH"
     for index, parameter in enumerate(parameters):
         yield from _parameter(parameter, f"{path}.parameters[{index}]", grid)
-    yield from _clashes([(each, None) for each in parameters], f"{path}.parameters")
+    yield from _clashes([(parameter, None) for parameter in parameters], f"{path}.parameters")
     if sum(name in spec for name in _STOPPING) > 1:
         yield f"{path}.automated_stopping_spec", "At most one rule of automated stopping may be set."
 
@@ -135,8 +135,8 @@ def _parameter(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
     if kind in ("doubleValueSpec", "integerValueSpec"):
         yield from _range(values, f"{below}.", positive)
     else:
-        found = values.get("values", [])
-        yield from _listed(found, f"{below}.values", positive and kind == "discreteValueSpec", kind)
+        listed = values.get("values", [])
+        yield from _listed(listed, f"{below}.values", positive and kind == "discreteValueSpec", kind)
     if grid and kind == "doubleValueSpec":
         yield below, _NO_GRID
     for index, child in enumerate(spec.get("conditionalParameterSpecs", [])):
@@ -166,7 +166,7 @@ def _is_value_of(value: Json, kind: str, parent: Message) -> bool:
         low, high = (number(parent.get(name, 0)) for name in ("minValue", "maxValue"))
         return low <= number(value) <= high
     if kind == "discreteValueSpec":
-        return any(same(value, each) for each in parent.get("values", []))
+        return any(same(value, allowed) for allowed in parent.get("values", []))
     return value in parent.get("values", [])
 
 
@@ -186,8 +186,8 @@ def _param(spec: Message, path: str, grid: bool) -> Iterator[Mistake]:
         case "CATEGORICAL":
             yield from _listed(spec.get("categoricalValues", []), f"{path}.categorical_values", False, "")
         case "DISCRETE":
-            found = spec.get("discreteValues", [])
-            yield from _listed(found, f"{path}.discrete_values", positive, "discreteValueSpec")
+            values = spec.get("discreteValues", [])
+            yield from _listed(values, f"{path}.discrete_values", positive, "discreteValueSpec")
         case _:
             yield f"{path}.type", NOT_SET
 
@@ -216,7 +216,7 @@ def _listed(values: Sequence[Json], path: str, positive: bool, kind: str) -> Ite
     if not values:
         yield path, NOT_SET
     elif kind == "discreteValueSpec":
-        yield from _numbers([number(each) for each in values], path, positive)
+        yield from _numbers([number(value) for value in values], path, positive)
     elif len(set(values)) < len(values):
         yield path, "The values must be different."
     elif any("\0" in value for value in values):
@@ -250,9 +250,9 @@ def _clashes(siblings: Sequence[tuple[Message, frozenset[Json] | None]], path: s
             (child.get("parameterSpec", {}), _values_of(child))
             for child in parameter.get("conditionalParameterSpecs", [])
         ]
-        own = parameter.get("parameterId", "")
-        if any(own in _names(child) for child, _ in children):
-            yield path, f"The parameter id {own} is used twice."
+        parameter_id = parameter.get("parameterId", "")
+        if any(parameter_id in _names(child) for child, _ in children):
+            yield path, f"The parameter id {parameter_id} is used twice."
         yield from _clashes(children, path)
 
 

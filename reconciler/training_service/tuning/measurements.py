@@ -69,13 +69,13 @@ class ReportedMetrics:
             if signature == self._signature or not stat.S_ISREG(status.st_mode):
                 return ""
             with self.path.open("rb") as file:
-                found = file.read(_LARGEST_FILE)
+                content = file.read(_LARGEST_FILE)
         except OSError:
             return ""
         # Two changes within the clock's tick leave the same time: read a file that is so new again.
         settled = time.time() - status.st_mtime > _SETTLED
         self._signature = signature if settled else None
-        return found.decode("utf-8", "replace")
+        return content.decode("utf-8", "replace")
 
     def _reports(self, text: str) -> Iterator[tuple[str, float, float, int]]:
         """Tag, value, time and step of each report; the last line may be half written."""
@@ -108,15 +108,17 @@ def final_of(study: Study, measurements: Sequence[Measurement]) -> Measurement |
     has all metrics, it is made of the last value of each.
     """
     names = [metric.name for metric in study.metrics]
-    whole = [each for each in measurements if all(name in each.metrics for name in names)]
+    whole = [
+        measurement for measurement in measurements if all(name in measurement.metrics for name in names)
+    ]
     if whole and study.best_measurement:
         first = study.metrics[0]
-        return max(whole, key=lambda each: first.merit(each.metrics[first.name]))
+        return max(whole, key=lambda measurement: first.merit(measurement.metrics[first.name]))
     if whole:
         return whole[-1]
     values: dict[str, float] = {}
-    for each in measurements:
-        values |= each.metrics
+    for measurement in measurements:
+        values |= measurement.metrics
     if not measurements or not all(name in values for name in names):
         return None
     return replace(measurements[-1], metrics={name: values[name] for name in names})
@@ -124,30 +126,30 @@ def final_of(study: Study, measurements: Sequence[Measurement]) -> Measurement |
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric of one trial, larger is better: `merits` at `places` in ascending order, at least one."""
+    """One metric of one trial, larger is better: `merits` at `positions` in ascending order, at least one."""
 
-    places: tuple[float, ...]
+    positions: tuple[float, ...]
     merits: tuple[float, ...]
 
     @property
     def last(self) -> float:
-        """Last place."""
-        return self.places[-1]
+        """Last position."""
+        return self.positions[-1]
 
-    def until(self, place: float) -> tuple[float, ...]:
-        """Return the merits up to a place."""
-        return tuple(merit for at, merit in zip(self.places, self.merits, strict=True) if at <= place)
+    def until(self, position: float) -> tuple[float, ...]:
+        """Return the merits up to a position."""
+        return tuple(merit for at, merit in zip(self.positions, self.merits, strict=True) if at <= position)
 
 
 def curve_of(trial: TrialRecord, metric: Metric, *, by_elapsed: bool) -> Curve | None:
     """Return a trial's curve by its steps, or by the seconds since it began; None without measurements."""
     merits: dict[float, float] = {}
-    for each in trial.measurements:
-        place = each.elapsed if by_elapsed else float(each.step)
-        if place > 0 and metric.name in each.metrics:
-            merits[place] = metric.merit(each.metrics[metric.name])
-    places = tuple(sorted(merits))
-    return Curve(places, tuple(merits[place] for place in places)) if places else None
+    for measurement in trial.measurements:
+        position = measurement.elapsed if by_elapsed else float(measurement.step)
+        if position > 0 and metric.name in measurement.metrics:
+            merits[position] = metric.merit(measurement.metrics[metric.name])
+    positions = tuple(sorted(merits))
+    return Curve(positions, tuple(merits[position] for position in positions)) if positions else None
 
 
 def _step(number: float | None) -> int:

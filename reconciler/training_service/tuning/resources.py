@@ -45,7 +45,7 @@ def training_output(job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject
     if completed:
         output["completedTrialCount"] = str(completed)
     ranked = [(_merit(study, trial), trial) for trial in trials]
-    ranked.sort(key=lambda each: (each[0] is None, -(each[0] or 0.0)))  # stable: equal values stay in order
+    ranked.sort(key=lambda pair: (pair[0] is None, -(pair[0] or 0.0)))  # stable: equal values stay in order
     if ranked:
         output["trials"] = [_ml_trial(metric.name, trial) for _, trial in ranked]
     return output
@@ -143,13 +143,13 @@ def _vertex_trial(study: Study, trial: TrialRecord) -> JsonObject:
     infeasible = trial.state.ended and (trial.state is not TrialState.SUCCEEDED or trial.final is None)
     reason = _reason(study, trial) if infeasible else ""
     # The API lists measurements in strict order of steps and time, whatever the order of the reports.
-    ordered = {(each.step, each.elapsed): each for each in trial.measurements}
+    ordered = {(measurement.step, measurement.elapsed): measurement for measurement in trial.measurements}
     resource: JsonObject = {
         "id": str(trial.number),
         "state": "INFEASIBLE" if infeasible else _VERTEX.get(trial.state, str(trial.state)),
         "parameters": [{"parameterId": name, "value": value} for name, value in trial.parameters.items()],
         "finalMeasurement": _vertex_measurement(trial.final) if trial.final and not infeasible else None,
-        "measurements": [_vertex_measurement(ordered[place]) for place in sorted(ordered)],
+        "measurements": [_vertex_measurement(ordered[key]) for key in sorted(ordered)],
         "startTime": trial.start_time,
         "endTime": trial.end_time,
         "infeasibleReason": reason,
@@ -179,7 +179,9 @@ def _ml_trial(tag: str, trial: TrialRecord) -> JsonObject:
         "trialId": str(trial.number),
         "hyperparameters": {name: as_argument(value) for name, value in trial.parameters.items()},
         "finalMetric": _ml_metric(tag, trial.final) if trial.final else None,
-        "allMetrics": [_ml_metric(tag, each) for each in trial.measurements if tag in each.metrics],
+        "allMetrics": [
+            _ml_metric(tag, measurement) for measurement in trial.measurements if tag in measurement.metrics
+        ],
         "isTrialStoppedEarly": trial.stopped_early,
         "state": "CANCELLING" if trial.state is TrialState.STOPPING else str(trial.state),
         "startTime": trial.start_time,

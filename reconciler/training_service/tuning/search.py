@@ -76,7 +76,7 @@ def _without_progress(study: Study, done: Sequence[TrialRecord]) -> int:
         return 0
     (metric,) = study.metrics
     count, best = 0, None
-    for trial in sorted(done, key=lambda each: (each.end_time, each.number)):
+    for trial in sorted(done, key=lambda trial: (trial.end_time, trial.number)):
         assert trial.final is not None, "the caller passes no other trials"
         merit = metric.merit(trial.final.metrics[metric.name])
         count = 0 if best is None or merit > best else count + 1
@@ -130,57 +130,59 @@ def to_stop(study: Study, trials: Sequence[TrialRecord]) -> set[int]:
 def _is_hopeless(
     rule: Median | DecayCurve | Convex, metric: Metric, trial: TrialRecord, ended: Sequence[TrialRecord]
 ) -> bool:
-    own = curve_of(trial, metric, by_elapsed=rule.by_elapsed)
-    found = (curve_of(each, metric, by_elapsed=rule.by_elapsed) for each in ended)
-    others = [curve for curve in found if curve]
-    if own is None or len(others) < _ENDED:
+    curve = curve_of(trial, metric, by_elapsed=rule.by_elapsed)
+    curves = (curve_of(ended_trial, metric, by_elapsed=rule.by_elapsed) for ended_trial in ended)
+    others = [other for other in curves if other]
+    if curve is None or len(others) < _ENDED:
         return False
-    best = max(metric.merit(each.final.metrics[metric.name]) for each in ended if each.final)
+    best = max(
+        metric.merit(ended_trial.final.metrics[metric.name]) for ended_trial in ended if ended_trial.final
+    )
     match rule:
         case Median():
-            return _below_median(own, others)
+            return _below_median(curve, others)
         case DecayCurve():
-            return _decays_below(own, max(curve.last for curve in others), best)
+            return _decays_below(curve, max(other.last for other in others), best)
         case Convex():
-            return _too_flat(rule, own, others, best)
+            return _too_flat(rule, curve, others, best)
 
 
-def _below_median(own: Curve, others: Sequence[Curve]) -> bool:
-    means = [fmean(merits) for curve in others if (merits := curve.until(own.last))]
-    return len(means) >= _ENDED and max(own.merits) < median(means)
+def _below_median(curve: Curve, others: Sequence[Curve]) -> bool:
+    means = [fmean(merits) for other in others if (merits := other.until(curve.last))]
+    return len(means) >= _ENDED and max(curve.merits) < median(means)
 
 
-def _decays_below(own: Curve, end: float, best: float) -> bool:
-    """Return True if the curve a - b / place^c that fits the trial best stays far below `best` at `end`."""
+def _decays_below(curve: Curve, end: float, best: float) -> bool:
+    """Return True if the curve a - b / position^c that fits best stays far below `best` at `end`."""
     # Vertex AI uses a Gaussian process. Learning curves mostly follow a power law, which needs few points.
-    if len(own.places) < _POINTS or own.last >= end:
+    if len(curve.positions) < _POINTS or curve.last >= end:
         return False
-    fits = [_fit(own, decay, end) for decay in _DECAYS]
+    fits = [_fit(curve, decay, end) for decay in _DECAYS]
     least = min(error for error, _ in fits)
     # Give the trial the benefit of the doubt: of all good fits take the one with the highest end.
     highest = max(at_end + _UNLIKELY * error for error, at_end in fits if error <= _AS_WELL * least)
-    return max(highest, *own.merits) < best
+    return max(highest, *curve.merits) < best
 
 
-def _fit(own: Curve, decay: float, end: float) -> tuple[float, float]:
+def _fit(curve: Curve, decay: float, end: float) -> tuple[float, float]:
     """Return the least-squares fit for one decay: the root of its mean square error, its value at `end`."""
-    powers = [math.pow(place, -decay) for place in own.places]
+    powers = [math.pow(position, -decay) for position in curve.positions]
     try:
-        slope, intercept = linear_regression(powers, own.merits)
-    except StatisticsError:  # the places are so large that their powers are equal
-        slope, intercept = 0.0, fmean(own.merits)
-    errors = [intercept + slope * power - merit for power, merit in zip(powers, own.merits, strict=True)]
+        slope, intercept = linear_regression(powers, curve.merits)
+    except StatisticsError:  # the positions are so large that their powers are equal
+        slope, intercept = 0.0, fmean(curve.merits)
+    errors = [intercept + slope * power - merit for power, merit in zip(powers, curve.merits, strict=True)]
     return math.sqrt(fmean(error**2 for error in errors)), intercept + slope * math.pow(end, -decay)
 
 
-def _too_flat(rule: Convex, own: Curve, others: Sequence[Curve], best: float) -> bool:
-    last = rule.last or max(curve.last for curve in others)
+def _too_flat(rule: Convex, curve: Curve, others: Sequence[Curve], best: float) -> bool:
+    last = rule.last or max(other.last for other in others)
     first = last / 10 if rule.first is None else rule.first
-    enough = len(own.places) >= max(2, rule.measurements) and len(others) > rule.measurements
-    if not enough or own.last <= first or own.last >= last:
+    enough = len(curve.positions) >= max(2, rule.measurements) and len(others) > rule.measurements
+    if not enough or curve.last <= first or curve.last >= last:
         return False
-    highest = tuple(accumulate(own.merits, max))
-    back = max(1, len(own.places) // 2)
+    highest = tuple(accumulate(curve.merits, max))
+    back = max(1, len(curve.positions) // 2)
     # A learning curve flattens: it stays below the straight line through its latest half.
-    slope = (highest[-1] - highest[-1 - back]) / (own.last - own.places[-1 - back])
-    return slope > 0 and highest[-1] + slope * (last - own.last) < best
+    slope = (highest[-1] - highest[-1 - back]) / (curve.last - curve.positions[-1 - back])
+    return slope > 0 and highest[-1] + slope * (last - curve.last) < best

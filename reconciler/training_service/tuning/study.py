@@ -221,7 +221,7 @@ def contains_point(parameters: Sequence[Parameter], point: Mapping[str, Value]) 
     """Return True if a point has exactly the parameters that its values make active, each allowed."""
     active = list(_active(parameters, point))
     return len(active) == len(point) and all(
-        each.name in point and _allows(each, point[each.name]) for each in active
+        parameter.name in point and _allows(parameter, point[parameter.name]) for parameter in active
     )
 
 
@@ -281,8 +281,10 @@ def _mistakes(job: JobRecord) -> Iterator[checks.Mistake]:
 def _vertex(job: JobRecord) -> Study:
     spec = job.body["studySpec"]
     return Study(
-        parameters=tuple(_parameter(each) for each in spec["parameters"]),
-        metrics=tuple(Metric(each["metricId"], each.get("goal") != "MINIMIZE") for each in spec["metrics"]),
+        parameters=tuple(_parameter(parameter) for parameter in spec["parameters"]),
+        metrics=tuple(
+            Metric(metric["metricId"], metric.get("goal") != "MINIMIZE") for metric in spec["metrics"]
+        ),
         algorithm=_ALGORITHMS.get(spec.get("algorithm", ""), Algorithm.DEFAULT),
         max_trials=max(1, job.body.get("maxTrialCount", 1)),
         max_failed=job.body.get("maxFailedTrialCount") or None,
@@ -298,7 +300,7 @@ def _ml(job: JobRecord) -> Study:
     spec = job.body["trainingInput"]["hyperparameters"]
     tag = spec.get("hyperparameterMetricTag") or DEFAULT_TAG
     return Study(
-        parameters=tuple(_ml_parameter(each) for each in spec["params"]),
+        parameters=tuple(_ml_parameter(parameter) for parameter in spec["params"]),
         metrics=(Metric(tag, spec.get("goal") != "MINIMIZE"),),
         algorithm=_ALGORITHMS.get(spec.get("algorithm", ""), Algorithm.DEFAULT),
         max_trials=spec.get("maxTrials") or 1,
@@ -312,9 +314,9 @@ def _ml(job: JobRecord) -> Study:
 
 def _parameter(spec: Mapping[str, Json]) -> Parameter:
     kind = next(kind for kind in Kind if kind in spec)
-    found = spec[kind]
-    low, high = (checks.number(found.get(name, 0)) for name in ("minValue", "maxValue"))
-    values = _values(kind, found.get("values", ()))
+    value_spec = spec[kind]
+    low, high = (checks.number(value_spec.get(name, 0)) for name in ("minValue", "maxValue"))
+    values = _values(kind, value_spec.get("values", ()))
     return Parameter(
         name=spec["parameterId"],
         kind=kind,
@@ -323,8 +325,8 @@ def _parameter(spec: Mapping[str, Json]) -> Parameter:
         values=values,
         scale=_SCALES.get(spec.get("scaleType", ""), Scale.LINEAR),
         children=tuple(
-            (_parameter(each["parameterSpec"]), _parent_values(values, each))
-            for each in spec.get("conditionalParameterSpecs", ())
+            (_parameter(conditional["parameterSpec"]), _parent_values(values, conditional))
+            for conditional in spec.get("conditionalParameterSpecs", ())
         ),
     )
 
@@ -332,12 +334,12 @@ def _parameter(spec: Mapping[str, Json]) -> Parameter:
 def _parent_values(values: Sequence[Value], conditional: Mapping[str, Json]) -> tuple[Value, ...]:
     """Return the parent's values that activate a conditional parameter."""
     if "parentIntValues" in conditional:
-        return tuple(int(each) for each in conditional["parentIntValues"]["values"])
+        return tuple(int(value) for value in conditional["parentIntValues"]["values"])
     if "parentCategoricalValues" in conditional:
         return tuple(conditional["parentCategoricalValues"]["values"])
     # The API compares discrete values with a tolerance: return the parent's own numbers.
     listed = conditional["parentDiscreteValues"]["values"]
-    return tuple(each for each in values if any(checks.same(each, other) for other in listed))
+    return tuple(value for value in values if any(checks.same(value, other) for other in listed))
 
 
 def _ml_parameter(spec: Mapping[str, Json]) -> Parameter:
@@ -356,10 +358,10 @@ def _ml_parameter(spec: Mapping[str, Json]) -> Parameter:
     )
 
 
-def _values(kind: Kind, found: Sequence[Json]) -> tuple[Value, ...]:
+def _values(kind: Kind, listed: Sequence[Json]) -> tuple[Value, ...]:
     if kind is Kind.DISCRETE:
-        return tuple(int(each) if float(each).is_integer() else float(each) for each in found)
-    return tuple(found) if kind is Kind.CATEGORICAL else ()
+        return tuple(int(value) if float(value).is_integer() else float(value) for value in listed)
+    return tuple(listed) if kind is Kind.CATEGORICAL else ()
 
 
 def _stopping(spec: Mapping[str, Json]) -> Median | DecayCurve | Convex | None:
@@ -368,12 +370,12 @@ def _stopping(spec: Mapping[str, Json]) -> Median | DecayCurve | Convex | None:
     if "decayCurveStoppingSpec" in spec:
         return DecayCurve(spec["decayCurveStoppingSpec"].get("useElapsedDuration", False))
     if "convexAutomatedStoppingSpec" in spec:
-        found = spec["convexAutomatedStoppingSpec"]
+        rule = spec["convexAutomatedStoppingSpec"]
         return Convex(
-            by_elapsed=found.get("useElapsedDuration", False),
-            last=float(found.get("maxStepCount", 0)),
-            first=float(found["minStepCount"]) if "minStepCount" in found else None,
-            measurements=int(found.get("minMeasurementCount", 0)) or 5,
+            by_elapsed=rule.get("useElapsedDuration", False),
+            last=float(rule.get("maxStepCount", 0)),
+            first=float(rule["minStepCount"]) if "minStepCount" in rule else None,
+            measurements=int(rule.get("minMeasurementCount", 0)) or 5,
         )
     return None
 

@@ -1,4 +1,4 @@
-"""Cloud Storage for the stand-ins of gsutil and gcloud: a small client, and the places that words name.
+"""Cloud Storage for the stand-ins of gsutil and gcloud: a small client, and the URLs that words name.
 
 Imports only the standard library. Source: the pages "cp - Copy files and objects" and "URI wildcards" of
 Google's documentation.
@@ -43,7 +43,7 @@ class Storage:
         query = {"prefix": prefix, "delimiter": delimiter}
         while True:
             answer = self._json("GET", f"/storage/v1/b/{quote(bucket, safe='')}/o", query)
-            yield from ({"prefix": each} for each in answer.get("prefixes", ()))
+            yield from ({"prefix": folded} for folded in answer.get("prefixes", ()))
             yield from answer.get("items", ())
             if "nextPageToken" not in answer:
                 return
@@ -52,7 +52,7 @@ class Storage:
     def buckets(self) -> list[str]:
         """Return the names of all buckets."""
         answer = self._json("GET", "/storage/v1/b", {"project": "_"})
-        return [str(each["name"]) for each in answer.get("items", ())]
+        return [str(bucket["name"]) for bucket in answer.get("items", ())]
 
     def find(self, bucket: str, name: str) -> dict[str, Any] | None:
         """Return an object's resource, None if missing."""
@@ -95,8 +95,8 @@ class Storage:
 
     def _json(self, method: str, path: str, query: Mapping[str, str] | None = None) -> dict[str, Any]:
         with self._answer(method, f"{path}?{urlencode(query)}" if query else path) as response:
-            found: dict[str, Any] = json.load(response)
-        return found
+            answer: dict[str, Any] = json.load(response)
+        return answer
 
     def _answer(
         self, method: str, path: str, body: BinaryIO | None = None, headers: Mapping[str, str] | None = None
@@ -124,7 +124,7 @@ class UsageError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorageUrl:
     """A file, or an object if `bucket` is set; `name` is its path or name, a container's may end in "/"."""
 
     name: str
@@ -138,57 +138,57 @@ class Place:
         """Return the last part of the name."""
         return self.name.rstrip("/").rpartition("/")[2]
 
-    def below(self, name: str) -> Place:
-        """Return a place below this one."""
+    def below(self, name: str) -> StorageUrl:
+        """Return a URL below this one."""
         joined = f"{self.name.rstrip('/')}/{name}" if self.name.rstrip("/") else name
-        return Place(f"/{name}" if not self.bucket and self.name == "/" else joined, self.bucket)
+        return StorageUrl(f"/{name}" if not self.bucket and self.name == "/" else joined, self.bucket)
 
 
-def parse(word: str) -> Place:
-    """Return the place that a word names.
+def parse(word: str) -> StorageUrl:
+    """Return the URL that a word names.
 
     Raises:
         UsageError: The word names a place outside files and Cloud Storage.
     """
-    scheme, found, rest = word.partition("://")
-    if not found or scheme == "file":
-        return Place(rest if found else word)
+    scheme, mark, rest = word.partition("://")
+    if not mark or scheme == "file":
+        return StorageUrl(rest if mark else word)
     bucket, _, name = rest.partition("/")
     if scheme != "gs" or (not bucket and name) or _WILD.search(bucket):
         raise UsageError(f"{word!r} names no bucket or object here: gs://BUCKET/NAME is served.")
-    return Place(name, bucket)
+    return StorageUrl(name, bucket)
 
 
-def matches(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
-    """Yield the objects and containers that a place with or without wildcards names, True for containers."""
-    if not place.bucket:
-        wild = _WILD.search(place.name) is not None
+def matches(storage: Storage, url: StorageUrl) -> Iterator[tuple[StorageUrl, bool]]:
+    """Yield the objects and containers that a URL with or without wildcards names, True for containers."""
+    if not url.bucket:
+        wild = _WILD.search(url.name) is not None
         # gsutil's rules are those of glob; Path.glob differs.
-        for path in sorted(glob.glob(place.name, recursive=True)) if wild else [place.name]:  # noqa: PTH207 (see above)
-            if os.path.lexists(path) and not ("**" in place.name and Path(path).is_dir()):
-                yield Place(path), Path(path).is_dir()
-    elif not place.name:
-        yield place, True
-    elif _WILD.search(place.name):
-        yield from _by_wildcard(storage, place)
-    elif not place.name.endswith("/") and storage.find(place.bucket, place.name):
-        yield place, False
-    elif any(True for _ in storage.names(place.bucket, f"{place.name.rstrip('/')}/", "/")):
-        yield Place(place.name.rstrip("/"), place.bucket), True
+        for path in sorted(glob.glob(url.name, recursive=True)) if wild else [url.name]:  # noqa: PTH207 (see above)
+            if os.path.lexists(path) and not ("**" in url.name and Path(path).is_dir()):
+                yield StorageUrl(path), Path(path).is_dir()
+    elif not url.name:
+        yield url, True
+    elif _WILD.search(url.name):
+        yield from _by_wildcard(storage, url)
+    elif not url.name.endswith("/") and storage.find(url.bucket, url.name):
+        yield url, False
+    elif any(True for _ in storage.names(url.bucket, f"{url.name.rstrip('/')}/", "/")):
+        yield StorageUrl(url.name.rstrip("/"), url.bucket), True
 
 
-def _by_wildcard(storage: Storage, place: Place) -> Iterator[tuple[Place, bool]]:
-    pattern = _pattern(place.name.rstrip("/"))
-    across = "**" in place.name  # matches across "/", so it names objects, never containers
-    only_containers = place.name.endswith("/") and not across
+def _by_wildcard(storage: Storage, url: StorageUrl) -> Iterator[tuple[StorageUrl, bool]]:
+    pattern = _pattern(url.name.rstrip("/"))
+    across = "**" in url.name  # matches across "/", so it names objects, never containers
+    only_containers = url.name.endswith("/") and not across
     seen = set()
-    for found in storage.names(place.bucket, _WILD.split(place.name)[0]):
-        parts = found["name"].split("/")
-        depth = len(parts) if across else place.name.rstrip("/").count("/") + 1
+    for entry in storage.names(url.bucket, _WILD.split(url.name)[0]):
+        parts = entry["name"].split("/")
+        depth = len(parts) if across else url.name.rstrip("/").count("/") + 1
         head, container = "/".join(parts[:depth]), len(parts) > depth
         if pattern.fullmatch(head) and (container or not only_containers) and (head, container) not in seen:
             seen.add((head, container))
-            yield Place(head, place.bucket), container
+            yield StorageUrl(head, url.bucket), container
 
 
 def _pattern(text: str) -> re.Pattern[str]:

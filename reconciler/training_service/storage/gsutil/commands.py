@@ -15,8 +15,8 @@ from hashlib import md5
 from pathlib import Path
 
 from reconciler.training_service.storage.gsutil.client import (
-    Place,
     Storage,
+    StorageUrl,
     UsageError,
     matches,
     parse,
@@ -56,7 +56,7 @@ class Flags:
 class Source:
     """A file or object to copy; `path` is relative to the named container, "" if named itself."""
 
-    place: Place
+    url: StorageUrl
     path: str = ""
 
 
@@ -86,24 +86,24 @@ class Command:
                 raise UsageError("Destination object name needed when source is a stream")
             self._from_stdin(target)
             return
-        found = [
+        copies = [
             pair for word in sources for pair in self._sources(word, recursive=self.flags.recursive or move)
         ]
-        several = len({top for _, top in found}) > 1
+        several = len({top for _, top in copies}) > 1
         # Several sources need a container; in a bucket, names below a new prefix make one.
         if several and not into and not target.bucket:
             text = f"{last} must name a directory, bucket, or bucket subdirectory for several sources."
             raise UsageError(f"Destination URL {text}")
-        for source, top in found:
+        for source, top in copies:
             below = into or several
-            if source.place.bucket and source.place.name.endswith("/") and not source.path:
-                self._copy(source.place, target.below(f"{source.place.base}/" if below else ""), move=move)
+            if source.url.bucket and source.url.name.endswith("/") and not source.path:
+                self._copy(source.url, target.below(f"{source.url.base}/" if below else ""), move=move)
             elif not source.path:
-                self._copy(source.place, target.below(source.place.base) if below else target, move=move)
+                self._copy(source.url, target.below(source.url.base) if below else target, move=move)
             elif below and top not in (".", ".."):
-                self._copy(source.place, target.below(f"{top}/{source.path}"), move=move)
+                self._copy(source.url, target.below(f"{top}/{source.path}"), move=move)
             else:
-                self._copy(source.place, target.below(source.path), move=move)
+                self._copy(source.url, target.below(source.path), move=move)
 
     def mv(self, words: Sequence[str]) -> None:
         """Move files and objects."""
@@ -114,25 +114,25 @@ class Command:
         if self.flags.from_stdin:
             words = [*words, *sys.stdin.read().splitlines()]
         for word in words:
-            place = parse(word)
-            if not place.bucket:
+            url = parse(word)
+            if not url.bucket:
                 raise UsageError(f'"rm" command does not support "file://" URLs: {word}')
-            if not place.name and self.flags.recursive:
+            if not url.name and self.flags.recursive:
                 raise UsageError("Buckets are not removed here: name what is in it, gs://BUCKET/**.")
             for source, _ in self._sources(
                 word, recursive=self.flags.recursive, quiet=self.flags.ignore_missing
             ):
-                self.say(f"Removing {source.place}...")
-                self.storage.delete(source.place.bucket, source.place.name)
+                self.say(f"Removing {source.url}...")
+                self.storage.delete(source.url.bucket, source.url.name)
 
     def cat(self, words: Sequence[str]) -> None:
         """Write objects to standard output."""
         for word in words:
             for source, _ in self._sources(word, recursive=False):
-                if source.place.bucket:
-                    self.storage.read(source.place.bucket, source.place.name, sys.stdout.buffer)
+                if source.url.bucket:
+                    self.storage.read(source.url.bucket, source.url.name, sys.stdout.buffer)
                 else:
-                    with Path(source.place.name).open("rb") as file:
+                    with Path(source.url.name).open("rb") as file:
                         shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()
 
@@ -142,28 +142,28 @@ class Command:
             for name in self.storage.buckets():
                 _print(f"gs://{name}/")
         for word in words:
-            found = list(matches(self.storage, parse(word)))
-            if not found:
+            matched = list(matches(self.storage, parse(word)))
+            if not matched:
                 raise UsageError(f"One or more URLs matched no objects: {word}")
-            for place, container in found:
+            for url, container in matched:
                 if not container:
-                    self._print(self.storage.find(place.bucket, place.name) or {}, place)
+                    self._print(self.storage.find(url.bucket, url.name) or {}, url)
                     continue
-                if len(found) > 1:
-                    _print(f"\n{place}/:")
-                prefix = f"{place.name}/" if place.name else ""
+                if len(matched) > 1:
+                    _print(f"\n{url}/:")
+                prefix = f"{url.name}/" if url.name else ""
                 delimiter = "" if self.flags.recursive else "/"
-                for entry in self.storage.names(place.bucket, prefix, delimiter):
-                    self._print(entry, Place(entry.get("prefix") or entry["name"], place.bucket))
+                for entry in self.storage.names(url.bucket, prefix, delimiter):
+                    self._print(entry, StorageUrl(entry.get("prefix") or entry["name"], url.bucket))
 
     def stat(self, words: Sequence[str]) -> None:
         """Print objects' metadata; a missing object fails the call, which scripts use as a test."""
         for word in words:
-            found = [(place, self.storage.find(place.bucket, place.name)) for place in self._objects(word)]
-            if not found:
+            entries = [(url, self.storage.find(url.bucket, url.name)) for url in self._objects(word)]
+            if not entries:
                 self.failed.append(f"No URLs matched: {word}")
-            for place, entry in found if not self.flags.quiet else ():
-                _print(f"{place}:")
+            for url, entry in entries if not self.flags.quiet else ():
+                _print(f"{url}:")
                 for label, name in _STAT_FIELDS.items():
                     _print(f"    {label + ':':24}{(entry or {}).get(name, '')}")
 
@@ -171,32 +171,30 @@ class Command:
         """Print the size of objects, and of all objects below each prefix."""
         total = 0
         for word in words or [f"gs://{name}" for name in self.storage.buckets()]:
-            found = list(matches(self.storage, parse(word)))
-            if not found:
+            matched = list(matches(self.storage, parse(word)))
+            if not matched:
                 raise UsageError(f"One or more URLs matched no objects: {word}")
-            total += sum(self._du(place, container) for place, container in found)
+            total += sum(self._du(url, container) for url, container in matched)
         if self.flags.total:
             self._print_size(total, "total")
 
-    def _du(self, place: Place, container: bool) -> int:
-        """Print a place's sizes, those of what is in a container first; return the place's own."""
+    def _du(self, url: StorageUrl, container: bool) -> int:
+        """Print a URL's sizes, those of what is in a container first; return the URL's own."""
         if not container:
-            size = int((self.storage.find(place.bucket, place.name) or {}).get("size", 0))
-            self._print_size(size, str(place))
+            size = int((self.storage.find(url.bucket, url.name) or {}).get("size", 0))
+            self._print_size(size, str(url))
             return size
-        prefix, sums = f"{place.name}/" if place.name else "", {"": 0}
-        for entry in self.storage.names(place.bucket, prefix):
+        prefix, sums = f"{url.name}/" if url.name else "", {"": 0}
+        for entry in self.storage.names(url.bucket, prefix):
             size, path = int(entry["size"]), entry["name"][len(prefix) :]
             if not self.flags.summary:
-                self._print_size(size, str(Place(entry["name"], place.bucket)))
+                self._print_size(size, str(StorageUrl(entry["name"], url.bucket)))
             for end in (0, *(at + 1 for at, sign in enumerate(path) if sign == "/")):
                 sums[path[:end]] = sums.get(path[:end], 0) + size
         for below in sorted(sums, reverse=True):
             if not below or not self.flags.summary:
                 whole = f"{prefix}{below}"
-                self._print_size(
-                    sums[below], f"gs://{place.bucket}/{whole}" if whole else f"gs://{place.bucket}"
-                )
+                self._print_size(sums[below], f"gs://{url.bucket}/{whole}" if whole else f"gs://{url.bucket}")
         return sums[""]
 
     def _print_size(self, size: int, name: str) -> None:
@@ -210,70 +208,70 @@ class Command:
         if not source.bucket and not Path(source.name).is_dir():
             raise UsageError(f"arg ({words[0]}) does not name a directory, bucket, or bucket subdir.")
         here, there = self._held(source), self._held(target)
-        for path, place in here.items():
-            if path not in there or self._digest(place) != self._digest(there[path]):
-                self._copy(place, target.below(path), move=False)
+        for path, url in here.items():
+            if path not in there or self._digest(url) != self._digest(there[path]):
+                self._copy(url, target.below(path), move=False)
         for path in there.keys() - here.keys() if self.flags.delete else ():
             self.say(f"Removing {there[path]}")
             self._remove(there[path])
 
-    def _objects(self, word: str) -> list[Place]:
-        place = parse(word)
-        if not place.bucket or not place.name:
+    def _objects(self, word: str) -> list[StorageUrl]:
+        url = parse(word)
+        if not url.bucket or not url.name:
             raise UsageError(f"The stat command only works with object URLs: {word}")
-        return [found for found, container in matches(self.storage, place) if not container]
+        return [object_url for object_url, container in matches(self.storage, url) if not container]
 
-    def _held(self, container: Place) -> dict[str, Place]:
-        found = {source.path: source.place for source in self._files(container)}
-        return {path: place for path, place in found.items() if self.flags.recursive or "/" not in path}
+    def _held(self, container: StorageUrl) -> dict[str, StorageUrl]:
+        urls = {source.path: source.url for source in self._files(container)}
+        return {path: url for path, url in urls.items() if self.flags.recursive or "/" not in path}
 
-    def _digest(self, place: Place) -> str:
-        if place.bucket:
-            return str((self.storage.find(place.bucket, place.name) or {}).get("md5Hash"))
+    def _digest(self, url: StorageUrl) -> str:
+        if url.bucket:
+            return str((self.storage.find(url.bucket, url.name) or {}).get("md5Hash"))
         digest = md5(usedforsecurity=False)
-        with Path(place.name).open("rb") as file:
+        with Path(url.name).open("rb") as file:
             while data := file.read(1024 * 1024):
                 digest.update(data)
         return b64encode(digest.digest()).decode()
 
     def _sources(self, word: str, *, recursive: bool, quiet: bool = False) -> list[tuple[Source, str]]:
         """Return the files and objects of a word, each with the name of the container that matched."""
-        found: list[tuple[Source, str]] = []
-        for place, container in matches(self.storage, parse(word)):
-            top = place.base or place.bucket
+        sources: list[tuple[Source, str]] = []
+        for url, container in matches(self.storage, parse(word)):
+            top = url.base or url.bucket
             if not container:
-                found.append((Source(place), str(place)))
+                sources.append((Source(url), str(url)))
             elif recursive:
-                found += [(source, top) for source in self._files(place)]
+                sources += [(source, top) for source in self._files(url)]
             else:
-                self.failed.append(f'Omitting directory "{place}". (Did you mean to do cp -r?)')
-        if not found and not quiet:
+                self.failed.append(f'Omitting directory "{url}". (Did you mean to do cp -r?)')
+        if not sources and not quiet:
             raise UsageError("\n".join([*self.failed, f"No URLs matched: {word}"]))
-        return found
+        return sources
 
-    def _files(self, container: Place) -> Iterator[Source]:
+    def _files(self, container: StorageUrl) -> Iterator[Source]:
         """Yield all files or objects below a container."""
         if container.bucket:
             prefix = f"{container.name.rstrip('/')}/" if container.name else ""
-            for found in self.storage.names(container.bucket, prefix):
-                yield Source(Place(found["name"], container.bucket), found["name"][len(prefix) :])
+            for entry in self.storage.names(container.bucket, prefix):
+                yield Source(StorageUrl(entry["name"], container.bucket), entry["name"][len(prefix) :])
             return
         for folder, folders, names in os.walk(container.name):
             folders.sort()
             for name in sorted(names):
                 path = Path(folder) / name
-                yield Source(Place(str(path)), str(path.relative_to(container.name)))
+                yield Source(StorageUrl(str(path)), str(path.relative_to(container.name)))
 
-    def _is_container(self, place: Place) -> bool:
-        """Return whether a copy to this place goes below it."""
+    def _is_container(self, url: StorageUrl) -> bool:
+        """Return whether a copy to this URL goes below it."""
         # As in gsutil: a bucket, a folder, a prefix of existing names, or any name with a final "/".
-        if place.name.endswith("/") or (place.bucket and not place.name):
+        if url.name.endswith("/") or (url.bucket and not url.name):
             return True
-        if not place.bucket:
-            return Path(place.name).is_dir()
-        return any(True for _ in self.storage.names(place.bucket, f"{place.name}/", "/"))
+        if not url.bucket:
+            return Path(url.name).is_dir()
+        return any(True for _ in self.storage.names(url.bucket, f"{url.name}/", "/"))
 
-    def _copy(self, source: Place, target: Place, *, move: bool) -> None:
+    def _copy(self, source: StorageUrl, target: StorageUrl, *, move: bool) -> None:
         if self.flags.no_clobber and self._is_there(target):
             self.say(f"Skipping existing item: {target}")
             return
@@ -288,7 +286,7 @@ class Command:
         if move and source != target:
             self._remove(source)
 
-    def _to_file(self, source: Place, path: Path) -> None:
+    def _to_file(self, source: StorageUrl, path: Path) -> None:
         if source.bucket and source.name.endswith("/"):  # a folder object
             path.mkdir(parents=True, exist_ok=True)
             return
@@ -302,7 +300,7 @@ class Command:
             self.storage.read(source.bucket, source.name, file)
         part.replace(path)
 
-    def _from_stdin(self, target: Place) -> None:
+    def _from_stdin(self, target: StorageUrl) -> None:
         import tempfile  # here: few calls need it, and imports are most of a call's time
 
         with tempfile.TemporaryFile() as file:
@@ -311,22 +309,22 @@ class Command:
             file.seek(0)
             self.storage.write(target.bucket, target.name, file, "application/octet-stream")
 
-    def _is_there(self, place: Place) -> bool:
-        if place.bucket:
-            return self.storage.find(place.bucket, place.name) is not None
-        return Path(place.name).exists()
+    def _is_there(self, url: StorageUrl) -> bool:
+        if url.bucket:
+            return self.storage.find(url.bucket, url.name) is not None
+        return Path(url.name).exists()
 
-    def _remove(self, place: Place) -> None:
-        if place.bucket:
-            self.storage.delete(place.bucket, place.name)
+    def _remove(self, url: StorageUrl) -> None:
+        if url.bucket:
+            self.storage.delete(url.bucket, url.name)
         else:
-            Path(place.name).unlink()
+            Path(url.name).unlink()
 
-    def _print(self, entry: dict[str, str], place: Place) -> None:
+    def _print(self, entry: dict[str, str], url: StorageUrl) -> None:
         about = (
             f"{entry['size']:>10}  {entry['updated'][:19]}Z  " if self.flags.long and "size" in entry else ""
         )
-        _print(f"{about}{place}")
+        _print(f"{about}{url}")
 
 
 def _human(size: int) -> str:

@@ -116,9 +116,9 @@ def _carry_out(tool: str, words: list[str]) -> int:
         quiet = quiet or more
     if not words or words[0] not in _ALLOWED:
         raise UsageError(f"of {tool} these commands are served here: {_SERVED}; not {shlex.join(words[:1])}")
-    flags, places = _flags(tool, words[0], words[1:])
+    flags, operands = _flags(tool, words[0], words[1:])
     command = Command(_storage(), replace(flags, quiet=quiet), (lambda _: None) if quiet else _say)
-    getattr(command, words[0])(places)
+    getattr(command, words[0])(operands)
     for text in command.failed if not (quiet and words[0] == "stat") else ():
         _fail(tool, text, "CommandException")
     return 1 if command.failed else 0
@@ -146,18 +146,18 @@ def _without_global_flags(words: list[str]) -> tuple[bool, list[str]]:
 
 
 def _flags(tool: str, command: str, words: Sequence[str]) -> tuple[Flags, list[str]]:
-    letters, places = "", []
+    letters, operands = "", []
     for word in words:
         name = word.partition("=")[0]
         if word == "-" or not word.startswith("-"):
-            places.append(word)
+            operands.append(word)
         elif word.startswith("--") and (name in _LONG or name in _BEFORE | _BEFORE_WITH_VALUE):
             letters += _LONG.get(name, "")
         elif word.startswith("--") or not set(word[1:]) <= set(_ALLOWED[command]):
             raise UsageError(f"{tool} {command} knows no {word} here, only -{' -'.join(_ALLOWED[command])}")
         else:
             letters += word[1:]
-    return Flags(**{_LETTERS[letter]: True for letter in letters if letter in _LETTERS}), places
+    return Flags(**{_LETTERS[letter]: True for letter in letters if letter in _LETTERS}), operands
 
 
 def _say(text: str) -> None:
