@@ -12,7 +12,7 @@ from tests.support.planning import bound_to, only, plan, reason_of, run_of, want
 JOB = wanted()
 
 
-def test_without_a_claim_nothing_is_said_of_rerun_where_something_else_changed() -> None:
+def test_reason_omits_rerun_when_run_before_has_no_claim() -> None:
     assert reason_of(only(plan([JOB], [run_of(wanted(content="b"), State.SUCCEEDED)]))) == "1 field changed"
 
 
@@ -21,7 +21,7 @@ def _at(job: DesiredJob, folder: str, *args: str) -> DesiredJob:
     return replace(job, packed=spec)
 
 
-def test_output_directories_that_carry_the_jobs_name_are_no_change() -> None:
+def test_comparison_ignores_output_directory_that_carries_job_name() -> None:
     before = wanted(content="b")
     old, new = _at(before, before.job_name, "b"), _at(JOB, JOB.job_name, "a")
     runs = [run_of(old, State.FAILED), run_of(old, State.SUCCEEDED, 2, number=2)]
@@ -38,7 +38,7 @@ def test_output_directories_that_carry_the_jobs_name_are_no_change() -> None:
     ]
 
 
-def test_a_secret_of_the_run_before_is_not_shown() -> None:
+def test_changed_field_masks_secret_of_earlier_run() -> None:
     before = wanted(content="b")
     old = _at(before, "x", "--password=hunter2", "--rate=1", "--token", "abc")
     run = run_of(old, State.SUCCEEDED)
@@ -46,18 +46,18 @@ def test_a_secret_of_the_run_before_is_not_shown() -> None:
     assert [field.before for field in change.fields] == ["--password=***", "--rate=1", "--token", "***"]
 
 
-def test_a_job_without_an_earlier_run_is_new_and_has_its_spec() -> None:
+def test_change_has_spec_when_job_has_no_earlier_run() -> None:
     assert only(plan([JOB])).spec == JOB.spec
     run = run_of(JOB, State.RUNNING)
     assert only(plan([JOB], [run], [bound_to(JOB, run)])).spec is None
 
 
-def test_a_job_that_is_gone_is_not_modified() -> None:
+def test_drift_omits_changed_labels_when_job_is_deleted() -> None:
     claim = bound_to(JOB, run_of(JOB, State.RUNNING), labels="0" * 16)
     assert [drift.kind for drift in plan([JOB], [], [claim]).drift] == [DriftKind.DELETED_OUTSIDE]
 
 
-def test_a_changed_job_names_the_commit_of_the_earlier_run_by_its_label_or_else_its_claim() -> None:
+def test_change_names_earlier_commit_by_label_then_by_claim() -> None:
     before = wanted(content="b")
     run = run_of(before, State.SUCCEEDED)
     labelled = replace(run, labels={**run.labels, COMMIT: "c" * 40})
@@ -68,7 +68,7 @@ def test_a_changed_job_names_the_commit_of_the_earlier_run_by_its_label_or_else_
     assert only(plan([JOB])).earlier_commit == ""
 
 
-def test_the_code_changed_where_its_digest_did_since_the_earlier_run_or_the_base() -> None:
+def test_code_is_changed_when_digest_differs_from_earlier_run_or_base() -> None:
     before = run_of(wanted(content="b"), State.SUCCEEDED)
     both, spec_only = only(plan([wanted(code="x")], [before])), only(plan([JOB], [before]))
     assert len(both.fields) == 2

@@ -17,20 +17,20 @@ FIRST = bound_to(JOB, FAILED)
 SECOND = claim_on(JOB, ClaimState.PENDING, 2)
 
 
-def test_an_attempt_that_is_not_wanted_any_more_is_not_sent_again() -> None:
+def test_plan_does_not_resend_attempt_beyond_lowered_attempts() -> None:
     change = only(plan([wanted(attempts=1)], [FAILED], [FIRST, SECOND]))
     assert (change.action, change.attempt, change.stuck) == (Action.NONE, 2, NotDone.FAILED)
     assert reason_of(change) == 'attempt 2 is no longer needed: "attempts" is 1'
     assert only(plan([wanted(attempts=2)], [FAILED], [FIRST, SECOND])).action is Action.RETRY
 
 
-def test_but_one_whose_job_is_there_is_bound_to_it() -> None:
+def test_attempt_beyond_lowered_attempts_is_bound_when_its_job_is_found() -> None:
     run = run_of(JOB, State.RUNNING, 2, number=2)
     change = only(plan([wanted(attempts=1)], [FAILED, run], [FIRST, SECOND]))
     assert (change.action, change.actual) == (Action.RETRY, run)
 
 
-def test_and_one_whose_end_is_known_has_ended() -> None:
+def test_attempt_beyond_lowered_attempts_has_ended_when_claim_records_end() -> None:
     ended = claim_on(JOB, attempt=2, resource="jobs/9", ended=State.SUCCEEDED)
     change = only(plan([wanted(attempts=1)], [FAILED], [FIRST, ended]))
     assert reason_of(change) == "succeeded; the service no longer has its record"
@@ -45,25 +45,25 @@ def test_and_one_whose_end_is_known_has_ended() -> None:
     ],
     ids=["pending", "held", "given up"],
 )
-def test_of_a_suspended_job_the_attempt_that_is_open_is_told(second: object, reason: str) -> None:
+def test_suspended_change_names_open_attempt_with_its_reason(second: object, reason: str) -> None:
     assert isinstance(second, type(SECOND))
     change = only(plan([wanted(suspend=True, attempts=2)], [FAILED], [FIRST, second]))
     assert (change.attempt, reason_of(change)) == (2, reason)
 
 
-def test_a_later_attempt_that_is_recorded_counts_without_the_one_before_it() -> None:
+def test_recorded_attempt_counts_when_earlier_attempt_has_no_record() -> None:
     run = run_of(JOB, State.RUNNING, 2)
     change = only(plan([JOB], [run], [bound_to(JOB, run, 2)]))
     assert (change.action, change.attempt, reason_of(change)) == (Action.NONE, 2, "running")
 
 
-def test_only_a_failure_of_the_very_attempt_before_makes_one_without_a_record_credible() -> None:
+def test_unrecorded_attempt_does_not_count_unless_attempt_just_before_failed() -> None:
     third = run_of(JOB, State.SUCCEEDED, 3, number=3)
     change = only(plan([wanted(attempts=3)], [FAILED, third], [FIRST]))
     assert change.attempt == 2
 
 
-def test_of_attempts_under_two_versions_of_the_name_the_later_counts() -> None:
+def test_later_attempt_counts_when_two_hash_versions_have_attempts() -> None:
     old = "1" * 64
     job = replace(JOB, earlier=(old,))
     runs = [
@@ -80,14 +80,14 @@ def test_of_attempts_under_two_versions_of_the_name_the_later_counts() -> None:
     assert (change.attempt, change.actual) == (2, runs[1])
 
 
-def test_a_job_of_the_older_service_that_is_there_is_told_with_why_it_is_blocked() -> None:
+def test_blocked_change_names_run_when_ml_job_still_runs() -> None:
     job = replace(JOB, manifest=replace(JOB.manifest, api_version=ML_V1, kind="Job"))
     run = run_of(job, State.RUNNING)
     change = only(plan([job], [run], [claim_on(job, ClaimState.PENDING)], GOOGLE))
     assert (change.action, change.actual) == (Action.BLOCKED, run)
 
 
-def test_a_name_that_a_further_run_of_other_content_has_is_taken() -> None:
+def test_plan_blocks_job_when_second_run_of_other_content_has_its_name() -> None:
     other = wanted(content="b")
     runs = [run_of(other, State.SUCCEEDED), run_of(other, State.SUCCEEDED, number=2, job_name=JOB.job_name)]
     change = only(plan([JOB], runs, [bound_to(other, runs[0])]))
@@ -95,7 +95,7 @@ def test_a_name_that_a_further_run_of_other_content_has_is_taken() -> None:
     assert reason_of(change).startswith(f"{runs[1].resource} has this name but different content")
 
 
-def test_what_never_came_to_run_overtakes_nothing() -> None:
+def test_unknown_submission_of_other_content_does_not_supersede_succeeded_run() -> None:
     """Other content was submitted since, with an unknown outcome."""
     run = run_of(JOB, State.SUCCEEDED)
     since = claim_on(wanted(content="b"), ClaimState.PENDING)

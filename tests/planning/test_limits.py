@@ -64,7 +64,7 @@ def job(spec: dict[str, Any]) -> DesiredJob:
         ),
     ],
 )  # fmt: skip
-def test_accelerator_hours(spec: dict[str, Any], hours: float) -> None:
+def test_engine_counts_accelerator_hours_of_spec(spec: dict[str, Any], hours: float) -> None:
     wanted = job(spec)
     engine = engine_spec(wanted.manifest.api_version)
     assert engine.accelerator_hours(wanted.manifest.kind, spec) == pytest.approx(hours)
@@ -97,7 +97,7 @@ ML = {"scaleTier": "CUSTOM", "masterType": "complex_model_m_gpu", "scheduling": 
         ({"trainingInput": ML}, Cost(1, 4, ("complex_model_m_gpu",))),
     ],
 )  # fmt: skip
-def test_cost_names_accelerators_and_what_is_counted_by_a_rule(spec: dict[str, Any], cost: Cost) -> None:
+def test_cost_lists_accelerators_untimed_jobs_and_unknown_machines(spec: dict[str, Any], cost: Cost) -> None:
     wanted = job(spec)
     change = Change(Action.SUBMIT, saying(""), "census", "census", wanted.manifest.kind, desired=wanted)
     found = structs.replace(
@@ -125,9 +125,7 @@ def plan(*actions: Action) -> Plan:
         (Limits(accelerator_hours=15.5), "acceleratorHours: 16"),
     ],
 )
-def test_over_a_limit_nothing_is_done_and_the_message_says_what_to_raise(
-    limits: Limits, refused: str
-) -> None:
+def test_check_refuses_plan_over_limit_and_hint_names_limit_to_raise(limits: Limits, refused: str) -> None:
     found = plan(Action.SUBMIT, Action.RETRY, Action.CANCEL, Action.NONE, Action.BLOCKED)
     if not refused:
         check_limits(found, accelerator_hours(found, limits), limits, None)
@@ -139,7 +137,7 @@ def test_over_a_limit_nothing_is_done_and_the_message_says_what_to_raise(
 
 
 @pytest.mark.fault(48)
-def test_only_the_reviewed_plan_is_applied() -> None:
+def test_check_refuses_plan_when_digest_differs_from_reviewed_plan() -> None:
     check_limits(plan(), 0, Limits(), "sha256:1")
     with pytest.raises(RefusedError) as caught:
         check_limits(plan(), 0, Limits(), "sha256:2")
@@ -149,7 +147,7 @@ def test_only_the_reviewed_plan_is_applied() -> None:
 
 
 @pytest.mark.fault(48)
-def test_a_plan_is_another_as_soon_as_what_it_does_is() -> None:
+def test_plan_digest_changes_when_actions_change() -> None:
     first, second = wanted("census", "a"), wanted("census", "b")
     run = run_of(first, State.RUNNING)
     reviewed = planned([first])
@@ -167,7 +165,7 @@ def refusal(found: Plan, limits: Limits, hours: float = 0) -> tuple[str, str]:
 
 
 @pytest.mark.fault(21)
-def test_a_renamed_folder_of_jobs_stops_at_the_limits() -> None:
+def test_limits_refuse_plan_when_folder_of_jobs_is_renamed() -> None:
     """Every base name changes: all jobs are submitted again, and all old runs are orphaned."""
     old = [wanted(f"old{n}", on_delete="cancel") for n in range(30)]
     runs = [run_of(job, State.RUNNING, number=n) for n, job in enumerate(old, 1)]
@@ -184,14 +182,14 @@ def test_a_renamed_folder_of_jobs_stops_at_the_limits() -> None:
 
 
 @pytest.mark.fault(21)
-def test_an_emptied_folder_of_jobs_cancels_nothing() -> None:
+def test_plan_cancels_no_run_when_folder_of_jobs_is_emptied() -> None:
     job = wanted(on_delete="cancel")
     run = run_of(job, State.RUNNING)
     check_limits(planned([], [run], [bound_to(job, run)]), 0, Limits(0, 0, 0), None)
 
 
 @pytest.mark.parametrize("limit", [0, 1])
-def test_the_cancels_of_a_repair_count(limit: int) -> None:
+def test_limit_counts_cancels_of_repair(limit: int) -> None:
     job = wanted()
     runs = [run_of(job, State.RUNNING, number=n) for n in (1, 2, 3)]
     found = planned([job], runs, [bound_to(job, runs[0])])
@@ -199,7 +197,7 @@ def test_the_cancels_of_a_repair_count(limit: int) -> None:
     check_limits(found, 0, Limits(cancels=2), None)
 
 
-def test_a_superseded_and_an_orphaned_run_count_as_two_cancels() -> None:
+def test_limit_counts_superseded_and_orphaned_run_as_two_cancels() -> None:
     old, gone = wanted("a", "old"), wanted("gone", on_delete="cancel")
     runs = [run_of(old, State.RUNNING, number=1), run_of(gone, State.RUNNING, number=2)]
     found = planned(
@@ -211,14 +209,14 @@ def test_a_superseded_and_an_orphaned_run_count_as_two_cancels() -> None:
 @pytest.mark.parametrize(
     ("hours", "told", "raised"), [(0.3, "0.3", "1"), (1234567.5, "1234567.5", "1234568"), (12, "12", "12")]
 )
-def test_the_limit_that_a_refusal_names_is_enough(hours: float, told: str, raised: str) -> None:
+def test_plan_passes_limit_that_refusal_names(hours: float, told: str, raised: str) -> None:
     message, hint = refusal(plan(), Limits(accelerator_hours=0.25), hours)
     assert message == f"the plan has {told} acceleratorHours, but one apply may do at most 0.25"
     assert f"acceleratorHours: {raised}}}" in hint
     check_limits(plan(), hours, Limits(accelerator_hours=float(raised)), None)
 
 
-def test_the_hours_of_a_retry_count_like_those_of_a_submission() -> None:
+def test_accelerator_hours_of_retry_equal_those_of_submission() -> None:
     limits = Limits(accelerator_hours=1000)
     assert (
         accelerator_hours(plan(Action.SUBMIT), limits) == accelerator_hours(plan(Action.RETRY), limits) == 8
@@ -226,7 +224,7 @@ def test_the_hours_of_a_retry_count_like_those_of_a_submission() -> None:
     assert accelerator_hours(plan(Action.NONE, Action.BLOCKED, Action.CANCEL), limits) == 0
 
 
-def test_an_empty_digest_is_not_taken_for_none() -> None:
+def test_empty_reviewed_digest_is_refused() -> None:
     with pytest.raises(RefusedError):
         check_limits(plan(), 0, Limits(), "")
 

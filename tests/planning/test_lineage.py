@@ -42,42 +42,42 @@ def brought(lineage: Lineage, sha: str) -> dict[str, str]:
     return {name: job.replaced_by for name, job in lineage.passed_over[sha].jobs.items()}
 
 
-def test_each_commit_brings_the_content_that_the_one_before_lacks() -> None:
+def test_commit_brings_content_that_its_parent_lacks() -> None:
     found = lineage_of([tree(BASE, "a:1"), tree(FIRST, "a:2"), tree(SECOND, "a:2"), tree(HEAD, "a:2", "b:1")])
     assert (brought(found, FIRST), brought(found, SECOND), found.own_names) == ({"a": ""}, {}, {"b"})
     assert found.carriers == {"a": FIRST, "b": HEAD}
 
 
-def test_content_that_a_later_commit_replaces_is_not_carried() -> None:
+def test_content_has_no_carrier_when_later_commit_replaces_it() -> None:
     found = lineage_of([tree(BASE), tree(FIRST, "a:1", "b:1"), tree(SECOND, "a:2"), tree(HEAD, "a:2")])
     assert brought(found, FIRST) == {"a": SECOND, "b": SECOND}
     assert (found.carriers, found.own_names) == ({"a": SECOND}, frozenset())
 
 
-def test_reverting_commit_brings_the_content_back() -> None:
+def test_reverting_commit_brings_content_again() -> None:
     found = lineage_of([tree(BASE, "a:1"), tree(FIRST, "a:2"), tree(SECOND, "a:1"), tree(HEAD, "a:1")])
     assert (brought(found, FIRST), brought(found, SECOND)) == ({"a": SECOND}, {"a": ""})
     assert found.carriers == {"a": SECOND}
 
 
-def test_end_of_suspension_and_more_attempts_bring_a_job() -> None:
+def test_commit_brings_job_when_suspension_ends_or_attempts_increase() -> None:
     suspended = CommitTree(BASE, {"a": (), "b": tree(BASE, "b:1").files["b"]})
     found = lineage_of([suspended, tree(FIRST, "a:1", "b:1"), tree(HEAD, "a:1", "b:1:3")])
     assert (brought(found, FIRST), found.own_names) == ({"a": ""}, {"b"})
     assert found.carriers == {"a": FIRST}, "more attempts change no content"
 
 
-def test_fewer_attempts_bring_nothing() -> None:
+def test_commit_brings_no_job_when_attempts_decrease() -> None:
     assert lineage_of([tree(BASE, "a:1:3"), tree(HEAD, "a:1")]).own_names == frozenset()
 
 
-def test_renamed_file_and_changed_dash_bring_nothing() -> None:
+def test_commit_brings_no_job_when_file_or_dash_is_renamed() -> None:
     moved = CommitTree(HEAD, {"elsewhere": (WantedContent("a_b", ("a-b-1",)),)})
     before = CommitTree(BASE, {"a": (WantedContent("a-b", ("a-b-1",)),)})
     assert lineage_of([before, moved]).own_names == frozenset()
 
 
-def test_content_with_an_earlier_key_is_the_same() -> None:
+def test_content_with_earlier_key_counts_as_same_content() -> None:
     old = CommitTree(BASE, {"a": (WantedContent("a", ("old",)),)})
     assert (
         lineage_of([old, CommitTree(HEAD, {"a": (WantedContent("a", ("new", "old")),)})]).own_names
@@ -85,7 +85,7 @@ def test_content_with_an_earlier_key_is_the_same() -> None:
     )
 
 
-def test_invalid_manifest_keeps_the_jobs_of_the_commit_before() -> None:
+def test_invalid_manifest_keeps_jobs_of_earlier_commit() -> None:
     broken = tree(SECOND, "b:1", problem="invalid", invalid=("a",))
     found = lineage_of([tree(BASE), tree(FIRST, "a:1"), broken, tree(HEAD, "a:1", "b:1")])
     assert found.carriers == {"a": FIRST, "b": SECOND}
@@ -94,7 +94,7 @@ def test_invalid_manifest_keeps_the_jobs_of_the_commit_before() -> None:
     assert (brought(mended, FIRST), mended.own_names) == ({"a": HEAD}, {"a"})
 
 
-def test_commit_that_was_applied_itself_keeps_what_it_brought() -> None:
+def test_applied_commit_keeps_jobs_that_it_brought() -> None:
     done = replace(tree(FIRST, "a:1"), has_verdict=True)
     found = lineage_of([tree(BASE), done, tree(SECOND, "a:1", "b:1"), tree(HEAD, "a:1", "b:1")])
     assert (found.carriers, [*found.passed_over]) == ({"b": SECOND}, [SECOND])
@@ -105,7 +105,7 @@ JOBS = st.dictionaries(st.sampled_from("abc"), st.sampled_from("12"), max_size=3
 
 
 @given(st.lists(JOBS, min_size=2, max_size=6))
-def test_each_content_of_the_last_commit_has_one_bringer_unless_the_first_has_it(
+def test_each_content_of_last_commit_has_single_bringer_unless_first_commit_has_it(
     history: list[dict[str, str]],
 ) -> None:
     shas = [f"{number:040}" for number in range(len(history))]
@@ -132,13 +132,13 @@ def test_each_content_of_the_last_commit_has_one_bringer_unless_the_first_has_it
 JOB = wanted()
 
 
-def test_record_of_the_commit_before_tells_its_contents_where_git_cannot() -> None:
+def test_record_of_earlier_commit_supplies_contents_when_git_cannot() -> None:
     record = CommitRecord(BASE, NOW, 1, {"census": WantedJob(keys_of(JOB))})
     here = CommitTree(HEAD, {"": (WantedContent("census", keys_of(JOB), 9), WantedContent("trees", ("t",)))})
     assert lineage_of([tree_of_record(record), here]).own_names == {"trees"}
 
 
-def test_commit_that_is_applied_again_brings_what_its_record_says() -> None:
+def test_commit_applied_again_brings_jobs_that_its_record_names() -> None:
     jobs = {"census": WantedJob(keys_of(JOB)), "c": WantedJob(("l",), brought=False)}
     record = CommitRecord(HEAD, NOW, 2, jobs)
     found = known_lineage({HEAD: record}, HEAD, [JOB])
@@ -160,13 +160,13 @@ class TestBringers:
         made = plan([JOB], runs, claims)  # type: ignore[arg-type]
         return bringers(made, lineage, HEAD, records, {claim.id: claim for claim in claims})
 
-    def test_it_is_the_commit_from_which_on_the_content_stands(self) -> None:
+    def test_bringer_is_commit_that_introduced_content(self) -> None:
         assert self.of(Lineage(frozenset(), {"census": FIRST})) == {"census": FIRST}
 
-    def test_it_is_the_applied_commit_where_nothing_is_known(self) -> None:
+    def test_bringer_is_applied_commit_when_lineage_is_unknown(self) -> None:
         assert self.of(Lineage()) == {"census": HEAD}
 
-    def test_it_is_the_commit_of_the_attempt_before(self) -> None:
+    def test_bringer_of_retry_is_commit_of_earlier_attempt(self) -> None:
         job = wanted(attempts=2)
         failed = run_of(job, State.FAILED)
         claims = [bound_to(job, failed, commit=FIRST)]
@@ -174,17 +174,17 @@ class TestBringers:
         found = bringers(made, self.NOTHING, HEAD, (), {claim.id: claim for claim in claims})
         assert found == {"census": FIRST}
 
-    def test_it_is_the_commit_of_a_refused_submission(self) -> None:
+    def test_bringer_is_commit_of_refused_submission(self) -> None:
         claims = [claim_on(JOB, ClaimState.REJECTED, commit=FIRST)]
         assert self.of(self.NOTHING, claims=claims) == {"census": FIRST}
 
-    def test_it_is_the_commit_whose_apply_ended_before_it_wrote_a_claim(self) -> None:
+    def test_bringer_is_recorded_commit_whose_apply_wrote_no_claim(self) -> None:
         older = CommitRecord(FIRST, NOW, 1, {"census": WantedJob(keys_of(JOB))})
         found = CommitRecord(SECOND, NOW, 2, {"census": WantedJob(keys_of(JOB), brought=False)})
         assert self.of(self.NOTHING, older, found) == {"census": FIRST}
 
     @pytest.mark.parametrize("carriers", [{}, {"census": SECOND}])
-    def test_content_that_comes_back_after_a_cancel_belongs_to_the_commit_that_brings_it(
+    def test_bringer_of_returning_content_is_commit_that_brings_it_again(
         self, carriers: dict[str, str]
     ) -> None:
         reason = by_apply("superseded by census_0 (onChange: cancel)")

@@ -15,7 +15,7 @@ JOB = wanted()
 OLDER = wanted(content="older", on_change="cancel")
 
 
-def test_without_a_source_every_run_is_the_repositorys_own() -> None:
+def test_run_of_any_source_counts_as_own_when_environment_has_no_source() -> None:
     run = replace(run_of(JOB, State.RUNNING), labels={})
     run = replace(run, labels={**run_of(JOB, State.RUNNING).labels, SOURCE: "somebody"})
     found = make_plan(LOCAL, state_of([JOB], [run]))
@@ -23,7 +23,7 @@ def test_without_a_source_every_run_is_the_repositorys_own() -> None:
     assert found.drift == ()
 
 
-def test_without_a_word_of_it_a_plan_is_of_all_and_of_every_source() -> None:
+def test_plan_covers_all_jobs_and_sources_by_default() -> None:
     gone = wanted("gone", on_delete="cancel")
     run = replace(run_of(gone, State.RUNNING), labels={**run_of(gone, State.RUNNING).labels, SOURCE: "x"})
     claim = bound_to(gone, run)
@@ -32,7 +32,7 @@ def test_without_a_word_of_it_a_plan_is_of_all_and_of_every_source() -> None:
 
 
 @pytest.mark.parametrize(("whose", "cancelled"), [(OURS, 1), ("somebody", 0)])
-def test_a_run_that_was_given_away_is_told_of_and_not_cancelled(whose: str, cancelled: int) -> None:
+def test_orphan_of_other_source_is_reported_without_cancel(whose: str, cancelled: int) -> None:
     gone = wanted("gone", on_delete="cancel")
     run = run_of(gone, State.RUNNING)
     run = replace(run, labels={**run.labels, SOURCE: whose})
@@ -52,7 +52,7 @@ def test_a_run_that_was_given_away_is_told_of_and_not_cancelled(whose: str, canc
     ],
     ids=["submitted", "suspended", "given up", "held", "sent again"],
 )
-def test_what_is_superseded_is_cancelled_only_for_something_that_runs_in_its_place(
+def test_superseded_run_is_cancelled_only_when_replacement_runs(
     job: object, state: ClaimState | None, given_up: bool, cancelled: int
 ) -> None:
     assert isinstance(job, type(JOB))
@@ -65,7 +65,7 @@ def test_what_is_superseded_is_cancelled_only_for_something_that_runs_in_its_pla
     assert [drift.kind for drift in found.drift] == [DriftKind.SUPERSEDED]
 
 
-def test_a_second_run_of_an_orphan_is_told_under_the_name_that_its_claim_has() -> None:
+def test_second_run_of_orphan_has_base_name_of_its_claim() -> None:
     gone = wanted("gone-job")
     runs = [run_of(gone, State.RUNNING, number=number) for number in (1, 2)]
     found = plan([JOB], runs, [bound_to(gone, runs[0])])
@@ -73,14 +73,14 @@ def test_a_second_run_of_an_orphan_is_told_under_the_name_that_its_claim_has() -
     assert [change.base_name for change in found.changes] == ["census", "gone-job"]
 
 
-def test_a_second_run_of_a_renamed_job_is_told_under_the_manifests_name() -> None:
+def test_second_run_of_renamed_job_has_base_name_of_manifest() -> None:
     dashed, underscored = wanted("a-b"), wanted("a_b")
     runs = [run_of(underscored, State.RUNNING, number=number) for number in (1, 2)]
     found = plan([dashed], runs, [bound_to(underscored, runs[0])])
     assert {change.base_name for change in found.changes} == {"a-b"}
 
 
-def test_what_is_superseded_is_told_with_the_place_of_the_manifest_that_causes_it() -> None:
+def test_cancel_of_superseded_run_has_location_of_replacing_manifest() -> None:
     moved = replace(JOB, manifest=replace(JOB.manifest, path="moved.yaml", line=7))
     moved = replace(moved, manifest=replace(moved.manifest, reconcile=OLDER.manifest.reconcile))
     run = run_of(OLDER, State.RUNNING)
@@ -89,7 +89,7 @@ def test_what_is_superseded_is_told_with_the_place_of_the_manifest_that_causes_i
     assert (cancel.base_name, cancel.path, cancel.line) == ("census", "moved.yaml", 7)
 
 
-def test_changes_are_by_base_name_then_name_then_action_then_resource() -> None:
+def test_changes_are_sorted_by_base_name_then_name_then_action_then_resource() -> None:
     gone = [wanted("z", on_delete="cancel"), wanted("b", on_delete="cancel")]
     first = [run_of(gone[0], State.RUNNING, number=number) for number in (4, 3)]
     second = [run_of(gone[1], State.RUNNING, attempt=2, number=1), run_of(gone[1], State.RUNNING, number=2)]
@@ -112,7 +112,7 @@ def test_changes_are_by_base_name_then_name_then_action_then_resource() -> None:
     ]
 
 
-def test_a_cancel_comes_before_what_stays_and_base_names_count_as_they_are_written() -> None:
+def test_cancels_sort_before_kept_runs_and_base_names_sort_as_written() -> None:
     runs = [run_of(JOB, State.RUNNING, number=number) for number in (1, 2)]
     found = plan([JOB], runs, [bound_to(JOB, runs[0])])
     assert [change.action for change in found.changes] == [Action.CANCEL, Action.NONE]

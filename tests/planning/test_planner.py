@@ -126,7 +126,7 @@ CASES: list[tuple[dict[str, Any] | None, State | None, Action, str, NotDone | No
 
 @pytest.mark.fault(23, 25)
 @pytest.mark.parametrize(("fields", "state", "action", "reason", "stuck"), CASES)
-def test_what_is_known_of_the_first_attempt_decides(
+def test_first_attempt_is_decided_by_its_claim_and_run(
     fields: dict[str, Any] | None, state: State | None, action: Action, reason: str, stuck: NotDone | None
 ) -> None:
     claims = [] if fields is None else [claim_on(JOB, **fields)]
@@ -144,7 +144,7 @@ def test_what_is_known_of_the_first_attempt_decides(
     assert (change.fields, change.repair) == ((), False)
 
 
-def test_the_table_has_every_state_of_a_claim_with_and_without_a_run() -> None:
+def test_cases_cover_every_claim_state_with_and_without_run() -> None:
     told = {((fields or {}).get("state", BOUND), state) for fields, state, *_ in CASES if fields is not None}
     assert {(state, None) for state in ClaimState} <= told
     assert {(BOUND, state) for state in State} - told == {(BOUND, State.FAILED)}, "failed has its own table"
@@ -152,7 +152,7 @@ def test_the_table_has_every_state_of_a_claim_with_and_without_a_run() -> None:
 
 @pytest.mark.fault(25)
 @pytest.mark.parametrize("state", list(State))
-def test_only_what_succeeded_is_said_to_have_succeeded(state: State) -> None:
+def test_reason_says_succeeded_only_for_succeeded_run(state: State) -> None:
     runs, claims = known(wanted(), state)
     change = only(plan([wanted()], runs, claims))
     assert reason_of(change).startswith(state.lower())
@@ -160,7 +160,7 @@ def test_only_what_succeeded_is_said_to_have_succeeded(state: State) -> None:
     assert (change.stuck is None) == (state not in (State.FAILED, State.CANCELLED))
 
 
-def test_the_decision_asks_for_every_member_and_has_no_else() -> None:
+def test_decision_matches_every_member_without_default_case() -> None:
     tree = ast.parse(Path(decide.__file__).read_text())
     matches = [node for node in ast.walk(tree) if isinstance(node, ast.Match)]
     assert len(matches) == 2
@@ -185,7 +185,7 @@ def test_the_decision_asks_for_every_member_and_has_no_else() -> None:
         (3, [State.SUCCEEDED, State.FAILED], Action.NONE, 1, "succeeded"),
     ],
 )
-def test_an_attempt_follows_only_one_that_failed(
+def test_next_attempt_follows_only_failed_attempt(
     attempts: int, states: list[State], action: Action, attempt: int, reason: str
 ) -> None:
     job = wanted(attempts=attempts)
@@ -204,14 +204,14 @@ def test_an_attempt_follows_only_one_that_failed(
         ({"state": PENDING, "ended": State.FAILED}, Action.SUBMIT, UNKNOWN.format("again")),
     ],
 )
-def test_a_failure_counts_that_a_bound_claim_remembers(
+def test_failure_recorded_in_bound_claim_counts_when_run_is_gone(
     fields: dict[str, Any], action: Action, reason: str
 ) -> None:
     change = only(plan([JOB], [], [claim_on(JOB, **fields)]))
     assert (change.action, reason_of(change)) == (action, reason)
 
 
-def test_a_forgotten_failure_without_attempts_left_says_both() -> None:
+def test_reason_names_failure_and_missing_record_when_no_attempt_is_left() -> None:
     change = only(plan([wanted()], [], [claim_on(wanted(), ended=State.FAILED)]))
     assert (reason_of(change), change.stuck) == (f"failed; {GONE}; {MORE}", NotDone.FAILED)
 
@@ -230,7 +230,7 @@ def test_a_forgotten_failure_without_attempts_left_says_both() -> None:
         ({}, Action.NONE, f"deleted outside; {RERUN}"),
     ],
 )
-def test_a_second_attempt_that_has_begun_goes_on_under_its_name(
+def test_begun_second_attempt_continues_under_its_name(
     fields: dict[str, Any], action: Action, reason: str
 ) -> None:
     runs, claims = known(JOB, State.FAILED)
@@ -239,20 +239,20 @@ def test_a_second_attempt_that_has_begun_goes_on_under_its_name(
     assert (change.attempt, change.job_name) == (2, f"{JOB.job_name}_2")
 
 
-def test_what_ran_goes_before_what_is_not_known_to_have_run() -> None:
+def test_succeeded_attempt_takes_precedence_over_unknown_later_attempt() -> None:
     runs, claims = known(JOB, State.SUCCEEDED)
     change = only(plan([JOB], runs, [*claims, claim_on(JOB, PENDING, 2)]))
     assert (change.action, reason_of(change), change.attempt) == (Action.NONE, "succeeded", 1)
 
 
-def test_when_an_unknown_outcome_is_settled_depends_on_the_services_bounds() -> None:
+def test_wait_for_unknown_outcome_depends_on_bounds_of_service() -> None:
     claim = claim_on(JOB, PENDING, credential_expiry=datetime.fromisoformat("2026-01-01T13:00:00.5+01:00"))
     assert reason_of(only(plan([JOB], [], [claim], GOOGLE))) == UNKNOWN.format("again after 12:10:00 UTC")
 
 
 @pytest.mark.parametrize("state", [None, *State])
 @pytest.mark.parametrize("claim_state", [None, *ClaimState])
-def test_a_suspended_job_is_left_alone_whatever_is_known_of_it(
+def test_suspended_job_is_left_unchanged_in_any_state(
     claim_state: ClaimState | None, state: State | None
 ) -> None:
     job = wanted(suspend=True, attempts=3)
@@ -274,7 +274,7 @@ def test_a_suspended_job_is_left_alone_whatever_is_known_of_it(
     assert found.drift == ()
 
 
-def test_a_suspended_job_is_shown_at_its_newest_attempt() -> None:
+def test_suspended_job_is_shown_at_its_newest_attempt() -> None:
     job = wanted(suspend=True, attempts=3)
     assert only(plan([job], *known(job, State.FAILED, State.FAILED))).attempt == 2
 
@@ -302,7 +302,7 @@ def changed(before: DesiredJob, after: DesiredJob, **claim: Any) -> Plan:
         ),
     ],
 )
-def test_a_changed_job_is_submitted_and_what_changed_is_said(
+def test_changed_job_is_submitted_and_reason_names_changes(
     before: DesiredJob, after: DesiredJob, reason: str, fields: list[str]
 ) -> None:
     change = only(changed(before, after))
@@ -311,7 +311,7 @@ def test_a_changed_job_is_submitted_and_what_changed_is_said(
     assert change.actual is None
 
 
-def test_a_changed_field_shows_both_values() -> None:
+def test_changed_field_shows_both_values() -> None:
     (field,) = only(changed(wanted(content="a"), wanted(content="b"))).fields
     assert (field.before, field.after) == ("a", "b")
     code = wanted(code="new")
@@ -321,7 +321,7 @@ def test_a_changed_field_shows_both_values() -> None:
     assert (field.before, field.after) == (label_of(code.code), None)
 
 
-def test_fields_are_counted() -> None:
+def test_reason_counts_changed_fields() -> None:
     after = replace(wanted(content="b"), packed={"args": ["b"], "network": "n"})
     assert reason_of(only(changed(wanted(content="a"), after))) == "2 fields changed"
 
@@ -334,7 +334,7 @@ def test_fields_are_counted() -> None:
         (["x", "a", "y", "c"], "2 fields changed"),
     ],
 )
-def test_list_items_that_only_moved_are_not_counted(args: list[str], reason: str) -> None:
+def test_moved_list_items_are_not_counted(args: list[str], reason: str) -> None:
     before = replace(wanted(), packed={"args": ["a", "b", "c"]})
     after = replace(wanted(content="b"), packed={"args": args})
     assert reason_of(only(changed(before, after))) == reason
@@ -349,7 +349,7 @@ def test_list_items_that_only_moved_are_not_counted(args: list[str], reason: str
         ("b", "", "1", "1 field changed"),
     ],
 )
-def test_a_changed_rerun_is_said_beside_what_else_changed(
+def test_changed_rerun_is_named_beside_other_changes(
     content: str, code: str, rerun: str, reason: str
 ) -> None:
     found = changed(
@@ -358,14 +358,14 @@ def test_a_changed_rerun_is_said_beside_what_else_changed(
     assert reason_of(only(found)) == reason
 
 
-def test_a_default_that_is_left_out_is_not_taken_for_a_changed_rerun() -> None:
+def test_omitted_default_does_not_count_as_changed_rerun() -> None:
     before = replace(wanted(content="x"), packed={"args": ["a"], "scheduling": {"timeout": "604800s"}})
     assert reason_of(only(changed(before, wanted(), rerun=rerun_digest("")))) == (
         "only a default was added or removed"
     )
 
 
-def test_what_the_service_filled_in_is_no_changed_field() -> None:
+def test_field_filled_in_by_service_does_not_count_as_changed() -> None:
     before = run_of(wanted(content="a"), State.SUCCEEDED)
     filled = {
         **before.spec,
@@ -386,7 +386,7 @@ def test_what_the_service_filled_in_is_no_changed_field() -> None:
         ({"replicaCount": "2"}, {}, ["/replicaCount"]),
     ],
 )
-def test_a_manifest_that_says_the_same_in_other_words_changed_no_field(
+def test_differently_written_equal_value_does_not_count_as_changed(
     before: dict[str, Any], after: dict[str, Any], pointers: list[str]
 ) -> None:
     run = run_of(wanted(content="a"), State.SUCCEEDED, spec=before)
@@ -394,18 +394,18 @@ def test_a_manifest_that_says_the_same_in_other_words_changed_no_field(
     assert [field.pointer for field in only(plan([job], [run])).fields] == pointers
 
 
-def test_a_job_is_compared_with_the_newest_run_of_its_name() -> None:
+def test_job_is_compared_with_newest_run_of_its_name() -> None:
     runs = [run_of(wanted(content=c), State.SUCCEEDED, number=n) for n, c in enumerate("cab", 1)]
     (field,) = only(plan([wanted(content="d")], runs)).fields
     assert field.before == "b"
 
 
-def test_new_content_after_records_that_are_gone_is_changed_rather_than_new() -> None:
+def test_content_after_dropped_records_counts_as_changed() -> None:
     change = only(plan([wanted(content="b")], [], [claim_on(wanted(content="a"), ended=State.SUCCEEDED)]))
     assert (change.action, reason_of(change), change.fields) == (Action.SUBMIT, "changed", ())
 
 
-def test_predecessors_are_the_newest_runs_of_changed_jobs_only() -> None:
+def test_predecessors_are_newest_runs_of_changed_jobs_only() -> None:
     same, changed_job, claimed = wanted("same"), wanted("changed", "b"), wanted("claimed", "b")
     older = run_of(wanted("changed", "0"), State.SUCCEEDED, number=1)
     newer = run_of(wanted("changed", "a"), State.SUCCEEDED, number=2)
@@ -415,13 +415,13 @@ def test_predecessors_are_the_newest_runs_of_changed_jobs_only() -> None:
     assert predecessors(small) == [newer]
 
 
-def test_jobs_that_were_all_submitted_before_have_no_predecessors() -> None:
+def test_submitted_jobs_have_no_predecessors() -> None:
     job = wanted(content="b")
     runs = [run_of(wanted(content="a"), State.SUCCEEDED)]
     assert predecessors(state_of([job], runs, [claim_on(job, PENDING)])) == []
 
 
-def test_a_job_with_a_run_of_its_own_content_has_no_predecessor_whatever_ran_before() -> None:
+def test_job_with_run_of_own_content_has_no_predecessor() -> None:
     job = wanted(content="b")
     runs = [run_of(wanted(content="a"), State.SUCCEEDED), run_of(job, State.SUCCEEDED, number=2)]
     assert predecessors(state_of([job], runs)) == []
@@ -437,7 +437,7 @@ def test_a_job_with_a_run_of_its_own_content_has_no_predecessor_whatever_ran_bef
     ],
 )
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_a_revert_to_content_that_ran_does_not_run_again_and_says_how_to(
+def test_reverted_content_does_not_run_again_and_reason_names_rerun(
     state: State, stuck: NotDone, forgotten: bool
 ) -> None:
     first, second = wanted(content="a"), wanted(content="b")
@@ -448,7 +448,7 @@ def test_a_revert_to_content_that_ran_does_not_run_again_and_says_how_to(
     assert reason_of(change) == f"already ran as {first.job_name} ({state.lower()}); {RERUN}"
 
 
-def test_a_revert_to_content_that_ran_names_the_attempt_that_succeeded() -> None:
+def test_reason_of_revert_names_attempt_that_succeeded() -> None:
     first, second = wanted(content="a", attempts=2), wanted(content="b")
     (runs, claims), other = (
         known(first, State.FAILED, State.SUCCEEDED),
@@ -459,7 +459,7 @@ def test_a_revert_to_content_that_ran_names_the_attempt_that_succeeded() -> None
 
 
 @pytest.mark.fault(22)
-def test_content_whose_run_is_the_newest_is_no_revert() -> None:
+def test_content_of_newest_or_live_run_is_not_reverted() -> None:
     first, second = wanted(content="a"), wanted(content="b")
     old, new = run_of(first, State.SUCCEEDED, number=1), run_of(second, State.SUCCEEDED, number=2)
     claims = [bound_to(first, old), bound_to(second, new)]
@@ -471,7 +471,7 @@ def test_content_whose_run_is_the_newest_is_no_revert() -> None:
 # Blocked jobs
 
 
-def test_an_ml_job_is_blocked_on_google_and_the_reason_says_how_to_move_on() -> None:
+def test_ml_job_is_blocked_on_google_and_reason_names_migrate() -> None:
     job = wanted()
     job = replace(job, manifest=replace(job.manifest, api_version=ML_V1, kind="Job"))
     change = only(plan([job], target=GOOGLE))
@@ -488,7 +488,7 @@ def test_an_ml_job_is_blocked_on_google_and_the_reason_says_how_to_move_on() -> 
 SHARING = replace(LOCAL, sharing="dev")
 
 
-def test_an_ml_job_is_blocked_in_a_project_that_two_environments_have_unless_its_run_is_known() -> None:
+def test_ml_job_is_blocked_in_shared_project_unless_its_run_is_bound() -> None:
     job = wanted(attempts=2)
     job = replace(job, manifest=replace(job.manifest, api_version=ML_V1, kind="Job"))
     run, failed = run_of(job, State.RUNNING), run_of(job, State.FAILED)
@@ -512,7 +512,7 @@ def test_an_ml_job_is_blocked_in_a_project_that_two_environments_have_unless_its
 @pytest.mark.fault(24)
 @pytest.mark.parametrize("attempt", [1, 2])
 @pytest.mark.parametrize("other", ["run", "claim", "stranger"])
-def test_other_content_under_the_same_name_blocks(other: str, attempt: int) -> None:
+def test_job_is_blocked_when_other_content_has_its_name(other: str, attempt: int) -> None:
     twin = JOB.identity[:16] + "0" * 48
     name = job_name("census", JOB.identity, attempt)
     run = run_of(JOB, State.SUCCEEDED, attempt, number=9, identity=twin)
@@ -527,20 +527,20 @@ def test_other_content_under_the_same_name_blocks(other: str, attempt: int) -> N
 
 
 @pytest.mark.fault(24)
-def test_a_run_without_the_label_of_a_content_is_not_the_job_of_its_name() -> None:
+def test_run_without_key_label_does_not_count_as_job_of_its_name() -> None:
     nameless = run_of(wanted(), State.SUCCEEDED)
     nameless = replace(nameless, labels={SOURCE: OURS})
     assert only(plan([wanted()], [nameless])).action is Action.BLOCKED
 
 
-def test_a_name_that_other_content_has_is_no_matter_once_the_job_has_begun() -> None:
+def test_name_of_other_content_does_not_block_begun_job() -> None:
     twin = JOB.identity[:16] + "0" * 48
     other = claim_on(JOB, PENDING, identity=twin)
     assert only(plan([JOB], [], [claim_on(JOB, PENDING), other])).action is Action.SUBMIT
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_no_attempt_is_made_beside_a_job_that_no_recorded_request_made(state: State) -> None:
+def test_next_attempt_is_blocked_while_unrecorded_run_exists(state: State) -> None:
     runs, claims = known(JOB, State.FAILED)
     stranger = run_of(JOB, state, number=5, mark="unknown")
     change = only(plan([JOB], [*runs, stranger], claims))
@@ -555,7 +555,7 @@ def test_no_attempt_is_made_beside_a_job_that_no_recorded_request_made(state: St
 
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("state", State)
-def test_no_attempt_is_made_beside_a_job_that_says_it_is_a_later_one(state: State) -> None:
+def test_next_attempt_is_blocked_while_run_labelled_as_later_attempt_exists(state: State) -> None:
     runs, claims = known(JOB, State.FAILED)
     later = run_of(JOB, state, 3, number=5)
     change = only(plan([JOB], [*runs, later], claims))
@@ -575,7 +575,7 @@ def superseding(state: State, on_change: str, **claim: Any) -> Plan:
 
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("on_change", ["keep", "cancel"])
-def test_a_live_run_of_older_content_is_drift_and_cancelled_only_if_asked(
+def test_live_run_of_older_content_is_drift_and_cancelled_only_with_on_change_cancel(
     state: State, on_change: str
 ) -> None:
     found = superseding(state, on_change)
@@ -590,7 +590,7 @@ def test_a_live_run_of_older_content_is_drift_and_cancelled_only_if_asked(
         assert (finding.job_name, finding.base_name, detail_of(finding)) == (old.job_name, "census", detail)
 
 
-def test_a_cancel_of_older_content_says_what_replaces_it() -> None:
+def test_cancel_of_older_content_names_its_replacement() -> None:
     old, new = wanted(content="a"), wanted(content="b")
     cancel = next(c for c in superseding(State.RUNNING, "cancel").changes if c.action is Action.CANCEL)
     assert reason_of(cancel) == f"superseded by {new.job_name} (onChange: cancel)"
@@ -611,14 +611,14 @@ def test_a_cancel_of_older_content_says_what_replaces_it() -> None:
         ({"request_ids": ("another",)}, "; it is not cancelled: no recorded request created it"),
     ],
 )
-def test_what_no_claim_vouches_for_is_not_cancelled(fields: dict[str, Any], why: str) -> None:
+def test_superseded_run_without_own_claim_is_not_cancelled(fields: dict[str, Any], why: str) -> None:
     found = superseding(State.RUNNING, "cancel", **fields)
     (finding,) = found.drift
     assert detail_of(finding) == f"running with content that jobs/census.yaml no longer has{why}"
     assert [change.action for change in found.changes] == [Action.SUBMIT]
 
 
-def test_adopted_run_is_the_manifests_run_and_is_replaced_like_any_other() -> None:
+def test_adopted_run_belongs_to_manifest_and_is_replaced_like_any_run() -> None:
     old, new = wanted(content="a"), wanted(content="b", on_change="cancel")
     run = run_of(old, State.RUNNING, labels={"team": "risk"}, job_name="census by hand")
     claim = bound_to(old, run, request_ids=(), job_name=run.job_name)
@@ -634,7 +634,7 @@ def test_adopted_run_is_the_manifests_run_and_is_replaced_like_any_other() -> No
     assert [change.action for change in plan([new], [of_others], [claim]).changes] == [Action.SUBMIT]
 
 
-def test_code_of_an_adopted_run_has_changed_only_if_nothing_else_did() -> None:
+def test_code_of_adopted_run_counts_as_changed_only_when_spec_is_equal() -> None:
     old, new = wanted(content="a", code="x"), wanted(content="a", code="y")
     run = run_of(old, State.SUCCEEDED, labels={})
     claim = bound_to(old, run, request_ids=())
@@ -643,7 +643,7 @@ def test_code_of_an_adopted_run_has_changed_only_if_nothing_else_did() -> None:
     assert reason_of(only(plan([other], [run], [claim]))) == "1 field changed"
 
 
-def test_a_live_run_is_not_cancelled_for_a_blocked_job() -> None:
+def test_live_run_is_not_cancelled_when_replacement_is_blocked() -> None:
     old, new = wanted(content="a"), wanted(content="b", on_change="cancel")
     run = run_of(old, State.RUNNING)
     found = plan([new], [run], [bound_to(old, run), claim_on(new, HELD)])
@@ -656,7 +656,7 @@ OTHER = wanted("other-job", on_delete="cancel")
 
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("on_delete", ["keep", "cancel"])
-def test_a_live_run_without_a_manifest_is_orphaned_and_cancelled_only_as_its_claim_says(
+def test_live_run_without_manifest_is_orphaned_and_cancelled_only_by_its_claim(
     state: State, on_delete: str
 ) -> None:
     job = wanted("other-job", on_delete=on_delete)
@@ -689,25 +689,25 @@ def test_a_live_run_without_a_manifest_is_orphaned_and_cancelled_only_as_its_cla
         ),
     ],
 )
-def test_an_orphan_that_no_claim_vouches_for_is_drift_only(claims: list[Claim], detail: str) -> None:
+def test_orphan_without_own_claim_is_drift_only(claims: list[Claim], detail: str) -> None:
     found = plan([wanted()], [run_of(OTHER, State.RUNNING)], claims)
     assert [(finding.kind, detail_of(finding)) for finding in found.drift] == [(DriftKind.ORPHANED, detail)]
     assert [change.action for change in found.changes] == [Action.SUBMIT]
 
 
 @pytest.mark.parametrize("state", list(ClaimState))
-def test_a_claim_without_a_run_that_no_manifest_wants_is_nothing_to_tell(state: ClaimState) -> None:
+def test_unwanted_claim_without_run_is_not_reported(state: ClaimState) -> None:
     found = plan([wanted()], [], [claim_on(OTHER, state)])
     assert (found.drift, [change.action for change in found.changes]) == ((), [Action.SUBMIT])
 
 
-def test_an_orphan_without_a_claim_is_called_as_its_name_begins() -> None:
+def test_base_name_of_orphan_without_claim_comes_from_job_name() -> None:
     (finding,) = plan([], [run_of(OTHER, State.RUNNING)]).drift
     assert finding.base_name == "other_job"
 
 
 @pytest.mark.fault(21)
-def test_without_any_manifest_nothing_is_cancelled_and_the_finding_says_so() -> None:
+def test_plan_cancels_no_run_when_no_manifest_exists_and_finding_says_so() -> None:
     runs = [run_of(OTHER, State.RUNNING, number=n) for n in (1, 2)]
     found = plan([], runs, [bound_to(OTHER, runs[0])])
     why = "; nothing is cancelled while there is no manifest at all"
@@ -726,7 +726,7 @@ def test_without_any_manifest_nothing_is_cancelled_and_the_finding_says_so() -> 
 
 
 @pytest.mark.fault(21)
-def test_where_only_some_jobs_are_planned_nothing_is_judged_orphaned() -> None:
+def test_partial_plan_reports_no_orphans() -> None:
     runs = [run_of(OTHER, State.RUNNING, number=n) for n in (1, 2)]
     found = plan([wanted()], runs, [bound_to(OTHER, runs[0])], whole=False)
     assert not found.whole
@@ -738,7 +738,7 @@ def test_where_only_some_jobs_are_planned_nothing_is_judged_orphaned() -> None:
 
 
 @pytest.mark.fault(13, 18)
-def test_the_younger_run_of_one_attempt_is_cancelled_as_a_repair() -> None:
+def test_younger_runs_of_attempt_are_cancelled_as_repair() -> None:
     runs = [run_of(JOB, State.RUNNING, number=n) for n in (1, 2, 3)]
     found = plan([JOB], runs[::-1], [bound_to(JOB, runs[2])])
     kept, *cancels = sorted(found.changes, key=lambda change: change.action is Action.CANCEL)
@@ -757,7 +757,7 @@ def test_the_younger_run_of_one_attempt_is_cancelled_as_a_repair() -> None:
 
 @pytest.mark.fault(17, 18)
 @pytest.mark.parametrize("state", [*(s for s in State if s.ended), State.CANCELLING])
-def test_a_second_run_that_ends_or_has_ended_is_told_and_not_cancelled(state: State) -> None:
+def test_ended_or_cancelling_second_run_is_reported_without_cancel(state: State) -> None:
     runs = [run_of(JOB, State.RUNNING), run_of(JOB, state, number=2)]
     found = plan([JOB], runs, [bound_to(JOB, runs[0])])
     assert reason_of(only(found)) == "running"
@@ -767,7 +767,7 @@ def test_a_second_run_that_ends_or_has_ended_is_told_and_not_cancelled(state: St
     )
 
 
-def test_plan_sorts_findings_of_one_job_as_their_sentences() -> None:
+def test_plan_sorts_findings_of_same_job_by_their_sentences() -> None:
     first, older = run_of(JOB, State.RUNNING), run_of(JOB, State.RUNNING, number=4)
     younger = run_of(JOB, State.QUEUED, number=5)
     strangers = [
@@ -782,7 +782,7 @@ def test_plan_sorts_findings_of_one_job_as_their_sentences() -> None:
 
 
 @pytest.mark.fault(18)
-def test_without_a_claim_second_runs_are_told_and_not_cancelled() -> None:
+def test_second_run_is_reported_without_cancel_when_attempt_has_no_claim() -> None:
     found = plan([JOB], [run_of(JOB, State.RUNNING, number=n) for n in (1, 2)])
     assert (only(found).action, only(found).actual) == (Action.SUBMIT, run_of(JOB, State.RUNNING))
     assert kinds(found) == ["duplicate"]
@@ -790,7 +790,7 @@ def test_without_a_claim_second_runs_are_told_and_not_cancelled() -> None:
 
 @pytest.mark.fault(18, 52)
 @pytest.mark.parametrize("state", list(State))
-def test_a_run_that_no_recorded_request_made_is_told_and_never_cancelled(state: State) -> None:
+def test_run_without_recorded_request_is_reported_and_never_cancelled(state: State) -> None:
     runs = [run_of(JOB, State.RUNNING, number=2), run_of(JOB, state, number=1, mark="unknown")]
     found = plan([JOB], runs, [bound_to(JOB, runs[0])])
     assert only(found).actual == runs[0]
@@ -807,7 +807,7 @@ def test_a_run_that_no_recorded_request_made_is_told_and_never_cancelled(state: 
 
 @pytest.mark.fault(16)
 @pytest.mark.parametrize("claimed", [False, True])
-def test_the_trials_of_a_tuning_job_are_no_runs_of_it(claimed: bool) -> None:
+def test_trials_of_tuning_job_do_not_count_as_its_runs(claimed: bool) -> None:
     job = wanted(attempts=2)
     job = replace(job, manifest=replace(job.manifest, kind="HyperparameterTuningJob"))
     run = run_of(job, State.RUNNING, number=5)
@@ -820,7 +820,7 @@ def test_the_trials_of_a_tuning_job_are_no_runs_of_it(claimed: bool) -> None:
 
 
 @pytest.mark.fault(14)
-def test_a_run_that_is_listed_twice_is_one_run() -> None:
+def test_run_listed_twice_counts_once() -> None:
     before, after = run_of(JOB, State.RUNNING), run_of(JOB, State.SUCCEEDED)
     for runs in ([before, after], [after, before]):
         found = plan([JOB], runs, [bound_to(JOB, before)])
@@ -829,7 +829,7 @@ def test_a_run_that_is_listed_twice_is_one_run() -> None:
 
 @pytest.mark.fault(18, 52)
 @pytest.mark.parametrize("labels", [{SOURCE: "theirs"}, {}])
-def test_a_foreign_run_of_the_same_content_is_told_and_never_touched(labels: dict[str, str]) -> None:
+def test_foreign_run_of_same_content_is_reported_and_never_changed(labels: dict[str, str]) -> None:
     run = run_of(JOB, State.RUNNING)
     kept = {name: value for name, value in run.labels.items() if name != SOURCE}
     foreign = replace(run, labels={**kept, **labels})
@@ -846,7 +846,7 @@ def test_a_foreign_run_of_the_same_content_is_told_and_never_touched(labels: dic
     assert plan([wanted("else")], [foreign]).drift == ()
 
 
-def test_a_claims_job_stays_ours_when_somebody_takes_a_label_from_it() -> None:
+def test_bound_run_stays_own_when_label_is_removed() -> None:
     run = run_of(JOB, State.RUNNING)
     for lost in (SOURCE, KEY, REQUEST_ID):
         labels = {name: value for name, value in run.labels.items() if name != lost}
@@ -857,7 +857,7 @@ def test_a_claims_job_stays_ours_when_somebody_takes_a_label_from_it() -> None:
 # Events outside
 
 
-def test_a_recorded_cancel_is_no_drift_and_is_the_reason_of_the_change() -> None:
+def test_recorded_cancel_is_not_drift_and_is_reason_of_change() -> None:
     run = run_of(JOB, State.CANCELLED)
     claim = bound_to(JOB, run, error="cancelled by X")
     claim = replace(claim, ended=State.CANCELLED)
@@ -867,7 +867,7 @@ def test_a_recorded_cancel_is_no_drift_and_is_the_reason_of_the_change() -> None
         assert reason_of(only(found)).startswith("cancelled by X; ")
 
 
-def test_a_run_that_its_own_time_limit_cancelled_is_no_drift() -> None:
+def test_run_cancelled_by_its_time_limit_is_not_drift() -> None:
     info = ErrorInfo("TIME_LIMIT", {"class": "cancelled"})
     run = run_of(JOB, State.CANCELLED)
     assert plan([JOB], [replace(run, info=info)], [bound_to(JOB, run)]).drift == ()
@@ -900,7 +900,7 @@ def test_a_run_that_its_own_time_limit_cancelled_is_no_drift() -> None:
         *((state, None, False, None) for state in State if state is not State.CANCELLED),
     ],
 )
-def test_what_somebody_did_outside_is_drift_and_is_not_undone(
+def test_outside_cancel_or_deletion_is_drift_and_is_not_undone(
     run: State | None, ended: State | None, gone: bool, finding: tuple[str, str] | None
 ) -> None:
     job = wanted()
@@ -912,7 +912,7 @@ def test_what_somebody_did_outside_is_drift_and_is_not_undone(
 
 
 @pytest.mark.parametrize("state", [PENDING, REJECTED, HELD])
-def test_only_a_bound_job_can_be_deleted_or_cancelled_outside(state: ClaimState) -> None:
+def test_unbound_job_is_never_reported_as_deleted_or_cancelled_outside(state: ClaimState) -> None:
     assert plan([JOB], [], [claim_on(JOB, state)]).drift == ()
     assert plan([JOB], [run_of(JOB, State.CANCELLED)], [claim_on(JOB, state)]).drift == ()
 
@@ -926,7 +926,7 @@ def test_only_a_bound_job_can_be_deleted_or_cancelled_outside(state: ClaimState)
         ({"team": "risk"}, "7", []),
     ],
 )
-def test_labels_that_were_changed_after_the_submission_are_drift(
+def test_labels_changed_after_submission_are_drift(
     labels: dict[str, str], resource: str, drift: list[str]
 ) -> None:
     run = run_of(JOB, State.RUNNING)
@@ -938,7 +938,7 @@ def test_labels_that_were_changed_after_the_submission_are_drift(
         assert (finding.job_name, finding.base_name) == (JOB.job_name, "census")
 
 
-def test_labels_that_nobody_recorded_are_no_drift() -> None:
+def test_unrecorded_labels_are_not_drift() -> None:
     run = run_of(JOB, State.RUNNING)
     assert plan([JOB], [run], [bound_to(JOB, run)]).drift == ()
 
@@ -952,7 +952,7 @@ UPGRADED = replace(JOB, earlier=(OLD, OLDER))
 @pytest.mark.fault(19)
 @pytest.mark.parametrize("identity", [OLD, OLDER])
 @pytest.mark.parametrize("state", list(State))
-def test_what_ran_under_an_older_name_does_not_run_again(state: State, identity: str) -> None:
+def test_content_that_ran_under_older_hash_name_does_not_run_again(state: State, identity: str) -> None:
     run = run_of(JOB, state, identity=identity)
     claim = bound_to(JOB, run, identity=identity)
     found = plan([replace(UPGRADED, manifest=wanted().manifest)], [run], [claim])
@@ -964,7 +964,7 @@ def test_what_ran_under_an_older_name_does_not_run_again(state: State, identity:
 
 @pytest.mark.fault(19)
 @pytest.mark.parametrize("state", [PENDING, REJECTED, HELD])
-def test_a_submission_that_began_under_an_older_name_goes_on_under_it(state: ClaimState) -> None:
+def test_submission_begun_under_older_hash_name_continues_under_it(state: ClaimState) -> None:
     change = only(plan([UPGRADED], [], [claim_on(JOB, state, identity=OLD)]))
     assert (change.job_name, change.key) == (job_name("census", OLD), label_of(OLD))
     assert change.action is (Action.BLOCKED if state is HELD else Action.SUBMIT)
@@ -974,7 +974,7 @@ def test_a_submission_that_began_under_an_older_name_goes_on_under_it(state: Cla
 
 
 @pytest.mark.fault(19)
-def test_a_retry_stays_under_the_name_of_the_attempt_before() -> None:
+def test_retry_keeps_hash_version_of_earlier_attempt() -> None:
     run = run_of(JOB, State.FAILED, identity=OLDER)
     change = only(plan([UPGRADED], [run], [bound_to(JOB, run, identity=OLDER)]))
     assert (change.action, change.attempt) == (Action.RETRY, 2)
@@ -982,7 +982,7 @@ def test_a_retry_stays_under_the_name_of_the_attempt_before() -> None:
 
 
 @pytest.mark.fault(19)
-def test_of_two_versions_names_the_one_that_ran_counts_then_the_newest() -> None:
+def test_hash_version_that_ran_takes_precedence_then_newest_version() -> None:
     old = run_of(JOB, State.SUCCEEDED, identity=OLD)
     claims = [bound_to(JOB, old, identity=OLD), claim_on(JOB, PENDING)]
     assert only(plan([UPGRADED], [old], claims)).job_name == old.job_name
@@ -991,7 +991,7 @@ def test_of_two_versions_names_the_one_that_ran_counts_then_the_newest() -> None
     assert only(plan([UPGRADED], [], [pending[0], pending[2]])).job_name == job_name("census", OLD)
 
 
-def test_keys_are_the_newest_first() -> None:
+def test_keys_are_sorted_newest_first() -> None:
     assert keys_of(UPGRADED) == tuple(map(label_of, (JOB.identity, OLD, OLDER)))
 
 
@@ -1004,19 +1004,19 @@ def test_keys_are_the_newest_first() -> None:
         ("somebody-elses", "somebody-elses"),
     ],
 )
-def test_base_name_of_a_job_name(name: str, base: str) -> None:
+def test_base_name_is_parsed_from_job_name(name: str, base: str) -> None:
     assert base_of(name) == base
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.FAILED])
-def test_nothing_is_retried_beside_a_run_of_the_same_attempt_that_did_not_fail(state: State) -> None:
+def test_attempt_is_not_retried_while_other_run_of_it_did_not_fail(state: State) -> None:
     job = wanted(attempts=3)
     elder, younger = run_of(job, state), run_of(job, State.FAILED, number=2)
     change = only(plan([job], [elder, younger], [bound_to(job, younger)]))
     assert (change.action, change.actual) == (Action.NONE, elder)
 
 
-def test_a_base_name_counts_with_either_sign() -> None:
+def test_base_names_with_dash_and_underscore_are_equal() -> None:
     job = wanted("census-income", "b", on_change="cancel")
     old = run_of(wanted("census_income", "a"), State.RUNNING)
     found = plan([job], [old], [bound_to(wanted("census_income", "a"), old)])
@@ -1037,7 +1037,7 @@ def told(changes: Iterable[Any]) -> list[str]:
     return [reason_of(change) for change in changes]
 
 
-def test_drift_that_is_only_told_makes_no_other_plan() -> None:
+def test_reported_drift_does_not_change_plan_digest() -> None:
     runs, claims = known(JOB, State.RUNNING)
     stranger = run_of(JOB, State.RUNNING, number=5, mark="unknown")
     with_drift, without = plan([JOB], [*runs, stranger], claims), plan([JOB], runs, claims)
@@ -1047,7 +1047,7 @@ def test_drift_that_is_only_told_makes_no_other_plan() -> None:
 
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("state", [PENDING, REJECTED, HELD, BOUND])
-def test_a_later_attempt_that_only_labels_speak_of_is_not_believed(state: ClaimState) -> None:
+def test_later_attempt_known_only_by_labels_is_ignored(state: ClaimState) -> None:
     """A person copied a job's labels and wrote another attempt: the first attempt hasn't failed."""
     first = claim_on(JOB, state, resource=f"{PARENT}/9")
     forged = run_of(JOB, State.SUCCEEDED, 2, mark="forged")
@@ -1055,7 +1055,7 @@ def test_a_later_attempt_that_only_labels_speak_of_is_not_believed(state: ClaimS
     assert (change.attempt, change.actual) == (1, None)
 
 
-def test_a_later_attempt_is_believed_once_the_one_before_failed() -> None:
+def test_later_attempt_known_only_by_labels_counts_when_earlier_attempt_failed() -> None:
     failed = run_of(JOB, State.FAILED)
     second = run_of(JOB, State.RUNNING, 2, number=2)
     change = only(plan([JOB], [failed, second], [bound_to(JOB, failed)]))
@@ -1063,7 +1063,7 @@ def test_a_later_attempt_is_believed_once_the_one_before_failed() -> None:
     assert reason_of(change) == "found without a claim: adopted if it is the same job"
 
 
-def test_where_all_claims_got_lost_the_attempts_are_adopted_in_turn() -> None:
+def test_attempts_are_adopted_in_order_when_all_claims_are_lost() -> None:
     runs = [run_of(JOB, State.FAILED), run_of(JOB, State.RUNNING, 2, number=2)]
     change = only(plan([JOB], runs, []))
     assert (change.action, change.attempt) == (Action.SUBMIT, 1)
@@ -1072,7 +1072,7 @@ def test_where_all_claims_got_lost_the_attempts_are_adopted_in_turn() -> None:
 
 @pytest.mark.fault(18)
 @pytest.mark.parametrize("state", State)
-def test_beside_a_run_of_a_later_attempt_nothing_is_begun(state: State) -> None:
+def test_first_attempt_is_blocked_while_run_labelled_as_later_attempt_exists(state: State) -> None:
     """The claims and the record of attempt 1 were lost, or the labels were made up."""
     run = run_of(JOB, state, 2)
     change = only(plan([JOB], [run], []))

@@ -119,9 +119,7 @@ def cancels(found: Plan) -> list[ActualJob]:
 
 @pytest.mark.slow
 @given(worlds(), st.integers())
-def test_the_order_of_what_there_is_makes_no_difference_and_the_plan_is_the_same_again(
-    world: World, seed: int
-) -> None:
+def test_plan_is_same_for_any_order_of_jobs_runs_and_claims(world: World, seed: int) -> None:
     shuffled = World([*world.desired], [*world.runs], [*world.claims])
     for part in (shuffled.desired, shuffled.runs, shuffled.claims):
         random.Random(seed).shuffle(part)
@@ -129,7 +127,7 @@ def test_the_order_of_what_there_is_makes_no_difference_and_the_plan_is_the_same
 
 
 @given(worlds())
-def test_every_wanted_job_has_one_change_and_nothing_else_but_cancels_does(world: World) -> None:
+def test_plan_has_single_change_per_wanted_job_besides_cancels(world: World) -> None:
     told = [change for change in world.plan().changes if change.action is not Action.CANCEL]
     assert Counter(change.base_name for change in told) == Counter(job.manifest.name for job in world.desired)
     by_name = {job.manifest.name: job for job in world.desired}
@@ -140,7 +138,7 @@ def test_every_wanted_job_has_one_change_and_nothing_else_but_cancels_does(world
 
 
 @given(worlds())
-def test_an_attempt_is_submitted_once_and_never_where_it_is_settled(world: World) -> None:
+def test_attempt_is_submitted_at_most_once_and_never_when_settled(world: World) -> None:
     found = submissions(world.plan())
     ids = [ClaimId(change.key, change.attempt) for change in found]
     assert len(set(ids)) == len(ids)
@@ -158,7 +156,7 @@ def test_an_attempt_is_submitted_once_and_never_where_it_is_settled(world: World
 
 
 @given(worlds())
-def test_a_new_attempt_follows_a_bound_one_that_failed_and_no_other(world: World) -> None:
+def test_new_attempt_follows_only_bound_attempt_that_failed(world: World) -> None:
     for change in submissions(world.plan()):
         begun = ClaimId(change.key, change.attempt) in world.known
         there = change.actual is not None and attempt_of(change.actual) == change.attempt
@@ -177,9 +175,7 @@ def _is_of(run: ActualJob, claim: Claim) -> bool:
 
 @pytest.mark.fault(18, 52)
 @given(worlds(), st.booleans())
-def test_only_live_jobs_are_cancelled_that_our_labels_and_our_claims_vouch_for(
-    world: World, whole: bool
-) -> None:
+def test_plan_cancels_only_live_runs_with_own_labels_and_own_claims(world: World, whole: bool) -> None:
     cancelled = cancels(plan(world.desired, world.runs, world.claims, whole=whole))
     assert len({run.resource for run in cancelled}) == len(cancelled)
     for run in cancelled:
@@ -193,7 +189,7 @@ def test_only_live_jobs_are_cancelled_that_our_labels_and_our_claims_vouch_for(
 
 @pytest.mark.fault(18)
 @given(worlds())
-def test_of_the_runs_of_one_attempt_one_stays_and_it_is_the_oldest_that_did_well(world: World) -> None:
+def test_repair_keeps_oldest_successful_run_of_attempt(world: World) -> None:
     found = plan([*world.desired, wanted("always")], world.runs, world.claims)
     repairs = [change for change in found.changes if change.repair]
     for change in repairs:
@@ -210,7 +206,7 @@ def test_of_the_runs_of_one_attempt_one_stays_and_it_is_the_oldest_that_did_well
 
 @pytest.mark.fault(21)
 @given(worlds())
-def test_without_any_manifest_nothing_is_done(world: World) -> None:
+def test_plan_has_no_changes_when_no_manifest_exists(world: World) -> None:
     assert plan([], world.runs, world.claims).changes == ()
     assert plan([], world.runs, world.claims, whole=False).drift == ()
 
@@ -243,7 +239,7 @@ def applied(world: World, found: Plan, pass_number: int) -> World:
 
 
 @given(worlds())
-def test_after_a_few_applies_that_succeed_nothing_is_left_to_do(world: World) -> None:
+def test_plan_has_no_work_left_after_few_successful_applies(world: World) -> None:
     for number in range(8):
         found = world.plan()
         if all(change.action in (Action.NONE, Action.BLOCKED) for change in found.changes):
@@ -255,7 +251,7 @@ def test_after_a_few_applies_that_succeed_nothing_is_left_to_do(world: World) ->
 
 
 @given(st.lists(st.builds(wanted, names, st.sampled_from(["1", "2"])), unique_by=lambda j: j.manifest.name))
-def test_in_an_empty_world_one_apply_submits_each_job_and_the_next_does_nothing(
+def test_apply_submits_each_job_once_when_no_run_or_claim_exists(
     desired: list[DesiredJob],
 ) -> None:
     world = World(desired, [], [])
@@ -267,7 +263,7 @@ def test_in_an_empty_world_one_apply_submits_each_job_and_the_next_does_nothing(
 
 
 @given(worlds())
-def test_the_digest_tells_plans_apart_by_what_they_would_do(world: World) -> None:
+def test_plan_digest_differs_when_submissions_or_target_differ(world: World) -> None:
     found = world.plan()
     more = plan([*world.desired, wanted("z")], world.runs, world.claims)
     assert found.digest != more.digest
@@ -282,7 +278,7 @@ def test_the_digest_tells_plans_apart_by_what_they_would_do(world: World) -> Non
     st.sampled_from([None, *State]),
     st.integers(1, 3),
 )
-def test_with_a_hash_of_one_digit_no_content_is_taken_for_another(
+def test_planner_distinguishes_contents_when_hash_digits_clash(
     ran: list[str], content: str, state: ClaimState | None, run_state: State | None, digits: int
 ) -> None:
     """Names with so few digits clash; the key in label and claim still distinguishes contents."""

@@ -36,7 +36,7 @@ def one(before: list[DesiredJob], after: list[DesiredJob], **options: Any) -> Ch
     return found
 
 
-def test_a_plan_has_its_comparison() -> None:
+def test_proposal_has_given_comparison() -> None:
     comparison = Comparison(BASE, (Problem("x", 1, 1, "", "wrong"),), 3)
     assert propose(GOOGLE, comparison, [], [], ({}, {})) == Plan(GOOGLE, (), (), None, comparison=comparison)
 
@@ -46,7 +46,7 @@ NOT_ASKED = "submitted unless this content already ran"
 GOES_ON = "if the run of the earlier content is still live, it continues"
 
 
-def test_a_new_job_is_submitted() -> None:
+def test_new_job_is_submitted() -> None:
     found = one([], [JOB])
     assert (found.edit, found.action, reason_of(found)) == (Edit.NEW, Action.SUBMIT, "new")
     assert (found.path, found.line, found.job_name) == (
@@ -57,7 +57,7 @@ def test_a_new_job_is_submitted() -> None:
     assert (*found.hours, notes_of(found)) == (0.0, 2.0, (NOT_ASKED,))
 
 
-def test_a_changed_job_is_submitted_with_its_fields() -> None:
+def test_changed_job_is_submitted_with_its_changed_fields() -> None:
     found = one([JOB], [wanted(content="bb")])
     assert (found.edit, found.action, reason_of(found)) == (
         Edit.CHANGED,
@@ -85,13 +85,13 @@ def test_a_changed_job_is_submitted_with_its_fields() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_the_reason_says_what_makes_it_another_job(after: DesiredJob, reason: str) -> None:
+def test_reason_names_changes_that_make_new_content(after: DesiredJob, reason: str) -> None:
     found = one([JOB], [after])
     assert reason_of(found) == reason
     assert found.code_changed == ("the code" in reason)
 
 
-def test_plan_of_chosen_jobs_has_their_changes_alone() -> None:
+def test_plan_of_chosen_jobs_has_only_their_changes() -> None:
     jobs = [wanted("census-eu"), wanted("census_us"), wanted("iris")]
     found = only_of(proposed([], jobs, whole=True), jobs[:2])
     assert ([change.base_name for change in found.changes], found.whole) == (
@@ -100,7 +100,7 @@ def test_plan_of_chosen_jobs_has_their_changes_alone() -> None:
     )
 
 
-def test_what_differs_in_the_jobs_name_alone_is_no_difference() -> None:
+def test_comparison_ignores_differences_in_job_name_alone() -> None:
     """An example is the output folder that an environment fills in."""
     before, after = (
         replace(job, packed={**job.spec, "folder": f"gs://b/{job.job_name}"})
@@ -113,7 +113,7 @@ def test_what_differs_in_the_jobs_name_alone_is_no_difference() -> None:
             assert [field.pointer for field in one(*sides).fields] == ["/args/0", "/folder"]
 
 
-def test_on_change_cancels_the_earlier_run() -> None:
+def test_on_change_cancel_is_noted_for_earlier_run() -> None:
     found = one([JOB], [wanted(content="b", on_change="cancel")])
     assert notes_of(found) == (
         "if the run of the earlier content is still live, it is cancelled once this one is submitted",
@@ -122,7 +122,7 @@ def test_on_change_cancels_the_earlier_run() -> None:
     )
 
 
-def test_nothing_is_cancelled_for_a_job_that_isnt_submitted() -> None:
+def test_earlier_run_is_not_cancelled_when_changed_job_is_suspended() -> None:
     found = one([JOB], [wanted(content="b", on_change="cancel", suspend=True)])
     assert notes_of(found)[0] == GOES_ON
     assert (found.edit, found.action, found.stuck) == (
@@ -133,7 +133,7 @@ def test_nothing_is_cancelled_for_a_job_that_isnt_submitted() -> None:
     assert found.fields
 
 
-def test_a_removed_job_is_kept_or_cancelled_as_it_said_itself() -> None:
+def test_removed_job_is_kept_or_cancelled_by_its_on_delete() -> None:
     kept = one([JOB], [wanted("other")][:0], whole=True, problems=[Problem("x", 1, 1, "", "wrong")])
     assert (kept.edit, kept.action, reason_of(kept)) == (Edit.REMOVED, Action.NONE, "removed")
     assert notes_of(kept) == ("if its run is still live, it continues, and is reported as orphaned",)
@@ -146,20 +146,20 @@ def test_a_removed_job_is_kept_or_cancelled_as_it_said_itself() -> None:
     assert new.edit is Edit.NEW
 
 
-def test_without_any_manifest_nothing_is_cancelled() -> None:
+def test_removed_job_is_not_cancelled_when_no_manifest_is_left() -> None:
     found = one([wanted(on_delete="cancel")], [])
     assert found.action is Action.NONE
     assert "nothing is cancelled while there is no manifest at all" in notes_of(found)[0]
 
 
-def test_with_named_paths_nothing_is_cancelled() -> None:
+def test_removed_job_is_not_cancelled_when_paths_are_named() -> None:
     for after in ([wanted("other")], []):
         found = proposed([wanted(on_delete="cancel")], after, whole=False).changes[0]
         assert (found.action, reason_of(found)) == (Action.NONE, "removed")
         assert "may have moved elsewhere" in notes_of(found)[0]
 
 
-def test_a_job_that_isnt_valid_any_more_isnt_removed() -> None:
+def test_job_is_not_removed_when_its_manifest_becomes_invalid() -> None:
     other = wanted("other", on_delete="cancel")
     problems = [Problem("jobs/census.yaml", 1, 1, "", "wrong")]
     assert proposed([JOB, other], [other], problems=problems).comparison == Comparison(BASE, tuple(problems))
@@ -169,7 +169,7 @@ def test_a_job_that_isnt_valid_any_more_isnt_removed() -> None:
     assert [change.base_name for change in found.changes] == ["other"]
 
 
-def test_suspending_and_going_on() -> None:
+def test_suspended_job_is_submitted_when_suspension_ends() -> None:
     suspended = wanted(suspend=True)
     found = one([JOB], [suspended])
     assert (found.edit, found.action, reason_of(found)) == (
@@ -199,7 +199,9 @@ def test_suspending_and_going_on() -> None:
         ({"on_delete": "cancel"}, {}, "onDelete: cancel → keep"),
     ],
 )
-def test_how_a_job_is_treated_is_noted(before: dict[str, Any], after: dict[str, Any], note: str) -> None:
+def test_changed_reconcile_settings_are_noted(
+    before: dict[str, Any], after: dict[str, Any], note: str
+) -> None:
     found = one([wanted(**before)], [wanted(**after)])
     assert notes_of(found) == (note,)
     assert (found.edit, found.action, reason_of(found)) == (
@@ -209,7 +211,7 @@ def test_how_a_job_is_treated_is_noted(before: dict[str, Any], after: dict[str, 
     )
 
 
-def test_attempts_of_other_content_begin_anew() -> None:
+def test_attempts_note_omits_retry_when_content_changes() -> None:
     assert notes_of(one([JOB], [wanted(content="b", attempts=3)]))[1:] == ("attempts: 1 → 3", NOT_ASKED)
 
 
@@ -217,7 +219,7 @@ def changed(job: DesiredJob, **fields: Any) -> DesiredJob:
     return replace(job, manifest=replace(job.manifest, **fields))
 
 
-def test_labels_places_kinds_and_spellings_are_noted() -> None:
+def test_changed_labels_path_spelling_and_kind_are_noted() -> None:
     found = one([JOB], [changed(JOB, labels={"team": "b"})])
     assert (found.edit, notes_of(found)) == (
         Edit.CHANGED,
@@ -233,7 +235,7 @@ def test_labels_places_kinds_and_spellings_are_noted() -> None:
     assert notes_of(found)[1:] == ("kind: CustomJob → Job", NOT_ASKED)
 
 
-def test_what_is_known_to_be_impossible_is_blocked() -> None:
+def test_ml_job_is_blocked_when_target_is_google() -> None:
     gone = changed(wanted(content="b"), api_version=ML_V1)
     assert one([], [gone], target=GOOGLE).action is Action.BLOCKED
     assert one([], [gone], target=LOCAL).action is Action.SUBMIT
@@ -271,7 +273,7 @@ SWAPPED = {
 
 
 @given(sides, targets)
-def test_the_same_on_both_sides_is_unchanged(side: list[DesiredJob], target: Any) -> None:
+def test_proposal_is_unchanged_when_both_sides_are_equal(side: list[DesiredJob], target: Any) -> None:
     found = proposed(side, side, target=target)
     assert {change.edit for change in found.changes} <= {Edit.UNCHANGED}
     for change in found.changes:
@@ -281,7 +283,7 @@ def test_the_same_on_both_sides_is_unchanged(side: list[DesiredJob], target: Any
 
 @pytest.mark.slow
 @given(sides, sides, targets)
-def test_each_name_of_either_side_appears_once_in_order(
+def test_proposal_has_each_base_name_once_in_order(
     before: list[DesiredJob], after: list[DesiredJob], target: Any
 ) -> None:
     names = [c.base_name.replace("-", "_") for c in proposed(before, after, target=target).changes]
@@ -290,7 +292,7 @@ def test_each_name_of_either_side_appears_once_in_order(
 
 
 @given(sides, sides)
-def test_the_other_way_round_new_is_removed(before: list[DesiredJob], after: list[DesiredJob]) -> None:
+def test_edits_and_hours_swap_when_sides_swap(before: list[DesiredJob], after: list[DesiredJob]) -> None:
     there, back = proposed(before, after).changes, proposed(after, before).changes
     assert [SWAPPED[change.edit] for change in there] == [change.edit for change in back]
     assert [c.hours for c in there] == [c.hours[::-1] for c in back]
@@ -298,7 +300,7 @@ def test_the_other_way_round_new_is_removed(before: list[DesiredJob], after: lis
 
 
 @given(sides, sides, targets, st.booleans())
-def test_only_what_is_removed_is_cancelled_and_only_what_is_wanted_is_submitted(
+def test_removed_jobs_alone_are_cancelled_and_wanted_jobs_alone_are_submitted(
     before: list[DesiredJob], after: list[DesiredJob], target: Any, whole: bool
 ) -> None:
     for change in proposed(before, after, target=target, whole=whole).changes:
@@ -317,7 +319,7 @@ def test_only_what_is_removed_is_cancelled_and_only_what_is_wanted_is_submitted(
 
 
 @given(sides, sides)
-def test_the_order_of_the_jobs_doesnt_count(before: list[DesiredJob], after: list[DesiredJob]) -> None:
+def test_proposal_is_same_for_any_order_of_jobs(before: list[DesiredJob], after: list[DesiredJob]) -> None:
     assert proposed(before, after) == proposed(before[::-1], after[::-1])
 
 

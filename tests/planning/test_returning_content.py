@@ -52,7 +52,7 @@ def change_of(*pairs: tuple[ActualJob | None, Claim], **reconcile: Any) -> Chang
 
 
 @pytest.mark.parametrize("target", [LOCAL, GOOGLE])
-def test_content_that_apply_stopped_is_submitted_again_and_uses_up_no_attempt(target: Any) -> None:
+def test_content_stopped_by_apply_is_submitted_again_and_uses_up_no_attempt(target: Any) -> None:
     run, claim = stopped()
     change = only(plan([JOB], [run], [claim], target))
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
@@ -61,18 +61,18 @@ def test_content_that_apply_stopped_is_submitted_again_and_uses_up_no_attempt(ta
     assert (change.actual, change.stopped, change.not_before) == (run, True, None)
 
 
-def test_a_run_that_the_service_has_dropped_comes_back_by_its_claim() -> None:
+def test_stopped_run_returns_by_its_claim_when_service_has_dropped_it() -> None:
     _, claim = stopped()
     assert change_of((None, claim)).action is Action.RETRY
 
 
 @pytest.mark.parametrize("reason", [BY_COMMAND, EARLIER, REPAIR, ""])
-def test_what_a_person_or_an_earlier_version_or_a_repair_cancelled_stays_cancelled(reason: str) -> None:
+def test_run_cancelled_by_person_or_earlier_version_or_repair_stays_cancelled(reason: str) -> None:
     change = change_of(stopped(reason=reason))
     assert (change.action, change.stuck, change.stopped) == (Action.NONE, NotDone.CANCELLED, False)
 
 
-def test_a_reason_counts_for_the_run_that_the_claim_names_alone() -> None:
+def test_cancel_reason_counts_only_for_run_that_claim_names() -> None:
     run, claim = stopped()
     other = replace(run, resource=f"{run.resource}0", cancelled=None)
     change = only(plan([JOB], [other], [replace(claim, resource="projects/1/locations/l/customJobs/9")]))
@@ -80,13 +80,13 @@ def test_a_reason_counts_for_the_run_that_the_claim_names_alone() -> None:
 
 
 @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
-def test_a_cancel_that_came_too_late_changes_nothing(state: State) -> None:
+def test_late_cancel_reason_is_ignored_when_run_succeeded_or_failed(state: State) -> None:
     run = run_of(JOB, state)
     change = change_of((run, bound_to(JOB, run, error=REASON)))
     assert (change.action, change.stopped) == (Action.NONE, False)
 
 
-def test_content_comes_back_three_times_without_a_person() -> None:
+def test_content_returns_at_most_three_times() -> None:
     pairs = [stopped(1), stopped(2), stopped(3)]
     change = change_of(*pairs)
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 4, 3)
@@ -96,7 +96,7 @@ def test_content_comes_back_three_times_without_a_person() -> None:
     assert reason_of(change_of(*((None, claim) for _, claim in [*pairs, stopped(4)]))) == TOO_OFTEN
 
 
-def test_failures_between_count_as_attempts_and_not_as_returns() -> None:
+def test_failures_between_stops_count_as_attempts() -> None:
     change = change_of(stopped(1), failed(2), attempts=2)
     assert (change.action, change.attempt, reason_of(change)) == (Action.RETRY, 3, "attempt 1 failed, 1 left")
     change = change_of(failed(1), stopped(2), attempts=2)
@@ -105,7 +105,7 @@ def test_failures_between_count_as_attempts_and_not_as_returns() -> None:
     assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
 
 
-def test_content_does_not_come_back_when_attempts_was_lowered_to_what_failed() -> None:
+def test_content_does_not_return_when_failures_reach_lowered_attempts() -> None:
     change = change_of(failed(1), stopped(2), attempts=1)
     assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
     assert reason_of(change) == f'{REASON}; raise "attempts" or run it again with `reconciler rerun`'
@@ -115,7 +115,7 @@ def test_content_does_not_come_back_when_attempts_was_lowered_to_what_failed() -
     assert reason_of(change) == 'cancelling; raise "attempts" or run it again with `reconciler rerun`'
 
 
-def test_failed_set_ups_on_both_sides_of_a_stop_are_counted_apart() -> None:
+def test_failed_set_ups_before_and_after_stop_are_counted_separately() -> None:
     info = ErrorInfo("PACKAGES_NOT_RESOLVED", {"class": "set-up", "image": "an-image"})
 
     def unstarted(attempt: int) -> tuple[ActualJob, Claim]:
@@ -127,13 +127,13 @@ def test_failed_set_ups_on_both_sides_of_a_stop_are_counted_apart() -> None:
     assert "try 2 of 3" in reason_of(change)
 
 
-def test_suspended_content_does_not_come_back() -> None:
+def test_suspended_content_does_not_return() -> None:
     change = change_of(stopped(), suspend=True)
     assert (change.action, change.stuck) == (Action.NONE, NotDone.SUSPENDED)
 
 
 @pytest.mark.parametrize("state", LIVE)
-def test_content_whose_run_is_being_cancelled_waits_for_its_end(state: State) -> None:
+def test_content_waits_for_end_of_run_that_apply_is_cancelling(state: State) -> None:
     run = run_of(JOB, state)
     change = change_of((run, bound_to(JOB, run, error=REASON)))
     waits = state is State.CANCELLING
@@ -143,13 +143,13 @@ def test_content_whose_run_is_being_cancelled_waits_for_its_end(state: State) ->
 
 
 @pytest.mark.parametrize("reason", [BY_COMMAND, EARLIER, ""])
-def test_content_that_others_are_cancelling_is_not_waited_for(reason: str) -> None:
+def test_content_does_not_wait_for_run_that_others_are_cancelling(reason: str) -> None:
     run = run_of(JOB, State.CANCELLING)
     change = change_of((run, bound_to(JOB, run, error=reason)))
     assert (reason_of(change), change.is_awaited) == ("cancelling", False)
 
 
-def test_content_that_came_back_three_times_is_not_waited_for() -> None:
+def test_content_does_not_wait_after_three_returns() -> None:
     run = run_of(JOB, State.CANCELLING, 4, number=4)
     pairs = [stopped(1), stopped(2), stopped(3), (run, bound_to(JOB, run, 4, error=REASON))]
     change = change_of(*pairs)
@@ -161,13 +161,13 @@ def test_content_that_came_back_three_times_is_not_waited_for() -> None:
     assert [change.action for change in found.changes] == [Action.NONE]
 
 
-def test_a_refused_return_is_submitted_only_where_returns_are_permitted() -> None:
+def test_refused_return_is_submitted_again_only_after_stopped_run() -> None:
     refused = claim_on(JOB, ClaimState.REJECTED, 2, error="no quota")
     assert change_of(stopped(), (None, refused)).stopped
     assert not change_of(failed(1), (None, refused), attempts=2).stopped
 
 
-def test_a_run_of_unknown_origin_blocks_the_return() -> None:
+def test_run_of_unknown_origin_blocks_return() -> None:
     run, claim = stopped()
     stranger = run_of(JOB, State.RUNNING, number=2, mark="unknown")
     change = only(plan([JOB], [run, stranger], [claim]))
@@ -179,7 +179,7 @@ def test_a_run_of_unknown_origin_blocks_the_return() -> None:
     [([stopped()], 1), ([stopped(n) for n in (1, 2, 3, 4)], 0)],
     ids=["it returns", "it returned too often"],
 )
-def test_other_content_is_cancelled_only_for_content_that_comes_back(
+def test_run_of_other_content_is_cancelled_only_when_content_returns(
     pairs: list[tuple[ActualJob, Claim]], cancels: int
 ) -> None:
     other = wanted(content="b")
@@ -190,21 +190,21 @@ def test_other_content_is_cancelled_only_for_content_that_comes_back(
     assert [change.action for change in found.changes].count(Action.CANCEL) == cancels
 
 
-def test_other_content_runs_on_until_the_awaited_end() -> None:
+def test_run_of_other_content_continues_until_awaited_end() -> None:
     other, run = wanted(content="b"), run_of(JOB, State.CANCELLING)
     live = run_of(other, State.RUNNING, number=9)
     claims = [bound_to(JOB, run, error=REASON), bound_to(other, live)]
     assert only(plan([wanted(on_change="cancel")], [run, live], claims)).is_awaited
 
 
-def test_a_return_whose_outcome_is_unknown_goes_on() -> None:
+def test_return_continues_when_its_outcome_is_unknown() -> None:
     pending = claim_on(JOB, ClaimState.PENDING, 2)
     change = change_of(stopped(), (None, pending))
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
 
 
 @given(st.lists(st.sampled_from(["stopped", "failed"]), min_size=1, max_size=9), st.integers(1, 4))
-def test_no_history_leads_to_more_returns_and_attempts_than_permitted(ends: list[str], attempts: int) -> None:
+def test_returns_and_attempts_never_exceed_limits_for_any_history(ends: list[str], attempts: int) -> None:
     pairs = [(stopped if end == "stopped" else failed)(n) for n, end in enumerate(ends, 1)]
     change = change_of(*pairs, attempts=attempts)
     if change.action is Action.RETRY:

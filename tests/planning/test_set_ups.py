@@ -43,7 +43,7 @@ def change_of(*runs: ActualJob, occasion: Trigger | None = None, **reconcile: An
     return only(plan([wanted(**reconcile)], runs, bound(*runs), occasion=occasion))
 
 
-def test_the_second_try_waits_ten_minutes_and_uses_up_no_attempt() -> None:
+def test_second_set_up_waits_ten_minutes_and_uses_up_no_attempt() -> None:
     change = change_of(unstarted())
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
     assert change.job_name == f"{JOB.job_name}_2"
@@ -55,18 +55,18 @@ def test_the_second_try_waits_ten_minutes_and_uses_up_no_attempt() -> None:
     assert change.actual == unstarted()
 
 
-def test_failed_set_up_counts_only_once_the_claim_names_its_job() -> None:
+def test_failed_set_up_is_free_only_when_claim_is_bound_to_its_job() -> None:
     change = only(plan([wanted()], [unstarted()], [claim_on(JOB, ClaimState.PENDING)]))
     assert (change.action, change.attempt, change.free) == (Action.SUBMIT, 1, 0)
 
 
-def test_a_try_whose_end_has_no_known_time_is_followed_by_the_next_one_without_a_wait() -> None:
+def test_next_set_up_does_not_wait_when_end_time_is_unknown() -> None:
     change = change_of(replace(unstarted(), end_time=""))
     assert (change.action, change.not_before) == (Action.RETRY, None)
     assert reason_of(change).endswith("this doesn't count as an attempt, try 2 of 3")
 
 
-def test_an_attempt_that_also_failed_under_an_older_version_of_the_hash_is_used_up() -> None:
+def test_failed_set_up_is_not_retried_when_older_hash_version_used_up_attempt() -> None:
     old = "ab" * 32
     job = replace(JOB, earlier=(old,))
     trained = run_of(job, State.FAILED, number=2, identity=old)
@@ -76,7 +76,7 @@ def test_an_attempt_that_also_failed_under_an_older_version_of_the_hash_is_used_
     assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
 
 
-def test_three_tries_are_the_most_that_follow_each_other() -> None:
+def test_set_up_is_tried_at_most_three_times_in_row() -> None:
     runs = [unstarted(1), unstarted(2)]
     assert (change_of(*runs).action, change_of(*runs).attempt) == (Action.RETRY, 3)
     change = change_of(*runs, unstarted(3))
@@ -84,14 +84,14 @@ def test_three_tries_are_the_most_that_follow_each_other() -> None:
     assert reason_of(change) == "set-up failed: no version of a package fits; tried 3 times"
 
 
-def test_a_person_may_try_at_any_time_and_as_often_as_wanted() -> None:
+def test_person_may_retry_set_up_any_number_of_times_without_wait() -> None:
     runs = [unstarted(n) for n in range(1, 6)]
     change = change_of(*runs, occasion=BY_HAND)
     assert (change.action, change.attempt, change.not_before) == (Action.RETRY, 6, None)
     assert "try" not in reason_of(change)
 
 
-def test_a_changed_entry_of_the_image_is_tried_at_once_and_counted_anew() -> None:
+def test_set_up_is_retried_without_wait_when_image_entry_changes() -> None:
     changed = Trigger(images={IMAGE: ENTRY})
     runs = [unstarted(n) for n in range(1, 4)]
     change = change_of(*runs, occasion=changed)
@@ -102,7 +102,7 @@ def test_a_changed_entry_of_the_image_is_tried_at_once_and_counted_anew() -> Non
     assert "try 2 of 3" in reason_of(change)
 
 
-def test_a_change_that_never_reaches_the_service_is_tried_once() -> None:
+def test_set_up_is_retried_only_once_when_changed_entry_does_not_reach_service() -> None:
     runs = [unstarted(n) for n in range(1, 5)]
     assert change_of(*runs, occasion=Trigger(images={IMAGE: ENTRY})).action is Action.NONE
 
@@ -110,17 +110,17 @@ def test_a_change_that_never_reaches_the_service_is_tried_once() -> None:
 @pytest.mark.parametrize(
     "other", [{"other:1": ENTRY}, {IMAGE.partition(":")[0] + "-gpu": ENTRY}], ids=["another", "a longer name"]
 )
-def test_the_entry_of_another_image_changes_nothing(other: dict[str, Any]) -> None:
+def test_failed_set_up_waits_when_entry_of_other_image_changes(other: dict[str, Any]) -> None:
     assert change_of(unstarted(), occasion=Trigger(images=other)).not_before is not None
 
 
 @pytest.mark.parametrize("metadata", [{}, {"entry": "0123456789abcdef"}])
-def test_a_failed_set_up_that_names_no_image_waits_for_its_next_try(metadata: dict[str, str]) -> None:
+def test_failed_set_up_waits_when_it_names_no_image(metadata: dict[str, str]) -> None:
     run = replace(unstarted(), info=ErrorInfo("HOME_NOT_TRUSTED", {"class": "set-up", **metadata}))
     assert change_of(run, occasion=Trigger(images={IMAGE: ENTRY})).not_before is not None
 
 
-def test_attempts_are_counted_beside_tries() -> None:
+def test_attempts_are_counted_separately_from_set_up_tries() -> None:
     change = change_of(unstarted(1), failed(2), attempts=2)
     assert (change.action, change.attempt, change.not_before) == (Action.RETRY, 3, None)
     assert reason_of(change) == "attempt 1 failed, 1 left"
@@ -129,31 +129,33 @@ def test_attempts_are_counted_beside_tries() -> None:
     assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
 
 
-def test_on_vertex_ai_every_ended_job_counts_as_an_attempt() -> None:
+def test_failed_set_up_counts_as_attempt_on_vertex_ai() -> None:
     run = unstarted()
     assert only(plan([JOB], [run], bound(run), GOOGLE, occasion=BY_HAND)).stuck is NotDone.FAILED
 
 
-def test_beside_a_second_job_of_the_attempt_it_counts() -> None:
+def test_failed_set_up_counts_as_attempt_when_attempt_has_second_job() -> None:
     """The other job may have started its trainer."""
     other = replace(unstarted(), resource="projects/1/locations/l/customJobs/9")
     found = plan([JOB], [unstarted(), other], bound(unstarted()), occasion=BY_HAND)
     assert next(change for change in found.changes if change.desired).stuck is NotDone.FAILED
 
 
-def test_of_a_job_that_the_service_has_dropped_nobody_knows_the_cause() -> None:
+def test_failed_set_up_counts_as_attempt_when_service_has_dropped_job() -> None:
     gone = bound_to(JOB, unstarted())
     assert only(plan([JOB], [], [gone], occasion=BY_HAND)).stuck is NotDone.FAILED
 
 
-def test_a_submission_that_is_open_goes_on_though_its_number_exceeds_the_attempts() -> None:
+def test_open_submission_continues_when_its_number_exceeds_attempts() -> None:
     pending = claim_on(JOB, ClaimState.PENDING, 2)
     change = only(plan([JOB], [unstarted()], [*bound(unstarted()), pending]))
     assert (change.action, change.attempt, change.free) == (Action.RETRY, 2, 1)
 
 
 @given(st.lists(st.sampled_from(["set-up", "code"]), max_size=8), st.integers(1, 3))
-def test_no_content_is_submitted_without_end(ends: list[str], attempts: int) -> None:
+def test_content_is_submitted_limited_number_of_times_after_any_failures(
+    ends: list[str], attempts: int
+) -> None:
     """After any sequence of failures, apply by itself comes to an end."""
     runs: list[ActualJob] = []
     most = 3 * attempts
@@ -168,7 +170,7 @@ def test_no_content_is_submitted_without_end(ends: list[str], attempts: int) -> 
 
 @pytest.mark.parametrize("entry", [ENTRY, {"requirements": []}, {"python": "3.11"}])
 @pytest.mark.parametrize("name", [IMAGE, IMAGE.removesuffix(":latest")])
-def test_both_sides_tell_the_same_of_an_entry(name: str, entry: dict[str, Any]) -> None:
+def test_entry_digest_is_same_in_planner_and_training_service(name: str, entry: dict[str, Any]) -> None:
     override = images.find_override(IMAGE, {name: entry})
     assert override is not None
     found = {"python": override.python, "requirements": list(override.requirements)}

@@ -29,7 +29,7 @@ def test_settings_are_compared_field_by_field() -> None:
     ]
 
 
-def test_a_setting_that_is_there_as_null_is_another_than_none() -> None:
+def test_null_setting_differs_from_missing_setting() -> None:
     (told,) = changed_settings(settings(), settings(limits={"cancels": None}), "prod")
     assert (told.pointer, told.before, told.after) == ("/environments/prod/limits/cancels", None, "no limit")
     (told,) = changed_settings({"limits": {"cancels": None}}, {}, "prod")
@@ -40,12 +40,12 @@ def test_a_setting_that_is_there_as_null_is_another_than_none() -> None:
     ("before", "after"),
     [({"a": 1}, {"a": True}), ({"a": 0}, {"a": False}), ({}, {"a": {}}), ({"a": [1]}, {"a": [1, 2]})],
 )
-def test_every_difference_of_settings_is_told(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_changed_settings_list_every_difference(before: dict[str, Any], after: dict[str, Any]) -> None:
     for old, new in ((before, after), (after, before)):
         assert [c.pointer for c in changed_settings(old, new, "prod")] == ["/a"]
 
 
-def test_what_decides_most_is_told_first() -> None:
+def test_changed_settings_are_sorted_by_importance() -> None:
     before = {"images": {"a/b": {"python": "3.11"}}}
     after = {
         "images": {"a/b": {"python": "3.12"}},
@@ -85,7 +85,7 @@ def test_what_decides_most_is_told_first() -> None:
 @pytest.mark.parametrize(
     "pointer", ["", "/environments", "/environments/source", "/images/source", "/x", "/x/source"]
 )
-def test_what_decides_nothing(pointer: str) -> None:
+def test_setting_without_known_effect_has_no_text(pointer: str) -> None:
     assert setting_effect(pointer) == ""
 
 
@@ -99,12 +99,12 @@ documents = st.dictionaries(st.sampled_from(["source", "environments", "limits",
 
 
 @given(documents)
-def test_the_same_settings_differ_in_nothing(document: dict[str, Any]) -> None:
+def test_equal_settings_have_no_changes(document: dict[str, Any]) -> None:
     assert changed_settings(document, document, "a/b") == ()
 
 
 @given(documents, documents)
-def test_the_other_way_round_settings_swap(before: dict[str, Any], after: dict[str, Any]) -> None:
+def test_changed_settings_swap_values_when_sides_swap(before: dict[str, Any], after: dict[str, Any]) -> None:
     there, back = changed_settings(before, after, "prod"), changed_settings(after, before, "prod")
     assert [(c.pointer, c.before, c.after) for c in there] == [(c.pointer, c.after, c.before) for c in back]
     assert bool(there) == (json.dumps(before, sort_keys=True) != json.dumps(after, sort_keys=True))

@@ -26,16 +26,16 @@ def seen(*states: State) -> State:
 @pytest.mark.fault(14, 17)
 @pytest.mark.parametrize("live", LIVE)
 @pytest.mark.parametrize("end", [state for state in State if state.ended])
-def test_an_end_wins_over_any_state_before_it(live: State, end: State) -> None:
+def test_ended_state_replaces_live_state_of_same_run(live: State, end: State) -> None:
     assert seen(live, end) == seen(end, live) == end
 
 
-def test_of_two_live_states_the_later_counts() -> None:
+def test_later_live_state_counts_when_run_is_listed_twice() -> None:
     for early, late in itertools.combinations(LIVE, 2):
         assert seen(early, late) == seen(late, early) == late
 
 
-def test_the_runs_of_an_attempt_come_oldest_first() -> None:
+def test_runs_of_attempt_are_sorted_oldest_first() -> None:
     runs = [run_of(JOB, State.RUNNING, number=number, mark=f"other{number}") for number in (3, 1, 2)]
     claim = claim_on(JOB)
     for count in (2, 3):
@@ -46,12 +46,12 @@ def test_the_runs_of_an_attempt_come_oldest_first() -> None:
 DASHED = wanted("a-b")
 
 
-def test_a_run_with_a_name_that_nobody_gave_it_belongs_to_the_wanted_job_whose_key_it_has() -> None:
+def test_run_with_unknown_name_belongs_to_wanted_job_of_its_key() -> None:
     run = run_of(DASHED, State.RUNNING, job_name="odd")
     assert [*state_of([DASHED], [run]).names] == ["a_b"]
 
 
-def test_and_to_the_base_name_that_a_claim_of_the_key_has() -> None:
+def test_run_with_unknown_name_belongs_to_base_name_of_claim_with_its_key() -> None:
     claim = bound_to(DASHED, run_of(DASHED, State.FAILED))
     run = run_of(DASHED, State.RUNNING, attempt=2, job_name="odd", number=2)
     names = state_of([], [run], [claim]).names
@@ -59,19 +59,19 @@ def test_and_to_the_base_name_that_a_claim_of_the_key_has() -> None:
     assert [attempt.id.attempt for attempt in names["a_b"].attempts] == [1, 2]
 
 
-def test_and_else_to_none_but_its_own() -> None:
+def test_run_with_unknown_name_keeps_own_base_name_when_its_key_is_unknown() -> None:
     run = run_of(DASHED, State.RUNNING, job_name="odd")
     assert [*state_of([], [run]).names] == ["odd"]
 
 
-def test_attempts_come_by_their_number() -> None:
+def test_attempts_are_sorted_by_number() -> None:
     numbers = [*range(1, 30)]
     runs = [run_of(DASHED, State.FAILED, attempt=number, number=number) for number in reversed(numbers)]
     (name,) = state_of([DASHED], runs).names.values()
     assert [attempt.id.attempt for attempt in name.attempts] == numbers
 
 
-def test_further_runs_come_by_age_whatever_their_states() -> None:
+def test_further_runs_are_sorted_by_age_in_any_state() -> None:
     states = (State.RUNNING, State.RUNNING, State.QUEUED, State.CANCELLING, State.PREPARING)
     runs = [run_of(DASHED, state, number=number) for number, state in enumerate(states, start=1)]
     claim = bound_to(DASHED, runs[0])
@@ -80,7 +80,7 @@ def test_further_runs_come_by_age_whatever_their_states() -> None:
     assert attempt.others == tuple(runs[1:])
 
 
-def test_later_listing_of_a_run_counts_when_its_state_is_the_same() -> None:
+def test_later_listing_of_run_counts_when_state_is_same() -> None:
     run = run_of(wanted(), State.RUNNING)
     state = state_of([], [replace(run, url="first"), replace(run, url="second")])
     (attempt,) = state.names["census"].attempts

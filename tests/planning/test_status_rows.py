@@ -26,12 +26,12 @@ def statuses(desired: list[DesiredJob], runs: list, claims: list) -> list[JobSta
     return job_statuses(state_of(desired, runs, claims))
 
 
-def test_a_wanted_job_of_which_nothing_is_known_is_told() -> None:
+def test_status_has_row_for_wanted_job_without_claim_or_run() -> None:
     row = JobStatus(JOB.job_name, "census", "CustomJob", None, "none", current=True, manifest=JOB.manifest)
     assert statuses([JOB], [], []) == [row]
 
 
-def test_a_run_is_told_as_the_service_has_it() -> None:
+def test_row_has_fields_of_run_from_service() -> None:
     run = run_of(
         JOB,
         State.FAILED,
@@ -68,7 +68,7 @@ def test_a_run_is_told_as_the_service_has_it() -> None:
 
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("state", list(ClaimState))
-def test_the_claim_is_told_whether_its_run_is_there_or_not(state: ClaimState, there: bool) -> None:
+def test_row_has_state_of_claim_with_or_without_run(state: ClaimState, there: bool) -> None:
     claim = claim_on(JOB, state, attempt=2, error="no quota", commit="c" * 40)
     (row,) = statuses([JOB], [run_of(JOB, State.RUNNING, 2)] if there else [], [claim])
     assert (row.claim, row.state) == (state.value, State.RUNNING if there else None)
@@ -91,23 +91,23 @@ def test_the_claim_is_told_whether_its_run_is_there_or_not(state: ClaimState, th
     assert row.resource == (f"{PARENT}/1" if there else "")
 
 
-def test_what_was_given_up_is_told_as_that() -> None:
+def test_row_says_given_up_when_claim_was_given_up() -> None:
     (row,) = statuses([], [], [claim_on(JOB, ClaimState.HELD, given_up=True, error="odd")])
     assert row_error(row) == "given up; run it again with `reconciler rerun census`"
 
 
 @pytest.mark.parametrize("ended", [None, State.SUCCEEDED, State.FAILED, State.CANCELLED])
-def test_a_job_that_the_service_forgot_is_told_as_its_claim_remembers_it(ended: State | None) -> None:
+def test_row_has_state_from_claim_when_service_dropped_job(ended: State | None) -> None:
     (row,) = statuses([], [], [claim_on(JOB, ended=ended, resource=f"{PARENT}/1")])
     assert (row.state, row.claim, row.resource, row.create_time) == (ended, "bound", f"{PARENT}/1", "")
 
 
-def test_a_run_without_a_claim_has_none() -> None:
+def test_run_without_claim_has_claim_none() -> None:
     (row,) = statuses([JOB], [run_of(JOB, State.RUNNING)], [])
     assert row.claim == "none"
 
 
-def test_a_run_that_the_claim_knows_nothing_of_has_none() -> None:
+def test_run_that_claim_does_not_record_has_claim_none() -> None:
     run, stranger = run_of(JOB, State.RUNNING, number=2), run_of(JOB, State.FAILED, number=1, mark="unknown")
     rows = statuses([JOB], [run, stranger], [bound_to(JOB, run)])
     assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "none"), (f"{PARENT}/2", "bound")]
@@ -115,13 +115,13 @@ def test_a_run_that_the_claim_knows_nothing_of_has_none() -> None:
     assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "none"), ("", "pending")]
 
 
-def test_every_run_of_an_attempt_is_told() -> None:
+def test_status_has_row_for_every_run_of_attempt() -> None:
     runs = [run_of(JOB, State.RUNNING, number=number) for number in (1, 2)]
     rows = statuses([JOB], runs, [bound_to(JOB, runs[0])])
     assert [(row.resource, row.claim) for row in rows] == [(f"{PARENT}/1", "bound"), (f"{PARENT}/2", "bound")]
 
 
-def test_rows_are_by_base_name_then_what_is_gone_then_age_then_what_has_no_run_yet() -> None:
+def test_rows_are_sorted_by_base_name_then_dropped_then_age_then_unsubmitted() -> None:
     older = [wanted(content=content) for content in "xyz"]
     runs = [run_of(older[0], State.SUCCEEDED, number=2), run_of(older[1], State.SUCCEEDED, number=1)]
     claims = [
@@ -140,7 +140,7 @@ def test_rows_are_by_base_name_then_what_is_gone_then_age_then_what_has_no_run_y
     ]
 
 
-def test_names_are_as_the_manifest_writes_them_else_as_the_claim_does_else_as_the_run_begins() -> None:
+def test_base_name_comes_from_manifest_then_claim_then_run() -> None:
     dashed, underscored = wanted("a-b"), wanted("a_b", "older")
     run = run_of(underscored, State.RUNNING)
     assert [row.base_name for row in statuses([dashed], [run], [bound_to(underscored, run)])] == [
@@ -152,7 +152,7 @@ def test_names_are_as_the_manifest_writes_them_else_as_the_claim_does_else_as_th
 
 
 @pytest.mark.fault(19)
-def test_a_job_under_an_older_name_is_no_second_job() -> None:
+def test_job_with_older_hash_name_has_single_row() -> None:
     old = "1" * 64
     run = run_of(JOB, State.RUNNING, identity=old)
     rows = statuses([replace(JOB, earlier=(old,))], [run], [bound_to(JOB, run, identity=old)])
@@ -161,7 +161,7 @@ def test_a_job_under_an_older_name_is_no_second_job() -> None:
 
 
 @pytest.mark.fault(16)
-def test_trials_are_not_told_as_runs() -> None:
+def test_trials_of_tuning_job_have_no_rows() -> None:
     job = replace(JOB, manifest=replace(JOB.manifest, kind="HyperparameterTuningJob"))
     trial = run_of(job, State.RUNNING, kind="CustomJob")
     assert [row.claim for row in statuses([job], [trial], [])] == ["none"]
@@ -173,13 +173,13 @@ def shown(desired: list[DesiredJob], runs: list, claims: list, *, whole: bool = 
     ]
 
 
-def test_by_default_only_the_newest_run_of_a_job_is_shown() -> None:
+def test_status_shows_only_newest_run_of_job_by_default() -> None:
     runs = [run_of(JOB, State.FAILED, attempt, number=attempt) for attempt in (1, 2)]
     claims = [bound_to(JOB, run, attempt=number) for number, run in enumerate(runs, 1)]
     assert shown([JOB], runs, claims) == [f"{PARENT}/2"]
 
 
-def test_changed_content_is_shown_as_not_submitted_beside_a_live_run_only() -> None:
+def test_changed_content_is_shown_as_not_submitted_only_beside_live_run() -> None:
     older = wanted(content="older")
     ended, live = run_of(older, State.SUCCEEDED), run_of(older, State.RUNNING)
     assert shown([JOB], [ended], [bound_to(older, ended)]) == [JOB.job_name]
@@ -187,13 +187,13 @@ def test_changed_content_is_shown_as_not_submitted_beside_a_live_run_only() -> N
 
 
 @pytest.mark.parametrize("state", [ClaimState.PENDING, ClaimState.HELD])
-def test_an_open_submission_of_older_content_is_shown(state: ClaimState) -> None:
+def test_open_submission_of_older_content_is_shown(state: ClaimState) -> None:
     older = wanted(content="older")
     assert older.job_name in shown([JOB], [], [claim_on(older, state)])
     assert older.job_name not in shown([JOB], [], [claim_on(older, ClaimState.HELD, given_up=True)])
 
 
-def test_an_ended_run_without_a_manifest_is_shown_only_if_manifests_could_not_be_read() -> None:
+def test_ended_run_without_manifest_is_shown_only_when_manifests_are_unreadable() -> None:
     runs = [run_of(JOB, State.SUCCEEDED, attempt, number=attempt) for attempt in (1, 2)]
     assert shown([], runs, []) == []
     assert shown([], runs, [], whole=False) == [f"{PARENT}/2"]
@@ -201,7 +201,7 @@ def test_an_ended_run_without_a_manifest_is_shown_only_if_manifests_could_not_be
     assert shown([], [live], [bound_to(JOB, live)]) == [live.resource]
 
 
-def test_rows_are_sorted_by_the_attention_that_they_need_then_the_newest_first() -> None:
+def test_rows_are_sorted_by_needed_attention_then_newest_first() -> None:
     jobs = [wanted(name) for name in "abcdef"]
     states = [State.SUCCEEDED, State.RUNNING, State.FAILED, State.FAILED]
     runs = [
@@ -214,7 +214,7 @@ def test_rows_are_sorted_by_the_attention_that_they_need_then_the_newest_first()
     assert [row.base_name for row in newest_first(rows)] == ["d", "c", "b", "a", "e", "f"]
 
 
-def test_rows_of_one_time_are_sorted_by_name_then_by_job_then_by_resource() -> None:
+def test_rows_of_same_time_are_sorted_by_name_then_job_then_resource() -> None:
     names = [("a", "a_1", "9"), ("b", "a_0", "9"), ("b", "b_0", "1"), ("b", "b_0", "2")]
     rows = [
         JobStatus(job, base, "CustomJob", None, "none", resource=resource) for base, job, resource in names
@@ -222,14 +222,14 @@ def test_rows_of_one_time_are_sorted_by_name_then_by_job_then_by_resource() -> N
     assert newest_first(reversed(rows)) == by_attention(reversed(rows)) == rows
 
 
-def test_an_attempt_without_a_run_is_the_newest_one_of_its_manifest() -> None:
+def test_attempt_without_run_is_current_row_of_its_manifest() -> None:
     first = bound_to(JOB, run_of(JOB, State.FAILED))
     second = claim_on(JOB, ClaimState.PENDING, attempt=2)
     older, newest = statuses([JOB], [run_of(JOB, State.FAILED)], [first, second])
     assert (older.current, newest.current, newest.manifest) == (False, True, JOB.manifest)
 
 
-def test_a_remedy_names_the_job_as_its_manifest_does() -> None:
+def test_remedy_names_job_as_manifest_does() -> None:
     job = wanted("a-b")
     (row,) = statuses([job], [run_of(job, State.FAILED, error="exit code 1")], [])
     assert row.cause
@@ -247,7 +247,7 @@ def test_a_remedy_names_the_job_as_its_manifest_does() -> None:
         *(("bound", state, state.lower()) for state in State),
     ],
 )
-def test_the_condition_is_the_state_or_the_reason_for_a_missing_run(
+def test_condition_is_state_of_run_or_reason_for_missing_run(
     claim: str, state: State | None, condition: str
 ) -> None:
     row = JobStatus("a_1", "a", "CustomJob", state, claim)
@@ -259,7 +259,7 @@ def test_the_condition_is_the_state_or_the_reason_for_a_missing_run(
     assert given_up.is_open is is_live
 
 
-def test_only_the_present_content_of_a_suspended_job_counts_as_suspended() -> None:
+def test_only_current_content_of_suspended_job_is_suspended() -> None:
     suspended = replace(JOB.manifest, reconcile=Reconcile(suspend=True))
     row = JobStatus("a_1", "a", "CustomJob", State.FAILED, "bound", current=True, manifest=suspended)
     assert row.condition == "suspended"
@@ -279,13 +279,13 @@ def test_only_the_present_content_of_a_suspended_job_counts_as_suspended() -> No
         (State.RUNNING, "running"),
     ],
 )
-def test_a_suspended_job_needs_no_attention_once_it_ended(state: State, condition: str) -> None:
+def test_suspended_job_shows_succeeded_once_it_succeeded(state: State, condition: str) -> None:
     job = replace(JOB, manifest=replace(JOB.manifest, reconcile=Reconcile(suspend=True)))
     (row,) = statuses([job], [run_of(job, state)], [])
     assert row.condition == condition
 
 
-def test_labels_are_those_of_the_run_and_of_the_manifest_which_wins() -> None:
+def test_labels_of_manifest_override_labels_of_run() -> None:
     job = replace(JOB, manifest=replace(JOB.manifest, labels={"team": "risk"}))
     run = run_of(job, State.RUNNING)
     run = replace(run, labels={**run.labels, "team": "fraud", "stage": "dev"})
@@ -293,7 +293,7 @@ def test_labels_are_those_of_the_run_and_of_the_manifest_which_wins() -> None:
     assert (row.labels["team"], row.labels["stage"]) == ("risk", "dev")
 
 
-def test_failed_change_has_the_error_without_its_full_stop_before_the_hint() -> None:
+def test_failed_change_has_error_without_its_full_stop_before_hint() -> None:
     change = Change(Action.SUBMIT, saying("new"), "census", JOB.job_name, "CustomJob")
     outcome = failed(change, ServiceError("The bucket is missing.", hint="make it"))
     assert (outcome.status, outcome_error(outcome)) == (Status.FAILED, "The bucket is missing (make it)")
@@ -309,11 +309,11 @@ def test_progress_begins_with_no_submission_done() -> None:
 # --- the words of rows, and their order -------------------------------------------------------------------
 
 
-def test_the_words_for_what_came_of_a_change_never_change() -> None:
+def test_names_of_outcome_statuses_never_change() -> None:
     assert [str(status) for status in Status] == ["applied", "failed", "skipped"]
 
 
-def test_what_is_not_said_is_nothing() -> None:
+def test_outcome_and_row_have_empty_defaults() -> None:
     outcome = Outcome(Change(Action.NONE, saying(""), "a", "a_1", "CustomJob"), Status.APPLIED)
     assert (outcome.state, outcome.reason, outcome.resource) == (None, None, "")
     row = JobStatus("a_1", "a", "CustomJob", None, "none")
@@ -332,19 +332,19 @@ def test_what_is_not_said_is_nothing() -> None:
     assert outcome.cause is None
 
 
-def test_a_run_without_an_error_tells_none() -> None:
+def test_run_without_error_has_empty_error() -> None:
     (row,) = job_statuses(state_of([JOB], [run_of(JOB, State.RUNNING)]))
     assert row.error == ""
 
 
-def test_a_claim_tells_the_error_of_its_run_where_the_service_does_not() -> None:
+def test_row_has_error_of_claim_when_service_reports_none() -> None:
     run = run_of(JOB, State.RUNNING)
     claim = claim_on(JOB, ClaimState.HELD, error="once refused")
     (row,) = job_statuses(state_of([JOB], [run], [claim]))
     assert row.error == "once refused"
 
 
-def test_the_reason_of_a_cancel_shows_only_once_the_run_is_cancelled() -> None:
+def test_row_shows_cancel_reason_only_once_run_is_cancelled() -> None:
     run = run_of(JOB, State.RUNNING)
     claim = bound_to(JOB, run, error="cancelled by `reconciler cancel`")
     (live,) = job_statuses(state_of([JOB], [run], [claim]))
@@ -352,13 +352,13 @@ def test_the_reason_of_a_cancel_shows_only_once_the_run_is_cancelled() -> None:
     assert (row_error(live), row_error(gone)) == ("", "cancelled by `reconciler cancel`")
 
 
-def test_an_unwanted_attempt_without_a_run_has_the_name_that_its_claim_gives_it() -> None:
+def test_row_of_unwanted_attempt_without_run_has_base_name_of_claim() -> None:
     claim = claim_on(wanted("a-b"), ClaimState.PENDING)
     (row,) = job_statuses(state_of([], [], [claim]))
     assert row.base_name == "a-b"
 
 
-def test_a_job_is_at_its_newest_attempt_and_a_second_run_of_that_is_not_the_job() -> None:
+def test_only_newest_attempt_of_job_is_current_without_its_second_run() -> None:
     for older in ("0" * 64, "f" * 64):
         job = replace(JOB, earlier=(older,))
         first = run_of(JOB, State.FAILED)
@@ -368,14 +368,14 @@ def test_a_job_is_at_its_newest_attempt_and_a_second_run_of_that_is_not_the_job(
         assert [row.resource for row in rows if row.current] == [second.resource]
 
 
-def test_a_stranger_beside_a_job_that_is_gone_comes_after_it() -> None:
+def test_unrecorded_run_sorts_after_dropped_job() -> None:
     claim = claim_on(JOB, resource="jobs/9", ended=State.SUCCEEDED)
     stranger = run_of(JOB, State.RUNNING, mark="unknown")
     rows = job_statuses(state_of([JOB], [stranger], [claim]))
     assert [(row.claim, row.resource) for row in rows] == [("bound", "jobs/9"), ("none", stranger.resource)]
 
 
-def test_runs_of_one_moment_are_by_name_then_by_resource() -> None:
+def test_runs_of_same_time_are_sorted_by_name_then_resource() -> None:
     moment = "2026-01-01T00:00:00Z"
     first, second = wanted("a", "1"), wanted("a", "2")
     second, first = sorted((first, second), key=lambda job: job.job_name, reverse=True)
@@ -389,7 +389,7 @@ def test_runs_of_one_moment_are_by_name_then_by_resource() -> None:
     assert [row.resource.rpartition("/")[2] for row in rows] == ["4", "2", "3", "1"]
 
 
-def test_a_stranger_of_the_same_moment_has_its_place_by_its_resource() -> None:
+def test_unrecorded_run_of_same_time_is_sorted_by_resource() -> None:
     own = run_of(JOB, State.RUNNING, number=2)
     stranger = run_of(JOB, State.RUNNING, number=1, mark="unknown", create_time=own.create_time)
     claim = bound_to(JOB, own)
