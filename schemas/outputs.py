@@ -146,6 +146,9 @@ _PLAN: Schema = {
                 },
             ),
             "spec": _value(["object", "null"], "The effective spec of a new job; null for other changes."),
+            "outputDirectory": _text_or_null(
+                "The folder (gs://…) that a submission's run writes to; null for none, and for other changes."
+            ),
             "files": _list(
                 "The changed files of the job's code, as far as both sides are known.",
                 {

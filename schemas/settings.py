@@ -88,6 +88,13 @@ _DEFAULTS = _mapping(
     },
 )
 
+_OUTPUTS = {
+    "description": "Where runs write their files. `own`: each in a folder with the job's name, below the "
+    "manifest's folder or the default one. `shared`: in the manifest's folder as it is, where a later run "
+    "overwrites an earlier one; so too where neither is written. No part of a job's name.",
+    "enum": ["own", "shared"],
+}
+
 _APIS = tuple(name.partition(".")[0] for name in METHODS)
 _ENDPOINT = "The https URL to use in place of Google's."
 _ENVIRONMENT = _mapping(
@@ -139,6 +146,7 @@ _ENVIRONMENT = _mapping(
             {api: _text(_ENDPOINT, _URL) for api in _APIS},
         ),
         "defaults": _DEFAULTS,
+        "outputs": _OUTPUTS,
         "limits": _LIMITS,
     },
     allOf=[
@@ -208,6 +216,10 @@ CONFIG: Schema = {
                     "$ref": "#/$defs/environment",
                     "allOf": [needs("engine", '"engine: local" or "engine: google"'), _GOOGLE_NEEDS],
                 },
+            },
+            "outputs": {
+                **_OUTPUTS,
+                "description": f"{_OUTPUTS['description']} For every environment that doesn't say.",
             },
             "limits": {**_LIMITS, "description": "Limits of every environment that has none of its own."},
             "images": {

@@ -17,8 +17,8 @@ def checkout_of(folder: Path) -> Path | None:
     """
     folder = Path(os.path.realpath(folder))
     around = (folder, *folder.parents)
-    top = next((place for place in around if repository_in(place)), None)
-    return top or next((place for place in around if os.path.lexists(place / _SETTINGS)), None)
+    top = next((candidate for candidate in around if repository_in(candidate)), None)
+    return top or next((candidate for candidate in around if os.path.lexists(candidate / _SETTINGS)), None)
 
 
 def repository_in(folder: Path) -> Path | None:
@@ -40,7 +40,7 @@ def git_folder(checkout: Path) -> Path | None:
         if stat.S_ISDIR(repository.lstat().st_mode):
             return repository
         # The `.git` file of a linked work tree or a submodule: https://git-scm.com/docs/gitrepository-layout
-        word, _, place = repository.read_text("utf-8").partition("gitdir: ")
-        if not word and place:
-            return checkout / place.rstrip("\n")
+        word, _, path = repository.read_text("utf-8").partition("gitdir: ")
+        if not word and path:
+            return checkout / path.rstrip("\n")
     return None

@@ -55,13 +55,13 @@ def run_concurrently(tasks: Sequence[Callable[[], Answer]], most: int = MOST_THR
     error: BaseException | None = None
     while running:
         ended, running = wait(running, return_when=FIRST_COMPLETED)
-        error = error or next(filter(None, (each.exception() for each in ended)), None)
+        error = error or next(filter(None, (future.exception() for future in ended)), None)
         if error is None:
             # Start tasks before yielding results: the caller may process each result slowly.
             running |= {_start(task) for task in islice(waiting, len(ended))}
-        for each in ended:
-            if each.exception() is None:
-                yield each.result()
+        for future in ended:
+            if future.exception() is None:
+                yield future.result()
     if error is not None:
         raise error
 
@@ -75,7 +75,7 @@ def call_all(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:
 
     running = [_start(call) for call in calls]
     wait(running)
-    return [each.result() for each in running]
+    return [future.result() for future in running]
 
 
 def _start(task: Callable[[], Answer]) -> Future[Answer]:

@@ -75,13 +75,13 @@ def capped(problems: Iterable[Problem]) -> list[Problem]:
     for problem in sorted(dict.fromkeys(problems)):  # mostly in order, which sorts faster
         by_path.setdefault(problem.path, []).append(problem)
     shown: list[Problem] = []
-    for path, found in by_path.items():
-        shown += found[:MAX_PROBLEMS_PER_FILE]
-        if len(found) > MAX_PROBLEMS_PER_FILE:
-            last = found[MAX_PROBLEMS_PER_FILE - 1]
-            left = len(found) - MAX_PROBLEMS_PER_FILE
+    for path, file_problems in by_path.items():
+        shown += file_problems[:MAX_PROBLEMS_PER_FILE]
+        if len(file_problems) > MAX_PROBLEMS_PER_FILE:
+            last = file_problems[MAX_PROBLEMS_PER_FILE - 1]
+            left = len(file_problems) - MAX_PROBLEMS_PER_FILE
             # Checks stop at MAX_COUNTED_PER_FILE problems, so a larger count is a lower bound.
-            number = f"at least {left}" if len(found) >= MAX_COUNTED_PER_FILE else str(left)
+            number = f"at least {left}" if len(file_problems) >= MAX_COUNTED_PER_FILE else str(left)
             noun = "problems" if last.level == ERROR else "warnings"
             message = f"{number} more {noun} in this file"
             shown.append(Problem(path, last.line, last.column, "", message, level=last.level))
@@ -146,21 +146,21 @@ def too_large(path: str) -> Problem:
     return file_problem(path, message, "split it, or move it away from the manifests")
 
 
-def same_word(word: str, known: Iterable[str]) -> str:
+def same_word(word: str, known_words: Iterable[str]) -> str:
     """Return the known word that differs from `word` only in case and `-_. `; or ""."""
     if len(word) > _MAX_WORD:
         return ""
     bare = _bare(word)
-    return next((other for other in known if _bare(other) == bare), "")
+    return next((other for other in known_words if _bare(other) == bare), "")
 
 
-def similar_word(word: str, known: Iterable[str]) -> str:
+def similar_word(word: str, known_words: Iterable[str]) -> str:
     """Return the known word that is most similar to `word`, or ""."""
     if len(word) > _MAX_WORD:
         return ""
     import difflib  # only needed for messages
 
-    by_bare = {_bare(other): other for other in known}
+    by_bare = {_bare(other): other for other in known_words}
     matches = difflib.get_close_matches(_bare(word), by_bare, n=1, cutoff=_MIN_SIMILARITY)
     return by_bare[matches[0]] if matches else ""
 

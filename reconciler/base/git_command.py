@@ -111,8 +111,8 @@ class Git:
             **_ENVIRONMENT,
             **({"GIT_ALLOW_PROTOCOL": ":".join(protocols)} if protocols else {}),
         }
-        if found := [_quoted(os.fspath(folder)) for folder in objects]:
-            self._environ[_ALTERNATES] = os.pathsep.join(found)
+        if alternates := [_quoted(os.fspath(folder)) for folder in objects]:
+            self._environ[_ALTERNATES] = os.pathsep.join(alternates)
 
     def run(self, *arguments: str, stdin: bytes = b"", timeout: float = TIMEOUT) -> bytes:
         """Return the output of git; raises GitError."""
@@ -175,8 +175,8 @@ class Git:
 
     def commit(self, name: str) -> str | None:
         """Return the full hash of the commit that `name` refers to; None if no such commit exists."""
-        found = self.ask(*VERIFY, f"{name}^{{commit}}")
-        sha = (found or "").strip()
+        output = self.ask(*VERIFY, f"{name}^{{commit}}")
+        sha = (output or "").strip()
         return sha if SHA.fullmatch(sha) else None
 
     def is_clean(self) -> bool:
@@ -193,8 +193,8 @@ class Git:
         if listed is None:
             return None
         fields = listed.split("\0")
-        own = {name for scope, name in zip(fields[::2], fields[1::2], strict=False) if scope in _OWN_SCOPES}
-        sections = {match[0] for name in own if (match := _FILTER.match(name))}
+        names = {name for scope, name in zip(fields[::2], fields[1::2], strict=False) if scope in _OWN_SCOPES}
+        sections = {match[0] for name in names if (match := _FILTER.match(name))}
         # `-c` ends a name at its first "=", so no option can disable such a filter.
         if any("=" in section for section in sections):
             return None
@@ -214,8 +214,8 @@ def _quoted(path: str) -> str:
 
 
 def _object_in(stderr: bytes) -> str:
-    found = _OBJECT.search(stderr)
-    return found[0].decode() if found else ""
+    match = _OBJECT.search(stderr)
+    return match[0].decode() if match else ""
 
 
 def _cant_be_run(error: OSError) -> GitError:

@@ -44,9 +44,9 @@ def replace_files(contents: Mapping[Path, bytes]) -> set[str]:
     """
     with _Writer() as writer:
         left = writer.remove_former(contents)
-        for place, data in contents.items():
-            place.parent.mkdir(parents=True, exist_ok=True)
-            writer.write(place, data)
+        for path, data in contents.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            writer.write(path, data)
         writer.move_all()
         return left | writer.left
 
@@ -69,12 +69,12 @@ class _Scratch(NamedTuple):
     descriptor: int
     left: set[str]
 
-    def write(self, place: Path, data: bytes) -> str:
+    def write(self, path: Path, data: bytes) -> str:
         """Write the temporary file for a file, with that one's mode; return its name."""
-        temporary = write_temporary(place.name, data, self.descriptor)
+        temporary = write_temporary(path.name, data, self.descriptor)
         mode = 0o644
         with suppress(FileNotFoundError):
-            status = place.lstat()
+            status = path.lstat()
             mode = stat.S_IMODE(status.st_mode) if stat.S_ISREG(status.st_mode) else mode
         os.chmod(temporary, mode, dir_fd=self.descriptor)
         return temporary
@@ -103,59 +103,63 @@ class _Writer(ExitStack):
         """The names of the files that killed processes were about to replace."""
         return {name for scratch in self._scratches.values() for name in scratch.left}
 
-    def write(self, place: Path, data: bytes) -> None:
+    def write(self, path: Path, data: bytes) -> None:
         """Write a file's temporary file."""
-        scratch = self._of_folder.get(place.parent) or self._scratch(place.parent)
-        self._of_folder[place.parent] = scratch
-        temporary = scratch.write(place, data)
+        scratch = self._of_folder.get(path.parent) or self._scratch(path.parent)
+        self._of_folder[path.parent] = scratch
+        temporary = scratch.write(path, data)
         self.callback(scratch.remove, temporary)  # unless it has replaced the file
-        self._written.append((place, data, scratch, temporary))
+        self._written.append((path, data, scratch, temporary))
 
     def move_all(self) -> None:
         """Replace all files by their temporary files."""
-        for place, data, scratch, temporary in self._written:
-            with opened_folder(place.parent) as folder:
+        for path, data, scratch, temporary in self._written:
+            with opened_folder(path.parent) as folder:
                 try:
-                    scratch.move(temporary, place.name, folder)
+                    scratch.move(temporary, path.name, folder)
                 except OSError as error:
                     # Mounts of one file system have its number, and no rename leads from one to the other.
                     if error.errno != errno.EXDEV:
                         raise
-                    beside = self._opened(place.parent / _HIDDEN)
-                    beside.move(beside.write(place, data), place.name, folder)
+                    beside = self._opened(path.parent / _HIDDEN)
+                    beside.move(beside.write(path, data), path.name, folder)
 
-    def remove_former(self, places: Iterable[Path]) -> set[str]:
+    def remove_former(self, paths: Iterable[Path]) -> set[str]:
         """Remove what killed processes of earlier versions left beside files; return the files' names."""
         names: dict[Path, set[str]] = defaultdict(set)
-        for place in places:
-            names[place.parent].add(place.name)
+        for path in paths:
+            names[path.parent].add(path.name)
         oldest, left = time.time() - _FORMER_AGE, set[str]()
-        for folder, known in names.items():
+        for folder, known_names in names.items():
             for entry in os.scandir(folder) if folder.is_dir() else ():
-                found = _FORMER.fullmatch(entry.name)
-                if found and found["name"] in known and entry.stat(follow_symlinks=False).st_mtime < oldest:
+                match = _FORMER.fullmatch(entry.name)
+                if (
+                    match
+                    and match["name"] in known_names
+                    and entry.stat(follow_symlinks=False).st_mtime < oldest
+                ):
                     Path(entry.path).unlink()
-                    left.add(found["name"])
+                    left.add(match["name"])
         return left
 
     def _scratch(self, folder: Path) -> _Scratch:
         """Return the folder for the temporary files of a folder's files: the first possible one."""
         device, beside = folder.stat().st_dev, folder / _HIDDEN
-        places = [place for place in _places(folder) if _device_of(place.parent) == device]
-        for place in (*places, beside):
+        candidates = [candidate for candidate in _places(folder) if _device_of(candidate.parent) == device]
+        for candidate in (*candidates, beside):
             # The one that a killed process used may have been another, before `git init` for one.
-            if os.path.lexists(place):
+            if os.path.lexists(candidate):
                 with suppress(OSError):
-                    self._opened(place)
-        for place in places:
+                    self._opened(candidate)
+        for candidate in candidates:
             with suppress(OSError):
-                return self._opened(place)
+                return self._opened(candidate)
         return self._opened(beside)
 
-    def _opened(self, place: Path) -> _Scratch:
-        if place not in self._scratches:
-            self._scratches[place] = self.enter_context(_opened(place))
-        return self._scratches[place]
+    def _opened(self, path: Path) -> _Scratch:
+        if path not in self._scratches:
+            self._scratches[path] = self.enter_context(_opened(path))
+        return self._scratches[path]
 
 
 def _device_of(folder: Path) -> int | None:
@@ -176,10 +180,10 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _opened(place: Path) -> Iterator[_Scratch]:
+def _opened(path: Path) -> Iterator[_Scratch]:
     """Open a folder for temporary files, without those that killed processes left; remove it at the end."""
     with ExitStack() as stack:
-        folder, lock, left = _locked(place)
+        folder, lock, left = _locked(path)
         stack.callback(os.close, folder)
         stack.callback(os.close, lock)
         try:
@@ -192,30 +196,30 @@ def _opened(place: Path) -> Iterator[_Scratch]:
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=folder)
                 with suppress(OSError):
-                    place.rmdir()
+                    path.rmdir()
 
 
-def _locked(place: Path) -> tuple[int, int, set[str]]:
+def _locked(path: Path) -> tuple[int, int, set[str]]:
     """Return the descriptors of a folder and of its shared lock, and the names in `_Scratch.left`."""
     left: set[str] = set()
     while True:
         with ExitStack() as stack:
             with suppress(FileExistsError):
-                place.mkdir(mode=0o700)
+                path.mkdir(mode=0o700)
             # Another process may remove the folder and its lock at any moment before this one has the lock.
             try:
-                folder = open_folder(place)
+                folder = open_folder(path)
             except FileNotFoundError:
                 continue
             stack.callback(os.close, folder)
             if os.fstat(folder).st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "it belongs to another user", str(place))
+                raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
             with suppress(FileNotFoundError):
                 lock = os.open(_LOCK, _OPEN_LOCK, 0o600, dir_fd=folder)
                 stack.callback(os.close, lock)
                 if _is_alone(lock) and os.fstat(lock).st_nlink:
                     left |= _clear(folder)
-                    if place.name == _HIDDEN:
+                    if path.name == _HIDDEN:
                         with suppress(FileNotFoundError):
                             os.unlink(_IGNORE, dir_fd=folder)
                         with new_file(_IGNORE, folder) as file:
@@ -237,9 +241,9 @@ def _is_alone(lock: int) -> bool:
 
 def _clear(folder: int) -> set[str]:
     """Remove the temporary files in a folder; return the names of the files that they were to replace."""
-    found = filter(None, map(_TEMPORARY.fullmatch, os.listdir(folder)))
+    matches = filter(None, map(_TEMPORARY.fullmatch, os.listdir(folder)))
     left = set()
-    for each in found:
-        os.unlink(each[0], dir_fd=folder)
-        left.add(each["name"])
+    for match in matches:
+        os.unlink(match[0], dir_fd=folder)
+        left.add(match["name"])
     return left

@@ -94,10 +94,10 @@ def _default(root: Path, environ: Mapping[str, str]) -> Path:
                 "there is no place for the state: HOME and XDG_STATE_HOME are unset", hint=_ANOTHER
             )
         state = user / ".local" / "state"
-    checkout, place = checkout_of(root), Path(os.path.realpath(state))
+    checkout, real_state = checkout_of(root), Path(os.path.realpath(state))
     # A home directory that is a repository itself holds its user's state all the same.
     is_dotfiles = checkout and user.is_absolute() and Path(os.path.realpath(user)).is_relative_to(checkout)
-    if checkout and place.is_relative_to(checkout) and not is_dotfiles:
+    if checkout and real_state.is_relative_to(checkout) and not is_dotfiles:
         raise HomeError(
             f"XDG_STATE_HOME={state} isn't used: it lies in the repository {checkout}, "
             "so a branch may contain it",

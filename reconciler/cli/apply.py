@@ -297,7 +297,7 @@ def _failure(job: ActualJob, change: Change | None) -> str:
 def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[Failure]:
     """Yield each desired job that had ended other than SUCCEEDED before the wait."""
     # A repeated step of continuous integration must not turn green over a model that isn't there.
-    adopted = {id(each.change) for each in outcomes if each.state in (State.FAILED, State.CANCELLED)}
+    adopted = {id(outcome.change) for outcome in outcomes if outcome.state in (State.FAILED, State.CANCELLED)}
     for change in plan.changes:
         if not change.desired or (change.stuck not in _UNSUCCESSFUL and id(change) not in adopted):
             continue

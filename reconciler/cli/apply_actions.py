@@ -81,11 +81,11 @@ def show_ends(
     """
     failed = [*_failed(outcomes), *((change, line, "Not succeeded") for change, line in unsuccessful)]
     root = find_root(Path.cwd())
-    found = [_annotation(root, change, message, title) for change, message, title in failed]
-    annotate(annotation_lines(found, "job", _REST), log_format)
+    annotations = [_annotation(root, change, message, title) for change, message, title in failed]
+    annotate(annotation_lines(annotations, "job", _REST), log_format)
     if has_summary():
-        known = {job.resource: job for job in runs}
-        ends = [*_ends(plan, outcomes, known, awaited)]
+        by_resource = {job.resource: job for job in runs}
+        ends = [*_ends(plan, outcomes, by_resource, awaited)]
         add_to_summary(ends_markdown(ends, outcome_counts(outcomes), _ENDS_LIMIT, links()), log_format)
 
 

@@ -59,12 +59,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     if argv[:1] not in ([], ["-h"], ["--help"], ["--version"]):
         _check_command(argv[0])
     # A command line to import or to run is no command line of ours: argparse must not read its flags.
-    place = argv.index("--") if argv[:1] in (["import"], ["run"]) and "--" in argv else len(argv)
-    arguments, unknown = parser_of(argv).parse_known_args(argv[:place])
+    end = argv.index("--") if argv[:1] in (["import"], ["run"]) and "--" in argv else len(argv)
+    arguments, unknown = parser_of(argv).parse_known_args(argv[:end])
     if argv[:1] == ["run"]:
-        arguments.words += argv[place + 1 :]
-    elif argv[place:]:
-        arguments.sources += argv[place:]
+        arguments.words += argv[end + 1 :]
+    elif argv[end:]:
+        arguments.sources += argv[end:]
     if unknown:
         _refuse_unknown(unknown[0], argv[0])
     if arguments.env is None:
@@ -74,10 +74,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def command_first(argv: Sequence[str]) -> Sequence[str]:
     """Move common flags behind the command: of a flag that is there too, the later one counts."""
-    place = 0
-    while place < len(argv) and argv[place].partition("=")[0] in (*_WITH_VALUE, *_SWITCHES):
-        place += 2 if argv[place] in _WITH_VALUE else 1
-    return [*argv[place : place + 1], *argv[:place], *argv[place + 1 :]]
+    index = 0
+    while index < len(argv) and argv[index].partition("=")[0] in (*_WITH_VALUE, *_SWITCHES):
+        index += 2 if argv[index] in _WITH_VALUE else 1
+    return [*argv[index : index + 1], *argv[:index], *argv[index + 1 :]]
 
 
 def complete(words: Sequence[str]) -> None:
@@ -104,14 +104,14 @@ def _refuse_unknown(argument: str, command: str) -> NoReturn:
         raise UsageError(f"{command} takes no such argument: {argument!r}", hint=f"see `{program} --help`")
     flag = argument.partition("=")[0]
     # argparse has no public way to ask for the flags.
-    known = [flag for flag in parser._option_string_actions if flag.startswith("--")]
-    raise UsageError(f"{command} has no flag {flag}", hint=_hint(flag, known, program))
+    flags = [flag for flag in parser._option_string_actions if flag.startswith("--")]
+    raise UsageError(f"{command} has no flag {flag}", hint=_hint(flag, flags, program))
 
 
-def _hint(word: str, known: Sequence[str], program: str) -> str:
+def _hint(word: str, words: Sequence[str], program: str) -> str:
     from reconciler.base.diagnostics import similar_word  # slow to import, and `--help` needs none
 
-    similar = similar_word(word, known)
+    similar = similar_word(word, words)
     return f"did you mean {similar}? See `{program} --help`" if similar else f"see `{program} --help`"
 
 

@@ -106,16 +106,16 @@ def _selected(
     desired, _ = readable_jobs(context, log_format)
     observed = observe(session.ports)
     runs = {run.resource: run for run in observed.runs}
-    found = [
+    rows = [
         row
         for row in job_statuses(target_state(desired, observed.runs, observed.claims))
         if selection.has_name(row.base_name, row.job_name) and selection.has_labels(row.labels)
     ]
-    if not found:
+    if not rows:
         raise NotFoundError("no job has these names and labels", hint="see `reconciler status`")
     # A run without a claim may be another person's, with copied labels: it is cancelled by its name only.
-    own = [row for row in found if row.claim != "none" and row.state and not row.state.ended]
-    live = {row.resource: runs[row.resource] for row in own}
+    own_rows = [row for row in rows if row.claim != "none" and row.state and not row.state.ended]
+    live = {row.resource: runs[row.resource] for row in own_rows}
     if not live:
         print("No running job has these labels.")
     return live

@@ -167,17 +167,17 @@ def _standard_input() -> bytes:
 
 def _live(arguments: argparse.Namespace, session: Session) -> ImportSource:
     """Return the environment's jobs that this tool hasn't submitted; raise NotFoundError without any."""
-    found = find_live_jobs(
+    jobs = find_live_jobs(
         session,
         arguments.sources,
         Selection((), tuple(arguments.terms)),
         arguments.filter or "",
         with_adopted=arguments.adopt,
     )
-    if not found:
+    if not jobs:
         hint = "jobs that this tool has submitted have manifests already; see `reconciler status`"
         raise NotFoundError("there is no such job to import", hint=hint)
-    return ImportSource(f"environment {session.environment.name}", Path.cwd(), live=found)
+    return ImportSource(f"environment {session.environment.name}", Path.cwd(), live=jobs)
 
 
 def _values(pairs: Sequence[str], files: Sequence[str], working: Path) -> Mapping[str, str]:
@@ -189,10 +189,10 @@ def _values(pairs: Sequence[str], files: Sequence[str], working: Path) -> Mappin
             if not equals or not name:
                 raise UsageError(f"{flag} takes NAME=VALUE, not {pair!r}", hint=f"write {flag} BUCKET=…")
             if flag == "--set-file":
-                found = source_of(text, working).data
-                if len(found) > _MOST_VALUE:
+                data = source_of(text, working).data
+                if len(data) > _MOST_VALUE:
                     raise UsageError(f"the file of {name} is too large", hint="at most 64 KB are read")
-                text = found.decode("utf-8", "replace").rstrip("\r\n")
+                text = data.decode("utf-8", "replace").rstrip("\r\n")
             values[name] = text
     return values
 
@@ -204,19 +204,19 @@ def _print_report(lines: Sequence[str], arguments: argparse.Namespace) -> None:
 
 def _report(plan: ImportPlan, arguments: argparse.Namespace, adopted: Mapping[str, Adopted]) -> list[str]:
     root, lines = _root(), []
-    for job, place in plan.jobs:
-        path = place.relative_to(root).as_posix() if place.is_relative_to(root) else str(place)
-        is_same = place in plan.unchanged or place in plan.kept
+    for job, file in plan.jobs:
+        path = file.relative_to(root).as_posix() if file.is_relative_to(root) else str(file)
+        is_same = file in plan.unchanged or file in plan.kept
         done = "unchanged" if is_same else "would be written" if arguments.dry_run else "written"
         lines.append(f"{path}: {done}, {job.kind} {job.name}, from {job.source}")
-        if place not in plan.kept:
+        if file not in plan.kept:
             lines += [f"    fill in {sentence}" for sentence in plan.unfilled[job.name]]
             lines += [f"    note: {note}" for note in job.notes]
         result = adopted.get(job.name)
         lines += _adoption(job.live, result) if result else []
-        if place in plan.kept and not (result and result.claim):
+        if file in plan.kept and not (result and result.claim):
             lines.append("    note: the manifest stays as it was; see `reconciler plan`")
-        if job.suspended and place not in plan.kept:
+        if job.suspended and file not in plan.kept:
             lines.append(f"    suspended: {job.suspended}")
     submitted = plan.submitted(root, GitIndex(root, os.environ))
     what = ", ".join(submitted) if submitted else "none of these jobs"

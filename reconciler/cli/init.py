@@ -108,10 +108,10 @@ def _example(root: Path) -> list[str]:
     """Return the example's files that exist already or can be added to a new repository."""
     # A README of any other name or format counts as the repository's own.
     has_readme = any(path.name.lower().startswith("readme") for path in root.iterdir())
-    found = [] if has_readme and not _is_file(root, README) else [README]
+    readme = [] if has_readme and not _is_file(root, README) else [README]
     jobs = root / "jobs"
     is_new = not jobs.is_dir() or not any(jobs.iterdir())
-    return [*found, *(path for path in EXAMPLE if is_new or _is_file(root, path))]
+    return [*readme, *(path for path in EXAMPLE if is_new or _is_file(root, path))]
 
 
 def _is_file(root: Path, path: str) -> bool:
@@ -160,9 +160,9 @@ def _print_next(root: Path, setup: Setup, changes: Sequence[files.WrittenFile]) 
         print(f"  {f'{step.why}:':21} {step.command}")
 
 
-def _steps_of(place: str, setup: Setup) -> str:
+def _steps_of(system: str, setup: Setup) -> str:
     environment = f" --env {setup.google.name}" if setup.google else ""
-    return f"reconciler init --steps {place}{environment}"
+    return f"reconciler init --steps {system}{environment}"
 
 
 def _indented(text: str) -> None:

@@ -145,7 +145,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Print a job's log, oldest line first."""
     context = context_of(arguments)
     with context.session(start=False) as session:
-        found, job = run_of(session, arguments.name, live=arguments.follow)
+        named_job, job = run_of(session, arguments.name, live=arguments.follow)
         part = _part(arguments, session, job)
         printed = _print(_entries(arguments, session, part), part.source())
         if arguments.follow:
@@ -154,7 +154,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if not printed:
             _refuse_not_started(part)
         ended = with_reason(session.ports, part.job)
-        _print_cause(ended, cause_of(ended, found.base_name), printed, arguments.log_format)
+        _print_cause(ended, cause_of(ended, named_job.base_name), printed, arguments.log_format)
     return ExitCode.DONE
 
 
@@ -325,10 +325,10 @@ def _last_lines(session: Session, job: ActualJob) -> list[str]:
     part = _Part(job, engine.replicas(job.kind, job.spec), engine.trials(job), "", "")
     hide, source = hiding(job.spec), part.source()
     entries = JobLog(session.connection, job).last(_MOST_LINES)
-    found = [line for entry in entries for line in _entry_lines(entry, source, hide(entry.text))]
+    log_lines = [line for entry in entries for line in _entry_lines(entry, source, hide(entry.text))]
     shown: deque[str] = deque()
     left = _MOST_BYTES
-    for line in reversed(found[-_MOST_LINES:]):
+    for line in reversed(log_lines[-_MOST_LINES:]):
         data = line.encode("utf-8", "backslashreplace")
         if left <= len(data):
             # Of a line that is too long, as of a log that is: the end.

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     migration = migrate(context.config, context.environment, arguments.paths, options)
     is_written = bool(arguments.write and migration.texts and not migration.problems)
     if is_written:
-        left = replace_files(migration.contents) & {place.name for place in migration.contents}
+        left = replace_files(migration.contents) & {path.name for path in migration.contents}
         if left:
             message = f"an earlier run was killed before it had replaced {counted(len(left), 'file')}"
             print_message(f"{message}; this one has completed it", arguments.log_format)
@@ -87,12 +87,12 @@ def _json(migration: Migration, is_written: bool) -> dict[str, Any]:
                 ],
                 "code": [
                     {
-                        "path": place.path or None,
-                        "line": place.line or None,
-                        "topic": place.topic,
-                        "sentence": place.sentence,
+                        "path": location.path or None,
+                        "line": location.line or None,
+                        "topic": location.topic,
+                        "sentence": location.sentence,
                     }
-                    for place in job.code
+                    for location in job.code
                 ],
             }
             for job in migration.jobs
@@ -123,16 +123,16 @@ def _end(migration: Migration, is_written: bool) -> list[str]:
 
 
 def _text(migration: Migration, is_written: bool) -> str:
-    found = [line for job in migration.jobs for line in (*_job_text(job), "")]
+    lines = [line for job in migration.jobs for line in (*_job_text(job), "")]
     for path in () if is_written or migration.problems else migration.texts:
-        found += [*_diff(migration, path), ""]
-    return "\n".join(one_line(line) for line in [*found, *_end(migration, is_written)])
+        lines += [*_diff(migration, path), ""]
+    return "\n".join(one_line(line) for line in [*lines, *_end(migration, is_written)])
 
 
 def _job_text(job: MigratedJob) -> Iterator[str]:
     yield f"{job.path}:{job.line}: {job.name} {_change(job)}"
     for verdict in VERDICTS[:-1]:
-        rows = [each for each in job.rows if each[1].verdict == verdict]
+        rows = [pair for pair in job.rows if pair[1].verdict == verdict]
         if rows:
             yield f"  {verdict}"
         for line, row in rows:
@@ -144,9 +144,9 @@ def _job_text(job: MigratedJob) -> Iterator[str]:
         yield f"    {', '.join(dict.fromkeys(exact))}"
     if job.code:
         yield "  in the code"
-    for place in job.code:
-        where = f"{place.path}:{place.line}: " if place.path else ""
-        yield f"    {where}{place.sentence}"
+    for location in job.code:
+        where = f"{location.path}:{location.line}: " if location.path else ""
+        yield f"    {where}{location.sentence}"
 
 
 def _change(job: MigratedJob) -> str:
@@ -188,11 +188,12 @@ def _job_markdown(job: MigratedJob) -> str:
     table = "\n".join(["| field | becomes | verdict | next step |", "|---|---|---|---|", *rows])
     exact = dict.fromkeys(row.source for _, row in job.rows if row.verdict == _EXACT)
     copied = f"Exact: {', '.join(code(source) for source in exact)}." if exact else ""
-    places = "\n".join(
-        f"- {code(f'{place.path}:{place.line}') + ': ' if place.path else ''}{text(place.sentence)}"
-        for place in job.code
+    locations = "\n".join(
+        f"- {code(f'{location.path}:{location.line}') + ': ' if location.path else ''}"
+        f"{text(location.sentence)}"
+        for location in job.code
     )
-    return blocks(head, table, copied, f"In the code:\n\n{places}" if places else "")
+    return blocks(head, table, copied, f"In the code:\n\n{locations}" if locations else "")
 
 
 def _optional(name: str) -> str:

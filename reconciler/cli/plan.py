@@ -156,8 +156,8 @@ def _text(plan: Plan, warnings: Sequence[Problem], arguments: argparse.Namespace
 
 def _merge() -> Merge | None:
     """Return the merge that this run of GitHub Actions plans; None for any other command."""
-    found = proposed_merge(os.environ)
-    return Merge(found.head, found.base, found.default, datetime.now(UTC)) if found else None
+    merge = proposed_merge(os.environ)
+    return Merge(merge.head, merge.base, merge.default, datetime.now(UTC)) if merge else None
 
 
 def _json(plan: Plan, problems: Sequence[Problem]) -> str:

@@ -59,15 +59,15 @@ def _open_claim(name: str, claims: list[Claim]) -> Claim:
     by_base = [claim for claim in claims if base == claim.base_name.replace("-", "_")]
     if not by_job and not by_base:
         raise NotFoundError(f'nothing was ever submitted as "{name}"', hint="see `reconciler status`")
-    found = [claim for claim in by_job or by_base if claim.state is not ClaimState.BOUND]
-    if not found:
+    open_claims = [claim for claim in by_job or by_base if claim.state is not ClaimState.BOUND]
+    if not open_claims:
         raise NotFoundError(f'"{name}" has nothing to resolve: its job is known')
-    if len(found) > 1:
+    if len(open_claims) > 1:
         raise UsageError(
             f'"{name}" matches several submissions',
-            hint="name one of " + ", ".join(sorted(claim.job_name for claim in found)),
+            hint="name one of " + ", ".join(sorted(claim.job_name for claim in open_claims)),
         )
-    return found[0]
+    return open_claims[0]
 
 
 def _give_up(session: Session, claim: Claim) -> ExitCode:

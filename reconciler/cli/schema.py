@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     """Print the JSON Schema of a kind, or of any manifest."""
     names = {kind: name for (_, kind), name in schemas.KINDS.items()}
     if arguments.kind not in (None, *names):
-        known = ", ".join(sorted(names))
-        raise NotFoundError(f'there is no kind "{arguments.kind}"', hint=f"the kinds are {known}")
+        kinds = ", ".join(sorted(names))
+        raise NotFoundError(f'there is no kind "{arguments.kind}"', hint=f"the kinds are {kinds}")
     print_json(schemas.document(names.get(arguments.kind, schemas.ANY_KIND)))
     return ExitCode.DONE

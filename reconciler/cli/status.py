@@ -94,11 +94,11 @@ def _rows(arguments: argparse.Namespace) -> tuple[list[JobStatus], list[JobStatu
 
 def _conditions(words: Sequence[str]) -> frozenset[Condition]:
     """Return the conditions of `--state`, all by default; raise UsageError."""
-    known = {condition.replace(" ", "-"): condition for condition in Condition}
+    conditions = {condition.replace(" ", "-"): condition for condition in Condition}
     for word in words:
-        if word not in known:
-            raise UsageError(f'there is no state "{word}"', hint=f"one of {', '.join(known)}")
-    return frozenset(known[word] for word in words or known)
+        if word not in conditions:
+            raise UsageError(f'there is no state "{word}"', hint=f"one of {', '.join(conditions)}")
+    return frozenset(conditions[word] for word in words or conditions)
 
 
 def _observed(
@@ -128,8 +128,8 @@ def _selected(rows: Sequence[JobStatus], arguments: argparse.Namespace, *, whole
     """Return the selected rows in the order of the output; raise NotFoundError."""
     selection = selection_of(arguments)
     if selection.names:
-        found = {id(row): row for name in selection.names for row in _named(name, rows, arguments.all)}
-        rows = [*found.values()]
+        by_id = {id(row): row for name in selection.names for row in _named(name, rows, arguments.all)}
+        rows = [*by_id.values()]
     elif not arguments.all:
         rows = [row for row in rows if is_shown(row, whole=whole)]
     if selection.terms:
@@ -144,11 +144,11 @@ def _named(name: str, rows: Iterable[JobStatus], every: bool) -> Iterator[JobSta
     """
     base = name.replace("-", "_")
     by_job = [row for row in rows if row.job_name == name]
-    found = by_job or [row for row in rows if row.base_name.replace("-", "_") == base]
-    if not found:
+    matches = by_job or [row for row in rows if row.base_name.replace("-", "_") == base]
+    if not matches:
         raise NotFoundError(f'there is no job "{name}"', hint="see `reconciler status`")
-    newest = [row for row in found if row.state is not None][-1:]
-    yield from (row for row in found if by_job or every or row.current or row.is_open or row in newest)
+    newest = [row for row in matches if row.state is not None][-1:]
+    yield from (row for row in matches if by_job or every or row.current or row.is_open or row in newest)
 
 
 def _with_results(rows: Sequence[JobStatus], runs: Iterable[ActualJob], session: Session) -> list[JobStatus]:

@@ -47,7 +47,7 @@ def _folder(session: Session, job: ActualJob) -> str:
     """Return the job's log directory, a local folder or gs://…; raise NotFoundError."""
     engine = engine_spec(job.api_version)
     uri = engine.log_directory(job.kind, job.spec)
-    field = engine.log_directory_field(job.kind)
+    field = ".".join(engine.output_directory_field(job.kind))
     if not uri:
         hint = f"set {field}, or baseOutputDirectory in the defaults of an environment"
         raise NotFoundError(f"{job.job_name} has no folder for its logs", hint=hint)
@@ -68,12 +68,12 @@ def _program() -> list[str]:
     # A checkout may contain any code, so neither a relative entry of PATH nor a module in the working
     # directory may be run.
     absolute = filter(os.path.isabs, os.environ.get("PATH", "").split(os.pathsep))
-    found = shutil.which("tensorboard", path=os.pathsep.join(absolute))
-    if found:
-        return [found]
+    program = shutil.which("tensorboard", path=os.pathsep.join(absolute))
+    if program:
+        return [program]
     here = Path.cwd()
-    places = [place for place in sys.path if place and Path(place).absolute() != here]
-    module = PathFinder.find_spec("tensorboard", places)
+    folders = [folder for folder in sys.path if folder and Path(folder).absolute() != here]
+    module = PathFinder.find_spec("tensorboard", folders)
     if module is None or module.origin is None:
         hint = "install it with `pip install tensorboard`; any tensorboard on PATH works"
         raise NotFoundError("TensorBoard isn't installed", hint=hint)

@@ -13,10 +13,11 @@ from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli import print_json
 from reconciler.cli.flags import add_format, add_paths
 from reconciler.git.index import GitIndex
-from reconciler.manifests.settings import check_found, find_root, load_config
+from reconciler.manifests.settings import FILE_NAME, check_found, find_root, load_config
 from reconciler.manifests.training_images import image_warnings
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import Manifest
+from reconciler.operations.folder_warnings import folder_warnings
 from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.output.problems import validation_github, validation_json, validation_text
 
@@ -45,18 +46,19 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.INVALID
     paths, missing = manifest_paths(root, arguments.paths)
     index = GitIndex(root, os.environ)
-    found = validate(root, paths, filled, index=index)
-    check_found(found, arguments.paths)
-    errors = [*found.problems, *capped(_code_problems(root, found.manifests, index))]
-    images = capped(image_warnings(found.manifests, date.today()))
-    problems = sorted([*errors, *config.warnings, *missing, *found.warnings, *images])
+    validation = validate(root, paths, filled, index=index)
+    check_found(validation, arguments.paths)
+    errors = [*validation.problems, *capped(_code_problems(root, validation.manifests, index))]
+    images = capped(image_warnings(validation.manifests, date.today()))
+    folders = capped(folder_warnings(root, validation.manifests, config.environment(arguments.env)))
+    problems = sorted([*errors, *config.warnings, *missing, *validation.warnings, *images, *folders])
     if arguments.format == "json":
-        print_json(validation_json(found.files, problems))
+        print_json(validation_json(validation.files, problems))
     elif arguments.format == "github":
-        print(validation_github(found.files, in_checkout(problems, root)))
+        print(validation_github(validation.files, in_checkout(problems, root)))
     else:
         # Warnings about the settings are in a further file, `reconciler.yaml`.
-        files = found.files and found.files + bool(config.warnings)
+        files = validation.files and validation.files + any(problem.path == FILE_NAME for problem in problems)
         print(validation_text(files, problems))
     return ExitCode.INVALID if errors or (problems and arguments.strict) else ExitCode.DONE
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 
+from msgspec.structs import replace
+
 from reconciler.base.errors import ReconcilerError, ServiceError
 from reconciler.convert.importing.live_job import LiveJob, live_job
 from reconciler.google.responses import ApiError
@@ -85,7 +87,7 @@ def _is_named(job: ActualJob, names: Collection[str]) -> bool:
 def _bound(session: Session) -> frozenset[str]:
     """Return the resource names of the jobs that claims name."""
     try:
-        claims = [found.claim for found in session.claims.listed().values()]
+        claims = [versioned.claim for versioned in session.claims.listed().values()]
     except ServiceError:
         return frozenset()  # an environment that was never prepared has adopted nothing
     return frozenset(claim.resource for claim in claims if claim.state is ClaimState.BOUND)
@@ -102,7 +104,9 @@ def adopt_jobs(session: Session, jobs: Mapping[str, str]) -> dict[str, Adopted]:
         InvalidError: A manifest is invalid.
         ServiceError: The claims or jobs can't be read.
     """
-    desired = load_desired(session.config, session.environment, [], use=CodeUse.STAGED)
+    # A job of another client writes to the folder of its manifest as it is, and keeps it.
+    environment = replace(session.environment, outputs="shared")
+    desired = load_desired(session.config, environment, [], use=CodeUse.STAGED)
     if session.is_local:
         # In Google Cloud `reconciler init --claims` does this.
         session.ports.claims.prepare()

@@ -88,9 +88,9 @@ def commit_file(root: Path, path: str, data: bytes, message: str) -> str:
     if off is None or git.ask("rev-parse", "--show-prefix") is None:
         raise GitError(f"{root} is not in a git repository", hint="leave out --commit")
     file = root / path
-    own, around = (_top_of(folder) for folder in (file.parent, root))
-    if own != around:
-        where = os.path.relpath(own, root)
+    file_top, root_top = (_top_of(folder) for folder in (file.parent, root))
+    if file_top != root_top:
+        where = os.path.relpath(file_top, root)
         raise GitError(
             f"{path} is in {where}, a repository of its own",
             hint=f"leave out --commit, and commit it in {where}, and then {where} here",

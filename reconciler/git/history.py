@@ -32,8 +32,8 @@ class GitHistory:
     @cached_property
     def head(self) -> str:
         """The commit that is checked out; "" for none, and for the merge commit of a pull request."""
-        found = head_of(self._root, self._environ)
-        return found.checked_out if found and found.carried == found.checked_out else ""
+        head = head_of(self._root, self._environ)
+        return head.checked_out if head and head.carried == head.checked_out else ""
 
     @cached_property
     def obstacle(self) -> str:
@@ -96,8 +96,8 @@ class GitHistory:
         An object alone says nothing: it may be borrowed from another clone, or fetched without a branch.
         """
         # Where git fails, the commit is compared.
-        found = self._refs_with(commit, *_BRANCHES)
-        if found is None or found.strip() or self._is_in_worktree(commit):
+        refs = self._refs_with(commit, *_BRANCHES)
+        if refs is None or refs.strip() or self._is_in_worktree(commit):
             return False
         logged = self._git.ask("rev-list", "--walk-reflogs", "HEAD", "--all") or ""
         # A clone of this process's own fetches its branch alone, and keeps no log.
@@ -120,8 +120,10 @@ class GitHistory:
             listed = self._git.run("cat-file", "--batch-check", stdin=ids.encode()).decode()
         except GitError:
             return ""
-        known = [line.split()[0] for line in listed.splitlines() if line.split()[1:2] == ["commit"]]
-        return ((self._git.ask("merge-base", self.head, *known) or "") if known else "").strip()
+        known_commits = [line.split()[0] for line in listed.splitlines() if line.split()[1:2] == ["commit"]]
+        return (
+            (self._git.ask("merge-base", self.head, *known_commits) or "") if known_commits else ""
+        ).strip()
 
     def descendants(self, commit: str) -> set[str]:
         """Return the descendants of a commit that are ancestors of HEAD, and HEAD."""

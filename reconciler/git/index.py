@@ -84,14 +84,14 @@ class GitIndex:
     def entries(self) -> Mapping[str, IndexEntry]:
         """The tracked files by path."""
         lines = self._listed[0].decode("utf-8", "surrogateescape").split("\0")
-        found = {}
+        entries = {}
         for line in filter(None, lines):
             about, _, path = line.partition("\t")
             tag, digits, id, stage = about.split(" ")
             mode = int(digits, 8)
             commit = id if mode == _SUBMODULE else ""
-            found[path] = IndexEntry(mode, tag == _LEFT_OUT, stage != "0", commit)
-        return found
+            entries[path] = IndexEntry(mode, tag == _LEFT_OUT, stage != "0", commit)
+        return entries
 
     @cached_property
     def links(self) -> tuple[str, ...]:
@@ -119,15 +119,15 @@ class GitIndex:
         """
         if self._by_record:
             return self.submodules
-        found = {}
+        commits = {}
         for path, commit in self.submodules.items():
             folder = self._root / path
             if _is_unfetched(folder):
-                found[path] = commit
+                commits[path] = commit
             elif repository_in(folder):
                 inner = GitIndex(folder, self._environ).unread
-                found |= {f"{path}/{below}": recorded for below, recorded in inner.items()}
-        return found
+                commits |= {f"{path}/{below}": recorded for below, recorded in inner.items()}
+        return commits
 
     def tracks(self, path: str) -> bool:
         """Return True for a tracked file, for a folder with one, and for what a submodule has."""
@@ -199,8 +199,8 @@ class GitIndex:
 
     @cached_property
     def _settings(self) -> Mapping[str, str]:
-        own = self._own_file("config")
-        if not self._checkout or (_USUAL.search(own) and not _UNUSUAL.search(own)):
+        config = self._own_file("config")
+        if not self._checkout or (_USUAL.search(config) and not _UNUSUAL.search(config)):
             return {}
         said = self._git.ask("config", "--bool", "-z", "--get-regexp", _SETTINGS) or ""
         return dict(line.split("\n", 1) for line in said.split("\0") if "\n" in line)
@@ -216,9 +216,9 @@ class GitIndex:
         """True if git reads the repository without a `safe.directory`: its folders are this user's."""
         if self._checkout is None:
             return True
-        places = {self._checkout, repository_in(self._checkout), git_folder(self._checkout)}
+        folders = {self._checkout, repository_in(self._checkout), git_folder(self._checkout)}
         with suppress(OSError):
-            return all(place and place.lstat().st_uid == os.geteuid() for place in places)
+            return all(folder and folder.lstat().st_uid == os.geteuid() for folder in folders)
         return False
 
     @property
@@ -235,10 +235,12 @@ class GitIndex:
         if any(line and not line.startswith(b"#") for line in self._own_file("info/exclude").splitlines()):
             return True
         home = Path(self._environ.get("HOME", "/"))
-        own = Path(self._environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
-        settings = (home / ".gitconfig", own / "config", Path("/etc/gitconfig"))
+        user_folder = Path(self._environ.get("XDG_CONFIG_HOME") or home / ".config") / "git"
+        settings = (home / ".gitconfig", user_folder / "config", Path("/etc/gitconfig"))
         named = (self._own_file("config"), *map(_content, settings))
-        return os.path.lexists(own / "ignore") or any(b"excludesfile" in text.lower() for text in named)
+        return os.path.lexists(user_folder / "ignore") or any(
+            b"excludesfile" in text.lower() for text in named
+        )
 
     def _own_file(self, name: str, most: int = _MOST) -> bytes:
         """Return the first bytes of a file in git's own folder; b"" if only git can find or read it."""

@@ -67,10 +67,10 @@ def revision(
     with (
         _write_errors(sha),
         tempfile.TemporaryDirectory(prefix="reconciler-") as folder,
-        closing(Objects(git)) as found,
+        closing(Objects(git)) as commit_objects,
     ):
-        top = _tree_below(found, sha, below)
-        yield Revision(sha, Path(folder).resolve(), top, found, with_submodules=with_submodules)
+        top = _tree_below(commit_objects, sha, below)
+        yield Revision(sha, Path(folder).resolve(), top, commit_objects, with_submodules=with_submodules)
 
 
 def merge_base(root: Path, name: str, environ: Mapping[str, str]) -> str:
@@ -79,12 +79,12 @@ def merge_base(root: Path, name: str, environ: Mapping[str, str]) -> str:
     _prefix(git, root)
     sha = _commit(git, name)
     # Changes that the other branch made since are no changes of this one.
-    found = (git.ask("merge-base", sha, "HEAD") or "").strip()
-    if not SHA.fullmatch(found):
+    base = (git.ask("merge-base", sha, "HEAD") or "").strip()
+    if not SHA.fullmatch(base):
         git.refuse_corrupt("merge-base", sha, "HEAD")
         hint = _SHALLOW if _is_shallow(git) else "name a commit that shares history with HEAD"
         raise NotFoundError(f'"{name}" and HEAD have no common commit in this repository', hint=hint)
-    return found
+    return base
 
 
 def _prefix(git: Git, root: Path) -> Names:
@@ -103,8 +103,8 @@ def _commit(git: Git, name: str) -> str:
     sha = git.commit(name) if name else None
     if sha is None:
         git.refuse_corrupt(*VERIFY, f"{name}^{{commit}}")
-        known = "name a branch, a tag or a commit that exists here; `git fetch` gets others"
-        hint = _SHALLOW if _is_shallow(git) else known
+        advice = "name a branch, a tag or a commit that exists here; `git fetch` gets others"
+        hint = _SHALLOW if _is_shallow(git) else advice
         raise NotFoundError(f'there is no commit "{name}" in this repository', hint=hint)
     return sha
 
@@ -182,43 +182,43 @@ class Revision:
             selects: The selector of files in folders, and of links to files.
             beside: The path of a file; a folder that contains it isn't written.
         """
-        place = self.place(path)
-        if place is None:
+        real = self.place(path)
+        if real is None:
             return False
-        if not beside or beside[: len(place)] != place:
-            if self.entry(place).is_folder:
-                with self._opened(place):
-                    self._lay_out_all([place], selects)
+        if not beside or beside[: len(real)] != real:
+            if self.entry(real).is_folder:
+                with self._opened(real):
+                    self._lay_out_all([real], selects)
             else:
-                self._lay_out_all([place], selects)
+                self._lay_out_all([real], selects)
         return True
 
-    def _lay_out_all(self, places: list[Names], selects: Selector) -> None:
-        while places:
-            place = places.pop()
+    def _lay_out_all(self, paths: list[Names], selects: Selector) -> None:
+        while paths:
+            path = paths.pop()
             # Links can lead to the same folder several times, and in circles.
-            if (place, selects) in self._done:
+            if (path, selects) in self._done:
                 continue
-            self._done.add((place, selects))
-            self._count(place)
-            self._ignore_files(place)
-            entry = self.entry(place)
+            self._done.add((path, selects))
+            self._count(path)
+            self._ignore_files(path)
+            entry = self.entry(path)
             if entry.is_folder:
-                places += self._folder(place, entry, selects)
+                paths += self._folder(path, entry, selects)
             elif entry.is_file:
-                self._file(place, entry)
+                self._file(path, entry)
             elif entry.is_submodule:
-                self._unread_submodule(place, entry)
+                self._unread_submodule(path, entry)
 
-    def _unread_submodule(self, place: Names, entry: Entry) -> None:
-        self._unread["/".join(place)] = entry.id
-        with self._opened(place):
+    def _unread_submodule(self, path: Names, entry: Entry) -> None:
+        self._unread["/".join(path)] = entry.id
+        with self._opened(path):
             pass
 
-    def _ignore_files(self, place: Names) -> None:
+    def _ignore_files(self, path: Names) -> None:
         """Write the `.gitignore` files of a folder and its parents."""
-        for depth in range(len(place), -1, -1):
-            folder = place[:depth]
+        for depth in range(len(path), -1, -1):
+            folder = path[:depth]
             if folder in self._with_ignore_file:
                 return
             self._with_ignore_file.add(folder)
@@ -226,10 +226,10 @@ class Revision:
             if entry and entry.is_file:
                 self._file((*folder, _IGNORE_FILE), entry)
 
-    def _folder(self, place: Names, folder: Entry, selects: Selector) -> Iterator[Names]:
+    def _folder(self, path: Names, folder: Entry, selects: Selector) -> Iterator[Names]:
         """Write a folder's links; yield the places of selected files, of subfolders and of links' targets."""
         for name, entry in self._tree(folder).items():
-            below = (*place, name)
+            below = (*path, name)
             if entry.is_link:
                 target = self.place(below)
                 if target is not None and (self.entry(target).is_folder or selects(name)):
@@ -239,31 +239,31 @@ class Revision:
 
     def place(self, path: Names) -> Names | None:
         """Resolve a path, writing the links on the way; return None if it leads to no entry of the commit."""
-        place: Names = ()
+        real: Names = ()
         todo = [*reversed(path)]
         links = 0
         while todo:
             step = todo.pop()
             if step == "..":
-                if not place:
+                if not real:
                     return None
-                place = place[:-1]
+                real = real[:-1]
                 continue
-            here = self.entry(place)
+            here = self.entry(real)
             if here.is_submodule:
-                self._unread_submodule(place, here)
+                self._unread_submodule(real, here)
             entry = self._tree(here).get(step)
             if entry is None:
                 return None
-            place = (*place, step)
+            real = (*real, step)
             if entry.is_link:
                 links += 1
-                target = self._link(place, entry)
+                target = self._link(real, entry)
                 if links > _MAX_LINKS or target.startswith("/"):
                     return None
-                place = place[:-1]
+                real = real[:-1]
                 todo += (name for name in reversed(target.split("/")) if name not in ("", "."))
-        return place
+        return real
 
     def submodule(self, path: Names) -> tuple[Names, str]:
         """Return the innermost submodule that a path is or leads into, and its commit; () and "" for none."""
@@ -274,18 +274,18 @@ class Revision:
                 return path[:depth], entry.commit or entry.id
         return (), ""
 
-    def listed(self, place: Names) -> Mapping[str, Entry]:
-        """Return the entries of the folder at `place`, by name; none if it is no folder."""
-        return self._tree(self.entry(place))
+    def listed(self, path: Names) -> Mapping[str, Entry]:
+        """Return the entries of the folder at `path`, by name; none if it is no folder."""
+        return self._tree(self.entry(path))
 
     def contents(self, ids: Sequence[str]) -> Iterator[bytes]:
         """Yield the bytes of files, in the order of their ids; read them all."""
         return self._objects.read_many(ids, "blob")
 
-    def entry(self, place: Names) -> Entry:
+    def entry(self, path: Names) -> Entry:
         """Return the entry at a place of the commit."""
         entry = self._top
-        for name in place:
+        for name in path:
             entry = self._tree(entry)[name]
         return entry
 
@@ -294,10 +294,10 @@ class Revision:
         if not folder.is_folder:
             return _NO_ENTRIES
         if folder.id not in self._trees:
-            found = entries(self._objects.read(folder.id, "tree"))
+            children = entries(self._objects.read(folder.id, "tree"))
             if self._with_submodules:
-                found = {name: self._opened_submodule(entry) for name, entry in found.items()}
-            self._trees[folder.id] = found
+                children = {name: self._opened_submodule(entry) for name, entry in children.items()}
+            self._trees[folder.id] = children
         return self._trees[folder.id]
 
     def _opened_submodule(self, entry: Entry) -> Entry:
@@ -307,36 +307,36 @@ class Revision:
                 return Entry(stat.S_IFDIR, _tree_of(self._objects, entry.id), entry.id)
         return entry
 
-    def _link(self, place: Names, entry: Entry) -> str:
+    def _link(self, path: Names, entry: Entry) -> str:
         """Return the target of a link, and write the link the first time."""
         if entry.id not in self._links:
             text = self._objects.read(entry.id, "blob", _MAX_LINK_BYTES)
             self._links[entry.id] = os.fsdecode(text)
         target = self._links[entry.id]
-        if place not in self._made:
-            self._make(place)
-            with self._opened(place[:-1]) as above:
-                os.symlink(target, place[-1], dir_fd=above)
+        if path not in self._made:
+            self._make(path)
+            with self._opened(path[:-1]) as above:
+                os.symlink(target, path[-1], dir_fd=above)
         return target
 
-    def _file(self, place: Names, entry: Entry) -> None:
-        if place in self._made:
+    def _file(self, path: Names, entry: Entry) -> None:
+        if path in self._made:
             return
-        self._make(place)
+        self._make(path)
         # git keeps a single bit of the mode: executable by the owner.
         mode = stat.S_IRWXU if entry.mode & stat.S_IXUSR else stat.S_IRUSR | stat.S_IWUSR
-        with self._opened(place[:-1]) as above, new_file(place[-1], above, mode) as file:
+        with self._opened(path[:-1]) as above, new_file(path[-1], above, mode) as file:
             for piece in self._objects.chunks(entry.id, "blob"):
                 file.write(piece)
 
     @contextmanager
-    def _opened(self, place: Names) -> Iterator[int]:
-        """Open the folder at `place`; create missing folders on the way."""
+    def _opened(self, path: Names) -> Iterator[int]:
+        """Open the folder at `path`; create missing folders on the way."""
         folder = open_folder(self.root)
         try:
-            for depth, name in enumerate(place, 1):
-                if place[:depth] not in self._made:
-                    self._make(place[:depth])
+            for depth, name in enumerate(path, 1):
+                if path[:depth] not in self._made:
+                    self._make(path[:depth])
                     os.mkdir(name, stat.S_IRWXU, dir_fd=folder)
                 below = open_folder(name, folder=folder)
                 os.close(folder)
@@ -345,14 +345,14 @@ class Revision:
         finally:
             os.close(folder)
 
-    def _make(self, place: Names) -> None:
-        self._made.add(place)
-        self._count(place)
+    def _make(self, path: Names) -> None:
+        self._made.add(path)
+        self._count(path)
 
-    def _count(self, place: Names) -> None:
+    def _count(self, path: Names) -> None:
         # The limits bound the work on a hostile commit, whose trees can contain themselves many times.
         self._entries_left -= 1
-        if len(place) > _MAX_DEPTH:
+        if len(path) > _MAX_DEPTH:
             raise too_much(f"{_MAX_DEPTH} nested folders")
         if self._entries_left < 0:
             raise too_much(f"{MAX_ENTRIES:,} files")

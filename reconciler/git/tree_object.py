@@ -55,7 +55,7 @@ class Entry:
 
 def entries(data: bytes) -> Mapping[str, Entry]:
     """Parse a tree object: for each entry the mode, a blank, the name, a zero byte and the id."""
-    found: dict[str, Entry] = {}
+    tree: dict[str, Entry] = {}
     while data:
         head, _, rest = data.partition(b"\0")
         mode, _, name = head.partition(b" ")
@@ -65,8 +65,8 @@ def entries(data: bytes) -> Mapping[str, Entry]:
             raise GitError(
                 f'the commit has an entry that git doesn\'t make: "{shown}"', hint="see `git fsck`"
             )
-        found[os.fsdecode(name)] = Entry(int(mode, 8), id.hex())
-    return found
+        tree[os.fsdecode(name)] = Entry(int(mode, 8), id.hex())
+    return tree
 
 
 def _is_sound(mode: bytes, name: bytes) -> bool:

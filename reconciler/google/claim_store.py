@@ -96,15 +96,15 @@ class ObjectClaims:
         self._may_be_new = may_be_new
         self._command = f"reconciler init --claims --env {environment}"
         self._instance = instance
-        folder, place = f"{PREFIX}{source}/", f"{project}/{location}"
+        folder, project_path = f"{PREFIX}{source}/", f"{project}/{location}"
         if instance:
             folder += f"_instances/{instance}/"
         self.folder = folder
-        self._genesis = f"{folder}_{_GENESIS}/{place}" if instance else f"{folder}{_GENESIS}"
-        self._prefix = f"{folder}{place}/"
-        self._summary = f"{folder}_summary/{place}"
+        self._genesis = f"{folder}_{_GENESIS}/{project_path}" if instance else f"{folder}{_GENESIS}"
+        self._prefix = f"{folder}{project_path}/"
+        self._summary = f"{folder}_summary/{project_path}"
         self._place = Place(source, project, location, instance)
-        self._applied = f"{folder}_applied/{place}"
+        self._applied = f"{folder}_applied/{project_path}"
         self._read_tree: tuple[str, AppliedTree] | None = None
 
     def check(self, runs: int) -> None:
@@ -115,14 +115,14 @@ class ObjectClaims:
         """
         with self._explained():
             try:
-                found = self._store.find(self._genesis)[0]
+                genesis = self._store.find(self._genesis)[0]
             except NotFoundAtServiceError:
                 # A store that needs no preparation has no bucket before the first claim.
                 if not self._may_be_new:
                     raise
-                found = None
-            if found is not None:
-                self._check_genesis(found)
+                genesis = None
+            if genesis is not None:
+                self._check_genesis(genesis)
             elif not self._may_be_new or runs:
                 raise self._missing_genesis(runs)
 
@@ -152,9 +152,9 @@ class ObjectClaims:
         genesis = {"formatVersion": _FORMAT_VERSION, "source": self._source}
         with self._explained():
             if self._write(self._genesis, _GENESIS, genesis, 0) is None:
-                found, _ = self._store.find(self._genesis)
-                if found is not None:
-                    self._check_genesis(found)
+                stored_object, _ = self._store.find(self._genesis)
+                if stored_object is not None:
+                    self._check_genesis(stored_object)
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
         """Return all claims of this repository in this target; raise ServiceError instead of a part."""
@@ -180,17 +180,17 @@ class ObjectClaims:
         """Return the summary of ended runs; None if there is no bucket yet."""
         with self._explained():
             try:
-                found, response = self._store.find(self._summary)
+                stored_object, response = self._store.find(self._summary)
             except NotFoundAtServiceError:
                 if not self._may_be_new:
                     raise
                 return None
             now = answered_at(response)
-            if found is None:
+            if stored_object is None:
                 return StoredSummary(self._place, b"", 0, 0, now)
-            number = self._generation(found.name, found.generation)
+            number = self._generation(stored_object.name, stored_object.generation)
             genesis, content = call_all(
-                [lambda: self._store.find(self._genesis)[0], lambda: self._content(found)]
+                [lambda: self._store.find(self._genesis)[0], lambda: self._content(stored_object)]
             )
             if not isinstance(genesis, StoredObject):
                 raise self._missing_genesis(0)
@@ -199,9 +199,9 @@ class ObjectClaims:
             read = content if isinstance(content, bytes) else b""
             return StoredSummary(self._place, read, number, marked, now)
 
-    def _content(self, found: StoredObject) -> bytes:
+    def _content(self, stored_object: StoredObject) -> bytes:
         try:
-            return self._store.read(found)
+            return self._store.read(stored_object)
         except NotFoundAtServiceError:
             # Replaced or deleted since it was found.
             return b""
@@ -209,8 +209,8 @@ class ObjectClaims:
     def genesis_generation(self) -> int:
         """Return the generation of the genesis; 0 if it is missing."""
         with self._explained():
-            found = self._store.find(self._genesis)[0]
-            return self._generation(self._genesis, found.generation) if found else 0
+            genesis = self._store.find(self._genesis)[0]
+            return self._generation(self._genesis, genesis.generation) if genesis else 0
 
     def write_summary(self, content: bytes, generation: int) -> bool:
         """Replace the summary of this generation, 0 for none; return False if the store has another one."""
@@ -224,29 +224,29 @@ class ObjectClaims:
         """
         with self._explained():
             try:
-                found, response = self._store.find(self._applied)
+                stored_object, response = self._store.find(self._applied)
             except NotFoundAtServiceError:
                 if not self._may_be_new:
                     raise
                 return StoredTree(None, 0, None)
             now = answered_at(response)
-            if found is None:
+            if stored_object is None:
                 return StoredTree(None, 0, now)
-            number = self._generation(found.name, found.generation)
-            if self._read_tree is None or self._read_tree[0] != found.generation:
-                content = self._content(found)
+            number = self._generation(stored_object.name, stored_object.generation)
+            if self._read_tree is None or self._read_tree[0] != stored_object.generation:
+                content = self._content(stored_object)
                 if not content:  # replaced since it was found
                     return self.applied_tree()
-                self._read_tree = found.generation, self._tree(found, content)
+                self._read_tree = stored_object.generation, self._tree(stored_object, content)
             return StoredTree(self._read_tree[1], number, now)
 
-    def _tree(self, found: StoredObject, content: bytes) -> AppliedTree:
+    def _tree(self, stored_object: StoredObject, content: bytes) -> AppliedTree:
         try:
             return tree_of(content)
         except ValueError as error:
             raise ServiceError(
-                f"gs://{self._bucket}/{found.name}, the record of what was applied last, can't be read: "
-                f"{error}",
+                f"gs://{self._bucket}/{stored_object.name}, the record of what was applied last, can't be "
+                f"read: {error}",
                 hint="update the reconciler if a newer version wrote it, else delete it: the next apply is "
                 "then as the first one, and compares its commit with none",
             ) from None
@@ -259,9 +259,9 @@ class ObjectClaims:
     def read(self, id: ClaimId) -> ClaimRead:
         """Return a claim, None if it is missing, with the store's time."""
         with self._explained():
-            found, response = self._store.find(self._name(id))
+            stored_object, response = self._store.find(self._name(id))
             now = answered_at(response)
-            return ClaimRead(self._versioned(found) if found is not None else None, now)
+            return ClaimRead(self._versioned(stored_object) if stored_object is not None else None, now)
 
     def write(self, claim: Claim, generation: int) -> Versioned | None:
         """Replace the claim of this generation, 0 for none; return None if the store has another generation.
@@ -289,19 +289,19 @@ class ObjectClaims:
         written = self._store.write(name, content.encode("utf-8", "backslashreplace"), generation, metadata)
         return self._generation(name, written) if written is not None else None
 
-    def _versioned(self, found: StoredObject) -> Versioned:
+    def _versioned(self, stored_object: StoredObject) -> Versioned:
         try:
-            claim = claim_of(self._document(found, _CLAIM))
-            if self._name(claim.id) != found.name:
+            claim = claim_of(self._document(stored_object, _CLAIM))
+            if self._name(claim.id) != stored_object.name:
                 raise ValueError(f"it is the claim of {claim.id.key}/{claim.id.attempt}")
         except ValueError as error:
             raise ServiceError(
-                f"gs://{self._bucket}/{found.name} can't be read as a claim: {error}",
+                f"gs://{self._bucket}/{stored_object.name} can't be read as a claim: {error}",
                 hint="nothing is submitted over a claim that can't be read: update the reconciler if a newer "
                 "version wrote it; else restore its earlier version (`gcloud storage ls -a`, then `cp`). "
                 "Without its claim, a job is submitted again where the service has forgotten it",
             ) from None
-        return Versioned(claim, self._generation(found.name, found.generation))
+        return Versioned(claim, self._generation(stored_object.name, stored_object.generation))
 
     def _generation(self, name: str, text: str) -> int:
         number = int(text) if len(text) <= _DIGITS and text.isdecimal() and text.isascii() else 0
@@ -312,27 +312,27 @@ class ObjectClaims:
             )
         return number
 
-    def _check_genesis(self, found: StoredObject) -> None:
-        place = f"gs://{self._bucket}/{self._genesis}"
+    def _check_genesis(self, stored_object: StoredObject) -> None:
+        uri = f"gs://{self._bucket}/{self._genesis}"
         try:
-            genesis = self._document(found, _GENESIS)
+            genesis = self._document(stored_object, _GENESIS)
             version = genesis.get("formatVersion")
             if version != _FORMAT_VERSION:
                 raise ValueError(f"it has format version {version!r}, not {_FORMAT_VERSION}")
         except ValueError as error:
             raise ServiceError(
-                f"{place} can't be read: {error}",
+                f"{uri} can't be read: {error}",
                 hint="update the reconciler if a newer version wrote it, else restore its earlier version",
             ) from None
         if genesis.get("source") != self._source:
             raise ServiceError(
-                f"{place} belongs to {genesis.get('source')!r}: these are the claims of another repository",
+                f"{uri} belongs to {genesis.get('source')!r}: these are the claims of another repository",
                 hint='name another bucket under "claimsBucket" in reconciler.yaml, or correct "source"',
             )
 
-    def _document(self, found: StoredObject, entry: str) -> JsonObject:
+    def _document(self, stored_object: StoredObject, entry: str) -> JsonObject:
         """Return the JSON object in an entry of the metadata, else in the content; raise ValueError."""
-        text = found.metadata.get(entry) or self._store.read(found).decode(errors="replace")
+        text = stored_object.metadata.get(entry) or self._store.read(stored_object).decode(errors="replace")
         try:
             document: Any = _json.decode(text)
         except (ValueError, RecursionError):

@@ -41,17 +41,17 @@ class ObjectCommits:
         # 404: without a bucket there are no records to replace, and statuses are posted without records too.
         self._store = ObjectStore(connection, bucket, "name,generation", not_done=(404, 412))
         self._bucket = bucket
-        self._known: dict[str, VersionedRecord] = {}
+        self._cached_records: dict[str, VersionedRecord] = {}
         self._prefix = f"{PREFIX}{source}/_commits/{project}/{location}/{environment}/"
 
     def all(self) -> Mapping[str, VersionedRecord]:
         """Return the records by commit; raise ServiceError for an unreadable record."""
         with self._explained():
             try:
-                found = [self._read(item) for item in self._store.list_objects(self._prefix)]
+                records = [self._read(item) for item in self._store.list_objects(self._prefix)]
             except NotFoundAtServiceError:
                 return {}
-        return {versioned.record.sha: versioned for versioned in found if versioned}
+        return {versioned.record.sha: versioned for versioned in records if versioned}
 
     def write(self, record: CommitRecord, generation: int) -> bool:
         """Replace the record of this generation, 0 for none; return False if the store has another one."""
@@ -71,9 +71,9 @@ class ObjectCommits:
 
     def _read(self, item: StoredObject) -> VersionedRecord | None:
         name, generation = item.name, item.generation
-        known = self._known.get(name)
-        if known and str(known.generation) == generation:
-            return known
+        cached_record = self._cached_records.get(name)
+        if cached_record and str(cached_record.generation) == generation:
+            return cached_record
         try:
             content = self._store.read(item)
         except NotFoundAtServiceError:
@@ -83,8 +83,8 @@ class ObjectCommits:
             record = record_of(json.loads(content))
             if self._prefix + record.sha != name:
                 raise ValueError(f"it is the record of {record.sha}")
-            self._known[name] = VersionedRecord(record, int(generation))
-            return self._known[name]
+            self._cached_records[name] = VersionedRecord(record, int(generation))
+            return self._cached_records[name]
         except (ValueError, RecursionError) as error:
             raise ServiceError(
                 f"gs://{self._bucket}/{name} can't be read: {error}",

@@ -119,7 +119,7 @@ class DefaultCredentials:
         self._wall = wall
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._found: Any = None
+        self._google_credentials: Any = None
         self._measured: tuple[object, timedelta, float] | None = None
 
     def headers(self) -> Mapping[str, str]:
@@ -140,13 +140,13 @@ class DefaultCredentials:
     def _headers(self) -> Mapping[str, str]:
         headers: dict[str, str] = {}
         self._credentials().apply(headers)
-        if self._found.expiry is not None:
+        if self._google_credentials.expiry is not None:
             # Measure the lifetime of a new token at once, before the clock may be set.
             self._left()
         return headers
 
     def _expiry(self) -> datetime:
-        expiry: datetime | None = self._found.expiry
+        expiry: datetime | None = self._google_credentials.expiry
         if expiry is None:
             raise ServiceError(
                 "the Google credentials don't say when their token expires, so nothing can be submitted",
@@ -159,19 +159,19 @@ class DefaultCredentials:
         # clock cancels out. A clock that is set later does no harm either: the result is at least the
         # lifetime at the first measurement less the monotonic time since.
         left, now = self._expiry() - self._wall(), self._monotonic()
-        if self._measured is None or self._measured[0] != self._found.token:
-            self._measured = (self._found.token, left, now)
+        if self._measured is None or self._measured[0] != self._google_credentials.token:
+            self._measured = (self._google_credentials.token, left, now)
         _, first, at = self._measured
         return max(left, first - timedelta(seconds=now - at))
 
     def _credentials(self) -> Any:
         import google.auth
 
-        if self._found is None:
-            self._found, _ = google.auth.default(scopes=[SCOPE], request=_refresh_request())
-        if not self._found.valid:
-            self._found.refresh(_refresh_request())
-        return self._found
+        if self._google_credentials is None:
+            self._google_credentials, _ = google.auth.default(scopes=[SCOPE], request=_refresh_request())
+        if not self._google_credentials.valid:
+            self._google_credentials.refresh(_refresh_request())
+        return self._google_credentials
 
 
 class OwnToken:
@@ -298,10 +298,10 @@ class _Answer:
 
 def _failed_request(error: BaseException) -> ServiceError | None:
     """Return the error of the transport that an error of google-auth comes from."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, NotSentError | NoAnswerError):
-        found = found.__cause__ or found.__context__
-    return found
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, NotSentError | NoAnswerError):
+        cause = cause.__cause__ or cause.__context__
+    return cause
 
 
 @contextmanager

@@ -106,9 +106,9 @@ def _values(node: Any) -> Iterator[str]:
     """Yield the values of the environment variables in a spec."""
     if isinstance(node, Mapping):
         variables = node.get("env")
-        for each in variables if isinstance(variables, list) else ():
-            if isinstance(each, Mapping) and isinstance(each.get("value"), str):
-                yield each["value"]
+        for variable in variables if isinstance(variables, list) else ():
+            if isinstance(variable, Mapping) and isinstance(variable.get("value"), str):
+                yield variable["value"]
         node = [*node.values()]
     for part in node if isinstance(node, list) else ():
         yield from _values(part)

@@ -51,8 +51,8 @@ class RecordPages(Generic[Item]):
 
     def _read_leniently(self, page: JsonObject) -> tuple[dict[str, Item], str]:
         """Return the same of a page that has a field with a value of another type."""
-        found, token = self.resources(page)
-        return {name: typed_record(self._item, item) for name, item in found.items()}, token
+        items, token = self.resources(page)
+        return {name: typed_record(self._item, item) for name, item in items.items()}, token
 
     def resources(self, page: JsonObject) -> tuple[dict[str, JsonObject], str]:
         """Return the items as the service wrote them, by their identity, and the next page's token.
@@ -124,7 +124,7 @@ def listing(get: Callable[..., HttpResponse], pages: PageReader[Found]) -> list[
 
 def _pass(get: Callable[..., HttpResponse], pages: PageReader[Found]) -> list[Found]:
     tokens: set[str] = set()
-    found, token = pages.read(get(pageToken=None).body)
+    all_items, token = pages.read(get(pageToken=None).body)
     while token:
         if token in tokens:
             # The service returned a token twice: the listing would never end.
@@ -138,8 +138,8 @@ def _pass(get: Callable[..., HttpResponse], pages: PageReader[Found]) -> list[Fo
             # Without the token, the rest of the items would be left out.
             raise _BrokenOffError from None
         items, token = pages.read(body)
-        found |= items
-    return list(found.values())
+        all_items |= items
+    return list(all_items.values())
 
 
 def _encodable(text: str) -> bool:

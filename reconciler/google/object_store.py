@@ -95,8 +95,8 @@ class ObjectStore:
             maxResults=most,
             fields=f"items({self._fields}),nextPageToken",
         )
-        found, token = _PAGES.read(page.body)
-        return list(found.values())[:most], not token
+        objects, token = _PAGES.read(page.body)
+        return list(objects.values())[:most], not token
 
     def find(self, name: str) -> tuple[StoredObject | None, HttpResponse]:
         """Return the present object of this name, None if it is missing, and the response.
@@ -119,14 +119,14 @@ class ObjectStore:
         is_found = first is not None and first.get("name") == name
         return typed_record(StoredObject, first) if first and is_found else None, response
 
-    def read(self, found: StoredObject) -> bytes:
+    def read(self, stored_object: StoredObject) -> bytes:
         """Return the content of a listed object at its generation."""
         media = self._connection.get(
             "storage.objects.get",
             alt="media",
             bucket=self._bucket,
-            object=found.name,
-            generation=found.generation or None,
+            object=stored_object.name,
+            generation=stored_object.generation or None,
         )
         return media.body
 

@@ -95,8 +95,8 @@ def api_error(status: int, content: bytes, delay: float | None = None) -> ApiErr
         message = f"HTTP {status} without a readable error; a proxy may have answered"
         hint = _HINTS.get(status, "check the endpoint and any proxy between")
         return ApiError(message, status=status, reason="", hint=hint, retry_after=delay)
-    found = _MISTAKE.findall(message) if message.startswith("List of found errors:") else ()
-    text = one_line("; ".join(f"{what} ({field})" for field, what in found) or message or f"HTTP {status}")
+    mistakes = _MISTAKE.findall(message) if message.startswith("List of found errors:") else ()
+    text = one_line("; ".join(f"{what} ({field})" for field, what in mistakes) or message or f"HTTP {status}")
     if status == 404:
         return NotFoundAtServiceError(text, status=status, reason=reason, hint=_NOT_FOUND)
     hint = _NO_SCOPE if status == 403 and "scope" in text.lower() else _HINTS.get(status, "")

@@ -30,14 +30,14 @@ class Staging:
         An existing object is used only if it has the archive's size and MD5. Any other object raises
         ServiceError, because it would run unreviewed code.
         """
-        found = self._find(archive) or self._insert(archive)
+        metadata = self._find(archive) or self._insert(archive)
         expected = base64.b64encode(bytes.fromhex(archive.md5)).decode("ascii")
-        if "size" not in found:
+        if "size" not in metadata:
             raise ServiceError(
                 f"Cloud Storage's answer doesn't say what {staged_uri(self._bucket, archive)} holds",
                 hint='check "endpoints" in reconciler.yaml, and any proxy between',
             )
-        if (found["size"], found.get("md5Hash")) != (str(len(archive.data)), expected):
+        if (metadata["size"], metadata.get("md5Hash")) != (str(len(archive.data)), expected):
             raise ServiceError(
                 f"{staged_uri(self._bucket, archive)} holds something other than the package of that name",
                 hint="find out who may write to the staging bucket, then delete the object",
@@ -53,9 +53,9 @@ class Staging:
             answer = self._connection.get("storage.objects.get", bucket=bucket, object=name)
         except NotFoundAtServiceError:
             return False
-        found = object_of(answer.body)
+        metadata = object_of(answer.body)
         expected = base64.b64encode(bytes.fromhex(archive.md5)).decode("ascii")
-        return (found.get("size"), found.get("md5Hash")) == (str(len(archive.data)), expected)
+        return (metadata.get("size"), metadata.get("md5Hash")) == (str(len(archive.data)), expected)
 
     def _find(self, archive: Sdist) -> Any:
         objects = self._connection.client("storage.objects")
@@ -82,9 +82,9 @@ class Staging:
             ) from None
         except ApiError as error:
             # 412: another process has just staged the same archive.
-            found = self._find(archive) if error.status == 412 else None
-            if found is not None:
-                return found
+            metadata = self._find(archive) if error.status == 412 else None
+            if metadata is not None:
+                return metadata
             if error.status == 403:
                 role = (
                     "the account that runs this needs the role roles/storage.objectUser on the staging bucket"

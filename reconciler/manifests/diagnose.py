@@ -67,8 +67,8 @@ class DiagnosedJob:
         return manifest_of(self.document.value, self.document.line, self.schema, self._places)
 
     def _places(self, images: Sequence[tuple[Keys, str]]) -> list[tuple[int, int]]:
-        found = [self.document.position(keys) for keys, _ in images]
-        return [(place.line, place.column) for place in found]
+        positions = [self.document.position(keys) for keys, _ in images]
+        return [(position.line, position.column) for position in positions]
 
 
 @dataclass(slots=True)
@@ -123,16 +123,18 @@ class DiagnosedFile:
                 return
             if isinstance(job.schema, Finding):
                 # Reading the document has reported the unreadable values already.
-                found = [job.schema] if job.schema.keys not in job.document.unreadable else []
+                job_findings = [job.schema] if job.schema.keys not in job.document.unreadable else []
             else:
                 self.problems = with_boolean_hints(self.problems, job.document, job.schema)
-                found = findings(job.document, job.schema, domain_findings)
-                reported = job.document.unreadable | {finding.keys for finding in found}
+                job_findings = findings(job.document, job.schema, domain_findings)
+                reported = job.document.unreadable | {finding.keys for finding in job_findings}
                 if job.package is not None and PACKAGE_PATH not in reported:
                     modules = python_modules(job.document.value)
-                    found += job.package.findings(root, (each for each in modules if each[0] not in reported))
-            self.problems += (job.document.problem(self.path, finding) for finding in found)
-            is_sound = all(finding.level == WARNING for finding in found)
+                    job_findings += job.package.findings(
+                        root, (module for module in modules if module[0] not in reported)
+                    )
+            self.problems += (job.document.problem(self.path, finding) for finding in job_findings)
+            is_sound = all(finding.level == WARNING for finding in job_findings)
             job.is_valid = is_sound and not job.document.is_flawed
 
 
@@ -149,10 +151,15 @@ def diagnose(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of:
         if not isinstance(schema, Finding):
             document.value = plain_form(document.value, schema)
     # Secrets replace all other problems, whose messages might quote them.
-    found = secrets(data, documents, file.path)
+    secret_problems = secrets(data, documents, file.path)
     jobs = [_job(file, document, filled, folder_of) for document in documents]
     return DiagnosedFile(
-        file.path, len(data), digest_of(data), jobs, found or problems, has_secrets=bool(found)
+        file.path,
+        len(data),
+        digest_of(data),
+        jobs,
+        secret_problems or problems,
+        has_secrets=bool(secret_problems),
     )
 
 
@@ -166,9 +173,9 @@ def repeated_names(jobs: Iterable[DiagnosedJob]) -> Iterator[Problem]:
         job.is_valid = False
         name, other_name = job.document.text_at(_NAME), other.document.text_at(_NAME)
         line = other.document.position(_NAME).line
-        place = f"line {line}" if other.path == job.path else f"{other.path}, line {line}"
+        location = f"line {line}" if other.path == job.path else f"{other.path}, line {line}"
         alike = "" if name == other_name else f" as {quote(other_name)} ('-' and '_' count as equal)"
-        message = f"the name {quote(name)} is already used{alike} in {place}"
+        message = f"the name {quote(name)} is already used{alike} in {location}"
         yield job.document.problem(job.path, Finding(_NAME, message, "choose another name"))
 
 
@@ -182,8 +189,8 @@ def document_problems(
     if pointer_digest(data):
         return None, [_is_pointer(path)]
     documents, problems = load_documents(data, path)
-    if found := secrets(data, documents, path):
-        return None, found
+    if secret_problems := secrets(data, documents, path):
+        return None, secret_problems
     for document in documents[1:]:
         message = "the file contains a second document"
         problems.append(Problem(path, document.line, 1, "", message, "remove it, and the line --- above it"))

@@ -61,8 +61,8 @@ def with_boolean_hints(
 ) -> list[Problem]:
     """Return the problems of a document; where the schema takes true or false, no hint offers quotes."""
     hints = _boolean_hints(document, schema)
-    places = [(problem, Position(problem.line, problem.column)) for problem in problems] if hints else []
-    return [replace(problem, hint=hints.get(at, problem.hint)) for problem, at in places] or problems
+    positions = [(problem, Position(problem.line, problem.column)) for problem in problems] if hints else []
+    return [replace(problem, hint=hints.get(at, problem.hint)) for problem, at in positions] or problems
 
 
 def _boolean_hints(document: Document, schema: Mapping[str, Any]) -> dict[Position, str]:
@@ -142,8 +142,8 @@ class _Explanation:
         self._listed: set[Keys] = set()
 
     def of(self, errors: list[Any]) -> Iterator[Finding]:
-        found = islice(self._all_findings(errors), MAX_COUNTED_PER_FILE)
-        return (finding for finding in found if not self._is_unreadable(finding.keys))
+        all_findings = islice(self._all_findings(errors), MAX_COUNTED_PER_FILE)
+        return (finding for finding in all_findings if not self._is_unreadable(finding.keys))
 
     def _all_findings(self, errors: list[Any]) -> Iterator[Finding]:
         value = self._document.value
@@ -181,16 +181,16 @@ class _Explanation:
         special = (schema.get(key, ()) for key in ("x-set-by-reconciler", "x-output-only", "x-refused"))
         if any(same_word(name, names) for names in special):
             return None
-        known = schema.get("properties", {})
-        if same := same_word(name, known):
+        properties = schema.get("properties", {})
+        if same := same_word(name, properties):
             return _Renamed(keys, name, same, is_sure=True)
         before, colon, after = name.partition(":")
-        if colon and before in known and error.instance[name] is None:
+        if colon and before in properties and error.instance[name] is None:
             return _Renamed(keys, name, before, text=after)
-        for key, part in known.items():
+        for key, part in properties.items():
             if name in self._resolved(part).get("properties", ()):
                 return _Moved(keys, name, key)
-        similar = similar_word(name, known)
+        similar = similar_word(name, properties)
         return _Renamed(keys, name, similar) if similar else None
 
     def _apply(self, fix: _Renamed | _Moved | _Listed, value: Any) -> Iterator[Finding]:
@@ -287,8 +287,8 @@ class _Explanation:
     def _resolved(self, part: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a subschema, or the target of its reference (only `#/$defs/…` occurs)."""
         name = part.get("$ref", "").removeprefix("#/$defs/")
-        found: Mapping[str, Any] = self._schema["$defs"][name] if name else part
-        return found
+        target: Mapping[str, Any] = self._schema["$defs"][name] if name else part
+        return target
 
 
 def _rank(error: Any) -> int:
@@ -308,8 +308,8 @@ def _refuses_value(error: Any) -> bool:
 
 
 def _unknown_keys(error: Any) -> Iterator[str]:
-    known = error.schema.get("properties", {})
-    return (name for name in error.instance if name not in known)
+    properties = error.schema.get("properties", {})
+    return (name for name in error.instance if name not in properties)
 
 
 def _requires_list(error: Any) -> bool:
@@ -328,8 +328,8 @@ def _unknown(keys: Keys, hint: str) -> Finding:
     return Finding(keys, f"unknown key {quote(str(keys[-1]))}", hint, of_key=True)
 
 
-def _list(known: Collection[str]) -> str:
-    return f"allowed here: {choices(known)}" if 0 < len(known) <= _MAX_LISTED else "remove it"
+def _list(allowed_keys: Collection[str]) -> str:
+    return f"allowed here: {choices(allowed_keys)}" if 0 < len(allowed_keys) <= _MAX_LISTED else "remove it"
 
 
 def _at(value: Any, keys: Keys) -> Any:

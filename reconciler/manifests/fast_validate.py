@@ -44,13 +44,19 @@ def check_files(
         if not has_secrets(contents[digest], (document.value for document in documents))
         for document in documents
     ]
-    valid = [plain for each in candidates if (plain := _valid(each, contents[each.digest])) is not None]
-    sound = [each for each in valid if next(domain_findings(each.document.value), None) is None]
+    valid = [
+        plain
+        for candidate in candidates
+        if (plain := _valid(candidate, contents[candidate.digest])) is not None
+    ]
+    sound = [
+        candidate for candidate in valid if next(domain_findings(candidate.document.value), None) is None
+    ]
     manifests: dict[bytes, list[Manifest]] = {}
-    for each in sound:
-        manifest = _manifest(each, contents[each.digest])
+    for candidate in sound:
+        manifest = _manifest(candidate, contents[candidate.digest])
         if manifest is not None:
-            manifests.setdefault(each.digest, []).append(manifest)
+            manifests.setdefault(candidate.digest, []).append(manifest)
     return {
         digest: CheckedFile(
             digest,

@@ -34,18 +34,18 @@ class ManifestFile(Struct, frozen=True, order=True, array_like=True, gc=False):
 
     Attributes:
         path: Its name for users: relative to the repository's root if it is below it, with "/".
-        place: Its absolute path, without links.
+        real: Its absolute path, without links.
         size: Its size in bytes when it was found.
     """
 
     path: str
-    place: str
+    real: str
     size: int
 
     @property
     def folder(self) -> str:
-        """The folder of `place`."""
-        return self.place.rpartition("/")[0]
+        """The folder of `real`."""
+        return self.real.rpartition("/")[0]
 
 
 class Folders:
@@ -73,11 +73,11 @@ class Folders:
 
     def read(self, file: ManifestFile) -> bytes | Problem:
         """Return a regular file's bytes, at most MAX_FILE_BYTES, or the problem."""
-        return self.read_at(file.place, file.path)
+        return self.read_at(file.real, file.path)
 
-    def read_at(self, place: str, path: str) -> bytes | Problem:
-        """Read the file at `place`, an absolute path without links; problems call it `path`."""
-        folder, _, name = place.rpartition("/")
+    def read_at(self, real: str, path: str) -> bytes | Problem:
+        """Read the file at `real`, an absolute path without links; problems call it `path`."""
+        folder, _, name = real.rpartition("/")
         try:
             if folder != self._folder:
                 self.close()
@@ -163,9 +163,9 @@ def _bytes_of(descriptor: int, size: int) -> bytes:
 
 
 class Obstacle(Struct, frozen=True):
-    """Unreadable path: its place, with links only in the last part, and the problem."""
+    """Unreadable path, with links only in the last part, and the problem."""
 
-    place: Path
+    path: Path
     problem: Problem
 
 
@@ -283,22 +283,22 @@ class _Walk:
             self._add_obstacle(Path(real), _unreadable(shown, error))
             return []
 
-    def _link(self, place: Path, shown: str) -> None:
-        real = real_path(place)
+    def _link(self, link: Path, shown: str) -> None:
+        real = real_path(link)
         mode = file_mode(real)
         is_folder = stat.S_ISDIR(mode)
-        if place.name.startswith(".") if is_folder else not place.name.endswith(SUFFIXES):
+        if link.name.startswith(".") if is_folder else not link.name.endswith(SUFFIXES):
             return
         if not self._is_allowed(real):
-            self._add_obstacle(place, _leads_out(shown))
+            self._add_obstacle(link, _leads_out(shown))
         elif not mode:
             problem = file_problem(shown, "this link leads nowhere", "correct it, or remove it")
-            self._add_obstacle(place, problem)
+            self._add_obstacle(link, problem)
         elif not is_folder:
             self._file_at(real, shown)
-        elif place.is_relative_to(real):
+        elif link.is_relative_to(real):
             message = "this link leads to a folder that contains it"
-            self._add_obstacle(place, file_problem(shown, message, "remove it"))
+            self._add_obstacle(link, file_problem(shown, message, "remove it"))
         else:
             self._links.append((os.fspath(real), shown))
 
@@ -311,28 +311,26 @@ class _Walk:
         else:
             self._file(os.fspath(real), shown, status)
 
-    def _file(self, place: str, shown: str, status: os.stat_result) -> None:
+    def _file(self, real: str, shown: str, status: os.stat_result) -> None:
         if not shown.isprintable():
             message = "the file's name contains characters that can't be shown"
-            self._add_obstacle(Path(place), file_problem(shown, message, "rename it"))
+            self._add_obstacle(Path(real), file_problem(shown, message, "rename it"))
         elif stat.S_ISLNK(status.st_mode):  # named by a user and in a circle, or it replaced a file
-            self._add_obstacle(
-                Path(place), _unreadable(shown, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
-            )
+            self._add_obstacle(Path(real), _unreadable(shown, OSError(errno.ELOOP, os.strerror(errno.ELOOP))))
         elif not stat.S_ISREG(status.st_mode):
-            self._add_obstacle(Path(place), _no_file(shown))
+            self._add_obstacle(Path(real), _no_file(shown))
         elif len(self.files) >= MAX_FILES:
             raise UsageError(f"there are more than {MAX_FILES:,} manifest files", hint="name fewer paths")
-        elif place not in self.files:
-            self.files[place] = ManifestFile(shown, place, status.st_size)
+        elif real not in self.files:
+            self.files[real] = ManifestFile(shown, real, status.st_size)
 
-    def _add_obstacle(self, place: Path, problem: Problem) -> None:
+    def _add_obstacle(self, path: Path, problem: Problem) -> None:
         # A byte that isn't UTF-8 is a lone surrogate here, which can't be printed.
-        path = "".join(
+        printable = "".join(
             char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii")
             for char in problem.path
         )
-        self.obstacles.append(Obstacle(place, replace(problem, path=path)))
+        self.obstacles.append(Obstacle(path, replace(problem, path=printable)))
 
 
 def _without_dots(path: Path) -> Path:

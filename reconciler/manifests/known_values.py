@@ -84,19 +84,21 @@ class Doubt(Struct, frozen=True):
 
 def machine_doubt(api_version: str, machine: str) -> Doubt | None:
     """Return the doubt about a machine type: no machine of this service, or in no table; None if known."""
-    known = _MACHINES[api_version]
-    if machine in known or machine.removesuffix(_LOCAL_SSD) in known:
+    machines = _MACHINES[api_version]
+    if machine in machines or machine.removesuffix(_LOCAL_SSD) in machines:
         return None
     other = AIPLATFORM_V1 if api_version == ML_V1 else ML_V1
     if machine in _MACHINES[other]:
         message = f"{_SERVICES[api_version]} has no machine type {machine}"
-        own = TABLES.own_names.get(machine)
+        equivalent = TABLES.own_names.get(machine)
         with_gpus = " with its accelerator" if re.search("_(gpu|[pv]100)$", machine) else ""
         hint = (
-            f"write {own}{with_gpus}" if own else "use a machine of the N1 series, or Vertex AI's CustomJob"
+            f"write {equivalent}{with_gpus}"
+            if equivalent
+            else "use a machine of the N1 series, or Vertex AI's CustomJob"
         )
         return Doubt(message, hint)
-    return _unknown(f"{machine} is not a known machine type", machine, known)
+    return _unknown(f"{machine} is not a known machine type", machine, machines)
 
 
 def region_doubt(api_version: str, region: str) -> Doubt | None:
@@ -130,8 +132,8 @@ def python_doubt(runtime: str, python: str) -> Doubt | None:
 
 
 @lru_cache(CACHED)
-def _unknown(message: str, value: str, known: frozenset[str]) -> Doubt:
-    names = sorted(known)
+def _unknown(message: str, value: str, known_values: frozenset[str]) -> Doubt:
+    names = sorted(known_values)
     nearest = same_word(value, names) or similar_word(value, names)
     return Doubt(message, f"did you mean {nearest}?" if nearest else "check its name", WARNING)
 

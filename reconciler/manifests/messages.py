@@ -38,9 +38,9 @@ def keyword_message(error: Any, keys: Keys, source: str) -> Message:
     `source` is the value as written in the file, if it is a scalar.
     """
     schema = error.schema if isinstance(error.schema, Mapping) else {}  # a schema may also be a boolean
-    own, hint = schema.get("x-message", ""), schema.get("x-hint", "")
-    if own:
-        return (f"{shown(error.instance)} is {own}" if own.startswith("not ") else own), hint
+    text, hint = schema.get("x-message", ""), schema.get("x-hint", "")
+    if text:
+        return (f"{shown(error.instance)} is {text}" if text.startswith("not ") else text), hint
     message, default_hint = _BY_KEYWORD.get(error.validator, _not_allowed)(error, keys, source)
     return message, hint or default_hint
 
@@ -206,18 +206,18 @@ def _as_text(source: str, schema: Mapping[str, Any]) -> str:
 
 
 def _wrong_choice(error: Any, keys: Keys, source: str) -> Message:
-    known = [error.validator_value] if error.validator == "const" else error.validator_value
+    values = [error.validator_value] if error.validator == "const" else error.validator_value
     value = error.instance
     # Numbers as in the file: YAML may have changed their form.
     written = brief(source) if isinstance(value, int | float) else shown(value)
     message = f"{written} is not a valid value of {name_of(keys)}"
-    words = [value for value in known if isinstance(value, str)]
+    words = [value for value in values if isinstance(value, str)]
     word = value if isinstance(value, str) else ""
     if same := same_word(word, words):
         return message, f"write {same}"
     if similar := similar_word(word, words):
         return message, f"did you mean {similar}?"
-    return message, f"one of: {choices(known)}" if len(known) > 1 else f"write {choices(known)}"
+    return message, f"one of: {choices(values)}" if len(values) > 1 else f"write {choices(values)}"
 
 
 def _wrong_form(error: Any, keys: Keys, source: str) -> Message:

@@ -70,13 +70,19 @@ class PackageFolder(Struct, frozen=True):
         folder, names = self.manifest.parent, Path(os.path.normpath(self.written)).parts
         below = [name for name in names if name != ".."]
         # Written from another folder, such as the repository's root; else the first missing name is misspelt.
-        places = [above.joinpath(*below) for above in folder.parents if above.is_relative_to(root)]
+        candidates = [above.joinpath(*below) for above in folder.parents if above.is_relative_to(root)]
         there = next(above for above in self.real.parents if stat.S_ISDIR(file_mode(above)))
         first, *rest = self.real.relative_to(there).parts
         if similar := similar_word(first, _folders(there)):
-            places += [there.joinpath(similar, *rest), there / similar]
-        fits = (place for place in places if stat.S_ISDIR(file_mode(place)) and real_path(place) == place)
-        return next((_relative(place, folder) for place in fits if not folder.is_relative_to(place)), "")
+            candidates += [there.joinpath(similar, *rest), there / similar]
+        fits = (
+            candidate
+            for candidate in candidates
+            if stat.S_ISDIR(file_mode(candidate)) and real_path(candidate) == candidate
+        )
+        return next(
+            (_relative(candidate, folder) for candidate in fits if not folder.is_relative_to(candidate)), ""
+        )
 
     def lacks(self, module: str) -> bool:
         """Return True if the package can't have `module`; a folder with a build file may have any."""
@@ -105,9 +111,9 @@ class PackageFolder(Struct, frozen=True):
     def _similar_module(self, module: str) -> str:
         """Return the module most similar to `module`, at the top or beside the place of `module`; or ""."""
         above = module.split(".")[:-1]
-        places = [([], self.real), (above, self.real.joinpath(*above))]
-        found = [".".join([*names, file.stem]) for names, place in places for file in place.glob("*.py")]
-        return similar_word(module, sorted(found))
+        folders = [([], self.real), (above, self.real.joinpath(*above))]
+        modules = [".".join([*names, file.stem]) for names, folder in folders for file in folder.glob("*.py")]
+        return similar_word(module, sorted(modules))
 
 
 PackageOf = Callable[[Path, str], PackageFolder]
@@ -151,7 +157,7 @@ class Packages:
         self._root = root
         self._package_of = package_of
         self._index = index
-        self._found: dict[tuple[str, str], PackageFolder] = {}
+        self._package_folders: dict[tuple[str, str], PackageFolder] = {}
         self._fitting: dict[tuple[str, str, tuple[str, ...]], bool] = {}
 
     def folder(self, file: ManifestFile, written: str) -> PackageFolder:
@@ -159,10 +165,10 @@ class Packages:
         # The package depends on the manifest's folder, not on its file.
         key = (file.folder, written)
         # A caller's finder expects a call for each manifest.
-        if key not in self._found or self._package_of is not package_folder:
-            found = self._package_of(Path(file.place), written)
-            self._found[key] = replace(found, is_partial=self._is_partial(found.real))
-        return self._found[key]
+        if key not in self._package_folders or self._package_of is not package_folder:
+            package = self._package_of(Path(file.real), written)
+            self._package_folders[key] = replace(package, is_partial=self._is_partial(package.real))
+        return self._package_folders[key]
 
     def _is_partial(self, folder: Path) -> bool:
         if not self._index.unread or not folder.is_relative_to(self._root):
@@ -173,7 +179,7 @@ class Packages:
 
     def fits(self, file: ManifestFile, written: str, modules: tuple[str, ...]) -> bool:
         """Return True if the package can be staged for the manifest in a file, and contains all modules."""
-        package = self._found[file.folder, written]
+        package = self._package_folders[file.folder, written]
         key = (file.folder, written, modules)
         if key not in self._fitting:
             is_sound = package.mistake(self._root) is None
@@ -189,8 +195,8 @@ def _folders(folder: Path) -> list[str]:
         return []
 
 
-def _relative(place: Path, folder: Path) -> str:
-    return Path(os.path.relpath(place, folder)).as_posix()
+def _relative(path: Path, folder: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix()
 
 
 def _has_module(folder: Path, names: list[str]) -> bool:

@@ -68,8 +68,8 @@ def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
     for above in ((), ("trialJobSpec",)):
         job = spec.get(above[0]) if above else spec
         for index, pool in enumerate(_list(_mapping(job).get("workerPoolSpecs"))):
-            place = ("spec", *above, "workerPoolSpecs", index, "pythonPackageSpec")
-            holders.append((place, _mapping(pool).get("pythonPackageSpec")))
+            package_keys = ("spec", *above, "workerPoolSpecs", index, "pythonPackageSpec")
+            holders.append((package_keys, _mapping(pool).get("pythonPackageSpec")))
     for keys, holder in holders:
         module = _mapping(holder).get("pythonModule")
         if isinstance(module, str) and not _mapping(holder).get("packageUris"):
@@ -131,16 +131,16 @@ def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
     for index, pool in enumerate(_list(job.get("workerPoolSpecs"))):
         if not isinstance(pool, dict):
             continue
-        place = (*keys, "workerPoolSpecs", index)
+        pool_keys = (*keys, "workerPoolSpecs", index)
         machine = _mapping(pool.get("machineSpec"))
-        if found := _machine_spec(machine) or _doubtful_machine(AIPLATFORM_V1, machine):
-            yield replace(found, keys=(*place, "machineSpec", *found.keys))
+        if finding := _machine_spec(machine) or _doubtful_machine(AIPLATFORM_V1, machine):
+            yield replace(finding, keys=(*pool_keys, "machineSpec", *finding.keys))
         for task in _TASKS:
             spec = _mapping(pool.get(task))
             if "env" in spec:
-                yield from _repeated((*place, task, "env"), _list(spec["env"]), "name")
+                yield from _repeated((*pool_keys, task, "env"), _list(spec["env"]), "name")
             if "packageUris" in spec:
-                yield from _package_uris((*place, task, "packageUris"), spec["packageUris"])
+                yield from _package_uris((*pool_keys, task, "packageUris"), spec["packageUris"])
 
 
 def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
@@ -149,14 +149,14 @@ def _machine_spec(spec: Mapping[str, Any]) -> Finding | None:
     accelerator, count = spec.get("acceleratorType", ""), spec.get("acceleratorCount", 0)
     if not isinstance(machine, str) or not isinstance(accelerator, str) or not isinstance(count, int | float):
         return None
-    found = machine_name_mismatch(machine) if machine else None
-    if not found and bool(accelerator) != bool(count):
+    mismatch = machine_name_mismatch(machine) if machine else None
+    if not mismatch and bool(accelerator) != bool(count):
         return _incomplete_accelerator((), accelerator, _GPU_FIELDS)
-    found = found or accelerator_mismatch(machine, accelerator, int(count))
-    if not found:
+    mismatch = mismatch or accelerator_mismatch(machine, accelerator, int(count))
+    if not mismatch:
         return None
-    place = {"machine": "machineType", "type": "acceleratorType", "count": "acceleratorCount"}[found.part]
-    return Finding((place,), found.message, _hint(found, _GPU_FIELDS))
+    field = {"machine": "machineType", "type": "acceleratorType", "count": "acceleratorCount"}[mismatch.part]
+    return Finding((field,), mismatch.message, _hint(mismatch, _GPU_FIELDS))
 
 
 def _doubtful_machine(
@@ -179,10 +179,10 @@ def _incomplete_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str
     return Finding((*keys, there), message, f"add {quote(other)}, or remove {quote(there)}", of_key=True)
 
 
-def _hint(found: MachineMismatch, fields: tuple[str, str]) -> str:
-    if found.right is None:
-        return found.hint
-    accelerator, count = found.right
+def _hint(mismatch: MachineMismatch, fields: tuple[str, str]) -> str:
+    if mismatch.right is None:
+        return mismatch.hint
+    accelerator, count = mismatch.right
     return f"write\n{fields[0]}: {accelerator}\n{fields[1]}: {count}"
 
 
@@ -203,8 +203,8 @@ def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
     yield from _increasing((*keys, "discreteValueSpec", "values"), _list(values), _LEAST_APART)
     # Conditional parameters nest: a parameter's value may enable further parameters.
     for index, conditional in enumerate(_list(parameter.get("conditionalParameterSpecs"))):
-        place = (*keys, "conditionalParameterSpecs", index, "parameterSpec")
-        yield from _parameter(place, _mapping(_mapping(conditional).get("parameterSpec")))
+        parameter_keys = (*keys, "conditionalParameterSpecs", index, "parameterSpec")
+        yield from _parameter(parameter_keys, _mapping(_mapping(conditional).get("parameterSpec")))
 
 
 # --- AI Platform ----------------------------------------------------------------------------------------
@@ -214,11 +214,11 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
     for role, type_field, config_field in _ROLES:
         machine = training_input.get(type_field, "")
         config = _mapping(training_input.get(config_field))
-        found: list[Finding] = []
+        replica_findings: list[Finding] = []
         if isinstance(machine, str) and (machine or config):
-            found = [*_replica(keys, role, machine, config.get("acceleratorConfig"))]
-        yield from found
-        if not found and (doubtful := _doubtful_machine(ML_V1, training_input, type_field)):
+            replica_findings = [*_replica(keys, role, machine, config.get("acceleratorConfig"))]
+        yield from replica_findings
+        if not replica_findings and (doubtful := _doubtful_machine(ML_V1, training_input, type_field)):
             yield replace(doubtful, keys=(*keys, *doubtful.keys))
     if "scaleTier" not in training_input:
         message = '"scaleTier" is missing, so the job runs as BASIC: one machine without accelerators'
@@ -233,11 +233,11 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
     # parameterName: "must be unique amongst all ParameterConfigs in a HyperparameterSpec message"
     yield from _repeated((*keys, "hyperparameters", "params"), parameters, "parameterName")
     for index, parameter in enumerate(parameters):
-        place = (*keys, "hyperparameters", "params", index)
-        yield from _bounds(place, _mapping(parameter))
+        parameter_keys = (*keys, "hyperparameters", "params", index)
+        yield from _bounds(parameter_keys, _mapping(parameter))
         # "The list should be in strictly increasing order." (`ParameterSpec.discreteValues`)
         values = _mapping(parameter).get("discreteValues")
-        yield from _increasing((*place, "discreteValues"), _list(values))
+        yield from _increasing((*parameter_keys, "discreteValues"), _list(values))
 
 
 def _region_and_runtime(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[Finding]:
@@ -261,25 +261,25 @@ def _replica(keys: Keys, role: str, machine: str, accelerator_config: Any) -> It
     machine_keys = (*keys, f"{role}Type")
     gpu_keys = (*keys, f"{role}Config", "acceleratorConfig")
     bundled = bundled_accelerator(machine)
-    found = machine_name_mismatch(machine) if machine else None
-    if not found and bundled and bundled not in _BUNDLED_ON_ML:
+    mismatch = machine_name_mismatch(machine) if machine else None
+    if not mismatch and bundled and bundled not in _BUNDLED_ON_ML:
         message = f"AI Platform has no {bundled}, which {machine} comes with"
         yield Finding(machine_keys, message, "use a machine of the N1 or A2 series, or Vertex AI's CustomJob")
-    elif not found and bool(accelerator) != bool(count):
+    elif not mismatch and bool(accelerator) != bool(count):
         yield _incomplete_accelerator(gpu_keys, accelerator, ("type", "count"))
-    elif not found and accelerator and not machine:
+    elif not mismatch and accelerator and not machine:
         # masterConfig and its like: "You should only set … if … is set to a Compute Engine machine type."
         message = f"an accelerator needs a machine to be attached to: {quote(f'{role}Type')}"
         yield Finding(gpu_keys, message, f'add "{role}Type: n1-standard-8"', of_key=True)
-    elif found := found or accelerator_mismatch(machine, accelerator, count):
-        place = machine_keys if found.part == "machine" else (*gpu_keys, found.part)
-        yield Finding(place, found.message, _replica_hint(role, found))
+    elif mismatch := mismatch or accelerator_mismatch(machine, accelerator, count):
+        field_keys = machine_keys if mismatch.part == "machine" else (*gpu_keys, mismatch.part)
+        yield Finding(field_keys, mismatch.message, _replica_hint(role, mismatch))
 
 
-def _replica_hint(role: str, found: MachineMismatch) -> str:
-    if found.part != "machine" or found.right is None:
-        return _hint(found, ("type", "count"))
-    accelerator, count = found.right
+def _replica_hint(role: str, mismatch: MachineMismatch) -> str:
+    if mismatch.part != "machine" or mismatch.right is None:
+        return _hint(mismatch, ("type", "count"))
+    accelerator, count = mismatch.right
     return f'write\n{role}Config:\n  acceleratorConfig: {{type: {accelerator}, count: "{count}"}}'
 
 
@@ -338,15 +338,17 @@ def accelerator_mismatch(machine: str, accelerator: str, number: int) -> Machine
 
 
 def _bundled_mismatch(machine: str, accelerator: str, count: int) -> MachineMismatch | None:
-    right = own, own_count = TABLES.bundled[machine]
+    right = bundled, bundled_count = TABLES.bundled[machine]
     if (accelerator, count) == right:
         return None
     if not accelerator:
         return MachineMismatch(
-            "machine", f"{machine} comes with {own_count} {own}, which must be stated", right=right
+            "machine", f"{machine} comes with {bundled_count} {bundled}, which must be stated", right=right
         )
-    part: Part = "count" if accelerator == own else "type"
-    return MachineMismatch(part, f"{machine} has {own_count} {own}, not {count} {accelerator}", right=right)
+    part: Part = "count" if accelerator == bundled else "type"
+    return MachineMismatch(
+        part, f"{machine} has {bundled_count} {bundled}, not {count} {accelerator}", right=right
+    )
 
 
 def _tpu_mismatch(machine: str, accelerator: str) -> MachineMismatch | None:
@@ -389,7 +391,9 @@ def _machines_for(accelerator: str, count: int) -> str:
     """Return a hint that names the machines with the accelerator; "" if the tables have none."""
     if accelerator in TABLES.attachable:
         return f"{accelerator} needs a machine of the N1 series"
-    having = {machine: number for machine, (own, number) in TABLES.bundled.items() if own == accelerator}
+    having = {
+        machine: number for machine, (bundled, number) in TABLES.bundled.items() if bundled == accelerator
+    }
     fitting = [machine for machine, number in having.items() if number == count] or list(having)
     return f"{accelerator} comes with {join_or(fitting)}" if fitting else ""
 

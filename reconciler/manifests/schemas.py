@@ -162,7 +162,7 @@ def _plain(value: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]
         # A mapping without any field of an item, such as `env: {SEED: "1"}`, is a mistake of another kind.
         if isinstance(value, dict) and (not value or value.keys() & item["properties"].keys()):
             value = [value]
-        return [_plain(each, item, definitions) for each in value] if isinstance(value, list) else value
+        return [_plain(element, item, definitions) for element in value] if isinstance(value, list) else value
     if "properties" not in schema or not isinstance(value, dict):
         return value
     fields, required = schema["properties"], schema.get("required", ())
@@ -179,14 +179,14 @@ def _is_absent(value: Any, field: Mapping[str, Any]) -> bool:
 
 def _target_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
     name = schema.get("$ref", "").removeprefix("#/$defs/")
-    found: Mapping[str, Any] = definitions.get(name, schema)
-    return found
+    target: Mapping[str, Any] = definitions.get(name, schema)
+    return target
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:
     """Return the text under a key, even if the key differs in case and separators; "" if it is missing."""
-    found = value[name] if name in value else value.get(same_word(name, value))
-    return found if isinstance(found, str) else ""
+    text = value[name] if name in value else value.get(same_word(name, value))
+    return text if isinstance(text, str) else ""
 
 
 def _no_mapping(value: Any) -> Finding:
@@ -208,11 +208,11 @@ def _example(api_version: str, kind: str, below: str) -> str:
 
 
 def _wrong_kind(value: Mapping[str, Any], api_version: str, kind: str) -> Finding:
-    kinds = [known for version, known in KINDS if version == api_version]
+    kinds = [known_kind for version, known_kind in KINDS if version == api_version]
     listed = f"one of: {choices(kinds)}" if len(kinds) > 1 else f"write kind: {kinds[0]}"
     if not kind:
         return _missing(value, "kind", listed)
-    others = [version for version, known in KINDS if known == kind]
+    others = [version for version, known_kind in KINDS if known_kind == kind]
     if others:
         hint = f"{kind} belongs to {others[0]}; with {api_version}, {listed}"
     else:
@@ -222,7 +222,7 @@ def _wrong_kind(value: Mapping[str, Any], api_version: str, kind: str) -> Findin
 
 
 def _wrong_api_version(value: Mapping[str, Any], api_version: str, kind: str) -> Finding:
-    fitting = [version for version, known in KINDS if known == kind]
+    fitting = [version for version, known_kind in KINDS if known_kind == kind]
     if not api_version:
         return _missing(value, "apiVersion", f"write apiVersion: {fitting[0]}" if fitting else _PAIRS_HINT)
     meant = similar_word(api_version, _API_VERSIONS)
@@ -245,12 +245,12 @@ def is_valid(value: Any, schema: Mapping[str, Any]) -> bool:
             count as a list.
         schema: Result of `document` or `manifest_schema`; must not be changed afterwards.
     """
-    found = _checks.get(id(schema))
-    if found is None:
+    cached_check = _checks.get(id(schema))
+    if cached_check is None:
         # Keeping the schema alive prevents Python from reusing its id for another schema.
-        found = _checks[id(schema)] = (schema, _check(schema))
+        cached_check = _checks[id(schema)] = (schema, _check(schema))
     try:
-        return found[1](value)
+        return cached_check[1](value)
     except BaseException as error:
         # A failed assertion in Rust is no `Exception` in Python; it too concerns only this value.
         if isinstance(error, Exception) or type(error).__name__ == _PANIC:

@@ -176,17 +176,17 @@ def secrets(data: bytes, documents: list[Document], path: str) -> list[Problem]:
     if not may_hold_secrets(data):
         return []
     values = [document.value for document in documents]
-    found = list(islice(_find_shapes(data, path, _exempt_texts(values)), MAX_COUNTED_PER_FILE))
+    problems = list(islice(_find_shapes(data, path, _exempt_texts(values)), MAX_COUNTED_PER_FILE))
     for number, keys, name in islice(_find_named(values), MAX_COUNTED_PER_FILE):
-        place = documents[number].position(keys)
+        position = documents[number].position(keys)
         is_manifest = isinstance(values[number], dict) and "apiVersion" in values[number]
         exempted = f'add "{pointer_of(keys)}" to the list "notSecret" under "reconcile"'
         hint = _HINT_BY_NAME + (exempted if is_manifest else _OTHER_NAME)
         message = f"the value of {quote(name)} looks like a secret"
         if not name:
             message, hint = "the file has too many values whose names look like secrets", "split it"
-        found.append(Problem(path, place.line, place.column, pointer_of(keys), message, hint))
-    return found
+        problems.append(Problem(path, position.line, position.column, pointer_of(keys), message, hint))
+    return problems
 
 
 def has_secrets(data: bytes, values: Iterable[Any]) -> bool:
@@ -220,8 +220,8 @@ def _exemptions(value: Any) -> list[str]:
 
 
 def _exempt_texts(values: Iterable[Any]) -> list[str]:
-    found = (value_at(value, pointer) for value in values for pointer in _exemptions(value))
-    return [text for text in found if isinstance(text, str)]
+    exempt_values = (value_at(value, pointer) for value in values for pointer in _exemptions(value))
+    return [text for text in exempt_values if isinstance(text, str)]
 
 
 def _find_named(values: Sequence[Any]) -> Iterator[tuple[int, Keys, str]]:
@@ -254,8 +254,8 @@ def without_secrets(value: Any, name: str = "", exempt: Collection[str] = ()) ->
         exempt: Whole texts that are no secrets.
     """
     if isinstance(value, Mapping):
-        own = value.get("name")
-        variable = own if isinstance(own, str) else ""
+        variable_name = value.get("name")
+        variable = variable_name if isinstance(variable_name, str) else ""
         return {
             key: without_secrets(part, (key == "value" and variable) or key, exempt)
             for key, part in value.items()
@@ -405,26 +405,26 @@ class _NamedSecrets:
     def _in_collection(self, around: dict[str, Any] | list[Any]) -> Iterator[tuple[str | int, str]]:
         """Yield the key of each text that is a secret or contains one, and its name."""
         by_key = self._in_mapping(around) if isinstance(around, dict) else self._in_list(around)
-        found: set[str | int] = set()
+        secret_keys: set[str | int] = set()
         for key, name in by_key:
-            if key not in found:
-                found.add(key)
+            if key not in secret_keys:
+                secret_keys.add(key)
                 yield key, name
         for key, part in around.items() if isinstance(around, dict) else enumerate(around):
             is_text = part.__class__ is str and len(part) > _MIN_LENGTH and ("=" in part or "-" in part)
-            if is_text and key not in found and (name := self._assigned(part)):
+            if is_text and key not in secret_keys and (name := self._assigned(part)):
                 yield key, name
 
     def _assigned(self, text: str) -> str:
         """Return the first name in a text that a secret is assigned to, as `--password=…`; "" for none."""
-        place = 0
-        while match := _ASSIGNED.search(text, place):
+        start = 0
+        while match := _ASSIGNED.search(text, start):
             name, value = match[1] or match[2], match[3]
             if self._is_secret(name, value):
                 return "" if _has_shape(text) else name
             # Whole words contain no secret, but a value cut off at the limit may.
             is_done = len(value) < _MAX_ASSIGNED and _is_words(value)
-            place = match.end(3) if is_done else match.end()
+            start = match.end(3) if is_done else match.end()
         return ""
 
     def _in_mapping(self, mapping: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

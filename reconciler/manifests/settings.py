@@ -24,6 +24,7 @@ from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
 FILE_NAME = "reconciler.yaml"
 LOCAL = "local"
 EngineName = Literal["local", "google"]
+Outputs = Literal["own", "shared"]
 
 
 class Limits(Struct, frozen=True):
@@ -50,6 +51,8 @@ class Environment(Struct, frozen=True):
         endpoints: URLs to use in place of Google's, by API: `aiplatform`, `ml`, `storage`, `logging`,
             `iamcredentials`.
         defaults: Values for fields that a manifest omits; no part of a job's identity.
+        outputs: Where runs write: each in a folder of its own, or in the manifest's folder as it is; None if
+            the settings don't say, which means the latter.
         limits: The limits of one apply.
         submitter: The service account whose short-lived tokens create requests carry; "" for the user's own
             credentials.
@@ -65,6 +68,7 @@ class Environment(Struct, frozen=True):
     claims_bucket: str
     endpoints: Mapping[str, str] = {}
     defaults: JsonObject = {}
+    outputs: Outputs | None = None
     limits: Limits = Limits()
     submitter: str = ""
     instance: str = ""
@@ -99,23 +103,23 @@ class Config(Struct, frozen=True):
         """Return the environment called `name`, by default `local`; raises UsageError if it is missing."""
         name = name or LOCAL
         if name not in self.environments:
-            known = ", ".join(sorted(self.environments))
-            raise UsageError(f'there is no environment "{name}"', hint=f"{FILE_NAME} has: {known}")
+            names = ", ".join(sorted(self.environments))
+            raise UsageError(f'there is no environment "{name}"', hint=f"{FILE_NAME} has: {names}")
         return self.environments[name]
 
     def neighbours(self, environment: Environment) -> frozenset[str]:
         """Return the instances of the other environments with the same engine, project and location."""
-        place = environment.engine, environment.project, environment.location
+        scope = environment.engine, environment.project, environment.location
         return frozenset(
             other.instance
             for other in self.environments.values()
-            if (other.engine, other.project, other.location) == place and other.name != environment.name
+            if (other.engine, other.project, other.location) == scope and other.name != environment.name
         )
 
     def sharing(self, environment: Environment) -> str:
         """Return another environment with the same engine and project, whatever its location; "" for none."""
-        place = environment.engine, environment.project
-        others = (other for other in self.environments.values() if (other.engine, other.project) == place)
+        scope = environment.engine, environment.project
+        others = (other for other in self.environments.values() if (other.engine, other.project) == scope)
         return next((other.name for other in others if other.name != environment.name), "")
 
 
@@ -170,18 +174,17 @@ def _read(root: Path) -> tuple[JsonObject, list[Problem], tuple[Problem, ...], b
     if not isinstance(data, bytes):
         return {}, [data] if data else [], (), b""
     schema = schemas.document(schemas.SETTINGS)
-    value, found = check_document(data, schema, FILE_NAME, settings_findings)
-    problems = [problem for problem in found if problem.level != WARNING]
-    warnings = tuple(problem for problem in found if problem.level == WARNING)
+    value, all_problems = check_document(data, schema, FILE_NAME, settings_findings)
+    problems = [problem for problem in all_problems if problem.level != WARNING]
+    warnings = tuple(problem for problem in all_problems if problem.level == WARNING)
     return value or {}, problems, warnings, _digest(data)
 
 
 def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:
     """Return the settings of a valid document, with defaults filled in."""
     written: Mapping[str, Any] = value.get("environments") or {}
-    limits = value.get("limits") or {}
-    environments = {name: _environment(name, part or {}, limits) for name, part in written.items()}
-    environments.setdefault(LOCAL, _environment(LOCAL, {}, limits))
+    environments = {name: _environment(name, part or {}, value) for name, part in written.items()}
+    environments.setdefault(LOCAL, _environment(LOCAL, {}, value))
     return Config(
         root=root,
         source=value.get("source") or LOCAL,
@@ -194,7 +197,9 @@ def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:
     )
 
 
-def _environment(name: str, part: JsonObject, limits: JsonObject) -> Environment:
+def _environment(name: str, part: JsonObject, settings: JsonObject) -> Environment:
+    """Return an environment; `settings` are the whole document, for what the environment doesn't say."""
+    limits = settings.get("limits") or {}
     engine: EngineName = part.get("engine") or "local"
     staging = _bucket(part.get("stagingBucket") or "reconciler-staging")
     return Environment(
@@ -206,6 +211,7 @@ def _environment(name: str, part: JsonObject, limits: JsonObject) -> Environment
         claims_bucket=_bucket(part.get("claimsBucket") or staging),
         endpoints=part.get("endpoints") or {},
         defaults=_defaults(part),
+        outputs=part.get("outputs") or settings.get("outputs"),
         limits=_limits(engine, {**limits, **(part.get("limits") or {})}),
         submitter=part.get("submitter") or "",
         instance=part.get("instance") or "",
@@ -237,9 +243,9 @@ def _limits(engine: EngineName, part: JsonObject) -> Limits:
 JOBS_FOLDER = "jobs"
 
 
-def check_found(found: Validation, paths: Sequence[Path]) -> None:
+def check_found(validation: Validation, paths: Sequence[Path]) -> None:
     """Raise UsageError if the named paths contain no manifest: a mistyped path must not pass for valid."""
-    if paths and not found.files:
+    if paths and not validation.files:
         named = ", ".join(str(path) for path in paths)
         raise UsageError(f"there is no manifest below {named}", hint="manifests are files *.yaml and *.yml")
 
@@ -255,7 +261,7 @@ _MAX_PROJECT = 30
 
 _SINGLE_EQUALS_SIGN = re.compile(r"\s*([\w.-]+(?:\[[^]]*\])?)\s*=(?!=)")
 
-_Place = tuple[str, ...]
+_Scope = tuple[str, ...]
 
 
 def settings_findings(settings: Any) -> Iterator[Finding]:
@@ -265,13 +271,15 @@ def settings_findings(settings: Any) -> Iterator[Finding]:
     for name, value in _mapping(_mapping(settings).get("environments")).items():
         environment = _mapping(value)
         defaults = _mapping(environment.get("defaults"))
-        places: list[tuple[str, _Place, Any]] = [(ML_V1, ("defaults", "region"), defaults.get("region"))]
+        regions: list[tuple[str, tuple[str, ...], Any]] = [
+            (ML_V1, ("defaults", "region"), defaults.get("region"))
+        ]
         if environment.get("engine") == "google":  # elsewhere any location will do
-            places.append((AIPLATFORM_V1, ("location",), environment.get("location")))
-        for api_version, keys, region in places:
+            regions.append((AIPLATFORM_V1, ("location",), environment.get("location")))
+        for api_version, keys, region in regions:
             if isinstance(region, str) and region and (doubt := region_doubt(api_version, region)):
-                place = ("environments", name, *keys)
-                yield Finding(place, doubt.message, doubt.hint, level=doubt.level)
+                region_keys = ("environments", name, *keys)
+                yield Finding(region_keys, doubt.message, doubt.hint, level=doubt.level)
 
 
 def _single_equals_signs(settings: Any) -> Iterator[Finding]:
@@ -279,10 +287,10 @@ def _single_equals_signs(settings: Any) -> Iterator[Finding]:
     for image, entry in _mapping(_mapping(settings).get("images")).items():
         lines = _mapping(entry).get("requirements")
         for number, line in enumerate(lines if isinstance(lines, list) else ()):
-            if isinstance(line, str) and (found := _SINGLE_EQUALS_SIGN.match(line)):
-                right = f"{found[1]}=={line[found.end() :].lstrip()}"
-                place = ("images", image, "requirements", number)
-                yield Finding(place, f"{quote(line)} is not a requirement", f"write {quote(right)}")
+            if isinstance(line, str) and (match := _SINGLE_EQUALS_SIGN.match(line)):
+                right = f"{match[1]}=={line[match.end() :].lstrip()}"
+                line_keys = ("images", image, "requirements", number)
+                yield Finding(line_keys, f"{quote(line)} is not a requirement", f"write {quote(right)}")
 
 
 def shared_environments(settings: Any) -> Iterator[Finding]:
@@ -293,28 +301,28 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
     folder, the same job has the same path in both.
     """
     written = _mapping(_mapping(settings).get("environments"))
-    first: dict[_Place, str] = {}
+    first: dict[_Scope, str] = {}
     first_of_folder: dict[tuple[str, str], str] = {}
     if LOCAL not in written:
-        first[_place_on_training_service({})] = LOCAL
+        first[_scope_on_training_service({})] = LOCAL
     for name, value in written.items():
         environment = _mapping(value)
         match environment.get("engine", LOCAL if name == LOCAL else None):
             case "google":
-                place, explain = _place_at_google(environment), _shared_at_google
+                scope, explain = _scope_at_google(environment), _shared_at_google
             case "local":
-                place, explain = _place_on_training_service(environment), _shared_on_training_service
+                scope, explain = _scope_on_training_service(environment), _shared_on_training_service
             case _:
                 continue
-        other = first.setdefault(place, name)
+        other = first.setdefault(scope, name)
         if other != name:
-            yield Finding(("environments", name), *explain(name, other, place), of_key=True)
+            yield Finding(("environments", name), *explain(name, other, scope), of_key=True)
         folder = _mapping(environment.get("defaults")).get("baseOutputDirectory")
         if isinstance(folder, str):
-            engine, folder = place[0], folder.rstrip("/")
+            engine, folder = scope[0], folder.rstrip("/")
             # As `_defaults` has it.
-            own = f"{folder}/{environment.get('instance') or ''}".rstrip("/")
-            other = first_of_folder.setdefault((engine, own), name)
+            instance_folder = f"{folder}/{environment.get('instance') or ''}".rstrip("/")
+            other = first_of_folder.setdefault((engine, instance_folder), name)
             if other != name:
                 keys = ("environments", name, "defaults", "baseOutputDirectory")
                 message = (
@@ -326,16 +334,16 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
                 yield Finding(keys, message, f"write another folder, such as {folder}/{name}", level=level)
 
 
-def _place_at_google(environment: Mapping[Any, Any]) -> _Place:
+def _scope_at_google(environment: Mapping[Any, Any]) -> _Scope:
     return ("google", *(str(environment.get(part) or "") for part in ("project", "location", "instance")))
 
 
-def _place_on_training_service(environment: Mapping[Any, Any]) -> _Place:
+def _scope_on_training_service(environment: Mapping[Any, Any]) -> _Scope:
     return ("local", *(str(environment.get(part) or LOCAL) for part in ("project", "location")))
 
 
-def _shared_at_google(name: str, other: str, place: _Place) -> tuple[str, str]:
-    _, project, location, instance = place
+def _shared_at_google(name: str, other: str, scope: _Scope) -> tuple[str, str]:
+    _, project, location, instance = scope
     same = f"the project {quote(project)} and the location {quote(location)}"
     if instance:
         same = f"{same}, and the instance {quote(instance)}"
@@ -347,12 +355,12 @@ def _shared_at_google(name: str, other: str, place: _Place) -> tuple[str, str]:
     return _shared_message(name, other, same), hint
 
 
-def _shared_on_training_service(name: str, other: str, place: _Place) -> tuple[str, str]:
-    _, project, location = place
-    own = f"local-{other if name == LOCAL else name}"[:_MAX_PROJECT].rstrip("-")
+def _shared_on_training_service(name: str, other: str, scope: _Scope) -> tuple[str, str]:
+    _, project, location = scope
+    new_project = f"local-{other if name == LOCAL else name}"[:_MAX_PROJECT].rstrip("-")
     hint = (
-        f'write a project of its own, such as "project: {own}", in the environment that is new: the other '
-        "one keeps the claims and jobs that exist"
+        f'write a project of its own, such as "project: {new_project}", in the environment that is new: the '
+        "other one keeps the claims and jobs that exist"
     )
     same = f"the project {quote(project)} and the location {quote(location)} of the training service"
     return _shared_message(name, other, same), hint

@@ -61,8 +61,8 @@ class TokenHosts(Struct, frozen=True):
         refused = self.refusal(rule, url)
         if refused is None:
             return
-        place = position_in(root / FILE_NAME, keys)
-        problem = Problem(FILE_NAME, *place, pointer_of(keys), *refused)
+        position = position_in(root / FILE_NAME, keys)
+        problem = Problem(FILE_NAME, *position, pointer_of(keys), *refused)
         raise InvalidError(
             f"{FILE_NAME} would send the {rule.owner} token to a host that may not get it; nothing was sent",
             problems=[problem],
@@ -83,12 +83,12 @@ class TokenHosts(Struct, frozen=True):
             )
         if to.host.endswith("."):
             return f"{quote(to.netloc)} ends with a dot", "remove the dot at the host's end"
-        place = to.netloc.lower().removesuffix(f":{HTTPS_PORT}")
+        host = to.netloc.lower().removesuffix(f":{HTTPS_PORT}")
         message = (
-            f"the host {quote(place)} may not get the {rule.owner} token: only {rule.described} may, and the "
+            f"the host {quote(host)} may not get the {rule.owner} token: only {rule.described} may, and the "
             "hosts that you allowed"
         )
-        entry = f"{rule.owner.lower()}:{place}"
+        entry = f"{rule.owner.lower()}:{host}"
         hint = f"remove the setting; or, if you trust the host with your token, set {VARIABLE}={entry}"
         by_file = f"; {self.unused}" if self.unused else f" or write {entry} on a line of {self.file}"
         return message, f"{hint}{by_file}"
@@ -110,7 +110,7 @@ def token_hosts(root: Path, environ: Mapping[str, str]) -> TokenHosts:
     text, unused = _read(file, root)
     entries += _entries(text, file)
     google, github = (
-        rule.also(place for owner, place in entries if owner in ("", rule.owner.lower()))
+        rule.also(host_port for owner, host_port in entries if owner in ("", rule.owner.lower()))
         for rule in (GOOGLE, GITHUB)
     )
     return TokenHosts(google, github, file, unused)
@@ -176,13 +176,13 @@ def _distrust(file: Path, status: os.stat_result, root: Path) -> str:
         return f"it is larger than {_MAX_BYTES // 1024} KiB"
     checkout = checkout_of(root)
     # Each folder on the way counts: a link in the checkout may lead out of it.
-    places = [Path(os.path.realpath(place)) for place in (file, *file.parents)]
-    if checkout is not None and any(place.is_relative_to(checkout) for place in places):
+    paths = [Path(os.path.realpath(path)) for path in (file, *file.parents)]
+    if checkout is not None and any(path.is_relative_to(checkout) for path in paths):
         return f"it lies in the checkout {checkout}, where a branch may have brought it"
     for state, name in ((status, "it"), (file.parent.stat(), "its folder")):
         if state.st_uid != os.geteuid():
             return f"{name} belongs to another user"
         if state.st_mode & _OTHERS_WRITE:
-            place = shlex.quote(str(file if name == "it" else file.parent))
-            return f"other users can write to {name}; run: chmod go-w {place}"
+            target = shlex.quote(str(file if name == "it" else file.parent))
+            return f"other users can write to {name}; run: chmod go-w {target}"
     return ""

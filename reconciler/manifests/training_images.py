@@ -68,7 +68,7 @@ def training_image_uri(name: str, region: str) -> str:
     """Return the URI of a prebuilt image in the repository nearest to a region; "" counts as America."""
     continents = {"europe": "europe", "africa": "europe", "me": "europe", "asia": "asia", "australia": "asia"}
     nearest = continents.get(region.partition("-")[0], "us")
-    repository = next(each for each in _table().repositories if each.startswith(f"{nearest}-"))
+    repository = next(candidate for candidate in _table().repositories if candidate.startswith(f"{nearest}-"))
     return f"{repository}/{name}:latest"
 
 
@@ -86,14 +86,14 @@ def has_ended(uri: str, today: date) -> bool:
 
 def images_in(value: Any, keys: Keys = ()) -> list[tuple[Keys, str]]:
     """Return path and URI of each image of a spec."""
-    found: list[tuple[Keys, str]] = []
+    images: list[tuple[Keys, str]] = []
     for key, part in value.items() if isinstance(value, dict) else enumerate(value):
         if part.__class__ is str:
             if key in _IMAGES:
-                found.append(((*keys, key), part))
+                images.append(((*keys, key), part))
         elif (part.__class__ is dict or part.__class__ is list) and key not in _WITHOUT_IMAGES:
-            found += images_in(part, (*keys, key))
-    return found
+            images += images_in(part, (*keys, key))
+    return images
 
 
 def noted_images(spec: Any, place_images: PlaceImages) -> tuple[PlacedImage, ...]:
@@ -101,8 +101,8 @@ def noted_images(spec: Any, place_images: PlaceImages) -> tuple[PlacedImage, ...
     noted = [(keys, uri) for keys, uri in images_in(spec, ("spec",)) if _is_noted(str(keys[-1]), uri)]
     if not noted:
         return ()
-    places = zip(noted, place_images(noted), strict=True)
-    return tuple(PlacedImage(pointer_of(keys), uri, *place) for (keys, uri), place in places)
+    positions = zip(noted, place_images(noted), strict=True)
+    return tuple(PlacedImage(pointer_of(keys), uri, *position) for (keys, uri), position in positions)
 
 
 def image_warnings(manifests: Iterable[Manifest], today: date) -> list[Problem]:
@@ -114,8 +114,8 @@ def image_warnings(manifests: Iterable[Manifest], today: date) -> list[Problem]:
     for manifest in manifests:
         for image in manifest.images:
             if sentences := _warning(image.pointer.rpartition("/")[2], image.uri, today):
-                place = manifest.path, image.line, image.column, image.pointer
-                warnings.append(Problem(*place, *sentences, level=WARNING))
+                location = manifest.path, image.line, image.column, image.pointer
+                warnings.append(Problem(*location, *sentences, level=WARNING))
     return warnings
 
 
@@ -151,7 +151,7 @@ def places_by_text(data: bytes, first: int, images: Sequence[tuple[Keys, str]]) 
     They are nearly always found by their text, which is much faster than by YAML: the images with the same
     URI in the same field of a list stand in the order of the list.
     """
-    found: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    positions: dict[tuple[str, str], list[tuple[int, int]]] = {}
     lines = data.decode("utf-8-sig", "replace").splitlines()
     end = len(lines)
     if b"---" in data:
@@ -159,13 +159,15 @@ def places_by_text(data: bytes, first: int, images: Sequence[tuple[Keys, str]]) 
     for number, line in enumerate(lines[first - 1 : end], start=first):
         if "mageUri" in line and not line.lstrip().startswith("#"):
             for match in _WRITTEN.finditer(line):
-                place = number, match.start("quote") + 1
-                found.setdefault((match["field"], match["uri"]), []).append(place)
+                position = number, match.start("quote") + 1
+                positions.setdefault((match["field"], match["uri"]), []).append(position)
     shapes: dict[tuple[str, str], list[Keys]] = {}
     for keys, uri in images:
         names = tuple(key for key in keys if isinstance(key, str))
         shapes.setdefault((str(keys[-1]), uri), []).append(names)
-    if any(len(found.get(each, ())) != len(names) or len(set(names)) > 1 for each, names in shapes.items()):
+    if any(
+        len(positions.get(shape, ())) != len(names) or len(set(names)) > 1 for shape, names in shapes.items()
+    ):
         return [place_of(data, keys, first) for keys, _ in images]
-    following = {each: iter(found[each]) for each in shapes}
+    following = {shape: iter(positions[shape]) for shape in shapes}
     return [next(following[str(keys[-1]), uri]) for keys, uri in images]

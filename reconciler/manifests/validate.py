@@ -95,9 +95,9 @@ class _FileReader:
             return msgpack.encode(self._read_all(pieces[share::count]))
 
         with WorkerProcesses(work, range(1, count)) as workers:
-            own = self._read_all(pieces[::count])
+            results = self._read_all(pieces[::count])
             others = {share: iter(_results.decode(data)) for share, data in workers.results()}
-        return {0: iter(own), **others}
+        return {0: iter(results), **others}
 
     def _read_all(self, pieces: Iterable[Sequence[ManifestFile]]) -> list[CheckedFile | None]:
         return [checked for piece in pieces for checked in self._read(piece)]
@@ -163,11 +163,11 @@ def validate(
         UsageError: A path is missing.
     """
     checked = CheckedFiles() if checked is None else checked
-    found = find_manifests(root, paths, index)
+    search_result = find_manifests(root, paths, index)
     with Folders() as folders:
         reader = _FileReader(filled, checked, folders)
         packages = Packages(real_path(root), package_of, index)
-        return _Validator(root, found, reader, packages).result()
+        return _Validator(root, search_result, reader, packages).result()
 
 
 def check_document(
@@ -197,8 +197,8 @@ def _valid_document(data: bytes, schema: Mapping[str, Any]) -> Any:
 class _Validator:
     """Check of all files together; the arguments are those of `validate`."""
 
-    def __init__(self, root: Path, found: Found, reader: _FileReader, packages: Packages) -> None:
-        self._files, self._obstacles = found
+    def __init__(self, root: Path, search_result: Found, reader: _FileReader, packages: Packages) -> None:
+        self._files, self._obstacles = search_result
         self._reader = reader
         self._root = real_path(root)
         self._packages = packages
@@ -218,9 +218,11 @@ class _Validator:
             if not conflicting:
                 break
             for index, (file, _) in enumerate(entries):
-                if file.place in conflicting:
+                if file.real in conflicting:
                     entries[index] = (file, self._diagnosed(file, self._reader.bytes_of(file)))
-        problems = [part.problem for part in self._obstacles if not is_below_any(part.place, hidden)]
+        problems = [
+            obstacle.problem for obstacle in self._obstacles if not is_below_any(obstacle.path, hidden)
+        ]
         return self._combine(visible, problems)
 
     def _load_all(self) -> list[_Entry]:
@@ -228,17 +230,17 @@ class _Validator:
         loaded: list[_Entry] = []
         size = aliased = 0
         for file, content in zip(self._files, self._reader.contents(self._files), strict=True):
-            found = content if isinstance(content, CheckedFile) else self._diagnosed(file, content)
-            loaded.append((file, found))
-            size += found.size
-            aliased += found.aliased
+            file_result = content if isinstance(content, CheckedFile) else self._diagnosed(file, content)
+            loaded.append((file, file_result))
+            size += file_result.size
+            aliased += file_result.aliased
             if size > MAX_TOTAL_BYTES or aliased > MAX_TOTAL_ALIASED:
-                loaded[-1] = (file, self._with_too_much(file, found, size))
+                loaded[-1] = (file, self._with_too_much(file, file_result, size))
                 break
         return loaded
 
     def _with_too_much(
-        self, file: ManifestFile, found: CheckedFile | DiagnosedFile, size: int
+        self, file: ManifestFile, file_result: CheckedFile | DiagnosedFile, size: int
     ) -> DiagnosedFile:
         """Return a file's result with the problem that it exceeds the limit, and without its documents."""
         limit = f"{MAX_TOTAL_BYTES // 1024**2} MB"
@@ -248,7 +250,7 @@ class _Validator:
             f"the manifests contain more than {limit} up to this file; from here on they are not checked"
         )
         result = self._diagnosed(file, Problem(file.path, 1, 1, "", message, "name fewer paths"))
-        result.problems[:0] = [] if isinstance(found, CheckedFile) else found.problems
+        result.problems[:0] = [] if isinstance(file_result, CheckedFile) else file_result.problems
         return result
 
     def _diagnosed(self, file: ManifestFile, content: bytes | Problem) -> DiagnosedFile:
@@ -259,59 +261,67 @@ class _Validator:
         return diagnose(file, content, self._reader.filled, self._packages.folder)
 
     def _package_folders(self, entries: Iterable[_Entry]) -> Iterator[PackageFolder]:
-        for file, found in entries:
-            if isinstance(found, CheckedFile):
-                for manifest in found.manifests:
+        for file, file_result in entries:
+            if isinstance(file_result, CheckedFile):
+                for manifest in file_result.manifests:
                     if manifest.written:
                         yield self._packages.folder(file, manifest.written)
             else:
-                yield from (job.package for job in found.jobs if job.package is not None)
+                yield from (job.package for job in file_result.jobs if job.package is not None)
 
     def _conflicting(self, entries: Sequence[_Entry]) -> set[str]:
         """Return the places of checked files with a mistaken package or a repeated name."""
-        names = [name for _, found in entries for name in _base_names(found)]
-        checked = [(file, found) for file, found in entries if isinstance(found, CheckedFile)]
+        names = [name for _, file_result in entries for name in _base_names(file_result)]
+        checked = [
+            (file, file_result) for file, file_result in entries if isinstance(file_result, CheckedFile)
+        ]
         conflicting = {
-            file.place
-            for file, found in checked
-            for manifest in found.manifests
+            file.real
+            for file, file_result in checked
+            for manifest in file_result.manifests
             if manifest.written and not self._packages.fits(file, manifest.written, manifest.python_modules)
         }
         if len(set(names)) < len(names):
             repeated = {name for name, count in Counter(names).items() if count > 1}
             conflicting |= {
-                file.place for file, found in checked if not repeated.isdisjoint(_base_names(found))
+                file.real
+                for file, file_result in checked
+                if not repeated.isdisjoint(_base_names(file_result))
             }
         return conflicting
 
-    def _manifests(self, file: ManifestFile, found: CheckedFile | DiagnosedFile) -> Iterator[Manifest]:
+    def _manifests(self, file: ManifestFile, file_result: CheckedFile | DiagnosedFile) -> Iterator[Manifest]:
         """Yield the valid manifests of a file."""
-        if isinstance(found, CheckedFile):
-            for manifest in found.manifests:
+        if isinstance(file_result, CheckedFile):
+            for manifest in file_result.manifests:
                 package = self._packages.folder(file, manifest.written).real if manifest.written else None
-                yield replace(manifest, path=file.path, digest=found.digest, package=package)
+                yield replace(manifest, path=file.path, digest=file_result.digest, package=package)
         else:
-            for job in found.checked:
+            for job in file_result.checked:
                 if job.is_valid:
                     package = job.package.real if job.package else None
-                    yield replace(job.manifest, path=file.path, digest=found.digest, package=package)
+                    yield replace(job.manifest, path=file.path, digest=file_result.digest, package=package)
 
     def _combine(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
-        diagnosed = [found for _, found in entries if not isinstance(found, CheckedFile)]
-        for file, found in entries:
-            if isinstance(found, CheckedFile):
-                problems += (replace(warning, path=file.path) for warning in found.warnings)
+        diagnosed = [file_result for _, file_result in entries if not isinstance(file_result, CheckedFile)]
+        for file, file_result in entries:
+            if isinstance(file_result, CheckedFile):
+                problems += (replace(warning, path=file.path) for warning in file_result.warnings)
                 continue
-            found.check(self._root)
-            problems += found.problems
-            if record := found.record:
+            file_result.check(self._root)
+            problems += file_result.problems
+            if record := file_result.record:
                 self._reader.checked.add(self._reader.filled, record)
         if diagnosed:
             from reconciler.manifests.diagnose import repeated_names  # as in `_diagnosed`
 
-            problems += repeated_names(job for each in diagnosed for job in each.checked)
-        manifests = tuple([manifest for file, found in entries for manifest in self._manifests(file, found)])
-        invalid = {job.base_name for each in diagnosed for job in each.jobs if not job.is_valid} - {""}
+            problems += repeated_names(job for file_result in diagnosed for job in file_result.checked)
+        manifests = tuple(
+            [manifest for file, file_result in entries for manifest in self._manifests(file, file_result)]
+        )
+        invalid = {
+            job.base_name for file_result in diagnosed for job in file_result.jobs if not job.is_valid
+        } - {""}
         errors = [problem for problem in problems if problem.level != WARNING]
         return Validation(
             manifests,
@@ -322,7 +332,7 @@ class _Validator:
         )
 
 
-def _base_names(found: CheckedFile | DiagnosedFile) -> list[str]:
-    if isinstance(found, CheckedFile):
-        return [manifest.base_name for manifest in found.manifests]
-    return [job.base_name for job in found.checked if job.base_name]
+def _base_names(file_result: CheckedFile | DiagnosedFile) -> list[str]:
+    if isinstance(file_result, CheckedFile):
+        return [manifest.base_name for manifest in file_result.manifests]
+    return [job.base_name for job in file_result.checked if job.base_name]

@@ -68,10 +68,10 @@ class Document:
 
     def problem(self, path: str, finding: Finding) -> Problem:
         """Return a finding as a problem of the file at `path`, with its place."""
-        place = self.position(finding.keys, of_key=finding.of_key)
+        position = self.position(finding.keys, of_key=finding.of_key)
         pointer = pointer_of(finding.keys)
         return Problem(
-            path, place.line, place.column, pointer, finding.message, finding.hint, level=finding.level
+            path, position.line, position.column, pointer, finding.message, finding.hint, level=finding.level
         )
 
     def text_at(self, keys: Keys) -> str:
@@ -125,16 +125,18 @@ class Document:
         # Before `spec`, which is long: behind the first keys, which say which job it is.
         keys = [key for key, _ in mapping.value]
         spec = next((key for key in keys if isinstance(key, ScalarNode) and key.value == "spec"), keys[0])
-        place = self._above_comments(self._at(spec))
-        return place, place, f"{line}\n{' ' * (place.column - 1)}"
+        position = self._above_comments(self._at(spec))
+        return position, position, f"{line}\n{' ' * (position.column - 1)}"
 
-    def _above_comments(self, place: Position) -> Position:
+    def _above_comments(self, position: Position) -> Position:
         """Return the place before the comments right above a key at the start of a line."""
         lines = self._chunk.data.decode("utf-8").split("\n")
-        line = place.line
-        while place.column == 1 and lines[line - self._chunk.line - 1].startswith("#") and line > self.line:
+        line = position.line
+        while (
+            position.column == 1 and lines[line - self._chunk.line - 1].startswith("#") and line > self.line
+        ):
             line -= 1
-        return Position(line, place.column)
+        return Position(line, position.column)
 
     @cached_property
     def _root(self) -> Node:

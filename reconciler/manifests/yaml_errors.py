@@ -19,7 +19,7 @@ _MAX_SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ErrorPosition:
     """Place of an error, and the beginning of the construct that it concerns.
 
     Attributes:
@@ -72,99 +72,107 @@ def explain(error: YAMLError, chunk: Chunk) -> Flaw:
     context: Any = error.context_mark or noticed
     lines = chunk.data.decode("utf-8").split("\n")
     here, start = ((line - chunk.line, column - 1) for line, column in map(chunk.place, (noticed, context)))
-    place = _Place(lines, *here, *start, chunk.line)
+    position = _ErrorPosition(lines, *here, *start, chunk.line)
     # A merge conflict causes all kinds of syntax errors, so it comes first.
     conflict = next((number for number, line in enumerate(lines) if line.startswith(_CONFLICT)), None)
     if conflict is not None:
-        return place.at(conflict, 0, "an unresolved merge conflict begins here", "resolve it")
-    if place.char == "\t":
-        return place.flaw(*(TAB_AT_START if place.is_first else TAB_INSIDE))
+        return position.at(conflict, 0, "an unresolved merge conflict begins here", "resolve it")
+    if position.char == "\t":
+        return position.flaw(*(TAB_AT_START if position.is_first else TAB_INSIDE))
     text = f"{error.context or ''} {error.problem or ''}"
     explained = next(explained for pattern, explained in _EXPLANATIONS if re.search(pattern, text))
-    return place.flaw(*explained) if isinstance(explained, tuple) else explained(place)
+    return position.flaw(*explained) if isinstance(explained, tuple) else explained(position)
 
 
-def _colon(place: _Place) -> Flaw:
+def _colon(position: _ErrorPosition) -> Flaw:
     """Explain a misplaced ":"; often the line above lacks a blank, or text contains ": "."""
-    line = place.lines[place.line]
-    if match := re.match(r"\s*(?:- +)*[^\s:][^:]*: +(?=\S)", line[: place.column]):
+    line = position.lines[position.line]
+    if match := re.match(r"\s*(?:- +)*[^\s:][^:]*: +(?=\S)", line[: position.column]):
         key, text = match[0].strip(), line[match.end() :].rstrip()
         is_short = _is_showable(key) and _is_showable(text)
         hint = f"write {key} '{text}'" if is_short else "write the text in quotes"
-        return place.at(place.line, match.end(), 'text that contains ": " needs quotes', hint)
-    above = next((n for n in range(place.line - 1, -1, -1) if _HAS_CONTENT.match(place.lines[n])), None)
+        return position.at(position.line, match.end(), 'text that contains ": " needs quotes', hint)
+    above = next((n for n in range(position.line - 1, -1, -1) if _HAS_CONTENT.match(position.lines[n])), None)
     if above is not None:
-        if flaw := _missing_blank(place, above):
+        if flaw := _missing_blank(position, above):
             return flaw
-        depth, depth_above = (len(text) - len(text.lstrip(" ")) for text in (line, place.lines[above]))
+        depth, depth_above = (len(text) - len(text.lstrip(" ")) for text in (line, position.lines[above]))
         if depth > depth_above:
             message = "this line is indented deeper than the one above, which already has its value"
-            return place.at(place.line, depth, message, "give it the indentation of the keys it belongs to")
-    return place.flaw('there can\'t be a ":" here', 'write one "key: value" a line; other text needs quotes')
+            return position.at(
+                position.line, depth, message, "give it the indentation of the keys it belongs to"
+            )
+    return position.flaw(
+        'there can\'t be a ":" here', 'write one "key: value" a line; other text needs quotes'
+    )
 
 
-def _missing_key(place: _Place) -> Flaw:
+def _missing_key(position: _ErrorPosition) -> Flaw:
     """Explain a line in a mapping that is no "key: value"."""
-    flaw = _missing_blank(place, place.start_line)
-    return flaw or place.flaw_at_start("this line is not a key with a value", 'write "key: value"')
+    flaw = _missing_blank(position, position.start_line)
+    return flaw or position.flaw_at_start("this line is not a key with a value", 'write "key: value"')
 
 
-def _missing_blank(place: _Place, number: int) -> Flaw | None:
+def _missing_blank(position: _ErrorPosition, number: int) -> Flaw | None:
     """Explain a line whose colon has no blank behind it; return None for any other line."""
-    match = _NO_BLANK.fullmatch(place.lines[number])
+    match = _NO_BLANK.fullmatch(position.lines[number])
     if match is None:
         return None
     value = match["value"].rstrip()
     hint = f"write {match['key']}: {value}" if _is_showable(value) else ""
-    return place.at(number, match.start("value"), "a space is missing after the colon", hint)
+    return position.at(number, match.start("value"), "a space is missing after the colon", hint)
 
 
-def _misfit(place: _Place) -> Flaw:
+def _misfit(position: _ErrorPosition) -> Flaw:
     """Explain a line that can't continue the open mapping."""
-    if place.char in ("]", "}"):
-        return place.flaw(f'this "{place.char}" closes nothing', "remove it, or quote the text it belongs to")
-    if not place.is_first:
-        return place.flaw("nothing can follow here", "put the whole text in quotes")
-    if place.lines[place.line][place.column :].startswith(("- ", "-\n")):
+    if position.char in ("]", "}"):
+        return position.flaw(
+            f'this "{position.char}" closes nothing', "remove it, or quote the text it belongs to"
+        )
+    if not position.is_first:
+        return position.flaw("nothing can follow here", "put the whole text in quotes")
+    if position.lines[position.line][position.column :].startswith(("- ", "-\n")):
         hint = "give all items of a list the same indentation, below the key that the list belongs to"
-        return place.flaw("there can't be a list item here", hint)
-    hint = f"give it the indentation of the keys it belongs to; the outer ones begin at {place.start}"
-    return place.flaw("this line's indentation fits none of the lines above", hint)
+        return position.flaw("there can't be a list item here", hint)
+    hint = f"give it the indentation of the keys it belongs to; the outer ones begin at {position.start}"
+    return position.flaw("this line's indentation fits none of the lines above", hint)
 
 
-def _missing_item(place: _Place) -> Flaw:
+def _missing_item(position: _ErrorPosition) -> Flaw:
     """Explain a line that can't continue the open list."""
-    message = f"this is not an item of the list that begins at {place.start}"
+    message = f"this is not an item of the list that begins at {position.start}"
     hint = 'begin each item with "- ", and give what belongs to an item a deeper indentation'
-    return place.flaw(message, hint)
+    return position.flaw(message, hint)
 
 
-def _unclosed(opening: str, closing: str, place: _Place) -> Flaw:
+def _unclosed(opening: str, closing: str, position: _ErrorPosition) -> Flaw:
     """Explain an unfinished list or mapping in brackets."""
-    hint = f'close the "{opening}" of {place.start}, and separate its items with ","'
+    hint = f'close the "{opening}" of {position.start}, and separate its items with ","'
     message = f'a "," or a "{closing}" is missing'
-    return place.flaw_at_start(message, hint) if place.is_last else place.flaw(message, hint)
+    return position.flaw_at_start(message, hint) if position.is_last else position.flaw(message, hint)
 
 
-def _missing_value(place: _Place) -> Flaw:
-    if place.is_last:
-        return place.flaw("the document ends where a value is needed", 'close every "[", "{" and quote')
-    return place.flaw("a value is missing here", "put text that begins with a sign in quotes")
+def _missing_value(position: _ErrorPosition) -> Flaw:
+    if position.is_last:
+        return position.flaw("the document ends where a value is needed", 'close every "[", "{" and quote')
+    return position.flaw("a value is missing here", "put text that begins with a sign in quotes")
 
 
-def _unclosed_quote(place: _Place) -> Flaw:
-    return place.flaw_at_start("this quote is never closed", "close it at the end of the text")
+def _unclosed_quote(position: _ErrorPosition) -> Flaw:
+    return position.flaw_at_start("this quote is never closed", "close it at the end of the text")
 
 
-def _indicator(place: _Place) -> Flaw:
+def _indicator(position: _ErrorPosition) -> Flaw:
     """Explain an unquoted text that begins with an indicator."""
-    char = place.lines[place.start_line][place.start_column : place.start_column + 1]
-    return place.flaw_at_start(f'without quotes, text can\'t begin with "{char}"', "put the text in quotes")
+    char = position.lines[position.start_line][position.start_column : position.start_column + 1]
+    return position.flaw_at_start(
+        f'without quotes, text can\'t begin with "{char}"', "put the text in quotes"
+    )
 
 
 # By the context and problem in the messages of libyaml and of PyYAML's own parser; the first match counts.
 # An explanation is a function, or a message and a hint for the place of the error.
-_EXPLANATIONS: tuple[tuple[str, Callable[[_Place], Flaw] | tuple[str, str]], ...] = (
+_EXPLANATIONS: tuple[tuple[str, Callable[[_ErrorPosition], Flaw] | tuple[str, str]], ...] = (
     ("tab character", TAB_AT_START),
     ("block scalar.*indicators, but found '#'", COMMENT_TOO_CLOSE),
     ("quoted scalar.*(end of stream|document (indic|separ)ator)", _unclosed_quote),

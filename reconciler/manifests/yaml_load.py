@@ -78,9 +78,9 @@ def load_documents(data: bytes, path: str) -> tuple[list[Document], list[Problem
                 Flaw(chunk.line, 1, f"the file contains more than {MAX_DOCUMENTS:,} documents", "split it")
             )
             break
-        document, found = _load(chunk)
+        document, chunk_flaws = _load(chunk)
         documents += document
-        flaws += found
+        flaws += chunk_flaws
     return documents, [_problem(path, flaw) for flaw in flaws]
 
 
@@ -133,8 +133,8 @@ def with_rerun(data: bytes, line: int, value: str) -> bytes:
     wanted = [dict(document.value) for document in documents]
     job = wanted[documents.index(edited[0])]
     job["reconcile"] = {**(job.get("reconcile") or {}), "rerun": value}
-    found, problems = load_documents(after, "")
-    if problems or [document.value for document in found] != wanted:
+    new_documents, problems = load_documents(after, "")
+    if problems or [document.value for document in new_documents] != wanted:
         raise ValueError("it isn't written in a form that can be edited safely")
     return after
 

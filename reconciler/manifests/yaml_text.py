@@ -144,10 +144,10 @@ def _not_utf8(data: bytes, error: UnicodeDecodeError) -> Flaw:
 def _refused(text: str) -> Iterator[Flaw]:
     line, counted = 1, 0
     for match in _REFUSED.finditer(text):
-        place = match.start()
-        line += text.count("\n", counted, place)
-        counted = place
-        yield Flaw(line, place - text.rfind("\n", 0, place), *explain_character(match[0]))
+        offset = match.start()
+        line += text.count("\n", counted, offset)
+        counted = offset
+        yield Flaw(line, offset - text.rfind("\n", 0, offset), *explain_character(match[0]))
 
 
 def may_be_lenient(data: bytes) -> bool:
@@ -163,12 +163,12 @@ def separator_flaws(chunk: Chunk, tokens: Iterable[Any]) -> list[Flaw]:
     text = chunk.data.decode("utf-8")
     flaws = []
     line, start = 0, 0
-    for place in islice(_refused_separator(text, tokens), MAX_COUNTED_PER_FILE):
-        line += text.count("\n", start, place)
-        start = place
-        column = place - text.rfind("\n", 0, place) - 1
-        tab = TAB_INSIDE if text[place - column : place].strip() else TAB_AT_START
-        problem = tab if text[place] == "\t" else COMMENT_TOO_CLOSE
+    for offset in islice(_refused_separator(text, tokens), MAX_COUNTED_PER_FILE):
+        line += text.count("\n", start, offset)
+        start = offset
+        column = offset - text.rfind("\n", 0, offset) - 1
+        tab = TAB_INSIDE if text[offset - column : offset].strip() else TAB_AT_START
+        problem = tab if text[offset] == "\t" else COMMENT_TOO_CLOSE
         flaws.append(Flaw(chunk.line + line, column + 1, *problem))
     return flaws
 

@@ -62,8 +62,8 @@ def tree_of(content: bytes) -> AppliedTree:
     try:
         said: Any = json.loads(content)
         if not isinstance(said, dict) or said.get("formatVersion") != _FORMAT:
-            found = said.get("formatVersion") if isinstance(said, dict) else None
-            raise ValueError(f"it has format version {found!r}, not {_FORMAT}")
+            version = said.get("formatVersion") if isinstance(said, dict) else None
+            raise ValueError(f"it has format version {version!r}, not {_FORMAT}")
         del said["formatVersion"]
         tree = convert(said, AppliedTree)
     except RecursionError:

@@ -170,13 +170,13 @@ def marked_info(message: str) -> tuple[ErrorInfo | None, str]:
     The resource of an ml job has no field for a cause, so the embedded service puts two before the message:
     a failed set-up, and a record that can't be read.
     """
-    if found := re.match(_UNREADABLE, message):
-        return ErrorInfo(UNREADABLE, {"class": str(_SERVICE), **found.groupdict()}), message[found.end() :]
-    found = re.match(_MARKED, message)
-    if found is None:
+    if match := re.match(_UNREADABLE, message):
+        return ErrorInfo(UNREADABLE, {"class": str(_SERVICE), **match.groupdict()}), message[match.end() :]
+    match = re.match(_MARKED, message)
+    if match is None:
         return None, message
-    metadata = {name: text for name in ("image", "entry") if (text := found[name])}
-    return ErrorInfo(found["reason"], {"class": str(_SET_UP), **metadata}), message[found.end() :]
+    metadata = {name: text for name in ("image", "entry") if (text := match[name])}
+    return ErrorInfo(match["reason"], {"class": str(_SET_UP), **metadata}), message[match.end() :]
 
 
 def cause_of(job: ActualJob, name: str = "") -> Cause | None:
@@ -196,10 +196,10 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
         exit_code = metadata.get("exitCode") or next(iter(re.findall(_EXIT_CODE, head)), "")
         values |= {"exit_code": exit_code, "last": _last_printed(job.error)}
         exception = (name for words, name in _EXCEPTIONS if re.match(words, values["last"]))
-        known = _CAUSES.get(next(exception, ""))
+        cause = _CAUSES.get(next(exception, ""))
         # A line that one of Google's jobs printed mustn't change the class, only the remedy (docs/causes.md).
-        if known and (job.info or known[0] is _USER):
-            class_, code = known
+        if cause and (job.info or cause[0] is _USER):
+            class_, code = cause
     elif reason == "REQUESTED" and job.cancelled is not None:
         code, values["stored"] = _code_of_cancel(job.cancelled), job.cancelled
     elif reason.startswith("PACKAGES") and job.info and last != head:
@@ -243,8 +243,8 @@ def _service_reason(job: ActualJob) -> str:
     by_state = {"JOB_STATE_EXPIRED": "EXPIRED", "JOB_STATE_PARTIALLY_SUCCEEDED": "PARTIAL"}
     if job.service_state in by_state:
         return by_state[job.service_state]
-    found = next((reason for words, reason in _GOOGLES_WORDS if re.search(words, head, re.IGNORECASE)), "")
-    return found or _CODES.get(job.error_code, "INTERNAL")
+    reason = next((reason for words, reason in _GOOGLES_WORDS if re.search(words, head, re.IGNORECASE)), "")
+    return reason or _CODES.get(job.error_code, "INTERNAL")
 
 
 def _last_printed(text: str) -> str:
@@ -254,9 +254,9 @@ def _last_printed(text: str) -> str:
     if not mark:
         lines = lines[1:]  # the first one is the service's
         # The beginning of a long traceback is cut off; an exception follows the indented lines of its place.
-        raised = [line for place, line in pairwise(lines) if place[0].isspace() and not line[0].isspace()]
+        raised = [line for above, line in pairwise(lines) if above[0].isspace() and not line[0].isspace()]
         return (raised or lines or [""])[-1].strip()
     last = next((line.strip() for line in lines if not line[0].isspace()), "")
-    places = re.findall(_PLACE, rest.partition(f"\n{last}")[0])
+    frames = re.findall(_PLACE, rest.partition(f"\n{last}")[0])
     # Elsewhere the last place may be in a library, and helps nobody.
-    return f"{last} ({places[-1][0]}, line {places[-1][1]})" if places and re.match(_SYNTAX, last) else last
+    return f"{last} ({frames[-1][0]}, line {frames[-1][1]})" if frames and re.match(_SYNTAX, last) else last

@@ -38,8 +38,8 @@ def kept(claim: Claim | None, runs: Iterable[ActualJob]) -> ActualJob | None:
         claim: The attempt's claim; None if it has none: then every run counts.
         runs: Runs with the attempt's key and number.
     """
-    own = [run for run in runs if claim is None or made(claim, run)]
-    return elder(own) if own else None
+    own_runs = [run for run in runs if claim is None or made(claim, run)]
+    return elder(own_runs) if own_runs else None
 
 
 def made(claim: Claim, run: ActualJob) -> bool:

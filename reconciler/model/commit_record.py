@@ -113,9 +113,9 @@ def record_of(said: Any) -> CommitRecord:
             raise ValueError(f"it has format version {said['formatVersion']!r}, not {_RECORD_FORMAT}")
         # Every field is written, so a missing field is an error, although most have a default.
         said = {**_RECORD_LATER, **said}
-        found = {name: said[_RECORD_NAMES.get(name, name)] for name in _RECORD_FIELDS}
+        values = {name: said[_RECORD_NAMES.get(name, name)] for name in _RECORD_FIELDS}
         for name in ("since", "seen"):
-            found[name] = checked(datetime.fromisoformat(found[name])) if found[name] else None
-        return convert(found, CommitRecord)
+            values[name] = checked(datetime.fromisoformat(values[name])) if values[name] else None
+        return convert(values, CommitRecord)
     except (KeyError, TypeError, ValidationError) as error:
         raise ValueError(f"a field is missing or wrong: {error}") from None

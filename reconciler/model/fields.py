@@ -48,13 +48,13 @@ def count_of(resource: JsonObject, name: str, default: int = 0) -> int:
 
 def numbers_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, float]:
     """Return the pairs with a number that a float can hold, at most `MOST_NUMBERS`; NaN and infinity stay."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for name, value in pairs:
-        if isinstance(value, int | float) and not isinstance(value, bool) and len(found) < MOST_NUMBERS:
+        if isinstance(value, int | float) and not isinstance(value, bool) and len(numbers) < MOST_NUMBERS:
             with suppress(OverflowError):
                 float(value)
-                found[name] = value
-    return found
+                numbers[name] = value
+    return numbers
 
 
 def values_of(pairs: Iterable[tuple[str, Any]]) -> Mapping[str, Value]:

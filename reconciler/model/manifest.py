@@ -20,8 +20,8 @@ OnLiveRun = Literal["keep", "cancel"]
 def unpacked(packed: Packed) -> JsonObject:
     """Return the object itself, decoded."""
     if isinstance(packed, bytes):
-        found: JsonObject = msgpack.decode(packed)
-        return found
+        content: JsonObject = msgpack.decode(packed)
+        return content
     return packed
 
 

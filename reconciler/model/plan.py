@@ -145,6 +145,7 @@ class Change(Struct, frozen=True):
         is_new: True for a submission without an earlier run to compare with.
         earlier_commit: The commit of the run that it is compared with; "" if unknown.
         files: The changed files of the code, if both sides are known.
+        output: The folder (gs://…) that a submission's run writes to; "" for none, and for other changes.
     """
 
     action: Action
@@ -172,6 +173,7 @@ class Change(Struct, frozen=True):
     is_new: bool = False
     earlier_commit: str = ""
     files: tuple[FileChange, ...] = ()
+    output: str = ""
 
     @property
     def is_awaited(self) -> bool:

@@ -101,9 +101,9 @@ class Versioned(Struct, frozen=True, gc=False):
 
 
 class ClaimRead(Struct, frozen=True):
-    """Result of a claim's read: `found` is None if it is missing; `now` is the store's own time."""
+    """Result of a claim's read: `versioned` is None if it is missing; `now` is the store's own time."""
 
-    found: Versioned | None
+    versioned: Versioned | None
     now: datetime
 
 

@@ -31,10 +31,10 @@ def label_terms(text: str) -> tuple[LabelTerm, ...]:
 
 
 def _label_term(text: str) -> LabelTerm:
-    found = _TERM.fullmatch(text.strip())
-    if found is None or (found["none"] and found["operator"]):
+    match = _TERM.fullmatch(text.strip())
+    if match is None or (match["none"] and match["operator"]):
         raise ValueError(text)
-    return LabelTerm(found["key"], found["value"], bool(found["none"]) or found["operator"] == "!=")
+    return LabelTerm(match["key"], match["value"], bool(match["none"]) or match["operator"] == "!=")
 
 
 class Selection(Struct, frozen=True):
@@ -68,5 +68,5 @@ EVERYTHING = Selection()
 
 
 def _meets(labels: Mapping[str, str], term: LabelTerm) -> bool:
-    found = labels.get(term.key)
-    return (found is not None if term.value is None else found == term.value) is not term.negated
+    value = labels.get(term.key)
+    return (value is not None if term.value is None else value == term.value) is not term.negated

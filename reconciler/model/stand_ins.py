@@ -53,13 +53,13 @@ class Submodule(NamedTuple):
 
 def pointer_digest(content: bytes) -> str:
     """Return the SHA-256, in hex, of the file that a pointer stands for; "" if `content` is no pointer."""
-    found = _POINTER.fullmatch(content) if len(content) <= _MOST_BYTES else None
-    if found is None:
+    match = _POINTER.fullmatch(content) if len(content) <= _MOST_BYTES else None
+    if match is None:
         return ""
-    extensions = found["extensions"].splitlines()
+    extensions = match["extensions"].splitlines()
     if extensions != sorted(extensions):
         return ""
-    return extensions[0][-64:].decode() if extensions else found["oid"].decode()
+    return extensions[0][-64:].decode() if extensions else match["oid"].decode()
 
 
 def submodule_at(path: str, unread: Mapping[str, str]) -> Submodule | None:

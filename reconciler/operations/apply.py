@@ -213,8 +213,8 @@ def _attributed(
     posts = posts_statuses(session.config) and not tree.finding.is_behind
     if not (origin.exact or origin.made) or not (posts or submitted_by(plan)):
         return origin, lambda: None
-    found = session.commits.all() if posts else {}
-    records = {sha: versioned.record for sha, versioned in found.items()}
+    versions = session.commits.all() if posts else {}
+    records = {sha: versioned.record for sha, versioned in versions.items()}
     lineage = read_lineage(
         session.config,
         session.environment,
@@ -230,11 +230,13 @@ def _attributed(
     if not posts:
         return origin, lambda: None
     names = {c.desired.manifest.base_name for c in plan.changes if c.desired}
-    own = {name for name in names if lineage.brought(name) or brought_by.get(name) == origin.commit}
+    own_names = {name for name in names if lineage.brought(name) or brought_by.get(name) == origin.commit}
     part = origin.part(plan)
     # Statuses of passed-over commits need all jobs of the commit.
-    told = lineage if part.whole else replaced(lineage, passed_over={}, parts=())
-    return origin, partial(open_record, session.commits, found, origin.commit, part, told, own, tree.replaced)
+    owed_lineage = lineage if part.whole else replaced(lineage, passed_over={}, parts=())
+    return origin, partial(
+        open_record, session.commits, versions, origin.commit, part, owed_lineage, own_names, tree.replaced
+    )
 
 
 def carry_out(
@@ -260,7 +262,7 @@ def carry_out(
         tree.record()
     # The record comes first: after a crash the next pass posts the statuses of what was submitted.
     record()
-    place = {id(change): number for number, change in enumerate(plan.changes)}
+    rank = {id(change): number for number, change in enumerate(plan.changes)}
     with closing(applier.run(plan)) as outcomes:
         # Submissions run concurrently; the order must not depend on the service's response times.
-        return sorted(outcomes, key=lambda o: (_ORDER.get(o.change.action, 0), place[id(o.change)]))
+        return sorted(outcomes, key=lambda o: (_ORDER.get(o.change.action, 0), rank[id(o.change)]))

@@ -131,30 +131,30 @@ class Applier:
         runs = runs_by_claim(observed)
         # All claims first: the previous attempt's claim decides if an attempt is still due.
         seen = {
-            id: refreshed(found.claim, jobs.get(id.key), runs.get(id, ()))
-            for id, found in observed.versions.items()
+            id: refreshed(versioned.claim, jobs.get(id.key), runs.get(id, ()))
+            for id, versioned in observed.versions.items()
         }
         updates = []
-        for id, found in observed.versions.items():
+        for id, versioned in observed.versions.items():
             job = jobs.get(id.key)
-            steps = [*self._steps(found, seen[id], job, runs.get(id, ()))]
-            if is_left(found.claim, job, seen):
+            steps = [*self._steps(versioned, seen[id], job, runs.get(id, ()))]
+            if is_left(versioned.claim, job, seen):
                 steps.append(partial(Submitter(self.ports).conclude, id))
             if steps:
-                updates.append(partial(_update, found.claim, steps))
+                updates.append(partial(_update, versioned.claim, steps))
         return sorted(problem for problem in self.together(updates) if problem)
 
     def _steps(
-        self, found: Versioned, claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]
+        self, versioned: Versioned, claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]
     ) -> Iterator[Callable[[], object]]:
         request_ids = {run.labels.get(REQUEST_ID) for run in runs}
         if job and claim.state is not ClaimState.BOUND and not request_ids.isdisjoint(claim.request_ids):
             # A run exists although its submission was not continued: the job is suspended or was given up,
             # for example.
             yield partial(Submitter(self.ports).adopt, self._order(job, claim.job_name, claim.id))
-        elif claim != found.claim:
+        elif claim != versioned.claim:
             # The write has no effect if the claim changed since it was observed; the next pass updates it.
-            yield partial(self.ports.claims.write, claim, found.generation)
+            yield partial(self.ports.claims.write, claim, versioned.generation)
 
     def adopt(
         self,

@@ -51,15 +51,15 @@ def left_out_manifests(root: Path, index: Index) -> tuple[list[str], tuple[Probl
 
     Submodules whose manifests aren't read have a warning too.
     """
-    places = _places_of_manifests(root, index)
+    folders = _places_of_manifests(root, index)
     left_out = [
         path
         for path in index.left_out
-        if is_manifest(path) and _is_below(path, places) and not os.path.lexists(root / path)
+        if is_manifest(path) and _is_below(path, folders) and not os.path.lexists(root / path)
     ]
     # What such a link leads to isn't known: a folder of manifests, for example.
-    left_out += [link for link in index.links if _is_below(link, places) and not (root / link).is_symlink()]
-    unread = [path for path in index.unread if _is_below(path, places)]
+    left_out += [link for link in index.links if _is_below(link, folders) and not (root / link).is_symlink()]
+    unread = [path for path in index.unread if _is_below(path, folders)]
     said = "this submodule's manifests aren't read: no job counts as removed, or is cancelled for that"
     warnings = tuple(Problem(one_line(path), 1, 1, "", said, fetching(path), WARNING) for path in unread)
     if not left_out:
@@ -71,18 +71,18 @@ def left_out_manifests(root: Path, index: Index) -> tuple[list[str], tuple[Probl
 
 def _places_of_manifests(root: Path, index: Index) -> list[str]:
     """Return the folder of manifests, and the targets of tracked links below it, where these matter."""
-    places = [JOBS_FOLDER]
-    for place in places:  # which grows
+    folders = [JOBS_FOLDER]
+    for folder in folders:  # which grows
         for link in index.links:
-            if _is_below(link, [place]):
+            if _is_below(link, [folder]):
                 with suppress(OSError):
                     target = posixpath.join(posixpath.dirname(link), (root / link).readlink())
-                    places += {posixpath.normpath(target)} - {*places}
-    return places
+                    folders += {posixpath.normpath(target)} - {*folders}
+    return folders
 
 
-def _is_below(path: str, places: Sequence[str]) -> bool:
-    return any(path == place or path.startswith(f"{place}/") for place in places)
+def _is_below(path: str, folders: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
 def refuse_lost_folder(root: Path) -> None:

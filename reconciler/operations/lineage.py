@@ -77,8 +77,8 @@ def read_lineage(
     """
     head = origin.commit
     made = [job for job in desired.jobs if job.job_name in origin.made]
-    if found := known_lineage(records, head, made):
-        return found
+    if lineage := known_lineage(records, head, made):
+        return lineage
     groups = [
         (sha, *(applied.ancestors if applied and applied.commit == sha else ()))
         for sha in applied_before(records, head)
@@ -118,11 +118,11 @@ def _passed_over(history: GitHistory, head: str, groups: Sequence[Sequence[str]]
     Raises:
         NotFoundError: The clone has no common ancestor.
     """
-    found = [common for group in groups if (common := history.nearest_common(group))]
-    if not found or history.head != head:
+    ancestors = [common for group in groups if (common := history.nearest_common(group))]
+    if not ancestors or history.head != head:
         raise NotFoundError("no commit that was applied before is in this clone")
-    since = {common: history.since(common, MOST_PASSED_OVER) for common in found}
-    first = max(found, key=lambda common: len(since[common]))
+    since = {common: history.since(common, MOST_PASSED_OVER) for common in ancestors}
+    first = max(ancestors, key=lambda common: len(since[common]))
     return first, since[first]
 
 
@@ -173,12 +173,12 @@ class _Reader:
         with revision(self._root, origin.commit, environ, with_submodules=True) as commit:
             self._settings = _settings_id(commit)
             for path, jobs in by_path.items():
-                place = commit.place(PurePosixPath(path).parts)
-                files["/".join(place) if place else path] = tuple(_contents(jobs))
+                tree_path = commit.place(PurePosixPath(path).parts)
+                files["/".join(tree_path) if tree_path else path] = tuple(_contents(jobs))
                 # A filter makes the others differ from git's bytes: they stay with this commit.
-                if place is not None and all(job.job_name in origin.made for job in jobs):
-                    self._learn(commit, place, jobs)
-        self._places = frozenset(files)
+                if tree_path is not None and all(job.job_name in origin.made for job in jobs):
+                    self._learn(commit, tree_path, jobs)
+        self._paths = frozenset(files)
         self.head = CommitTree(origin.commit, files)
 
     def since(self, history: GitHistory, first: str, skipped: Sequence[str]) -> list[CommitTree]:
@@ -200,24 +200,24 @@ class _Reader:
 
     def _tree(self, sha: str) -> CommitTree:
         with revision(self._root, sha, self._environ, with_submodules=True) as commit:
-            found: dict[Names, tuple[WantedContent, ...] | None] = {}
+            by_path: dict[Names, tuple[WantedContent, ...] | None] = {}
             packages: set[Names] = set()
             self._states = {}
             unread = []
-            for place in manifest_places(commit):
-                if not self._whole and "/".join(place) not in self._places:
+            for tree_path in manifest_places(commit):
+                if not self._whole and "/".join(tree_path) not in self._paths:
                     continue
-                file = self._file(commit, place)
-                if file is not None and (place, file) in self._contents:
-                    found[place] = self._contents[place, file]
-                    packages.update(self._packages(commit, place, self._written[place, file.id]))
+                file = self._file(commit, tree_path)
+                if file is not None and (tree_path, file) in self._contents:
+                    by_path[tree_path] = self._contents[tree_path, file]
+                    packages.update(self._packages(commit, tree_path, self._written[tree_path, file.id]))
                 else:
-                    unread.append(place)
-            problems = [*self._load(commit, unread, found, packages), *self._settings_problems(commit)]
+                    unread.append(tree_path)
+            problems = [*self._load(commit, unread, by_path, packages), *self._settings_problems(commit)]
             visible = {
-                "/".join(place): contents
-                for place, contents in found.items()
-                if not _is_below_any(place, packages)
+                "/".join(tree_path): contents
+                for tree_path, contents in by_path.items()
+                if not _is_below_any(tree_path, packages)
             }
             problems = [p for p in problems if not _is_below_any(PurePosixPath(p.path).parts, packages)]
         for path in _with_repeated_names(visible):
@@ -230,16 +230,16 @@ class _Reader:
     def _load(
         self,
         commit: Revision,
-        places: Sequence[Names],
-        found: dict[Names, tuple[WantedContent, ...] | None],
+        tree_paths: Sequence[Names],
+        by_path: dict[Names, tuple[WantedContent, ...] | None],
         packages: set[Names],
     ) -> list[Problem]:
-        """Read manifests into `found`, and their packages' places into `packages`; return their problems."""
-        if not places:
+        """Read manifests into `by_path`, and places of packages into `packages`; return the problems."""
+        if not tree_paths:
             return []
-        there = [place for place in places if commit.lay_out(place, lambda name: True)]
-        broken = ["/".join(place) for place in places if place not in there]
-        paths = [commit.root.joinpath(*place) for place in there]
+        there = [tree_path for tree_path in tree_paths if commit.lay_out(tree_path, lambda name: True)]
+        broken = ["/".join(tree_path) for tree_path in tree_paths if tree_path not in there]
+        paths = [commit.root.joinpath(*tree_path) for tree_path in there]
         filled = frozenset(self._environment.defaults)
         valid = validate(commit.root, paths, filled, laying_out(commit), self._checked, commit.index)
         # Nothing is staged: a pointer of Git LFS and a submodule's recorded commit stand for files.
@@ -256,39 +256,39 @@ class _Reader:
             *(Problem(path, 1, 1, "", "a broken link", "") for path in broken),
         ]
         bad = {problem.path for problem in problems}
-        for place in places:
-            path = "/".join(place)
+        for tree_path in tree_paths:
+            path = "/".join(tree_path)
             jobs = [job for job in desired.jobs if job.manifest.path == path]
             # Without the files of a submodule, a job's name isn't known.
             is_known = all(desired.code[job.job_name].has_name for job in jobs if job.manifest.package)
             is_read = path not in bad and is_known
-            found[place] = tuple(_contents(jobs)) if is_read else None
+            by_path[tree_path] = tuple(_contents(jobs)) if is_read else None
             if is_read:
-                self._learn(commit, place, jobs)
-            packages.update(self._packages(commit, place, _written(jobs)))
+                self._learn(commit, tree_path, jobs)
+            packages.update(self._packages(commit, tree_path, _written(jobs)))
         return problems
 
-    def _learn(self, commit: Revision, place: Names, jobs: Sequence[DesiredJob]) -> None:
+    def _learn(self, commit: Revision, tree_path: Names, jobs: Sequence[DesiredJob]) -> None:
         """Remember the jobs of a manifest, for other commits with the same bytes."""
-        self._written[place, commit.entry(place).id] = _written(jobs)
-        file = self._file(commit, place)
+        self._written[tree_path, commit.entry(tree_path).id] = _written(jobs)
+        file = self._file(commit, tree_path)
         assert file is not None, "its packages were remembered"
-        self._contents[place, file] = tuple(_contents(jobs))
+        self._contents[tree_path, file] = tuple(_contents(jobs))
 
-    def _file(self, commit: Revision, place: Names) -> _File | None:
+    def _file(self, commit: Revision, tree_path: Names) -> _File | None:
         """Return the state of a manifest; None if another commit's bytes have to be read first."""
-        id = commit.entry(place).id
-        written = self._written.get((place, id))
+        id = commit.entry(tree_path).id
+        written = self._written.get((tree_path, id))
         if written is None:
             return None
-        return _File(id, tuple(self._package(commit, place, path)[1] for path in written))
+        return _File(id, tuple(self._package(commit, tree_path, path)[1] for path in written))
 
-    def _package(self, commit: Revision, place: Names, written: str) -> tuple[Names | None, str]:
+    def _package(self, commit: Revision, tree_path: Names, written: str) -> tuple[Names | None, str]:
         """Return the place of a package's folder, and what tells whether another commit's is the same."""
         # Many manifests of a folder share a package.
-        key = (place[:-1], written)
+        key = (tree_path[:-1], written)
         if key not in self._states:
-            folder = commit.place((*place[:-1], *PurePosixPath(written).parts))
+            folder = commit.place((*tree_path[:-1], *PurePosixPath(written).parts))
             self._states[key] = folder, self._state(commit, folder) if folder is not None else ""
         return self._states[key]
 
@@ -308,8 +308,8 @@ class _Reader:
             )
         return self._with_links[id]
 
-    def _packages(self, commit: Revision, place: Names, written: Iterable[str]) -> Iterator[Names]:
-        folders = (self._package(commit, place, path)[0] for path in written)
+    def _packages(self, commit: Revision, tree_path: Names, written: Iterable[str]) -> Iterator[Names]:
+        folders = (self._package(commit, tree_path, path)[0] for path in written)
         return (folder for folder in folders if folder is not None)
 
     def _settings_problems(self, commit: Revision) -> list[Problem]:
@@ -321,19 +321,19 @@ class _Reader:
 
 
 def _settings_id(commit: Revision) -> str:
-    place = commit.place((FILE_NAME,))
-    return commit.entry(place).id if place is not None else ""
+    tree_path = commit.place((FILE_NAME,))
+    return commit.entry(tree_path).id if tree_path is not None else ""
 
 
-def _is_below_any(place: Names, folders: Set[Names]) -> bool:
-    return any(place[:depth] in folders for depth in range(1, len(place)))
+def _is_below_any(tree_path: Names, folders: Set[Names]) -> bool:
+    return any(tree_path[:depth] in folders for depth in range(1, len(tree_path)))
 
 
 def _with_repeated_names(files: Mapping[str, tuple[WantedContent, ...] | None]) -> list[str]:
     """Return the paths of manifests with a name that several jobs have."""
     names = {path: [job.name.replace("-", "_") for job in jobs or ()] for path, jobs in files.items()}
-    counts = Counter(name for found in names.values() for name in found)
-    return [path for path, found in names.items() if any(counts[name] > 1 for name in found)]
+    counts = Counter(name for job_names in names.values() for name in job_names)
+    return [path for path, job_names in names.items() if any(counts[name] > 1 for name in job_names)]
 
 
 def _written(jobs: Iterable[DesiredJob]) -> tuple[str, ...]:

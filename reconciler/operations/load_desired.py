@@ -14,6 +14,7 @@ from reconciler.base.diagnostics import WARNING, Problem, counted, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError
 from reconciler.engines.spec.container_command import shown_command
 from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.engines.spec.output_folder import with_own_folder
 from reconciler.engines.spec.vertex_ai import with_command
 from reconciler.git.index import GitIndex
 from reconciler.manifests import schemas
@@ -125,14 +126,16 @@ def _job(manifest: Manifest, tree: SourceTree | None, environment: Environment) 
         schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
         assert schema is not None, "a valid manifest has a schema"
         packed = canonical_spec(manifest.spec, schema)
-        computed = (each for one in codes for each in identities(manifest, packed, one))
-        labelled = tuple((each, label_of(each)) for each in computed)
+        computed = (identity for one in codes for identity in identities(manifest, packed, one))
+        labelled = tuple((identity, label_of(identity)) for identity in computed)
     # The first identity names the job; the others are those of older versions of the hash, or of the reading.
-    identity, *earlier = [each for each, _ in labelled]
+    identity, *earlier = [identity for identity, _ in labelled]
     name = job_name(manifest.base_name, identity)
     if tree and not tree.has_name:
         name = f"{manifest.base_name} ({NAME_AT_APPLY})"
     # Defaults come after the name: a changed default must not submit every job again.
+    if environment.outputs == "own":
+        packed = with_own_folder(manifest.api_version, manifest.kind, packed, name)
     if environment.defaults:
         engine = engine_spec(manifest.api_version)
         packed = engine.with_defaults(manifest.kind, unpacked(packed), environment.defaults, name)
@@ -174,13 +177,13 @@ def load_desired(
     root, filled = config.root, frozenset(environment.defaults)
     index = index or GitIndex(root, os.environ)
     below, missing = manifest_paths(root, paths)
-    found = validate(root, below, filled, checked=checked, index=index)
+    validation = validate(root, below, filled, checked=checked, index=index)
     if checked is not None:
         checked.end_pass()
-    check_found(found, paths)
-    if found.problems:
-        raise InvalidError("some manifests are not valid", problems=found.problems)
-    desired = desired_jobs(root, found.manifests, environment, index, use)
+    check_found(validation, paths)
+    if validation.problems:
+        raise InvalidError("some manifests are not valid", problems=validation.problems)
+    desired = desired_jobs(root, validation.manifests, environment, index, use)
     jobs = selected_jobs(desired.jobs, selection) if selection else desired.jobs
     is_part = bool(paths or selection)
     left_out = () if is_part else left_out_manifests(root, index)[1]
@@ -189,7 +192,14 @@ def load_desired(
     return replace(
         desired,
         jobs=jobs,
-        warnings=(*config.warnings, *missing, *left_out, *of_git, *found.warnings, *_pointers(root, desired)),
+        warnings=(
+            *config.warnings,
+            *missing,
+            *left_out,
+            *of_git,
+            *validation.warnings,
+            *_pointers(root, desired),
+        ),
         whole=not (is_part or left_out or unread),
         is_part=is_part,
     )
@@ -254,12 +264,12 @@ def selected_jobs(jobs: Sequence[DesiredJob], selection: Selection) -> tuple[Des
             similar = similar_word(name, [job.manifest.name for job in jobs])
             hint = f"did you mean {similar}?" if similar else "see `reconciler status`"
             raise NotFoundError(f'no manifest is named "{name}"', hint=hint)
-    found = tuple(
+    matches = tuple(
         job
         for job in jobs
         if selection.has_name(job.manifest.base_name, job.job_name)
         and selection.has_labels(job.manifest.labels)
     )
-    if not found:
+    if not matches:
         raise NotFoundError("no manifest has these names and labels", hint="see `reconciler status`")
-    return found
+    return matches

@@ -252,8 +252,8 @@ class _Finder(Struct):
             return ()
 
     def _hint(self, states: Iterable[NameState]) -> str:
-        known = [name for state in states for name in (state.name, *(one.name for one in state.attempts))]
-        similar = same_word(self.name, known) or similar_word(self.name, known)
+        names = [name for state in states for name in (state.name, *(one.name for one in state.attempts))]
+        similar = same_word(self.name, names) or similar_word(self.name, names)
         return f"did you mean {similar}?" if similar else "see `reconciler status`"
 
 

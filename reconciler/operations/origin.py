@@ -98,9 +98,9 @@ class Origin:
         """Return the part of a plan that is the commit's: the whole plan only if all jobs are."""
         if self.exact:
             return plan
-        own = tuple(c for c in plan.changes if c.desired and c.desired.job_name in self.made)
+        changes = tuple(c for c in plan.changes if c.desired and c.desired.job_name in self.made)
         # Plan is a msgspec struct: `dataclasses.replace` doesn't take it.
-        return Plan(plan.target, own, (), plan.digest, whole=False)
+        return Plan(plan.target, changes, (), plan.digest, whole=False)
 
 
 NO_ORIGIN = Origin()
@@ -137,7 +137,7 @@ def origin_of(
     try:
         with revision(config.root, head.carried, environ, with_submodules=True) as commit:
             comparison = _Comparison(commit, config, desired, jobs, environ)
-            found = {job.job_name: comparison.differences(job) for job in jobs}
+            by_name = {job.job_name: comparison.differences(job) for job in jobs}
             elsewhere = comparison.elsewhere(whole=whole)
     except (ReconcilerError, OSError) as error:
         # A disk without room for the commit's files must not keep jobs from being submitted.
@@ -145,11 +145,11 @@ def origin_of(
         return Origin(reason=f"commit {head.carried[:7]} can't be compared: {why}")
     return Origin(
         head.carried,
-        frozenset(name for name, differences in found.items() if not differences),
-        {name: differences[0].clause for name, differences in found.items() if differences},
+        frozenset(name for name, differences in by_name.items() if not differences),
+        {name: differences[0].clause for name, differences in by_name.items() if differences},
         {
             name: [path for difference in differences for path in difference.line_ends]
-            for name, differences in found.items()
+            for name, differences in by_name.items()
             if differences and all(difference.line_ends for difference in differences)
         },
         elsewhere,
@@ -213,9 +213,11 @@ class _Comparison:
         self._environ = environ
         self._root = real_path(config.root)
         self._desired = desired
-        self._places = {job.manifest.path: self._place(job.manifest.path) for job in jobs}
-        settings = self._place(FILE_NAME)
-        ids = [*{commit.entry(place).id for place in (*self._places.values(), settings) if place}]
+        self._tree_paths = {job.manifest.path: self._tree_path(job.manifest.path) for job in jobs}
+        settings = self._tree_path(FILE_NAME)
+        ids = [
+            *{commit.entry(tree_path).id for tree_path in (*self._tree_paths.values(), settings) if tree_path}
+        ]
         self._digests = dict(zip(ids, map(digest_of, commit.contents(ids)), strict=True))
         self._package_of = laying_out(commit)
         self._folders: dict[tuple[Names, str], Path] = {}
@@ -225,28 +227,28 @@ class _Comparison:
     def differences(self, job: DesiredJob) -> list[_Difference]:
         """Return what differs of a job: the settings, its manifest and its package."""
         path = job.manifest.path
-        manifest = self._differing(path, self._places[path], job.manifest.digest)
+        manifest = self._differing(path, self._tree_paths[path], job.manifest.digest)
         # The package is that of the commit's manifest.
-        package = self._differing_package(job) if self._places[path] else None
-        return [each for each in (self._settings, manifest, package) if each]
+        package = self._differing_package(job) if self._tree_paths[path] else None
+        return [difference for difference in (self._settings, manifest, package) if difference]
 
     def elsewhere(self, *, whole: bool) -> tuple[str, ...]:
         """Return the differences that belong to no job: the settings', and manifests that were not read."""
         settings = (self._settings.clause,) if self._settings else ()
         return (*settings, *self._unread()) if whole else settings
 
-    def _place(self, path: str) -> Names | None:
+    def _tree_path(self, path: str) -> Names | None:
         """Return the place of a file in the commit, links followed; None if it has no such file."""
-        place = self._commit.place(PurePosixPath(path).parts) if not path.startswith("/") else None
-        return place if place is not None and self._commit.entry(place).is_file else None
+        tree_path = self._commit.place(PurePosixPath(path).parts) if not path.startswith("/") else None
+        return tree_path if tree_path is not None and self._commit.entry(tree_path).is_file else None
 
-    def _differing(self, path: str, place: Names | None, digest: bytes) -> _Difference | None:
+    def _differing(self, path: str, tree_path: Names | None, digest: bytes) -> _Difference | None:
         """Return how a file that was read, or was not there, differs; None if it does not."""
-        if place is None:
+        if tree_path is None:
             return _Difference(self._clause(path, _NOT_IN)) if digest else None
         if not digest:
             return _Difference(self._clause(path, "is only in"))
-        id = self._commit.entry(place).id
+        id = self._commit.entry(tree_path).id
         if self._digests.get(id) == digest:
             return None
         (kept,) = self._commit.contents([id])
@@ -262,8 +264,8 @@ class _Comparison:
         folder, recorded = self._submodule(path)
         if not folder:
             return f"{path} {how} {commit}"
-        own = self._root / folder
-        if repository_in(own) and Git(own, self._environ).commit("HEAD") == recorded:
+        submodule = self._root / folder
+        if repository_in(submodule) and Git(submodule, self._environ).commit("HEAD") == recorded:
             return f"{path} {how} commit {recorded[:7]} of the submodule {folder}, which {commit} records"
         return f"{folder} is a submodule at another commit than {recorded[:7]}, which {commit} records"
 
@@ -285,11 +287,11 @@ class _Comparison:
     def _folder(self, job: DesiredJob) -> Path:
         """Return the folder in which the commit's package of a job was written."""
         # The path of the manifest is resolved in the commit, whose links may differ from the work tree's.
-        place = self._places[job.manifest.path]
-        assert place, "only manifests of the commit are compared"
-        key = (place[:-1], job.manifest.written)
+        tree_path = self._tree_paths[job.manifest.path]
+        assert tree_path, "only manifests of the commit are compared"
+        key = (tree_path[:-1], job.manifest.written)
         if key not in self._folders:
-            manifest = self._commit.root.joinpath(*place)
+            manifest = self._commit.root.joinpath(*tree_path)
             self._folders[key] = self._package_of(manifest, job.manifest.written).real
         return self._folders[key]
 
@@ -304,27 +306,27 @@ class _Comparison:
         if kept.digest == job.code:
             return None
         read = self._desired.code[job.job_name]
-        found = _differing_file(read, kept)
-        if found is None:
+        difference = _differing_file(read, kept)
+        if difference is None:
             return None
-        path, how = found
-        converted = [f"{shown}/{each}" for each in _converted(read, kept)]
+        path, how = difference
+        converted = [f"{shown}/{file}" for file in _converted(read, kept)]
         # `git restore` reaches no file of a submodule.
-        if any(self._submodule(each)[0] for each in converted):
+        if any(self._submodule(file)[0] for file in converted):
             converted = []
         return _Difference(self._clause(f"{shown}/{path}", _LINE_ENDS if converted else how), converted)
 
     def _unread(self) -> list[str]:
         """Return the manifests of the commit that were not read from the work tree."""
         staged = (job for job in self._desired.jobs if job.manifest.package)
-        packages = {self._folder(job) for job in staged if self._places[job.manifest.path]}
-        read = set(self._places.values())
-        unread = sorted(place for place in manifest_places(self._commit) if place not in read)
+        packages = {self._folder(job) for job in staged if self._tree_paths[job.manifest.path]}
+        read = set(self._tree_paths.values())
+        unread = sorted(tree_path for tree_path in manifest_places(self._commit) if tree_path not in read)
         return [
             # Git allows names that aren't UTF-8.
-            self._clause(os.fsencode("/".join(place)).decode("utf-8", "backslashreplace"), "is only in")
-            for place in unread
-            if not is_below_any(self._commit.root.joinpath(*place), packages)
+            self._clause(os.fsencode("/".join(tree_path)).decode("utf-8", "backslashreplace"), "is only in")
+            for tree_path in unread
+            if not is_below_any(self._commit.root.joinpath(*tree_path), packages)
         ]
 
 
@@ -340,12 +342,12 @@ def manifest_places(commit: Revision) -> Iterator[Names]:
             continue
         done.add(folder)
         for name in commit.listed(folder):
-            place = commit.place((*folder, name))
-            if place is not None and commit.entry(place).is_folder:
-                waiting += [] if name.startswith(".") else [place]
+            tree_path = commit.place((*folder, name))
+            if tree_path is not None and commit.entry(tree_path).is_folder:
+                waiting += [] if name.startswith(".") else [tree_path]
             # A broken link named like a manifest counts: a work tree with it is invalid.
             elif is_manifest(name):
-                yield place or (*folder, name)
+                yield tree_path or (*folder, name)
 
 
 def _differing_file(read: SourceTree, kept: SourceTree) -> tuple[str, str] | None:

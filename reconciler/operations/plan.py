@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from reconciler.base.errors import NotFoundError
 from reconciler.engines.spec.container_command import container_command
 from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.engines.spec.output_folder import spec_of_attempt
 from reconciler.engines.spec.vertex_ai import with_command
 from reconciler.manifests.known_values import accelerator_type_of, machine_doubt
 from reconciler.manifests.settings import Config, Environment, Limits
 from reconciler.model.applied_tree import Effect, TreeFinding
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Cost, DesiredJob, Plan, Target, Trigger
+from reconciler.model.plan import Change, Cost, DesiredJob, Edit, Plan, Target, Trigger
 from reconciler.model.ports import JobApi
 from reconciler.operations.earlier_code import EarlierCode
 from reconciler.operations.load_desired import Desired
@@ -63,7 +64,7 @@ def plan_of(session: Session, desired: Desired, state: TargetState, *, by_hand: 
         occasion=Trigger(by_hand, session.config.images),
     )
     plan = replace(plan, digest=_digest(plan, desired, session.environment.staging_bucket))
-    return with_refusals(plan, session.environment.limits)
+    return with_refusals(with_output_folders(plan), session.environment.limits)
 
 
 def _digest(plan: Plan, desired: Desired, bucket: str) -> str | None:
@@ -103,6 +104,21 @@ def with_tree(plan: Plan, tree: TreeFinding) -> Plan:
     """Return the plan with what the checkout's commit means for its apply."""
     refusals = (tree_line(tree), *plan.refusals) if tree.effect is Effect.REFUSE else plan.refusals
     return replace(plan, tree=tree, refusals=refusals)
+
+
+def with_output_folders(plan: Plan) -> Plan:
+    """Return the plan with the folder that the run of each submission writes to."""
+
+    def folder(change: Change) -> str:
+        job = change.desired
+        if job is None or not (change.action in SUBMISSIONS or change.edit in (Edit.NEW, Edit.CHANGED)):
+            return ""
+        version, kind = job.manifest.api_version, job.manifest.kind
+        spec = spec_of_attempt(version, kind, job.spec, job.job_name, change.job_name)
+        return engine_spec(version).output_directory(kind, spec)
+
+    changes = (replace(c, output=uri) if (uri := folder(c)) else c for c in plan.changes)
+    return replace(plan, changes=tuple(changes))
 
 
 def with_refusals(plan: Plan, limits: Limits) -> Plan:
@@ -224,17 +240,17 @@ def request_body(
 ) -> JsonObject:
     """Return the exact body of the create request, with the job's package staged in `bucket`."""
     engine = engine_spec(job.manifest.api_version)
-    spec, kind = job.spec, job.manifest.kind
+    kind = job.manifest.kind
+    spec = spec_of_attempt(job.manifest.api_version, kind, job.spec, job.job_name, job_name)
     archive = desired.archives.get(job.job_name)
     if archive and job.manifest.module:
-        spec = _with_command(job, desired.code[job.job_name], staged_uri(bucket, archive()), archive().sha256)
+        command = _command(job, desired.code[job.job_name], staged_uri(bucket, archive()), archive().sha256)
+        spec = with_command(kind, spec, command)
     elif archive:
         spec = engine.with_package(kind, spec, staged_uri(bucket, archive()))
     return engine.body(kind, spec, job_name, {**job.manifest.labels, **labels})
 
 
-def _with_command(job: DesiredJob, code: SourceTree, uri: str, sha256: str) -> JsonObject:
-    """Return the spec with the command that runs the job's staged code in its containers."""
-    manifest = job.manifest
-    command = container_command(uri, sha256, manifest.module, lock_file(manifest, code))
-    return with_command(manifest.kind, job.spec, command)
+def _command(job: DesiredJob, code: SourceTree, uri: str, sha256: str) -> Sequence[str]:
+    """Return the command that runs the job's staged code in its containers."""
+    return container_command(uri, sha256, job.manifest.module, lock_file(job.manifest, code))

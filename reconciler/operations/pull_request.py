@@ -42,7 +42,7 @@ from reconciler.operations.load_desired import (
     stageable_jobs,
 )
 from reconciler.operations.origin import laying_out
-from reconciler.operations.plan import hours_of, target_of, with_refusals
+from reconciler.operations.plan import hours_of, target_of, with_output_folders, with_refusals
 from reconciler.planning.proposal import only_of, propose
 from reconciler.planning.settings_changes import changed_settings
 
@@ -91,11 +91,13 @@ def proposal_of(
                 raise UsageError(f"there is no file or folder {path}, nor was there one in {base}")
         missing = manifest_paths(root, paths)[1]
         # Only the needed files of the commit are written to its temporary folder, which the `with` removes.
-        places = [commit.root.joinpath(*names) for names in laid_out.values()]
-        old, before, of_base = _load(commit.root, places, sides[0], laying_out(commit), checked, commit.index)
-    places = [path for path in named if os.path.lexists(path)]
+        base_paths = [commit.root.joinpath(*names) for names in laid_out.values()]
+        old, before, of_base = _load(
+            commit.root, base_paths, sides[0], laying_out(commit), checked, commit.index
+        )
+    local_paths = [path for path in named if os.path.lexists(path)]
     index = GitIndex(root, environ, by_record=True)  # of submodules, the base has no files either
-    new, after, problems = _load(root, places, sides[1], package_folder, checked, index)
+    new, after, problems = _load(root, local_paths, sides[1], package_folder, checked, index)
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
@@ -108,7 +110,8 @@ def proposal_of(
     plan = propose(target, comparison, remaining, after.jobs, hours, whole=not paths, invalid=invalid)
     if selection and not problems:
         plan = only_of(plan, selected_jobs((*before.jobs, *after.jobs), selection))
-    return with_refusals(_with_code(plan, root, before, after), sides[1].limits)
+    plan = with_output_folders(_with_code(plan, root, before, after))
+    return with_refusals(plan, sides[1].limits)
 
 
 def _hours(jobs: Iterable[DesiredJob]) -> dict[str, float]:
@@ -119,9 +122,9 @@ def _names(root: Path, path: Path) -> Names:
     """Return the names that lead from the root to a path."""
     straight = Path(os.path.normpath(path.absolute()))
     # The path itself first: a link within the repository is compared as git stores it.
-    for place in (straight, straight.resolve()):
-        if place.is_relative_to(root):
-            return place.relative_to(root).parts
+    for candidate in (straight, straight.resolve()):
+        if candidate.is_relative_to(root):
+            return candidate.relative_to(root).parts
     raise UsageError(f"{path} is outside the repository", hint="--base compares only files in the repository")
 
 
@@ -133,9 +136,9 @@ def _load(
     checked: CheckedFiles,
     index: Index,
 ) -> tuple[Validation, Desired, tuple[Problem, ...]]:
-    found = validate(root, paths, frozenset(environment.defaults), package_of, checked, index)
-    desired, unfit = stageable_jobs(root, found.manifests, environment, index, CodeUse.COMPARED)
-    return found, desired, tuple(sorted([*found.problems, *capped(unfit)]))
+    validation = validate(root, paths, frozenset(environment.defaults), package_of, checked, index)
+    desired, unfit = stageable_jobs(root, validation.manifests, environment, index, CodeUse.COMPARED)
+    return validation, desired, tuple(sorted([*validation.problems, *capped(unfit)]))
 
 
 def _with_code(plan: Plan, root: Path, before: Desired, after: Desired) -> Plan:
@@ -215,9 +218,9 @@ def _missing(root: Path, base: Path, after: Config, name: str) -> Iterator[Probl
         hint = "restore it; without any settings it may be empty"
         yield Problem(FILE_NAME, 1, 1, "", "the file was removed, and all settings with it", hint)
     elif name not in after.environments:
-        known = ", ".join(sorted(after.environments))
+        names = ", ".join(sorted(after.environments))
         message = f"there is no environment {quote(name)} for this plan"
-        yield Problem(FILE_NAME, 1, 1, "/environments", message, f"the file has: {known}")
+        yield Problem(FILE_NAME, 1, 1, "/environments", message, f"the file has: {names}")
 
 
 def _place(config: Config, environment: Environment) -> tuple[object, ...]:

@@ -71,7 +71,7 @@ def open_record(
     commit: str,
     plan: Plan,
     lineage: Lineage,
-    own: Collection[str],
+    own_names: Collection[str],
     replaced: str = "",
 ) -> None:
     """Record the statuses that a commit is owed, before the first submission of its plan.
@@ -83,16 +83,16 @@ def open_record(
         commit: The commit.
         plan: Its plan.
         lineage: Where its jobs come from, and the commits that were passed over.
-        own: The jobs that it brought, by base name with '-' as '_'.
+        own_names: The jobs that it brought, by base name with '-' as '_'.
         replaced: The newer commit that a person asked to replace by this one; "" for none.
 
     Raises:
         ServiceError: The record can't be written, so the jobs' ends could not be reported.
     """
     now = store.now()
-    newest = newest_of(found.record for found in records.values())
+    newest = newest_of(versioned.record for versioned in records.values())
     carriers = [sha for sha, passed in lineage.passed_over.items() if passed.jobs]
-    last = (*carriers, *applied_last(newest, {sha: found.record for sha, found in records.items()}))
+    last = (*carriers, *applied_last(newest, {sha: versioned.record for sha, versioned in records.items()}))
     applied = (*newest.applied, *last) if newest else ()
     _open_passed_over(store, records, CommitRecord("", now), lineage, commit, plan)
     # A further attempt changes what earlier commits show. Should the write fail, `report` opens them.
@@ -105,16 +105,16 @@ def open_record(
         elif sha != commit and is_due:
             store.write(replace(other.record, closed=False), other.generation)
     for _ in range(TRIES):
-        found = records.get(commit)
+        versioned = records.get(commit)
         others = (other.record.number for sha, other in records.items() if sha != commit)
         # A repeated apply of the newest commit keeps its number.
         number = 1 + max(others, default=0)
         blank = CommitRecord(commit, now, number, applied=applied[-MOST_APPLIED:])
-        record = record_for(plan, blank, found.record if found else None, own)
-        if found and found.record == record:
+        record = record_for(plan, blank, versioned.record if versioned else None, own_names)
+        if versioned and versioned.record == record:
             return
         # The write fails if the record changed since it was read; generation 0 means that it must not exist.
-        if store.write(record, found.generation if found else 0):
+        if store.write(record, versioned.generation if versioned else 0):
             return
         records = store.all()
     raise ServiceError(
@@ -136,24 +136,31 @@ def _open_passed_over(
         if sha not in records:
             store.write(replace(blank, sha=sha, superseded_by=commit), 0)
     for sha, passed in lineage.passed_over.items():
-        found = records.get(sha)
-        if found is None:
+        versioned = records.get(sha)
+        if versioned is None:
             jobs = {**passed.jobs, **may_fail(passed.standing, plan)}
             opened = replace(blank, sha=sha, jobs=jobs, problem=passed.problem, told_apart=True)
             store.write(opened, 0)
             continue
-        if found.record.number and found.record.whole:
+        if versioned.record.number and versioned.record.whole:
             continue
         # Of an applied commit, a person may have applied some jobs only; of another one, an apply before this
         # one may have recorded the jobs of earlier commits.
-        known = {n: job for n, job in found.record.jobs.items() if found.record.number or not job.brought}
+        kept_jobs = {
+            n: job for n, job in versioned.record.jobs.items() if versioned.record.number or not job.brought
+        }
         jobs = {
             **passed.jobs,
-            **{name: replace(job, brought=job.brought or name in passed.jobs) for name, job in known.items()},
+            **{
+                name: replace(job, brought=job.brought or name in passed.jobs)
+                for name, job in kept_jobs.items()
+            },
         }
-        again = replace(found.record, jobs=jobs, problem=passed.problem, superseded_by="", told_apart=True)
-        if again != found.record:
-            store.write(replace(again, closed=False, told="", seen=None), found.generation)
+        again = replace(
+            versioned.record, jobs=jobs, problem=passed.problem, superseded_by="", told_apart=True
+        )
+        if again != versioned.record:
+            store.write(replace(again, closed=False, told="", seen=None), versioned.generation)
 
 
 def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
@@ -167,33 +174,33 @@ def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
         ServiceError: The records can't be read or written.
     """
     records = _reopened(store, view)
-    newest = newest_of(found.record for found in records.values())
-    open_ = [found for found in records.values() if not found.record.closed]
+    newest = newest_of(versioned.record for versioned in records.values())
+    open_ = [versioned for versioned in records.values() if not versioned.record.closed]
     # The store's clock costs a request: only statuses that were posted and not yet confirmed need it.
-    now = store.now() if any(found.record.told and found.record.seen for found in open_) else None
+    now = store.now() if any(versioned.record.told and versioned.record.seen for versioned in open_) else None
     # Newest first: if GitHub accepts only some statuses, those of the commits that people look at are posted.
-    by_age = sorted(open_, key=lambda found: (-found.record.number, found.record.sha))
+    by_age = sorted(open_, key=lambda versioned: (-versioned.record.number, versioned.record.sha))
     owed = [
-        (found, due)
-        for found in by_age
-        for due in [due_statuses(view, found.record, newest)]
+        (versioned, due)
+        for versioned in by_age
+        for due in [due_statuses(view, versioned.record, newest)]
         # Unchanged statuses that aren't final were posted by an earlier pass.
-        if due.final or due.digest != found.record.told or _is_to_be_confirmed(found.record, now)
+        if due.final or due.digest != versioned.record.told or _is_to_be_confirmed(versioned.record, now)
     ]
     failed, changed = _post(reporter, _by_commit(view, [due for _, due in owed]))
     incomplete = {failure.sha for failure in failed}
-    for found, due in owed:
+    for versioned, due in owed:
         confirmed = changed.isdisjoint(due.by_commit)
         written = True
         if due.final:
-            written = _close(store, found, confirmed=confirmed)
+            written = _close(store, versioned, confirmed=confirmed)
         elif incomplete.isdisjoint(due.by_commit):
-            is_settled = confirmed and due.digest == found.record.told
-            told = replace(found.record, told=due.digest, seen=None if is_settled else store.now())
-            written = store.write(told, found.generation)
+            is_settled = confirmed and due.digest == versioned.record.told
+            record = replace(versioned.record, told=due.digest, seen=None if is_settled else store.now())
+            written = store.write(record, versioned.generation)
         # A concurrent writer may have newer facts than the statuses posted here.
         if not (written or confirmed):
-            _post_again(store, found.record.sha)
+            _post_again(store, versioned.record.sha)
     _tidy(store, view, {failure.sha for failure in failed if failure.unknown_commit})
     return failed
 
@@ -202,57 +209,57 @@ def _is_to_be_confirmed(record: CommitRecord, now: datetime | None) -> bool:
     return bool(now and record.told and record.seen and now - record.seen > SLOWEST)
 
 
-def _close(store: CommitStore, found: VersionedRecord, *, confirmed: bool) -> bool:
+def _close(store: CommitStore, versioned: VersionedRecord, *, confirmed: bool) -> bool:
     """Close a record once its statuses were confirmed for LINGERING; return False on a concurrent write."""
-    record, now = found.record, store.now()
+    record, now = versioned.record, store.now()
     # Of statuses that weren't final it is another time.
     seen = None if record.told else record.seen
     if confirmed and seen and now - seen > LINGERING:
-        return store.write(replace(record, closed=True, told="", seen=None), found.generation)
+        return store.write(replace(record, closed=True, told="", seen=None), versioned.generation)
     # A status that had to be posted again restarts the time.
     if confirmed != (seen is not None):
-        return store.write(replace(record, told="", seen=now if confirmed else None), found.generation)
+        return store.write(replace(record, told="", seen=now if confirmed else None), versioned.generation)
     return True
 
 
 def _post_again(store: CommitStore, sha: str) -> None:
     """Have the next pass post a commit's statuses again."""
     for _ in range(TRIES):
-        found = store.all().get(sha)
-        if found is None:
+        versioned = store.all().get(sha)
+        if versioned is None:
             return
-        record = replace(found.record, closed=False, told="", seen=None)
-        if found.record == record or store.write(record, found.generation):
+        record = replace(versioned.record, closed=False, told="", seen=None)
+        if versioned.record == record or store.write(record, versioned.generation):
             return
 
 
 def _reopened(store: CommitStore, view: View) -> Mapping[str, VersionedRecord]:
     """Return the records; reopen closed ones if a job's reported result has changed, or will."""
     records = store.all()
-    newest = newest_of(found.record for found in records.values())
+    newest = newest_of(versioned.record for versioned in records.values())
     changed = False
-    for found in records.values():
-        record = found.record
+    for versioned in records.values():
+        record = versioned.record
         again = reopened(view, record, newest) if newest and (record.closed or record == newest) else record
         if again != record:
-            store.write(again, found.generation)
+            store.write(again, versioned.generation)
             changed = True
     return store.all() if changed else records
 
 
 def _by_commit(view: View, due: Iterable[DueStatuses]) -> dict[str, list[CommitStatus]]:
     """Return the statuses by commit; a status that several records owe appears once."""
-    found: dict[str, dict[str, CommitStatus]] = defaultdict(dict)
+    by_commit: dict[str, dict[str, CommitStatus]] = defaultdict(dict)
     for sha, statuses in duplicate_statuses(view).items():
-        found[sha] |= {status.context: status for status in statuses}
+        by_commit[sha] |= {status.context: status for status in statuses}
     # Keyed by context, so that GitHub gets each status once, however many records owe it.
-    for each in due:
-        for sha, owed in each.by_commit.items():
-            found[sha] |= {status.context: status for status in owed}
+    for record_statuses in due:
+        for sha, owed in record_statuses.by_commit.items():
+            by_commit[sha] |= {status.context: status for status in owed}
     if view.commit and view.plan.whole:
         drift = drift_status(view.contexts, view.plan.drift)
-        found[view.commit][drift.context] = drift
-    return {sha: list(by_context.values()) for sha, by_context in found.items()}
+        by_commit[view.commit][drift.context] = drift
+    return {sha: list(by_context.values()) for sha, by_context in by_commit.items()}
 
 
 def _post(
@@ -275,21 +282,21 @@ def _tidy(store: CommitStore, view: View, unknown: set[str]) -> None:
     Keep the newest, and some whose overall status a further attempt may turn.
     """
     records = store.all()
-    newest = newest_of(found.record for found in records.values())
-    closed = [found.record for found in records.values() if found.record.closed]
+    newest = newest_of(versioned.record for versioned in records.values())
+    closed = [versioned.record for versioned in records.values() if versioned.record.closed]
     red = [record for record in closed if newest and may_turn(view, record, newest)]
     red = sorted(red, key=lambda record: -record.number)[:MOST_APPLIED]
     # The next apply of all jobs begins at the last one, and gives those in between their verdict.
-    since = newest_whole(found.record for found in records.values())
+    since = newest_whole(versioned.record for versioned in records.values())
     parts = [record for record in closed if not since or record.number >= since.number]
     kept = {record.sha for record in (newest, *red, *parts) if record}
     # The store's clock costs a request, and is needed for unknown commits only.
     now = store.now() if unknown else None
-    for sha, found in records.items():
-        record = found.record
+    for sha, versioned in records.items():
+        record = versioned.record
         gone = sha in unknown and now is not None and now - record.since > PATIENCE
         if (record.closed and sha not in kept) or gone:
-            store.remove(sha, found.generation)
+            store.remove(sha, versioned.generation)
 
 
 def record_keys(session: Session) -> frozenset[str]:
@@ -301,7 +308,9 @@ def record_keys(session: Session) -> frozenset[str]:
     if not posts_statuses(session.config):
         return frozenset()
     records = session.commits.all().values()
-    return frozenset(key for found in records for job in found.record.jobs.values() for key in job.keys)
+    return frozenset(
+        key for versioned in records for job in versioned.record.jobs.values() for key in job.keys
+    )
 
 
 def _settings(config: Config) -> GitHubSettings | None:
@@ -364,7 +373,7 @@ def post_statuses(
         state=state,
         plan=plan_of(session, desired, state),
         problems=problems or {},
-        each=settings.each,
+        per_job=settings.per_job,
     )
     return report(session.commits, GitHubReporter(settings.transport(), settings), view)
 

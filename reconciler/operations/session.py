@@ -243,8 +243,8 @@ def embedded_endpoint(
 def _configure(service: EmbeddedService, config: Config) -> None:
     """Replace the service's settings by the repository's: its images, its buckets, and the hidden claims."""
     headers = {"Content-Type": "application/json"}
-    local = (each for each in config.environments.values() if each.engine == "local")
-    reserved = sorted({f"{each.claims_bucket}/{PREFIX}" for each in local})
+    local = (environment for environment in config.environments.values() if environment.engine == "local")
+    reserved = sorted({f"{environment.claims_bucket}/{PREFIX}" for environment in local})
     buckets = {"reachable": list(config.buckets), "public": list(config.public_buckets)}
     for setting, value in (
         ("images", config.images),

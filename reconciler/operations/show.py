@@ -114,8 +114,8 @@ def _not_secret(desired: DesiredJob | None) -> frozenset[str]:
     if desired is None:
         return frozenset()
     written = {"spec": desired.manifest.spec}
-    found = (value_at(written, pointer) for pointer in desired.manifest.reconcile.not_secret)
-    return frozenset(text for text in found if isinstance(text, str))
+    values = (value_at(written, pointer) for pointer in desired.manifest.reconcile.not_secret)
+    return frozenset(text for text in values if isinstance(text, str))
 
 
 def _with_spec(

@@ -61,9 +61,9 @@ class CodeReader:
         except SourceTreeError as error:
             for finding in error.findings:
                 keys = ("package", finding.field)
-                place = position_in(real_path(self._root / manifest.path), keys, manifest.line)
-                found = Problem(manifest.path, *place, pointer_of(keys), finding.message, finding.hint)
-                self.problems.append(found)
+                position = position_in(real_path(self._root / manifest.path), keys, manifest.line)
+                problem = Problem(manifest.path, *position, pointer_of(keys), finding.message, finding.hint)
+                self.problems.append(problem)
             return None
         return tree
 

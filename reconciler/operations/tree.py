@@ -159,8 +159,8 @@ class TreeCheck:
         """
         if self.finding.effect is Effect.WITHHOLD:
             return withheld_reason(self.finding.relation, self.finding.commit)
-        known, tree = self._stored.tree, self._claims.applied_tree().tree
-        if tree is None or (known and tree.commit == known.commit):
+        earlier, tree = self._stored.tree, self._claims.applied_tree().tree
+        if tree is None or (earlier and tree.commit == earlier.commit):
             return None
         return withheld_reason(relation_of(tree, self._history), tree.commit)
 

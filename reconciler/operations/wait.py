@@ -64,13 +64,13 @@ def wait(
     Raises:
         ServiceError: The service can't be read.
     """
-    found: dict[Awaited, ActualJob] = {}
+    runs: dict[Awaited, ActualJob] = {}
     while True:
         # An ended job is not read again: its state is final.
-        ended = {key: job for key, job in found.items() if job.state.ended}
+        ended = {key: job for key, job in runs.items() if job.state.ended}
         polled = _poll(ports, set(jobs) - ended.keys())
-        found = ended | {key: with_reason(ports, job) if job.state.ended else job for key, job in polled}
-        existing = tuple(sorted(found.values(), key=lambda job: (job.job_name, job.resource)))
+        runs = ended | {key: with_reason(ports, job) if job.state.ended else job for key, job in polled}
+        existing = tuple(sorted(runs.values(), key=lambda job: (job.job_name, job.resource)))
         listener(existing)
         if all(job.state.ended for job in existing):
             return existing

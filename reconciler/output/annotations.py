@@ -23,24 +23,26 @@ class Annotation(NamedTuple):
 
 
 def annotation_lines(
-    found: Sequence[Annotation], noun: str, rest: str, level: Level = ERROR
+    annotations: Sequence[Annotation], noun: str, rest: str, level: Level = ERROR
 ) -> Iterator[str]:
     """Yield workflow commands of one level.
 
     Args:
-        found: The annotations.
+        annotations: The annotations.
         noun: What they are, for the command that counts those left out.
         rest: Where to find those left out.
         level: The level of all.
     """
     # GitHub silently drops annotations after the tenth of a step and level: the tenth counts the rest.
-    shown = found if len(found) <= _MAX else found[: _MAX - 1]
+    shown = annotations if len(annotations) <= _MAX else annotations[: _MAX - 1]
     yield from map(partial(_command, level), shown)
-    if left := len(found) - len(shown):
-        yield workflow_command(level, f"{left} more {noun}{'s' * (left > 1)}; {rest}", title=found[0].title)
+    if left := len(annotations) - len(shown):
+        yield workflow_command(
+            level, f"{left} more {noun}{'s' * (left > 1)}; {rest}", title=annotations[0].title
+        )
 
 
 def _command(level: Level, one: Annotation) -> str:
-    place: dict[str, str | int] = {"file": one.path, "line": one.line, "col": one.column}
-    known = {name: value for name, value in place.items() if value} if one.path else {}
-    return workflow_command(level, one.message, **known, title=one.title)
+    location: dict[str, str | int] = {"file": one.path, "line": one.line, "col": one.column}
+    properties = {name: value for name, value in location.items() if value} if one.path else {}
+    return workflow_command(level, one.message, **properties, title=one.title)

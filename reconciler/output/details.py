@@ -147,8 +147,10 @@ def _state(details: JobDetails) -> str:
         suspended = "suspended: " if details.is_suspended else ""
         return words[claim.state] if claim and claim.state in words else f"{suspended}not submitted"
     # The service's own state is shown only if it says more than ours.
-    own = details.service_state.removeprefix("JOB_STATE_")
-    return f"{details.state} ({own})" if own and own not in (str(details.state), "PENDING") else details.state
+    word = details.service_state.removeprefix("JOB_STATE_")
+    return (
+        f"{details.state} ({word})" if word and word not in (str(details.state), "PENDING") else details.state
+    )
 
 
 def _record(details: JobDetails, now: datetime) -> Iterator[Row]:
@@ -168,15 +170,15 @@ def _record(details: JobDetails, now: datetime) -> Iterator[Row]:
 
 
 def _manifest(details: JobDetails) -> Iterator[Row]:
-    place, unread = details.manifest, details.unread.get("manifest", "")
-    if place.path:
+    manifest, unread = details.manifest, details.unread.get("manifest", "")
+    if manifest.path:
         notes = {
             "changed": " (changed since: `reconciler plan` shows how)",
             "missing": " (no longer exists: moved or removed)",
         }
-        line = f":{place.line}" if place.line else ""
-        note = f" ({unread})" if unread else notes.get(place.relation, "")
-        yield "Manifest", f"{place.path}{line}{note}", False
+        line = f":{manifest.line}" if manifest.line else ""
+        note = f" ({unread})" if unread else notes.get(manifest.relation, "")
+        yield "Manifest", f"{manifest.path}{line}{note}", False
     elif unread:
         yield "Manifest", unread, False
 
@@ -208,10 +210,10 @@ def _task(details: JobDetails) -> Iterator[Row]:
     """Yield the rows about the machines and what runs on them."""
     workers = details.workers
     yield from _by_worker("Machine", workers, machine_text)
-    yield from _by_worker("Image", workers, lambda each: each.image)
-    yield from _by_worker("Module", workers, lambda each: each.module)
-    yield from _by_worker("Command", workers, lambda each: _words(each.command))
-    yield from _by_worker("Arguments", workers, lambda each: _words(each.args))
+    yield from _by_worker("Image", workers, lambda pool: pool.image)
+    yield from _by_worker("Module", workers, lambda pool: pool.module)
+    yield from _by_worker("Command", workers, lambda pool: _words(pool.command))
+    yield from _by_worker("Arguments", workers, lambda pool: _words(pool.args))
     yield from _environment(workers)
     if details.spec and not workers:
         yield from _listed("Spec", [(line, True) for line in yaml_lines(details.spec)])
@@ -226,12 +228,12 @@ def _task(details: JobDetails) -> Iterator[Row]:
 
 def _by_worker(name: str, workers: Sequence[Workers], get: Callable[[Workers], str]) -> Iterator[Row]:
     """Yield one row if all workers have the same value, else one for each."""
-    texts = [get(each) for each in workers]
+    texts = [get(pool) for pool in workers]
     if name != "Machine" and len(set(texts)) == 1:
         workers, texts = workers[:1], texts[:1]
-    pairs = [(each, text) for each, text in zip(workers, texts, strict=True) if text]
-    for number, (each, text) in enumerate(pairs):
-        prefix = f"{each.name}: " if len(workers) > 1 else ""
+    pairs = [(pool, text) for pool, text in zip(workers, texts, strict=True) if text]
+    for number, (pool, text) in enumerate(pairs):
+        prefix = f"{pool.name}: " if len(workers) > 1 else ""
         yield "" if number else name, f"{prefix}{text}", False
 
 
@@ -240,8 +242,8 @@ def machine_text(workers: Workers) -> str:
     machine = f"{workers.count}{_TIMES}{workers.machine or 'unknown machine'}"
     if not workers.accelerator:
         return machine
-    each = " each" if workers.count > 1 else ""
-    return f"{machine}{each} with {workers.accelerator_count}{_TIMES}{workers.accelerator}"
+    suffix = " each" if workers.count > 1 else ""
+    return f"{machine}{suffix} with {workers.accelerator_count}{_TIMES}{workers.accelerator}"
 
 
 def _words(words: Sequence[str]) -> str:
@@ -250,8 +252,8 @@ def _words(words: Sequence[str]) -> str:
 
 
 def _environment(workers: Sequence[Workers]) -> Iterator[Row]:
-    envs = [(each.name, each.env) for each in workers if each.env]
-    is_same = len({each.env for each in workers}) == 1
+    envs = [(pool.name, pool.env) for pool in workers if pool.env]
+    is_same = len({pool.env for pool in workers}) == 1
     texts = [
         (f"{prefix}{name}={value}", False)
         for worker, env in (envs[:1] if is_same else envs)
@@ -299,10 +301,10 @@ def _entries(files: Sequence[OutputFile]) -> list[tuple[str, str]]:
         folders.setdefault(head + slash, []).append(file)
     return [
         (
-            size_text(sum(file.size for file in found)),
-            f"{name}  {counted(len(found), 'file')}" if "/" in name else name,
+            size_text(sum(file.size for file in members)),
+            f"{name}  {counted(len(members), 'file')}" if "/" in name else name,
         )
-        for name, found in folders.items()
+        for name, members in folders.items()
     ]
 
 
@@ -345,7 +347,7 @@ def _study(details: JobDetails, study: Study, room: int | None) -> Iterator[Row]
     states = Counter(trial.state for trial in study.trials)
     counts = ", ".join(f"{number} {state}" for state, number in states.items())
     yield "Trials", f"{len(study.trials)} of at most {study.planned}: {counts}", False
-    for line in _table([_columns(study), *(_cells(study, each) for each in shown)], room):
+    for line in _table([_columns(study), *(_cells(study, trial) for trial in shown)], room):
         yield None, line, True
     if left := len(study.trials) - len(shown):
         yield "", f"… and {counted(left, 'more trial')}: `--format json` has all", False
@@ -399,16 +401,16 @@ def _table(rows: Sequence[Sequence[str]], room: int | None) -> Iterator[str]:
     natural = [max(map(width_of, column)) for column in zip(*plain, strict=True)]
     # Only the heads shrink, as long as the values fit.
     least = [max(map(width_of, column), default=_LEAST) for column in zip(*plain[1:], strict=True)]
-    widths = column_widths(natural, [max(each, _LEAST) for each in least], room)
+    widths = column_widths(natural, [max(width, _LEAST) for width in least], room)
     for row in plain:
         yield (" " * GAP).join(fitted(cell, width) for cell, width in zip(row, widths, strict=True) if width)
 
 
 def _owned(details: JobDetails) -> Iterator[Row]:
     """Yield the rows about labels and claims."""
-    own = [f"{name}={value}" for name, value in details.labels.items() if not name.startswith(PREFIX)]
-    if own:
-        yield "Labels", " ".join(own), False
+    labels = [f"{name}={value}" for name, value in details.labels.items() if not name.startswith(PREFIX)]
+    if labels:
+        yield "Labels", " ".join(labels), False
     unread = details.unread.get("claim", "")
     yield "Claim", f"can't be read: {unread}" if unread else claim_words(details.claim, details), False
     for claim in details.unsettled:

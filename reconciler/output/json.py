@@ -82,7 +82,7 @@ def job_json(job: JobStatus) -> Json:
 
 def details_json(details: JobDetails) -> Json:
     """Return the output of `show --format json`."""
-    claim, place, links = details.claim, details.manifest, details.links
+    claim, manifest, links = details.claim, details.manifest, details.links
     commit = {"sha": details.commit, **_known(details, "author", "subject")}
     requests = len(claim.request_ids) if claim else 0
     return {
@@ -95,16 +95,16 @@ def details_json(details: JobDetails) -> Json:
         "attempt": details.attempt,
         **_known(details, "create_time", "prepare_time", "start_time", "end_time"),
         "commit": commit if details.commit else None,
-        "manifest": _known(place, "path", "line", "relation") if place.path else None,
+        "manifest": _known(manifest, "path", "line", "relation") if manifest.path else None,
         "claim": {"state": claim.state if claim else "none", "requests": requests},
-        "unsettled": [_values(each, "job_name", "state") for each in details.unsettled],
+        "unsettled": [_values(unsettled, "job_name", "state") for unsettled in details.unsettled],
         "otherRun": _values(details.other_run, "job_name", "state") if details.other_run else None,
         "spec": details.spec,
-        "workers": [_workers_json(each) for each in details.workers],
+        "workers": [_workers_json(pool) for pool in details.workers],
         **_known(details, "service_account", "network", "timeout"),
         "labels": details.labels,
         "output": _output_json(details.output) if details.output else None,
-        "metrics": [{"file": each.name, "values": _numbers_json(each.values)} for each in details.metrics],
+        "metrics": [{"file": file.name, "values": _numbers_json(file.values)} for file in details.metrics],
         "study": _study_json(details.study) if details.study else None,
         "links": {
             **_known(links, "console", "workflow_run"),
@@ -194,6 +194,7 @@ def _change_json(change: Change) -> Json:
         **_known(change, "path", "line"),
         "fields": [_values(field, "pointer", "before", "after") for field in change.fields],
         "spec": change.spec,
+        "outputDirectory": change.output or None,
         "files": [_values(file, "path", "added", "removed") for file in change.files],
     }
 
@@ -205,7 +206,7 @@ def _values(value: object, *names: str) -> Json:
 
 def _known(value: object, *names: str) -> Json:
     """Return the same with null for "" and 0, which stand for unknown or none."""
-    return {name: known or None for name, known in _values(value, *names).items()}
+    return {name: field or None for name, field in _values(value, *names).items()}
 
 
 @cache

@@ -44,6 +44,7 @@ from reconciler.output.text import (
     summary_line,
     target_text,
     way_out,
+    writes_to,
 )
 from reconciler.output.wording.notes import note_text, setting_effect
 from reconciler.output.wording.plan import reason_beside
@@ -172,14 +173,14 @@ def problems_markdown(message: str, problems: Sequence[Problem], limit: int | No
 
 def _plan_markdown(plan: Plan, bodies: _Bodies, limit: int | None, links: Links) -> str:
     changes = [change for change in plan.changes if matters(change)]
-    drift = [
-        f"| {found.kind} | {code(found.job_name)} | {text(note_text(found.detail))} |" for found in plan.drift
+    drift_rows = [
+        f"| {drift.kind} | {code(drift.job_name)} | {text(note_text(drift.detail))} |" for drift in plan.drift
     ]
     return document(
         joined(f"### Plan for {text(target_text(plan.target))}", summary_line(plan), *_refusals(plan)),
         [
             *_sections("changes", grouped(changes), bodies, links, limit=limit),
-            Section("drift", [*map(Piece, drift)], "| drift | job | detail |\n|---|---|---|"),
+            Section("drift", [*map(Piece, drift_rows)], "| drift | job | detail |\n|---|---|---|"),
         ],
         f"<sub>{_run(links)}</sub>" if links.run else "",
         rest="The plan is too long to show in full: `reconciler plan` shows the rest.",
@@ -201,8 +202,8 @@ def _comparison_markdown(
     first = merge.line(links) if merge else ""
     base_note = ""
     if compared.base_problems:
-        found = counted(compared.base_problems, "problem")
-        base_note = f" The base has {found}: the jobs of its invalid manifests count as new."
+        problems = counted(compared.base_problems, "problem")
+        base_note = f" The base has {problems}: the jobs of its invalid manifests count as new."
     if not (shown or compared.problems or compared.warnings or compared.settings or compared.notes):
         return joined(first, f"No changes for {between}: {counts}.{base_note}")
     top = [first, f"### Plan for {between}", *_refusals(plan)]
@@ -368,10 +369,11 @@ def _details(group: Group, body: str, notes: Sequence[str], is_open: bool) -> st
     change, more = group[0], len(group) - 1
     run = f" · run {code(change.job_name)}" if change.edit else ""
     same = f" and {counted(more, 'more job')} with the same change" if more else ""
+    folder = [writes_to(change)] if change.output and change.spec is None and not more else []
     head = f"{code(change.base_name)}{same} · {text(change.kind)}{'' if more else run}"
     return joined(
         f"<details{' open' if is_open else ''}><summary>{head}</summary>",
-        "\n".join(f"- {text(note)}" for note in notes),
+        "\n".join(f"- {text(note)}" for note in (*folder, *notes)),
         body,
         "</details>",
     )

@@ -56,14 +56,18 @@ def validation_github(files: int, problems: Sequence[Problem]) -> str:
 def problem_annotations(problems: Sequence[Problem], level: Level = ERROR) -> Iterator[str]:
     """Yield workflow commands for the problems of a level, at the places of their manifests."""
     noun, title = _ANNOTATIONS[level]
-    found = [
+    annotations = [
         Annotation(
-            "\n".join(filter(None, (each.message, each.hint))), title, each.path, each.line, each.column
+            "\n".join(filter(None, (problem.message, problem.hint))),
+            title,
+            problem.path,
+            problem.line,
+            problem.column,
         )
-        for each in problems
-        if each.level == level
+        for problem in problems
+        if problem.level == level
     ]
-    return annotation_lines(found, noun, "run `reconciler validate`", level)
+    return annotation_lines(annotations, noun, "run `reconciler validate`", level)
 
 
 def problem_count(problems: Sequence[Problem]) -> str:

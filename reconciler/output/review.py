@@ -162,7 +162,7 @@ def _shortened(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
             above.pop()
         if sign != " ":
             kept.update(range(number - _CONTEXT, number + _CONTEXT + 1))
-            kept.update(place for _, place in above)
+            kept.update(parent for _, parent in above)
         above.append((depth, number))
     for number, (sign, line) in enumerate(rows):
         if number in kept:

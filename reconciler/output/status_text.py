@@ -108,7 +108,7 @@ def _columns(rows: Sequence[_Cells], width: int | None, brief: int) -> list[tupl
     """
     names = [name for name in rows[0] if any(row[name] != _NONE for row in rows)] if rows else []
     natural = [max(len(name), *(width_of(row[name]) for row in rows)) for name in names]
-    least = [_LEAST.get(name, own) for name, own in zip(names, natural, strict=True)]
+    least = [_LEAST.get(name, natural_width) for name, natural_width in zip(names, natural, strict=True)]
     if width is not None and {_RESULT, _CAUSE} <= {*names}:
         result, cause = names.index(_RESULT), names.index(_CAUSE)
         needed = sum(natural) - natural[cause] + min(natural[cause], brief) + GAP * (len(names) - 1)
@@ -170,9 +170,9 @@ def state_text(row: JobStatus, condition: Condition) -> str:
     if row.state is None or condition in (Condition.SUSPENDED, Condition.UNREADABLE):
         return condition
     # The service's own state is shown only if it says more than ours.
-    own = row.service_state.removeprefix("JOB_STATE_")
-    is_same = not own or own in (str(row.state), "PENDING")
-    return str(row.state) if is_same else one_line(f"{row.state} ({own})")
+    word = row.service_state.removeprefix("JOB_STATE_")
+    is_same = not word or word in (str(row.state), "PENDING")
+    return str(row.state) if is_same else one_line(f"{row.state} ({word})")
 
 
 def _counts(selected: Sequence[JobStatus], shown: int) -> str:

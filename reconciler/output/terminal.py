@@ -127,15 +127,15 @@ def fitted(text: str, width: int) -> str:
     """Return a text in exactly `width` columns: cut off with "…", or filled up with blanks."""
     if text.isascii() and len(text) <= width:
         return text.ljust(width)
-    own = width_of(text)
-    if own > width:
-        own = 1
+    columns = width_of(text)
+    if columns > width:
+        columns = 1
         for number, char in enumerate(text):
-            if own + _columns(char) > width:
+            if columns + _columns(char) > width:
                 text = f"{text[:number]}…" if width > 0 else ""
                 break
-            own += _columns(char)
-    return text + " " * (width - own)
+            columns += _columns(char)
+    return text + " " * (width - columns)
 
 
 def column_widths(natural: Sequence[int], least: Sequence[int], width: int | None) -> list[int]:
@@ -159,7 +159,7 @@ def column_widths(natural: Sequence[int], least: Sequence[int], width: int | Non
         widths[shown] = 0
     excess = sum(widths[:shown]) + GAP * (shown - 1) - width
     while excess > 0:
-        spare = [own - lowest for own, lowest in zip(widths[:shown], floor, strict=False)]
+        spare = [current - lowest for current, lowest in zip(widths[:shown], floor, strict=False)]
         widest = max(range(shown), key=lambda column: (spare[column] > 0, widths[column]))
         if spare[widest] <= 0:
             widths[0] = max(0, widths[0] - excess)

@@ -150,8 +150,8 @@ def _last_lines(plan: Plan, compared: Comparison) -> Iterator[str]:
         yield f"{problem_count(compared.warnings)}."
     if plan.changes or not compared.problems:
         if compared.base_problems:
-            found = counted(compared.base_problems, "problem")
-            yield f"The base has {found}: the jobs of its invalid manifests count as new."
+            problems = counted(compared.base_problems, "problem")
+            yield f"The base has {problems}: the jobs of its invalid manifests count as new."
         yield "This compares manifests only: `reconciler plan` asks the service and shows what apply submits."
 
 
@@ -228,7 +228,11 @@ def outcome_counts(outcomes: Sequence[Outcome]) -> str:
     counts = [f"{totals[status]} {status}" for status in Status if totals[status]]
     for state in (State.FAILED, State.CANCELLED):
         # A job that the plan cancels is no failure, and already counts as applied.
-        ended = [each for each in outcomes if each.state is state and each.change.action != Action.CANCEL]
+        ended = [
+            outcome
+            for outcome in outcomes
+            if outcome.state is state and outcome.change.action != Action.CANCEL
+        ]
         counts += [f"{counted(len(ended), 'job')} {state}"] if ended else []
     return f"Apply: {', '.join(counts) or 'nothing to do'}"
 
@@ -281,10 +285,18 @@ def _detail_lines(change: Change, paint: Paint, notes: Sequence[str], *, detaile
         detailed: True to include the spec or the differences.
     """
     if detailed:
+        # A new job's spec shows the folder.
+        if change.output and change.spec is None:
+            yield f"      {one_line(writes_to(change))}"
         yield from (paint("+", f"      + {line}") for line in spec_lines(change))
         yield from (paint(line[0], f"      {line}") for line in diff_lines(change))
     yield from (f"      {one_line(path)}  {counts}".rstrip() for path, counts in file_lines(change.files))
     yield from (f"      {one_line(note)}" for note in notes)
+
+
+def writes_to(change: Change) -> str:
+    """Return where the run of a submission writes, as a clause."""
+    return f"writes to {change.output}"
 
 
 def file_lines(files: Sequence[FileChange]) -> list[tuple[str, str]]:

@@ -293,11 +293,11 @@ def _packages_around(tree: SourceTree, module: str) -> list[str]:
 def _module_missing(paths: Iterable[str], names: list[str]) -> SourceFinding:
     file = "/".join(names) + ".py"
     alike = sorted(path for path in paths if f"/{path}".endswith(f"/{names[-1]}.py"))
-    found = alike[0].removesuffix(".py").replace("/", ".") if alike else ""
+    module = alike[0].removesuffix(".py").replace("/", ".") if alike else ""
     return SourceFinding(
         file,
         f"the package has no module {quote('.'.join(names))}: there is no {quote(file)}",
-        f"there is a module {quote(found)}" if found else "name a module of the package, or add a setup.py",
+        f"there is a module {quote(module)}" if module else "name a module of the package, or add a setup.py",
     )
 
 

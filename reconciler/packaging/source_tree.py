@@ -298,12 +298,12 @@ class _Reader:
             raise not_a_file(mode)
 
     def _read_file(self, parent: Folder, name: str, path: Names) -> None:
-        index, place = parent.index, parent.path(name)
-        if index.is_link(place):
+        index, index_path = parent.index, parent.path(name)
+        if index.is_link(index_path):
             raise UnfitError("is a link in git, and here a file with the link's text", _NEEDS_LINKS)
         # One byte more than the rest of the limit shows that the limit is exceeded.
         content, executable = parent.read(name, MAX_BYTES - self._bytes + 1)
-        if (in_git := index.is_executable(place)) is not None and in_git != executable:
+        if (in_git := index.is_executable(index_path)) is not None and in_git != executable:
             self.is_adapted, executable = True, in_git
         self._bytes += len(content)
         if self._bytes > MAX_BYTES:
@@ -344,8 +344,8 @@ class _Reader:
         return PurePosixPath(_shown(self._package), *path).as_posix()
 
     def _note(self, path: Names, message: str, hint: str) -> None:
-        place = self._place(path)
-        self.findings.append(SourceFinding(place, f"{quote(place)} {message}", hint))
+        shown_path = self._place(path)
+        self.findings.append(SourceFinding(shown_path, f"{quote(shown_path)} {message}", hint))
 
 
 def _shown(name: str) -> str:

@@ -77,8 +77,8 @@ class Folder:
 
     def entries(self) -> list[os.DirEntry[str]]:
         """Return the entries, sorted by name."""
-        with os.scandir(self.fd) as found:
-            return sorted(found, key=lambda entry: entry.name)
+        with os.scandir(self.fd) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
 
     def reason_to_exclude(self, name: str, *, folder: bool) -> str:
         """Return the reason for excluding the entry `name`, as a clause; "" for an included entry."""

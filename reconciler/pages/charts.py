@@ -51,7 +51,9 @@ class Axis(Struct, frozen=True):
         number = number_of(value)
         if number is None or not math.isfinite(number) or (self.is_log and number <= 0):
             return None
-        low, high, at = (math.log10(each) if self.is_log else each for each in (self.low, self.high, number))
+        low, high, at = (
+            math.log10(bound) if self.is_log else bound for bound in (self.low, self.high, number)
+        )
         # Halves, because the difference of two large numbers may be infinite.
         span = high / 2 - low / 2
         return min(1.0, max(0.0, (at / 2 - low / 2) / span)) if span > 0 else 0.5
@@ -62,15 +64,17 @@ class Axis(Struct, frozen=True):
             return [((number + 0.5) / len(self.texts), text) for number, text in enumerate(self.texts)]
         values = self._decades() if self.is_log else []
         values = values if len(values) > 1 else self._even()
-        return [(place, _mark_text(value)) for value in values if (place := self.place(value)) is not None]
+        return [
+            (position, _mark_text(value)) for value in values if (position := self.place(value)) is not None
+        ]
 
     def _decades(self) -> list[float]:
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
         step = max(1, math.ceil((last - first) / 6))
         steps = (1, 2, 5) if last - first <= 2 else (1,)
-        found = [each * float(f"1e{power}") for power in range(first, last + 1, step) for each in steps]
+        marks = [factor * float(f"1e{power}") for power in range(first, last + 1, step) for factor in steps]
         # A tenth of a thousandth more: powers of ten aren't exact.
-        return [value for value in found if self.low * 0.9999 <= value <= self.high * 1.0001]
+        return [value for value in marks if self.low * 0.9999 <= value <= self.high * 1.0001]
 
     def _even(self) -> list[float]:
         span = self.high - self.low
@@ -78,7 +82,9 @@ class Axis(Struct, frozen=True):
             return sorted({self.low, self.high})
         unit = 10.0 ** math.floor(math.log10(span / 4)) if span > 1e-300 else 0.0
         step = (
-            next((unit * each for each in (1, 2, 5, 10) if span / (unit * each) <= 5), 0.0) if unit else 0.0
+            next((unit * factor for factor in (1, 2, 5, 10) if span / (unit * factor) <= 5), 0.0)
+            if unit
+            else 0.0
         )
         if not step or self.low + step == self.low:
             return [self.low, self.high]
@@ -93,13 +99,13 @@ def _mark_text(value: float) -> str:
 
 def axis_of(values: Iterable[float | str | None], *, is_log: bool = False) -> Axis | None:
     """Return the axis of some values, of texts if not all are numbers; None without any value."""
-    found = [value for value in values if value is not None]
+    present = [value for value in values if value is not None]
     numbers = [
-        number for value in found if (number := number_of(value)) is not None and math.isfinite(number)
+        number for value in present if (number := number_of(value)) is not None and math.isfinite(number)
     ]
-    texts = {value_text(value) for value in found if number_of(value) is None}
+    texts = {value_text(value) for value in present if number_of(value) is None}
     if texts:
-        kept = sorted({value_text(value) for value in found})[:_MOST_CATEGORIES]
+        kept = sorted({value_text(value) for value in present})[:_MOST_CATEGORIES]
         return Axis(texts=tuple(kept))
     if not numbers:
         return None
@@ -147,7 +153,7 @@ def _best_so_far(study: Study, goal: Goal) -> Markup | None:
         ("dot c2", "other trials"),
         *([("line top cx", "no result")] if failed else []),
     ]
-    below = [(place, text) for place, text in _counting(count)]
+    below = [(position, text) for position, text in _counting(count)]
     named = f"Best so far: {goal.metric}"
     said = f"{named}, {word} {number_text(best or 0.0)} after {len(measured)} of {count} trials"
     return _figure(named, said, axis.ticks(), [line, *shapes], below, "trial", kinds)
@@ -169,8 +175,8 @@ def _across(number: int, count: int) -> float:
 
 
 def _down(axis: Axis, value: float | str | None) -> float:
-    place = axis.place(value)
-    return _SIZE * (1 - (0.5 if place is None else place))
+    position = axis.place(value)
+    return _SIZE * (1 - (0.5 if position is None else position))
 
 
 def _measured(trial: Trial, goal: Goal) -> float | None:
@@ -210,15 +216,15 @@ def _curves(study: Study, goal: Goal) -> Markup | None:
 
 def _points(trial: Trial, goal: Goal) -> list[Point]:
     """Return steps and values of a trial, thinned out to a number that can be seen."""
-    found = [
-        (float(each.step), value)
-        for each in trial.measurements
-        if math.isfinite(value := each.metrics.get(goal.metric, math.nan))
+    points = [
+        (float(measurement.step), value)
+        for measurement in trial.measurements
+        if math.isfinite(value := measurement.metrics.get(goal.metric, math.nan))
     ]
-    if len(found) <= _MOST_POINTS:
-        return found
-    every = (len(found) - 1) / (_MOST_POINTS - 1)
-    return [found[round(number * every)] for number in range(_MOST_POINTS)]
+    if len(points) <= _MOST_POINTS:
+        return points
+    every = (len(points) - 1) / (_MOST_POINTS - 1)
+    return [points[round(number * every)] for number in range(_MOST_POINTS)]
 
 
 def _by_merit(study: Study, goal: Goal) -> dict[str, float]:
@@ -264,9 +270,9 @@ def _parallel(study: Study, goal: Goal) -> Markup | None:
             (result, trial.metrics[goal.metric]),
         ]
         points = [
-            (_SIZE * number / len(axes), _SIZE * (1 - place))
+            (_SIZE * number / len(axes), _SIZE * (1 - position))
             for number, (axis, value) in enumerate(placed)
-            if (place := axis.place(value)) is not None
+            if (position := axis.place(value)) is not None
         ]
         title = f"trial {trial.id}: {goal.metric} {number_text(trial.metrics[goal.metric])}, " + ", ".join(
             f"{name} {value_text(value)}" for name, value in trial.parameters.items()
@@ -296,8 +302,8 @@ def _axes(
     for number, (name, axis) in enumerate(axes):
         x = 100 * number / last
         is_last = number == last
-        for place, text in axis.ticks():
-            y = 30 + _HEIGHT * (1 - place)
+        for position, text in axis.ticks():
+            y = 30 + _HEIGHT * (1 - position)
             texts.append(text_at(x, y, _short(text, 18), "end" if is_last else "start", -5 if is_last else 5))
         names.append(Markup("<li>{}{}</li>").format(one_line(name), " (logarithmic)" if axis.is_log else ""))
         side = "end" if is_last else "middle" if number else "start"
@@ -338,19 +344,20 @@ def _figure(
     kinds: Sequence[tuple[str, str]],
 ) -> Markup:
     """Return a figure: its marks at the left, shapes over a grid, and marks below with their unit."""
-    marks = [text_at(92, 8 + _HEIGHT * (1 - place), text, "end", 0) for place, text in ticks]
+    marks = [text_at(92, 8 + _HEIGHT * (1 - position), text, "end", 0) for position, text in ticks]
     grid = [
-        Markup('<path class="grid" d="M0 {:.1f}H1000"/>').format(_SIZE * (1 - place)) for place, _ in ticks
+        Markup('<path class="grid" d="M0 {:.1f}H1000"/>').format(_SIZE * (1 - position))
+        for position, _ in ticks
     ]
     feet = [
         text_at(
-            100 * place,
+            100 * position,
             8 + _HEIGHT + _FOOT - 4,
             text,
-            "start" if place < 0.02 else "end" if place > 0.98 else "middle",
+            "start" if position < 0.02 else "end" if position > 0.98 else "middle",
             0,
         )
-        for place, text in below
+        for position, text in below
     ]
     height = 8 + _HEIGHT + _FOOT
     return Markup(

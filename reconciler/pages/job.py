@@ -95,9 +95,9 @@ def _facts(details: JobDetails, content: PageContent, clock: PageClock, commit: 
     yield "Name", _code([details.job_name])
     yield "Kind", f"{details.kind} of {details.api_version}"
     yield "Attempt", str(details.attempt) if details.attempt > 1 else ""
-    place = details.manifest
-    line = f":{place.line}" if place.line else ""
-    yield "Manifest", f"{place.path}{line}{_RELATIONS.get(place.relation, '')}" if place.path else ""
+    manifest = details.manifest
+    line = f":{manifest.line}" if manifest.line else ""
+    yield "Manifest", f"{manifest.path}{line}{_RELATIONS.get(manifest.relation, '')}" if manifest.path else ""
     yield "Commit", commit
     yield "Submitted", clock(details.create_time)
     yield "Started", clock(details.start_time)
@@ -126,14 +126,14 @@ def _facts(details: JobDetails, content: PageContent, clock: PageClock, commit: 
 
 def _work(workers: Sequence[Workers], content: PageContent) -> Iterator[Fact]:
     """Yield the facts about machines and the programs on them, by worker pool if there are several."""
-    for each in workers:
-        prefix = f"{each.name}: " if len(workers) > 1 else ""
-        yield f"{prefix}Machine", machine_text(each)
-        yield f"{prefix}Image", _code([each.image])
-        yield f"{prefix}Module", _code([each.module])
-        yield f"{prefix}Container command", _code([shlex.join(each.command)])
-        yield f"{prefix}Arguments", _code([shlex.join(each.args)])
-        texts = (f"{name}={value}" if content.env_values else name for name, value in each.env)
+    for pool in workers:
+        prefix = f"{pool.name}: " if len(workers) > 1 else ""
+        yield f"{prefix}Machine", machine_text(pool)
+        yield f"{prefix}Image", _code([pool.image])
+        yield f"{prefix}Module", _code([pool.module])
+        yield f"{prefix}Container command", _code([shlex.join(pool.command)])
+        yield f"{prefix}Arguments", _code([shlex.join(pool.args)])
+        texts = (f"{name}={value}" if content.env_values else name for name, value in pool.env)
         yield f"{prefix}Variables", _code(texts)
 
 

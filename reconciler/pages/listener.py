@@ -37,12 +37,12 @@ Endpoints = Mapping[str, Callable[[], Response]]
 
 def address_of(text: str) -> tuple[str, int]:
     """Return host and port of `HOST:PORT`; raise UsageError if it is malformed or not a loopback address."""
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found[3]) > _LAST_PORT:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match[3]) > _LAST_PORT:
         raise UsageError(
             f"{quote(text)} is not of the form HOST:PORT", hint=f"write 127.0.0.1:PORT, at most {_LAST_PORT}"
         )
-    host = found[1] or found[2]
+    host = match[1] or match[2]
     host = "127.0.0.1" if host.lower() == "localhost" else host
     try:
         is_loopback = ip_address(host).is_loopback
@@ -53,7 +53,7 @@ def address_of(text: str) -> tuple[str, int]:
             f"{quote(text)} is not an address that only this machine can reach",
             hint="write 127.0.0.1:PORT; to serve other machines, put an authenticating proxy in front",
         )
-    return host, int(found[3])
+    return host, int(match[3])
 
 
 @contextmanager

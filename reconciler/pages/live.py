@@ -82,8 +82,8 @@ class Access:
         """Return a new cookie for a link's word; None if the link was used or is too old."""
         given = word.encode("utf-8", "surrogateescape")
         with self._lock:
-            found = next((each for each in self._links if hmac.compare_digest(each, given)), None)
-            if found is None or self._links.pop(found) < self._now():
+            link = next((link for link in self._links if hmac.compare_digest(link, given)), None)
+            if link is None or self._links.pop(link) < self._now():
                 return None
             cookie = secrets.token_urlsafe(32)
             self._cookies[cookie.encode()] = self._now() + COOKIE_LASTS
@@ -95,8 +95,8 @@ class Access:
         """Return True for a cookie that was given and still lasts."""
         given = cookie.encode("utf-8", "surrogateescape")
         with self._lock:
-            found = next((each for each in self._cookies if hmac.compare_digest(each, given)), None)
-            return found is not None and self._cookies[found] >= self._now()
+            stored = next((stored for stored in self._cookies if hmac.compare_digest(stored, given)), None)
+            return stored is not None and self._cookies[stored] >= self._now()
 
 
 class LivePages:

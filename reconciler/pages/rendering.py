@@ -170,7 +170,7 @@ class Pages:
     def _lists(self) -> dict[str, _List]:
         """All lists by the path of their first page."""
         times = [row for row in self._runs if time_of(row.create_time)]
-        found = {
+        lists = {
             "index.html": _List("overview.html", "Overview", self._shown, self._overview),
             "timeline.html": _List("timeline.html", "Timeline", times, self._timeline),
             "runs.html": _List("list.html", "All runs", self._runs, self._list_of("runs")),
@@ -178,16 +178,16 @@ class Pages:
         }
         for condition, rows in _grouped(self._shown, lambda row: [row.condition]).items():
             heading = f"Jobs: {condition}"
-            found[_state_path(condition)] = _List("list.html", heading, rows, self._list_of("jobs"))
+            lists[_state_path(condition)] = _List("list.html", heading, rows, self._list_of("jobs"))
         for (name, value), rows in self._labels.items():
             heading = f"Label {name}={value}"
-            found[address("labels", name, f"={value}")] = _List(
+            lists[address("labels", name, f"={value}")] = _List(
                 "list.html", heading, rows, self._list_of("jobs")
             )
         for sha, rows in self._commits.items():
             heading, values = f"Commit {sha[:_SHORT_SHA]}", self._list_of("runs", sha)
-            found[address("commits", sha)] = _List("list.html", heading, rows, values)
-        return found
+            lists[address("commits", sha)] = _List("list.html", heading, rows, values)
+        return lists
 
     @cached_property
     def _commits(self) -> dict[str, list[JobStatus]]:
@@ -262,20 +262,24 @@ class Pages:
         return {
             "summary": summary_line(plan) if plan else "",
             "cards": [
-                {"count": f"{counts[each]:,}", "path": _state_path(each), **_state(each, each)}
-                for each in Condition
-                if counts[each]
+                {
+                    "count": f"{counts[condition]:,}",
+                    "path": _state_path(condition),
+                    **_state(condition, condition),
+                }
+                for condition in Condition
+                if counts[condition]
             ],
             "attention": self._rows(shown, detailed=True),
             "attention_note": _first(len(shown), len(urgent), "the numbers above lead to all"),
             "drift": [
                 {
-                    "kind": each.kind,
-                    "name": each.job_name,
-                    "path": names.get(each.job_name, ""),
-                    "detail": note_text(each.detail),
+                    "kind": finding.kind,
+                    "name": finding.job_name,
+                    "path": names.get(finding.job_name, ""),
+                    "detail": note_text(finding.detail),
                 }
-                for each in drift[:_MOST_DRIFT]
+                for finding in drift[:_MOST_DRIFT]
             ],
             "drift_note": _first(min(len(drift), _MOST_DRIFT), len(drift), "`reconciler plan` prints all"),
             "commits": self._commit_list([*self._commits][:_MOST_COMMITS], 1)["commits"],
@@ -309,7 +313,9 @@ class Pages:
                     "subject": info.subject,
                     "author": info.author,
                     "counts": [
-                        {"count": n, **_state(each, each)} for each in Condition if (n := counts[each])
+                        {"count": n, **_state(condition, condition)}
+                        for condition in Condition
+                        if (n := counts[condition])
                     ],
                 }
             )
@@ -392,11 +398,11 @@ def _addresses(rows: Sequence[JobStatus]) -> Iterator[tuple[JobStatus, str]]:
 def _grouped(
     rows: Iterable[JobStatus], keys: Callable[[JobStatus], Iterable[Any]]
 ) -> dict[Any, list[JobStatus]]:
-    found: dict[Any, list[JobStatus]] = {}
+    groups: dict[Any, list[JobStatus]] = {}
     for row in rows:
         for key in keys(row):
-            found.setdefault(key, []).append(row)
-    return found
+            groups.setdefault(key, []).append(row)
+    return groups
 
 
 def _parts(path: str) -> tuple[str, int]:
@@ -410,7 +416,7 @@ def _pager(first: str, number: int, last: int, query: str) -> View:
     return {
         "number": number,
         "last": last,
-        "some": [(each, numbered(first, each) + query) for each in _some(number, last)],
+        "some": [(page, numbered(first, page) + query) for page in _some(number, last)],
         "before": numbered(first, number - 1) + query if number > 1 else "",
         "after": numbered(first, number + 1) + query if number < last else "",
     }
@@ -419,7 +425,7 @@ def _pager(first: str, number: int, last: int, query: str) -> View:
 def _some(number: int, last: int) -> list[int]:
     """Return the numbers of the neighbouring pages, and of a few from the first to the last."""
     even = (round(1 + (last - 1) * part / _JUMPS) for part in range(_JUMPS + 1))
-    return sorted({each for each in (*even, *range(number - 2, number + 3)) if 1 <= each <= last})
+    return sorted({page for page in (*even, *range(number - 2, number + 3)) if 1 <= page <= last})
 
 
 def _state_path(condition: Condition) -> str:

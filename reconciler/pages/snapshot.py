@@ -119,7 +119,7 @@ def observe_again(ports: Ports, before: Observed) -> Observed:
     runs = {run.resource: run for run in before.runs if run.state.ended} | {run.resource: run for run in live}
     # No listing of live runs shows one that ended since, nor an adopted one.
     named = {run.resource: (run.api_version, run.kind) for run in before.runs}
-    changed = (found.claim for id, found in claims.items() if found != before.versions.get(id))
+    changed = (versioned.claim for id, versioned in claims.items() if versioned != before.versions.get(id))
     named |= {
         claim.resource: (claim.api_version, claim.kind)
         for claim in changed
@@ -130,10 +130,10 @@ def observe_again(ports: Ports, before: Observed) -> Observed:
     if len(reads) > _MOST_READS or not before.versions.keys() <= claims.keys():
         return observe(ports)
     runs |= {run.resource: run for run in ports.together(reads) if run is not None}
-    own, others = split_by_instance(ports, claims, tuple(runs.values()))
-    ports.claims.check(len(own))
-    own = with_reasons(claims, own)
-    return Observed(claims, own, doubtful_runs(ports, claims, own, others))
+    own_runs, others = split_by_instance(ports, claims, tuple(runs.values()))
+    ports.claims.check(len(own_runs))
+    own_runs = with_reasons(claims, own_runs)
+    return Observed(claims, own_runs, doubtful_runs(ports, claims, own_runs, others))
 
 
 def _run(ports: Ports, api_version: str, kind: str, resource: str) -> ActualJob | None:
@@ -248,7 +248,7 @@ def _of_name(name: NameState) -> Iterator[tuple[Key, NamedJob]]:
 def _commits(root: Path, environ: Mapping[str, str], shas: Iterable[str]) -> dict[str, CommitInfo]:
     """Return the commits of some hashes, with those parts that git has; read by one process."""
     wanted = sorted(sha for sha in shas if SHA.fullmatch(sha))
-    found = {sha: CommitInfo(sha) for sha in wanted}
+    commits = {sha: CommitInfo(sha) for sha in wanted}
     listed = b""
     with suppress(GitError):
         listed = Git(root, environ).run("cat-file", "--batch", stdin="\n".join([*wanted, ""]).encode())
@@ -262,8 +262,8 @@ def _commits(root: Path, environ: Mapping[str, str], shas: Iterable[str]) -> dic
             continue
         body, listed = rest[: int(size)], rest[int(size) + 1 :]
         if kind == "commit":
-            found[sha] = _commit(sha, body.decode("utf-8", "replace"))
-    return found
+            commits[sha] = _commit(sha, body.decode("utf-8", "replace"))
+    return commits
 
 
 def _commit(sha: str, text: str) -> CommitInfo:

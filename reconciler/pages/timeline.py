@@ -74,7 +74,7 @@ def bar(span: Span, first: datetime, last: datetime, said: str) -> Markup:
 def time_axis(first: datetime, last: datetime) -> Markup:
     """Return the marks of a timeline; both moments are in the zone to show."""
     seconds = max(1.0, (last - first).total_seconds())
-    step = next((each for each in _STEPS if seconds / each <= 4), _DAY * math.ceil(seconds / _DAY / 4))
+    step = next((length for length in _STEPS if seconds / length <= 4), _DAY * math.ceil(seconds / _DAY / 4))
     midnight = first.replace(hour=0, minute=0, second=0, microsecond=0)
     start = math.ceil((first - midnight).total_seconds() / step) * step
     form = (
@@ -90,7 +90,7 @@ def time_axis(first: datetime, last: datetime) -> Markup:
     for number in range(6):
         offset = (midnight - first).total_seconds() + start + number * step
         if 0 <= offset <= seconds:
-            place = offset / seconds
-            side = "start" if place < 0.08 else "end" if place > 0.92 else "middle"
-            texts.append(text_at(100 * place, 12, f"{first + timedelta(seconds=offset):{form}}", side, 0))
+            position = offset / seconds
+            side = "start" if position < 0.08 else "end" if position > 0.92 else "middle"
+            texts.append(text_at(100 * position, 12, f"{first + timedelta(seconds=offset):{form}}", side, 0))
     return Markup('<svg height="20" aria-hidden="true">{}</svg>').format(Markup("").join(texts))

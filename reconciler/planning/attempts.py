@@ -90,8 +90,8 @@ class Attempt(Struct, frozen=True):
 
 def base_of(name: str) -> str:
     """Return the base name of a job name; the whole name if it has another form."""
-    found = _JOB_NAME.fullmatch(name)
-    return found["base"] if found else name
+    match = _JOB_NAME.fullmatch(name)
+    return match["base"] if match else name
 
 
 def keys_of(job: DesiredJob) -> tuple[str, ...]:

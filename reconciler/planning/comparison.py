@@ -66,10 +66,12 @@ def predecessors(state: TargetState) -> list[ActualJob]:
 
 def _fields(before: ActualJob, job: DesiredJob) -> tuple[FieldChange, ...]:
     """Return the changed fields of the spec, and a field for changed code."""
-    # The directories of all attempts carry the name of the first.
-    old_name = _ATTEMPT.sub("", before.job_name)
-    found = (field for field in diff(before.spec, job.spec) if not _is_no_change(field))
-    fields = tuple(field for field in found if not is_only_named(field, old_name, job.job_name))
+    # A directory has the name of its attempt, or of the content's first attempt.
+    old_names = before.job_name, _ATTEMPT.sub("", before.job_name)
+    changes = (field for field in diff(before.spec, job.spec) if not _is_no_change(field))
+    fields = tuple(
+        field for field in changes if not any(is_only_named(field, name, job.job_name) for name in old_names)
+    )
     fields = tuple(_without_secrets(before.spec, fields))
     # The label is the only trace of the code. An adopted run has none: only its code may have changed then.
     if KEY not in before.labels and fields:
@@ -99,8 +101,8 @@ def is_only_named(field: FieldChange, old_name: str, new_name: str) -> bool:
 
 def _rerun_changed(claim: Claim | None, job: DesiredJob) -> bool | None:
     """Return True if `rerun` changed; None if unknown."""
-    known = claim.rerun if claim else ""
-    return known != rerun_digest(job.manifest.reconcile.rerun) if known else None
+    digest = claim.rerun if claim else ""
+    return digest != rerun_digest(job.manifest.reconcile.rerun) if digest else None
 
 
 def why_changed(count: int, *, code: bool, rerun: bool | None) -> Reason:

@@ -94,12 +94,12 @@ class _Decision:
         return self._after_stop(last) if last.stopped else self._after_failure(last)
 
     def _suspended(self, open_: Sequence[Attempt]) -> Change:
-        known = open_ or self._mine
-        if not known:
+        attempts = open_ or self._mine
+        if not attempts:
             key = label_of(self._job.identity)
             reason = because(ReasonCode.SUSPENDED)
             return self._about(Action.NONE, reason, key, 1, stuck=NotDone.SUSPENDED)
-        counting = _counting(known)
+        counting = _counting(attempts)
         reason = because(ReasonCode.SUSPENDED, **_activity(counting))
         return self._none(counting, reason, NotDone.SUSPENDED)
 

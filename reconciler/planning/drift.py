@@ -107,8 +107,8 @@ def _is_cancelled_outside(attempt: Attempt) -> bool:
 
 
 def _is_modified(claim: Claim, run: ActualJob) -> bool:
-    known = claim.labels and claim.resource == run.resource
-    return bool(known) and labels_digest(run.labels) != claim.labels
+    is_recorded = claim.labels and claim.resource == run.resource
+    return bool(is_recorded) and labels_digest(run.labels) != claim.labels
 
 
 def _to_cancel(

@@ -71,21 +71,22 @@ class Lineage(Struct, frozen=True):
     """Where the jobs of an applied commit come from.
 
     Attributes:
-        own: The jobs that the commit itself brought, by base name with '-' as '_'; None for all of its jobs.
+        own_names: The base names, with '-' as '_', of the jobs that the commit itself brought; None for
+            all of its jobs.
         carriers: By such a base name, the commit from which on the job's content stands, if the commit that
             was applied before lacks it.
         passed_over: The commits that were passed over, oldest first.
         parts: Passed-over commits before these, whose jobs aren't told apart.
     """
 
-    own: Collection[str] | None = None
+    own_names: Collection[str] | None = None
     carriers: Mapping[str, str] = {}
     passed_over: Mapping[str, PassedOver] = {}
     parts: Sequence[str] = ()
 
     def brought(self, base_name: str) -> bool:
         """Return True if the applied commit itself brought the job."""
-        return self.own is None or base_name in self.own
+        return self.own_names is None or base_name in self.own_names
 
 
 def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineage:
@@ -136,7 +137,7 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
         before = now
     last = later[-1].sha
     return Lineage(
-        own=frozenset(brought.pop(last)),
+        own_names=frozenset(brought.pop(last)),
         carriers=carriers,
         passed_over={
             tree.sha: _passed_over(tree, wanted[tree.sha], brought[tree.sha], bringer[tree.sha], replaced)
@@ -179,8 +180,8 @@ def _is_same(content: WantedContent, other: WantedContent | None) -> bool:
 
 def tree_of_record(record: CommitRecord) -> CommitTree:
     """Return the jobs of an applied commit that git can't read; how often each may be tried is unknown."""
-    known = (WantedContent(name, job.keys, sys.maxsize) for name, job in record.jobs.items())
-    return CommitTree(record.sha, {"": tuple(known)})
+    contents = (WantedContent(name, job.keys, sys.maxsize) for name, job in record.jobs.items())
+    return CommitTree(record.sha, {"": tuple(contents)})
 
 
 def bringers(
@@ -208,16 +209,16 @@ def bringers(
         if job.brought
     }
     earlier |= {id.key: claim.commit for id, claim in sorted(claims.items()) if claim.commit}
-    found = {}
+    commits = {}
     for change in plan.changes:
         job = change.desired
         if job is None or not (change.action in SUBMISSIONS or change.is_awaited):
             continue
         base = job.manifest.base_name
-        known = [earlier[key] for key in keys_of(job) if key in earlier]
+        shas = [earlier[key] for key in keys_of(job) if key in earlier]
         # A content that comes back after a cancel belongs to the commit that brings it back.
-        found[base] = lineage.carriers.get(base) or (known[0] if known and not change.stopped else head)
-    return found
+        commits[base] = lineage.carriers.get(base) or (shas[0] if shas and not change.stopped else head)
+    return commits
 
 
 def newest_of(records: Iterable[CommitRecord]) -> CommitRecord | None:
@@ -246,9 +247,9 @@ def applied_before(records: Mapping[str, CommitRecord], head: str) -> tuple[str,
 
     Where no apply had all jobs, these are all commits some of whose jobs were applied.
     """
-    own = records.get(head)
-    if own and own.whole and own is newest_of(records.values()):
-        return own.applied[-1:]
+    head_record = records.get(head)
+    if head_record and head_record.whole and head_record is newest_of(records.values()):
+        return head_record.applied[-1:]
     others = {sha: record for sha, record in records.items() if record.number and sha != head}
     whole = {sha: record for sha, record in others.items() if record.whole}
     if not whole:
@@ -273,10 +274,12 @@ def known_lineage(
         head: The commit.
         jobs: Its jobs.
     """
-    own = records.get(head)
-    if own is None or not own.whole or own is not newest_of(records.values()):
+    head_record = records.get(head)
+    if head_record is None or not head_record.whole or head_record is not newest_of(records.values()):
         return None
-    known = {key for job in own.jobs.values() for key in job.keys}
-    if any(known.isdisjoint(keys_of(job)) for job in jobs if not job.manifest.reconcile.suspend):
+    keys = {key for job in head_record.jobs.values() for key in job.keys}
+    if any(keys.isdisjoint(keys_of(job)) for job in jobs if not job.manifest.reconcile.suspend):
         return None
-    return Lineage(own=frozenset(name.replace("-", "_") for name, job in own.jobs.items() if job.brought))
+    return Lineage(
+        own_names=frozenset(name.replace("-", "_") for name, job in head_record.jobs.items() if job.brought)
+    )

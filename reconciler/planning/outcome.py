@@ -154,9 +154,9 @@ class JobStatus(Struct, frozen=True, gc=False):
             return Condition.UNREADABLE
         if self.state is None and self.given_up:
             return Condition.GIVEN_UP
-        found = _OF_CLAIM[self.claim] if self.state is None else _OF_STATE[self.state]
+        condition = _OF_CLAIM[self.claim] if self.state is None else _OF_STATE[self.state]
         is_left = self.current and self.manifest is not None and self.manifest.reconcile.suspend
-        return Condition.SUSPENDED if is_left and found in _LEFT else found
+        return Condition.SUSPENDED if is_left and condition in _LEFT else condition
 
     @property
     def is_open(self) -> bool:

@@ -113,11 +113,11 @@ def _of_wanted(job: DesiredJob, name: NameState, change: Change) -> Iterator[Fin
     for attempt in name.attempts:
         yield from duplicate_runs(attempt, job.manifest.name, any_wanted=True)
         if attempt.id.key in keys:
-            yield from ((found, None) for found in drift_of_desired(job, attempt))
+            yield from ((drift, None) for drift in drift_of_desired(job, attempt))
             continue
-        for found, cancel in superseded_runs(job, attempt):
+        for drift, cancel in superseded_runs(job, attempt):
             # Never cancel for a successor that can't start.
-            yield found, cancel if _replaces(change) else None
+            yield drift, cancel if _replaces(change) else None
 
 
 def _replaces(change: Change) -> bool:

@@ -22,6 +22,7 @@ _IMPORTANT = (
     "github",
     "endpoints",
     "defaults",
+    "outputs",
 )
 """Settings whose effect a plan shows, the most important ones first."""
 

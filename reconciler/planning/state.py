@@ -86,11 +86,11 @@ class TargetState(Struct, frozen=True, dict=True):
     @cached_property
     def by_key(self) -> Mapping[str, Sequence[Attempt]]:
         """The attempts of each content, by its key."""
-        found = defaultdict(list)
+        attempts = defaultdict(list)
         for name in self.names.values():
             for attempt in name.attempts:
-                found[attempt.id.key].append(attempt)
-        return found
+                attempts[attempt.id.key].append(attempt)
+        return attempts
 
     @property
     def of_desired(self) -> Iterator[tuple[DesiredJob, NameState]]:
@@ -130,7 +130,7 @@ def target_state(
         source: The repository's id; None if all runs are its own.
         doubtful: Live runs that may be the environment's own, from `Observed.doubtful`.
     """
-    own, foreign = _by_owner(runs, claims, source)
+    own_runs, foreign_runs = _by_owner(runs, claims, source)
     kinds = {id.key: (claim.api_version, claim.kind) for id, claim in claims.items()}
     bases = {id.key: claim.base_name.replace("-", "_") for id, claim in claims.items()}
     jobs = {job.manifest.base_name: job for job in desired}
@@ -139,10 +139,10 @@ def target_state(
             kinds[key] = job.manifest.api_version, job.manifest.kind
             bases[key] = base
     by_base: dict[str, list[Attempt]] = {base: [] for base in jobs}
-    for attempt in _attempts(own, claims, kinds):
+    for attempt in _attempts(own_runs, claims, kinds):
         by_base.setdefault(bases.get(attempt.id.key) or base_of(attempt.name), []).append(attempt)
     names = {base: NameState(base, jobs.get(base), tuple(attempts)) for base, attempts in by_base.items()}
-    return TargetState(names, source, tuple(foreign), tuple(doubtful))
+    return TargetState(names, source, tuple(foreign_runs), tuple(doubtful))
 
 
 def _with_specs(name: NameState, specs: Mapping[str, JsonObject]) -> NameState:
@@ -162,13 +162,13 @@ def _by_owner(
 ) -> tuple[list[ActualJob], list[ActualJob]]:
     """Split runs into the repository's own and those of others."""
     bound = {claim.resource for claim in claims.values()}
-    own: list[ActualJob] = []
-    foreign: list[ActualJob] = []
+    own_runs: list[ActualJob] = []
+    foreign_runs: list[ActualJob] = []
     for run in runs:
         # A claim's job stays the repository's own without its label: labels can be edited outside.
         is_own = source is None or run.labels.get(SOURCE) == source or run.resource in bound
-        (own if is_own else foreign).append(run)
-    return own, foreign
+        (own_runs if is_own else foreign_runs).append(run)
+    return own_runs, foreign_runs
 
 
 def _attempts(

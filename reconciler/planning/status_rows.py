@@ -16,7 +16,7 @@ from reconciler.planning.attempts import Attempt
 from reconciler.planning.outcome import Condition, JobStatus
 from reconciler.planning.state import NameState, TargetState
 
-_ATTENTION = {condition: place for place, condition in enumerate(Condition)}
+_ATTENTION = {condition: rank for rank, condition in enumerate(Condition)}
 
 
 def job_statuses(state: TargetState) -> list[JobStatus]:
@@ -81,18 +81,18 @@ def _of_run(
     run: ActualJob, base_name: str, claim: Claim | None, manifest: Manifest | None, *, current: bool
 ) -> JobStatus:
     # A stranger only has the attempt's labels: the claim is not about it.
-    own = claim if claim and made(claim, run) else None
+    own_claim = claim if claim and made(claim, run) else None
     return JobStatus(
         job_name=run.job_name,
         base_name=base_name,
         kind=run.kind,
         state=run.state,
-        claim=own.state if own else "none",
+        claim=own_claim.state if own_claim else "none",
         service_state=run.service_state,
         create_time=run.create_time,
         start_time=run.start_time,
         end_time=run.end_time,
-        error=run.error or (own.reason if own else ""),
+        error=run.error or (own_claim.reason if own_claim else ""),
         resource=run.resource,
         url=run.url,
         commit=run.labels.get(COMMIT, ""),

@@ -58,24 +58,24 @@ def record_for(
 def may_fail(jobs: Mapping[str, WantedJob], plan: Plan) -> dict[str, WantedJob]:
     """Return the jobs whose runs, as far as the plan shows, haven't succeeded: the others need no record."""
     changes = changes_of(plan)
-    found = {}
+    open_jobs = {}
     for name, job in jobs.items():
         change = changes.get(name)
         if change is None or change.desired is None or set(job.keys).isdisjoint(keys_of(change.desired)):
-            found[name] = job
+            open_jobs[name] = job
         elif change.actual is None or change.actual.state is not State.SUCCEEDED:
-            found[name] = replace(job, settled=_recorded(change).settled)
-    return found
+            open_jobs[name] = replace(job, settled=_recorded(change).settled)
+    return open_jobs
 
 
 def _kept(before: CommitRecord, name: str, job: WantedJob) -> WantedJob:
     """Return a job with what an earlier record says of it."""
-    known = before.jobs.get(name)
-    if known is None or known.keys != job.keys:
+    earlier = before.jobs.get(name)
+    if earlier is None or earlier.keys != job.keys:
         return job
     # A job that ended since the earlier apply still needs its status, unless its record was closed.
-    settled = job.settled if before.closed else known.settled
-    return replace(job, settled=settled, brought=job.brought or known.brought)
+    settled = job.settled if before.closed else earlier.settled
+    return replace(job, settled=settled, brought=job.brought or earlier.brought)
 
 
 def _keys(jobs: Mapping[str, WantedJob]) -> dict[str, tuple[str, ...]]:

@@ -56,7 +56,7 @@ class View:
         state: The claims and the runs; a run counts for a job only if a claim is bound to it.
         plan: The present plan for the desired jobs.
         problems: The reason why this apply didn't submit a job, by base name.
-        each: True for a status per job, False for the overall status only, None to decide by their number.
+        per_job: True for a status per job, False for the overall status only, None to decide by their number.
     """
 
     contexts: Contexts
@@ -64,7 +64,7 @@ class View:
     state: TargetState
     plan: Plan
     problems: Mapping[str, str] = field(default_factory=dict)
-    each: bool | None = None
+    per_job: bool | None = None
 
     @property
     def attempts(self) -> Mapping[str, Sequence[Attempt]]:
@@ -78,7 +78,7 @@ class View:
 
     def posts_each(self, jobs: Sized) -> bool:
         """Return True if a commit with these jobs gets a status for each."""
-        return len(jobs) <= MANY if self.each is None else self.each
+        return len(jobs) <= MANY if self.per_job is None else self.per_job
 
     def change(self, name: str, keys: Collection[str]) -> Change | None:
         """Return the planned change of a job; None if the manifest is gone or has other content now."""
@@ -161,14 +161,16 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
     # The commit of a job that wasn't submitted is unknown. Nothing was submitted for a passed-over commit but
     # what it brought.
     is_applied = record.number > 0
-    own = {v.name: v for v in verdicts if record.jobs[v.name].brought or (is_applied and v.sha == record.sha)}
-    others = [verdict for verdict in verdicts if verdict.name not in own]
+    own_verdicts = {
+        v.name: v for v in verdicts if record.jobs[v.name].brought or (is_applied and v.sha == record.sha)
+    }
+    others = [verdict for verdict in verdicts if verdict.name not in own_verdicts]
     by_commit: dict[str, list[CommitStatus]] = defaultdict(list)
     for verdict in verdicts:
         # Without a status per job, only update statuses that exist: a pending one must not stay for ever. The
         # same holds for this commit if another one brought the job: it may say "not submitted yet".
         update = replace(verdict.status, over=Over.SOMETHING)
-        is_shown = verdict.name in own and view.posts_each(own)
+        is_shown = verdict.name in own_verdicts and view.posts_each(own_verdicts)
         by_commit[record.sha].append(verdict.status if is_shown else update)
         # A job that had ended before this commit needs no new status at the commit that submitted it.
         is_settled = record.jobs[verdict.name].settled and verdict.final
@@ -180,11 +182,12 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
     elif record.has_verdict:
         # Only a commit with jobs that this cost their success names the commit that replaced it.
         cost = any(
-            v.state != "success" and _is_superseded(name, record.jobs[name], last) for name, v in own.items()
+            v.state != "success" and _is_superseded(name, record.jobs[name], last)
+            for name, v in own_verdicts.items()
         )
         replaced_by = record.replaced_by if cost else ""
         by_commit[record.sha].append(
-            _overall_status(view.contexts.overall, [*own.values()], others, replaced_by, is_applied)
+            _overall_status(view.contexts.overall, [*own_verdicts.values()], others, replaced_by, is_applied)
         )
     return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
 
@@ -194,14 +197,14 @@ def duplicate_statuses(view: View) -> dict[str, list[CommitStatus]]:
 
     This includes jobs of closed records.
     """
-    found: dict[str, list[CommitStatus]] = defaultdict(list)
+    statuses: dict[str, list[CommitStatus]] = defaultdict(list)
     for turn in chain.from_iterable(turns_of([key], view.attempts) for key in view.attempts):
         first, _ = turn[0]
         context = view.contexts.of_job(first.base_name)
         listed = [_runs_listed(attempt) for _, attempt in turn if attempt.others]
         if listed and first.commit:
-            found[first.commit] += (plain_status("error", context, text) for text in listed)
-    return dict(found)
+            statuses[first.commit] += (plain_status("error", context, text) for text in listed)
+    return dict(statuses)
 
 
 def reopened(view: View, record: CommitRecord, newest: CommitRecord) -> CommitRecord:
@@ -395,31 +398,35 @@ def _end(name: str, sha: str, context: str, word: str, text: str, claimed: Claim
 
 
 def _overall_status(
-    context: str, own: Sequence[Verdict], others: Sequence[Verdict], replaced_by: str, is_applied: bool
+    context: str,
+    own_verdicts: Sequence[Verdict],
+    others: Sequence[Verdict],
+    replaced_by: str,
+    is_applied: bool,
 ) -> CommitStatus:
     """Return the status over the jobs that a commit brought: green only if all of them succeeded.
 
     Args:
         context: Its context.
-        own: The jobs that it brought.
+        own_verdicts: The jobs that it brought.
         others: The jobs that earlier commits brought.
         replaced_by: The older commit that a person applied over it; "" for none.
         is_applied: False if it was passed over.
     """
-    states = {verdict.state for verdict in own}
+    states = {verdict.state for verdict in own_verdicts}
     state: StatusState = next((s for s in _WORST_FIRST if s in states), "success")
     by = f"superseded by {replaced_by[:_SHOWN_OF_SHA]}: " if replaced_by else ""
     failed = Counter(verdict.word for verdict in others if verdict.state in ("failure", "error"))
     earlier = ", ".join(f"{number} {word}" for word, number in sorted(failed.items()))
     behind = f" · earlier: {earlier}" if earlier else ""
-    text = by + _summary(own, _ROOM - len(by) - len(behind)) + behind
+    text = by + _summary(own_verdicts, _ROOM - len(by) - len(behind)) + behind
     # The number counts the steps of all jobs, so that news of an earlier one are news, too. It must not fall:
     # the record of a passed-over commit lists other jobs of earlier commits when it is made again.
-    counting = (*own, *others) if is_applied else own
+    counting = (*own_verdicts, *others) if is_applied else own_verdicts
     status = update_status(state, context, text, sum(verdict.step for verdict in counting))
     # The process that posted the present status may have known more than "not submitted yet", so that this
     # goes over no status. The failure of another job is posted all the same: `state` isn't pending then.
-    guess = state == "pending" and any(verdict.guess for verdict in own)
+    guess = state == "pending" and any(verdict.guess for verdict in own_verdicts)
     return replace(status, over=Over.NOTHING) if guess else status
 
 

@@ -41,8 +41,8 @@ def turn_of(attempts: Attempts, record: CommitRecord, job: WantedJob) -> tuple[C
     began = [turn[0][0].commit for turn in turns]
     if record.sha not in began:
         return turns[-1], True
-    own = len(turns) - 1 - began[::-1].index(record.sha)
+    index = len(turns) - 1 - began[::-1].index(record.sha)
     # Of a commit that began earlier turns too, it isn't known which of them it was applied for.
-    known = {*record.applied} - {*began[:own]}
-    last = max(n for n, sha in enumerate(began) if n == own or (n > own and sha in known))
+    applied = {*record.applied} - {*began[:index]}
+    last = max(n for n, sha in enumerate(began) if n == index or (n > index and sha in applied))
     return turns[last], last == len(turns) - 1

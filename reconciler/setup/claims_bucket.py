@@ -53,18 +53,18 @@ def prepare_claims(session: Session) -> Prepared:
             reached, or denies the request.
     """
     bucket = session.environment.claims_bucket
-    found = _bucket(session)
+    resource = _bucket(session)
     # All checks come before the first write.
-    if found is not None:
-        _refuse_deletion(bucket, found)
+    if resource is not None:
+        _refuse_deletion(bucket, resource)
     runs = len(session.runs())
-    ready = found if found is not None else _create(session)
+    ready = resource if resource is not None else _create(session)
     session.claims.prepare()
     return Prepared(
         bucket=bucket,
         folder=session.claims.folder,
         location=text_of(ready, "location"),
-        made=found is None,
+        made=resource is None,
         runs=runs,
         warnings=() if session.is_local else tuple(_warnings(session, ready)),
         steps=() if session.is_local else tuple(grants(session.environment, session.config.source)),
@@ -75,8 +75,8 @@ def _bucket(session: Session) -> JsonObject | None:
     bucket = session.environment.claims_bucket
     try:
         buckets = session.connection.client("storage.buckets")
-        found: JsonObject = execute(buckets.get(bucket=bucket, fields=_FIELDS))
-        return found
+        resource: JsonObject = execute(buckets.get(bucket=bucket, fields=_FIELDS))
+        return resource
     except NotFoundAtServiceError:
         return None
     except ApiError as error:
@@ -99,11 +99,11 @@ def _create(session: Session) -> JsonObject:
         made: JsonObject = execute(buckets.insert(project=environment.project, body=body))
     except ApiError as error:
         # A concurrent call may have created it. Google also returns 409 for another project's bucket.
-        found = _bucket(session) if error.status == _CONFLICT else None
-        if found is None:
+        resource = _bucket(session) if error.status == _CONFLICT else None
+        if resource is None:
             raise _explained(session, error) from None
-        _refuse_deletion(environment.claims_bucket, found)
-        return found
+        _refuse_deletion(environment.claims_bucket, resource)
+        return resource
     return made
 
 
@@ -127,15 +127,15 @@ def _explained(session: Session, error: ApiError) -> ServiceError:
     )
 
 
-def _refuse_deletion(bucket: str, found: JsonObject) -> None:
+def _refuse_deletion(bucket: str, resource: JsonObject) -> None:
     """Raise ServiceError if the bucket's rules delete claims, or prevent updates of them."""
-    if part_of(found, "retentionPolicy"):
+    if part_of(resource, "retentionPolicy"):
         raise ServiceError(
             f"the bucket {bucket} has a retention policy, but claims are rewritten often",
             hint=f"run `gcloud storage buckets update gs://{bucket} --clear-retention-period`, or name "
             'another bucket under "claimsBucket"',
         )
-    rules = part_of(found, "lifecycle").get("rule")
+    rules = part_of(resource, "lifecycle").get("rule")
     if isinstance(rules, list) and any(_deletes_claims(rule) for rule in rules if isinstance(rule, dict)):
         raise ServiceError(
             f"a lifecycle rule of the bucket {bucket} deletes objects: without its claim, a job would be "
@@ -166,9 +166,9 @@ def _only_old_versions(condition: JsonObject) -> bool:
     )
 
 
-def _warnings(session: Session, found: JsonObject) -> Iterator[Step]:
+def _warnings(session: Session, resource: JsonObject) -> Iterator[Step]:
     environment = session.environment
-    bucket, access = environment.claims_bucket, part_of(found, "iamConfiguration")
+    bucket, access = environment.claims_bucket, part_of(resource, "iamConfiguration")
     update = f"gcloud storage buckets update gs://{bucket}"
     if bucket == environment.staging_bucket:
         yield Step(
@@ -183,5 +183,5 @@ def _warnings(session: Session, found: JsonObject) -> Iterator[Step]:
         )
     if text_of(access, "publicAccessPrevention") != "enforced":
         yield Step("the bucket may be made public", f"{update} --public-access-prevention")
-    if part_of(found, "versioning").get("enabled") is not True:
+    if part_of(resource, "versioning").get("enabled") is not True:
         yield Step("a claim deleted by mistake can be restored for a few days only", f"{update} --versioning")

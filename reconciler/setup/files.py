@@ -74,8 +74,8 @@ class Setup:
 
 def service_account(name: str, project: str) -> str:
     """Return the e-mail address of a project's service account; `example.com:p` gives `p.example.com`."""
-    domain, _, own = project.rpartition(":")
-    return f"{name}@{own}{'.' if domain else ''}{domain}.iam.gserviceaccount.com"
+    domain, _, project_id = project.rpartition(":")
+    return f"{name}@{project_id}{'.' if domain else ''}{domain}.iam.gserviceaccount.com"
 
 
 def submitter_of(google: Environment) -> str:
@@ -171,7 +171,7 @@ def _with_names(text: str, google: Environment) -> str:
         "production": google.name,
     }
     # One substitution for all names: a value that equals another placeholder is not replaced again.
-    return re.sub("|".join(names), lambda found: json.dumps(names[found[0]])[1:-1], text)
+    return re.sub("|".join(names), lambda match: json.dumps(names[match[0]])[1:-1], text)
 
 
 def with_action(text: str, action: ReconcilerAction) -> str:
@@ -232,7 +232,7 @@ def files_of(setup: Setup, example: Iterable[str] = ()) -> tuple[File, ...]:
     # Without a known action the hook runs the installed command, which needs nothing filled in.
     hook = "pre-commit-config.yaml" if setup.action.is_known else "pre-commit-local.yaml"
     hook_text = with_action(template(hook), setup.action)
-    found = [
+    files = [
         _settings_file(setup),
         File(".gitattributes", template("gitattributes"), holds=r"^[^#\n].*\beol=lf\b"),
         *(File(f".vscode/{name}", schema(name), Existing.RENEWED) for name in (ANY_KIND, CONFIG_SCHEMA)),
@@ -243,7 +243,7 @@ def files_of(setup: Setup, example: Iterable[str] = ()) -> tuple[File, ...]:
         File(PLAN_WORKFLOW, plan_workflow(setup), Existing.FILLED_IN),
         *(File(path, template(path)) for path in example),
     ]
-    return tuple(sorted(found, key=lambda file: file.path))
+    return tuple(sorted(files, key=lambda file: file.path))
 
 
 def _settings_file(setup: Setup) -> File:
@@ -291,13 +291,13 @@ def changes(root: Path, files: Iterable[File], action: ReconcilerAction) -> tupl
     return tuple(_change(root, file, action) for file in files)
 
 
-def write(root: Path, found: Sequence[WrittenFile]) -> None:
+def write(root: Path, written_files: Sequence[WrittenFile]) -> None:
     """Make these changes below `root`; undo all and raise ReconcilerError if one fails."""
     folders: list[Path] = []
     done: list[WrittenFile] = []
     path = ""
     try:
-        for change in found:
+        for change in written_files:
             # Kept for the message: the error may name a temporary file.
             path = change.path
             if change.data is not None:

@@ -300,9 +300,9 @@ def uncommitted(root: Path, paths: Iterable[str]) -> list[str]:
     """
     real = {_real(root, path) for path in paths}
     changed = _changed_files(root)
-    found = real if changed is None else real & changed
+    uncommitted_paths = real if changed is None else real & changed
     shared = {_top(path) for path in (changed or set()) - real}
-    return sorted({path if _top(path) in shared else _top(path) for path in found})
+    return sorted({path if _top(path) in shared else _top(path) for path in uncommitted_paths})
 
 
 def _real(root: Path, path: str) -> str:

@@ -130,9 +130,11 @@ def _bucket(text: str) -> str:
 
 def _existing(config: Config, name: str | None) -> Environment | None:
     """Return the environment in Google Cloud with this name in `reconciler.yaml`, else the first."""
-    found = [each for each in config.environments.values() if each.engine == "google"]
-    named = [each for each in found if each.name == name]
-    return next(iter(named or found), None)
+    environments = [
+        environment for environment in config.environments.values() if environment.engine == "google"
+    ]
+    named = [environment for environment in environments if environment.name == name]
+    return next(iter(named or environments), None)
 
 
 def _checked(setup: Setup, google: Environment) -> Environment:

@@ -61,7 +61,7 @@ class JobSearch:
         self,
         claim: Claim,
         body: Callable[[str], JsonObject],
-        known: Claim | None,
+        stored: Claim | None,
         *,
         forced: bool = False,
     ) -> ActualJob | Mismatch | None:
@@ -70,7 +70,7 @@ class JobSearch:
         Args:
             claim: Names the attempt.
             body: Returns the create's body for a request id.
-            known: The stored claim; None if the attempt has none.
+            stored: The stored claim; None if the attempt has none.
             forced: Accept a job of a recorded request even if it differs, and ignore all other jobs.
 
         Raises:
@@ -78,14 +78,14 @@ class JobSearch:
         """
         listed = self._candidates(claim)
         # Anybody can copy labels: once a claim exists, only a recorded request id proves a job's origin.
-        ours = [job for job in listed if known is None or job.labels.get(REQUEST_ID) in known.request_ids]
+        ours = [job for job in listed if stored is None or job.labels.get(REQUEST_ID) in stored.request_ids]
         if not ours:
             return None if forced or not listed else Mismatch(listed[0], "no recorded request created it")
         # Of two jobs every reconciler must pick the same: the audit cancels the other.
         job = elder(ours)
         if forced:
             return job
-        whole = self._read_body(job, known)
+        whole = self._read_body(job, stored)
         different = differences(body(job.labels.get(REQUEST_ID, "")), whole) if whole else ()
         if different:
             where = ", ".join(change.pointer for change in different[:3])
@@ -96,12 +96,12 @@ class JobSearch:
         """Return the jobs that the claim's recorded requests made."""
         return [job for job in self._candidates(claim) if job.labels.get(REQUEST_ID) in claim.request_ids]
 
-    def _read_body(self, job: ActualJob, known: Claim | None) -> ActualJob | None:
+    def _read_body(self, job: ActualJob, stored: Claim | None) -> ActualJob | None:
         """Return a listed job with its body; None if it was deleted since."""
         try:
             return self._jobs.read(job.api_version, job.kind, job.resource)
         except NotFoundError:
-            if known is not None:
+            if stored is not None:
                 return None  # its request id proves that it was the attempt's job
             # Without a claim and a body the origin is unknown, and "no job" would permit a second create.
             raise ServiceError(
@@ -142,15 +142,15 @@ def differences(body: JsonObject, job: ActualJob) -> tuple[FieldChange, ...]:
         job: As read from the service, with its `body`.
     """
     names = REQUESTED | body.keys()
-    found = diff(_compared(job.body, names), _compared(body, names))
-    return tuple(field for field in found if not _is_alike(field))
+    changes = diff(_compared(job.body, names), _compared(body, names))
+    return tuple(field for field in changes if not _is_alike(field))
 
 
 def _compared(resource: JsonObject, names: Set[str]) -> dict[str, Any]:
     fields = {name: value for name, value in resource.items() if name in names}
     labels = resource.get("labels")
-    known = labels if isinstance(labels, Mapping) else {}
-    return {**fields, "labels": {name: known[name] for name in _LABELS if name in known}}
+    valid_labels = labels if isinstance(labels, Mapping) else {}
+    return {**fields, "labels": {name: valid_labels[name] for name in _LABELS if name in valid_labels}}
 
 
 def _is_alike(field: FieldChange) -> bool:
@@ -250,10 +250,10 @@ def _current(ports: Ports, adoption: Adoption) -> ActualJob | str:
 
 def _fields(adoption: Adoption, job: ActualJob) -> tuple[FieldChange, ...]:
     """Return the differences between the job and the manifest's, other bytes of the code among them."""
-    found, package = differences(adoption.body(job.job_name), job), adoption.package
-    staged = [field for field in found if field.after == package]
+    changes, package = differences(adoption.body(job.job_name), job), adoption.package
+    staged = [field for field in changes if field.after == package]
     alike = [field for field in staged if isinstance(field.before, str) and adoption.holds(field.before)]
-    fields = _without_secrets([field for field in found if field not in alike], job.body)
+    fields = _without_secrets([field for field in changes if field not in alike], job.body)
     # Without such a difference, the job names the very object that the create would name.
     if package and not staged and not adoption.holds(package):
         return (*fields, FieldChange("/package", package, "other bytes"))
@@ -286,9 +286,9 @@ def _bind(ports: Ports, adoption: Adoption, job: ActualJob) -> Adopted:
     except ServiceError as error:
         written, failed = None, error
     # The store may have accepted the write and lost the answer: the claim that it holds now decides.
-    found = written or ports.claims.read(claim.id).found
-    if found is None and failed:
+    versioned = written or ports.claims.read(claim.id).versioned
+    if versioned is None and failed:
         raise failed
-    if found is not None and found.claim.resource == job.resource:
-        return Adopted(found.claim)
+    if versioned is not None and versioned.claim.resource == job.resource:
+        return Adopted(versioned.claim)
     return Adopted(None, "lost to another process, which has just claimed the manifest's content")

@@ -20,10 +20,10 @@ from reconciler.submission.protocol import bound
 def runs_by_claim(observed: Observed) -> dict[ClaimId, list[ActualJob]]:
     """Return the runs of each claim: those with its labels, and the run that it names."""
     bound = {claim.resource: id for id, claim in observed.claims.items() if claim.resource}
-    found: dict[ClaimId, list[ActualJob]] = defaultdict(list)
+    by_claim: dict[ClaimId, list[ActualJob]] = defaultdict(list)
     for run in observed.runs:
-        found[bound.get(run.resource) or ClaimId(run.labels.get(KEY, ""), attempt_of(run))].append(run)
-    return found
+        by_claim[bound.get(run.resource) or ClaimId(run.labels.get(KEY, ""), attempt_of(run))].append(run)
+    return by_claim
 
 
 def refreshed(claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]) -> Claim:
@@ -42,15 +42,15 @@ def refreshed(claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]) -
     return bound(wished, elder(made_)) if made_ and job is None else wished
 
 
-def is_left(claim: Claim, job: DesiredJob | None, known: Mapping[ClaimId, Claim]) -> bool:
+def is_left(claim: Claim, job: DesiredJob | None, claims: Mapping[ClaimId, Claim]) -> bool:
     """Return True if no apply continues a submission with an unknown outcome.
 
     Args:
         claim: Its claim.
         job: The desired job of this content; None if no manifest has it.
-        known: Every claim.
+        claims: Every claim.
     """
-    before = known.get(ClaimId(claim.id.key, claim.id.attempt - 1))
+    before = claims.get(ClaimId(claim.id.key, claim.id.attempt - 1))
     # A further attempt needs a predecessor that permits it. It had one when it was claimed, but the claim of
     # that one may since have been bound to another run.
     is_called_for = claim.id.attempt == 1 or (before is not None and before.may_be_followed)
@@ -89,15 +89,15 @@ def with_reason(ports: Ports, run: ActualJob) -> ActualJob:
     """Return a run; a cancelled one with the reason that its claim records."""
     if run.state is not State.CANCELLED or not (id := _claim_id(ports, run)):
         return run
-    found = ports.claims.read(id).found
-    return with_reasons({id: found}, (run,))[0] if found else run
+    versioned = ports.claims.read(id).versioned
+    return with_reasons({id: versioned}, (run,))[0] if versioned else run
 
 
 def _claim_id(ports: Ports, run: ActualJob) -> ClaimId | None:
     """Return the id of the claim of a run by its labels, else of the one that adopted it; None for none."""
     if key := run.labels.get(KEY):
         return ClaimId(key, attempt_of(run))
-    adopted = (found.claim for found in ports.claims.listed().values() if found.claim.is_adopted)
+    adopted = (versioned.claim for versioned in ports.claims.listed().values() if versioned.claim.is_adopted)
     return next((claim.id for claim in adopted if claim.resource == run.resource), None)
 
 
@@ -118,15 +118,15 @@ def record_cancel(ports: Ports, run: ActualJob, reason: str) -> None:
     if id is None:
         return
     for _ in range(_WRITES):
-        found = ports.claims.read(id).found
-        if found is None or not made(found.claim, run):
+        versioned = ports.claims.read(id).versioned
+        if versioned is None or not made(versioned.claim, run):
             return
-        is_bound = found.claim.state is ClaimState.BOUND
-        claim = found.claim if is_bound else bound(found.claim, run)
+        is_bound = versioned.claim.state is ClaimState.BOUND
+        claim = versioned.claim if is_bound else bound(versioned.claim, run)
         # A claim has room for its own run: the second run of an attempt isn't the one that a manifest wants.
         if claim.resource != run.resource or claim.error in (reason, BY_COMMAND):
             return
-        if ports.claims.write(replace(claim, error=reason), found.generation):
+        if ports.claims.write(replace(claim, error=reason), versioned.generation):
             return
     raise ServiceError(f"the claim of {run.job_name} keeps changing", hint="another run is updating it")
 

@@ -113,8 +113,8 @@ def look(
         if observed is not None:
             return Observation(observed, stored, summary, full=False, announced=announced)
     observed = observe(ports)
-    known = {*wanted, *also, *announced_keys(announced)}
-    notes = contradictions(summary, observed, known) if summary else []
+    keys = {*wanted, *also, *announced_keys(announced)}
+    notes = contradictions(summary, observed, keys) if summary else []
     if summary is None and is_spoiled(stored, preface):
         notes.append("the summary of ended runs isn't of these claims, or can't be read: apply makes it anew")
     return Observation(observed, stored, summary, full=True, announced=announced, notes=tuple(notes))
@@ -168,24 +168,24 @@ def _short(
         return None
     live = ports.jobs.live()
     kept = settled_by_key(summary, wanted)
-    own = [run for run in live if not is_of_other_instance(run, ports.source, ports.instance)]
-    reread = _to_read({*summary.open, *announced_keys(announced)}, kept, keys_in(own), wanted, also)
+    own_runs = [run for run in live if not is_of_other_instance(run, ports.source, ports.instance)]
+    reread = _to_read({*summary.open, *announced_keys(announced)}, kept, keys_in(own_runs), wanted, also)
     if len(reread) > _FEW + summary.size // _READS_OF_ONE:
         return None
     versions: dict[ClaimId, Versioned] = {}
     for of_key in ports.together([partial(ports.claims.of_key, key) for key in sorted(reread)]):
         versions |= of_key
-    found = _search(ports, reread, versions, wanted, own)
-    listed = tuple({run.resource: run for run in (*live, *found)}.values())
+    matches = _search(ports, reread, versions, wanted, own_runs)
+    listed = tuple({run.resource: run for run in (*live, *matches)}.values())
     missing = missing_claims(versions, listed)
-    rest = [each for key, attempts in kept.items() if key not in reread for each in attempts]
+    rest = [attempt for key, attempts in kept.items() if key not in reread for attempt in attempts]
     # As a full look is refused that lists nothing although ended jobs exist.
-    if not found and all(claim.is_adopted for claim in missing):
+    if not matches and all(claim.is_adopted for claim in missing):
         missing += ended_claims(ports, versions)
         check_search(ports, _witnesses(ports, rest))
-    versions |= {each.versioned.claim.id: each.versioned for each in rest}
+    versions |= {attempt.versioned.claim.id: attempt.versioned for attempt in rest}
     mine, others = split_by_instance(ports, versions, listed)
-    remembered = (each.run for each in rest if each.run is not None)
+    remembered = (attempt.run for attempt in rest if attempt.run is not None)
     runs = with_reasons(versions, (*mine, *unlisted(ports, missing), *remembered))
     return Observed(versions, runs, doubtful_runs(ports, versions, runs, others, time_of(summary.oldest)))
 
@@ -218,21 +218,25 @@ def _search(
 ) -> list[ActualJob]:
     """Return all runs of contents, the ended ones among them."""
     kinds = {(key, job.manifest.api_version, job.manifest.kind) for key, job in wanted.items()}
-    kinds |= {(id.key, found.claim.api_version, found.claim.kind) for id, found in versions.items()}
+    kinds |= {
+        (id.key, versioned.claim.api_version, versioned.claim.kind) for id, versioned in versions.items()
+    }
     kinds |= {(key, run.api_version, run.kind) for run in live for key in keys_in([run])}
     searches = [
         partial(ports.jobs.with_key, api_version, kind, key)
         for key, api_version, kind in sorted(kinds)
         if key in keys and ports.jobs.lists(api_version)
     ]
-    found = (run for runs in ports.together(searches) for run in runs)
-    return [run for run in found if run.labels.get(SOURCE) == ports.source]
+    matches = (run for runs in ports.together(searches) for run in runs)
+    return [run for run in matches if run.labels.get(SOURCE) == ports.source]
 
 
 def _witnesses(ports: Ports, kept: Iterable[Kept]) -> list[ActualJob]:
     """Return a few ended runs that a search must find, as long as the service has them."""
-    runs = (each.run for each in kept if each.run is not None and not each.versioned.claim.is_adopted)
+    runs = (
+        attempt.run for attempt in kept if attempt.run is not None and not attempt.versioned.claim.is_adopted
+    )
     named = ports.jobs.named
-    found = [run for run in runs if named(run.api_version, run.kind, run.job_name) is None]
+    witnesses = [run for run in runs if named(run.api_version, run.kind, run.job_name) is None]
     # The oldest jobs are the first that a listing no longer shows.
-    return sorted(found, key=lambda run: run.create_time)[:_WITNESSES]
+    return sorted(witnesses, key=lambda run: run.create_time)[:_WITNESSES]

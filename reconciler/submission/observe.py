@@ -37,7 +37,7 @@ class Observed(Struct, frozen=True, dict=True):
     @cached_property
     def claims(self) -> Mapping[ClaimId, Claim]:
         """Claims without their generations."""
-        return {id: found.claim for id, found in self.versions.items()}
+        return {id: versioned.claim for id, versioned in self.versions.items()}
 
 
 def observe(ports: Ports) -> Observed:
@@ -52,21 +52,21 @@ def observe(ports: Ports) -> Observed:
     # The claims first: a job that a claim names existed before its claim was listed.
     claims = ports.claims.listed()
     listed = ports.jobs.runs()
-    own, others = split_by_instance(ports, claims, listed)
-    ports.claims.check(len(own))
+    own_runs, others = split_by_instance(ports, claims, listed)
+    ports.claims.check(len(own_runs))
     # A listing that leaves out an old job proves that no search can be trusted: the protocol would take
     # "not found" for "never made", and submit again.
     missing = missing_claims(claims, listed)
     # No listing by label shows an adopted job.
-    if not own and all(claim.is_adopted for claim in missing):
+    if not own_runs and all(claim.is_adopted for claim in missing):
         missing += ended_claims(ports, claims)
-    runs = with_reasons(claims, (*own, *unlisted(ports, missing)))
+    runs = with_reasons(claims, (*own_runs, *unlisted(ports, missing)))
     return Observed(claims, runs, doubtful_runs(ports, claims, runs, others))
 
 
 def with_reasons(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> tuple[ActualJob, ...]:
     """Return the runs; the cancelled ones with the reason that their claim records."""
-    reasons = {found.claim.resource: found.claim.error for found in claims.values()}
+    reasons = {versioned.claim.resource: versioned.claim.error for versioned in claims.values()}
     return tuple(
         replace(run, cancelled=reasons.get(run.resource)) if run.state is State.CANCELLED else run
         for run in runs
@@ -80,7 +80,7 @@ def split_by_instance(
 
     A run that a claim names stays the environment's own when its labels have been changed.
     """
-    bound = {found.claim.resource for found in claims.values()}
+    bound = {versioned.claim.resource for versioned in claims.values()}
     others = [run for run in runs if is_of_other_instance(run, ports.source, ports.instance)]
     others = [run for run in others if run.resource not in bound]
     left_out = {run.resource for run in others}
@@ -123,8 +123,8 @@ def oldest_own(
     ports: Ports, claims: Mapping[ClaimId, Versioned], runs: Iterable[ActualJob]
 ) -> datetime | None:
     """Return the creation time of the oldest run that this environment submitted; None if unknown."""
-    own = (time_of(run.create_time) for run in runs if _is_submitted(ports, claims, run))
-    return min(filter(None, own), default=None)
+    times = (time_of(run.create_time) for run in runs if _is_submitted(ports, claims, run))
+    return min(filter(None, times), default=None)
 
 
 def _is_submitted(ports: Ports, claims: Mapping[ClaimId, Versioned], run: ActualJob) -> bool:
@@ -134,21 +134,21 @@ def _is_submitted(ports: Ports, claims: Mapping[ClaimId, Versioned], run: Actual
     """
     if run.labels.get(SOURCE) != ports.source or run.labels.get(INSTANCE, "") != ports.instance:
         return False
-    found = claims.get(ClaimId(run.labels.get(KEY, ""), attempt_of(run)))
-    return found is not None and has_recorded_request(found.claim, run)
+    versioned = claims.get(ClaimId(run.labels.get(KEY, ""), attempt_of(run)))
+    return versioned is not None and has_recorded_request(versioned.claim, run)
 
 
 def missing_claims(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> list[Claim]:
     """Return the bound claims with a job that is missing from the runs; of ended jobs the adopted ones."""
     seen = {run.resource for run in runs}
-    bound = (found.claim for found in claims.values() if found.claim.state is ClaimState.BOUND)
+    bound = (versioned.claim for versioned in claims.values() if versioned.claim.state is ClaimState.BOUND)
     unlisted = (claim for claim in bound if claim.resource not in seen and not claim.gone)
     return [claim for claim in unlisted if not claim.ended or claim.is_adopted]
 
 
 def ended_claims(ports: Ports, claims: Mapping[ClaimId, Versioned]) -> list[Claim]:
     """Return a few claims of ended jobs that have names chosen by the service."""
-    bound = (found.claim for found in claims.values() if found.claim.state is ClaimState.BOUND)
+    bound = (versioned.claim for versioned in claims.values() if versioned.claim.state is ClaimState.BOUND)
     ended = (claim for claim in bound if claim.ended and not claim.is_adopted)
     unnamed = (one for one in ended if ports.jobs.named(one.api_version, one.kind, one.job_name) is None)
     return list(islice(unnamed, _ASKED))
@@ -175,8 +175,8 @@ def check_search(ports: Ports, witnesses: Iterable[ActualJob]) -> None:
     """
     for witness in witnesses:
         key = witness.labels.get(KEY, "")
-        found = ports.jobs.with_key(witness.api_version, witness.kind, key)
-        if any(job.resource == witness.resource for job in found):
+        jobs = ports.jobs.with_key(witness.api_version, witness.kind, key)
+        if any(job.resource == witness.resource for job in jobs):
             return
         try:
             job = ports.jobs.read(witness.api_version, witness.kind, witness.resource)

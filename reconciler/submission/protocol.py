@@ -136,17 +136,17 @@ class Submitter:
             NotBegunError: The service accepts no more creates for now; no claim was written.
             ServiceError: A service is unavailable; the claim holds the progress, and the next call continues.
         """
-        return self._run(order, lambda found, now: self._step(order, found, now))
+        return self._run(order, lambda versioned, now: self._step(order, versioned, now))
 
     def adopt(self, order: Order) -> None:
         """Bind a submission to its existing job, or hold it for a job that differs; never send a request."""
-        found = self._claims.read(order.claim.id).found
-        if found is None or found.claim.state is ClaimState.BOUND:
+        versioned = self._claims.read(order.claim.id).versioned
+        if versioned is None or versioned.claim.state is ClaimState.BOUND:
             return
-        job = self._search.find(order.claim, order.body, found.claim)
+        job = self._search.find(order.claim, order.body, versioned.claim)
         # A mismatch that the claim already names is no news: writing it again would only contend with others.
-        if isinstance(job, ActualJob) or (job and job.job.resource != found.claim.odd):
-            self._bind_or_hold(found, job)
+        if isinstance(job, ActualJob) or (job and job.job.resource != versioned.claim.odd):
+            self._bind_or_hold(versioned, job)
 
     def resubmit(self, order: Order) -> SubmissionResult:
         """Continue a held or refused submission on a person's request.
@@ -154,7 +154,7 @@ class Submitter:
         Bind a job that one of its requests made, even if it differs. Otherwise send again, after the same
         wait for earlier requests as in `submit`.
         """
-        return self._run(order, lambda found, now: self._forced_step(order, found, now))
+        return self._run(order, lambda versioned, now: self._forced_step(order, versioned, now))
 
     def give_up(self, id: ClaimId) -> Claim | None:
         """Hold a submission for ever and return its claim; None if no claim exists.
@@ -162,13 +162,13 @@ class Submitter:
         If its job exists, the claim is BOUND instead: giving up does not undo a submission.
         """
         for _ in range(_ROUNDS):
-            found = self._claims.read(id).found
-            if found is None or found.claim.state is ClaimState.BOUND:
-                return found.claim if found else None
-            jobs = self._search.own_jobs(found.claim)
-            held = replace(found.claim, state=ClaimState.HELD, given_up=True)
-            settled = bound(found.claim, elder(jobs)) if jobs else held
-            written = self._put(replace(settled, owner=self._owner), found.generation)
+            versioned = self._claims.read(id).versioned
+            if versioned is None or versioned.claim.state is ClaimState.BOUND:
+                return versioned.claim if versioned else None
+            jobs = self._search.own_jobs(versioned.claim)
+            held = replace(versioned.claim, state=ClaimState.HELD, given_up=True)
+            settled = bound(versioned.claim, elder(jobs)) if jobs else held
+            written = self._put(replace(settled, owner=self._owner), versioned.generation)
             if written:
                 return written.claim
         raise _contended(id)
@@ -176,9 +176,9 @@ class Submitter:
     def conclude(self, id: ClaimId) -> None:
         """Reject an abandoned PENDING submission once none of its requests can make a job any more."""
         read = self._claims.read(id)
-        if read.found is None:
+        if read.versioned is None:
             return
-        claim = read.found.claim
+        claim = read.versioned.claim
         ripe = self._settles_at(claim)
         # Before that time, a request may still make a job: REJECTED would then permit a second create.
         if ripe is None or read.now <= ripe:
@@ -188,7 +188,7 @@ class Submitter:
             # Look twice: a single incomplete listing must not pass for the job's absence.
             if not self._search.own_jobs(claim):
                 said = "it created no job, and it is no longer needed"
-                self._put(replace(claim, state=ClaimState.REJECTED, error=said), read.found.generation)
+                self._put(replace(claim, state=ClaimState.REJECTED, error=said), read.versioned.generation)
 
     # Step 1: read the claim, and choose the next step by its state.
 
@@ -198,41 +198,43 @@ class Submitter:
         for _ in range(_ROUNDS):
             # Read again in every round: a step returns None if another reconciler changed the claim first.
             read = self._claims.read(order.claim.id)
-            result = step(read.found, read.now)
+            result = step(read.versioned, read.now)
             if result is not None:
                 return result
         raise _contended(order.claim.id)
 
-    def _step(self, order: Order, found: Versioned | None, now: datetime) -> SubmissionResult | None:
-        if found is None:
+    def _step(self, order: Order, versioned: Versioned | None, now: datetime) -> SubmissionResult | None:
+        if versioned is None:
             # Before any search: an exhausted quota would make thousands of searches useless.
             self._quota.check()
             return self._begin(order, now)
-        match found.claim.state:
+        match versioned.claim.state:
             case ClaimState.BOUND:
                 # For ever, even if the service no longer has the job: a new request would run it twice.
-                return SubmissionResult(found.claim)
+                return SubmissionResult(versioned.claim)
             case ClaimState.PENDING:
-                return self._recover(order, found, now)
+                return self._recover(order, versioned, now)
             case ClaimState.REJECTED:
-                early = found.claim.not_before is not None and now < found.claim.not_before
+                early = versioned.claim.not_before is not None and now < versioned.claim.not_before
                 return (
-                    SubmissionResult(found.claim, now=now)
+                    SubmissionResult(versioned.claim, now=now)
                     if early
-                    else self._send_if_absent(order, found, now)
+                    else self._send_if_absent(order, versioned, now)
                 )
             case ClaimState.HELD:
-                job = self._search.find(order.claim, order.body, found.claim)
+                job = self._search.find(order.claim, order.body, versioned.claim)
                 if isinstance(job, ActualJob):
-                    return self._bind(found, job)
-                return SubmissionResult(found.claim)
+                    return self._bind(versioned, job)
+                return SubmissionResult(versioned.claim)
 
-    def _forced_step(self, order: Order, found: Versioned | None, now: datetime) -> SubmissionResult | None:
-        if found is None or found.claim.state is ClaimState.BOUND:
-            return self._step(order, found, now)
-        if found.claim.state is ClaimState.REJECTED:
-            return self._send_if_absent(order, found, now)
-        return self._recover(order, found, now, forced=True)
+    def _forced_step(
+        self, order: Order, versioned: Versioned | None, now: datetime
+    ) -> SubmissionResult | None:
+        if versioned is None or versioned.claim.state is ClaimState.BOUND:
+            return self._step(order, versioned, now)
+        if versioned.claim.state is ClaimState.REJECTED:
+            return self._send_if_absent(order, versioned, now)
+        return self._recover(order, versioned, now, forced=True)
 
     # Step 2: look for the attempt's job; without a claim, after two guards.
 
@@ -244,7 +246,7 @@ class Submitter:
         self._check_predecessor(order.claim.id)
         # A claim under an older version of the hash is for the same content: a second would submit it twice.
         for id in order.earlier:
-            older = self._claims.read(id).found
+            older = self._claims.read(id).versioned
             if older is not None:
                 return SubmissionResult(older.claim)
         # Claims may have been lost: a job of this content may exist without a claim.
@@ -257,7 +259,7 @@ class Submitter:
         """Raise ServiceError unless the previous attempt, if any, is known to have failed or been stopped."""
         if id.attempt == 1:
             return
-        before = self._claims.read(ClaimId(id.key, id.attempt - 1)).found
+        before = self._claims.read(ClaimId(id.key, id.attempt - 1)).versioned
         if before and before.claim.state is ClaimState.BOUND:
             claim = before.claim
             if not claim.ended:
@@ -277,42 +279,42 @@ class Submitter:
         claim = order.claim
         return self._jobs.named(claim.api_version, claim.kind, claim.job_name) is not None
 
-    def _send_if_absent(self, order: Order, found: Versioned, now: datetime) -> SubmissionResult | None:
+    def _send_if_absent(self, order: Order, versioned: Versioned, now: datetime) -> SubmissionResult | None:
         # A refusal should mean that no job exists; the search guards against an answer that was wrong.
-        job = self._search.find(order.claim, order.body, found.claim)
-        return self._send(order, found, now) if job is None else self._bind_or_hold(found, job)
+        job = self._search.find(order.claim, order.body, versioned.claim)
+        return self._send(order, versioned, now) if job is None else self._bind_or_hold(versioned, job)
 
     # Step 3: make sure that no earlier request can still make a job.
 
     def _recover(
-        self, order: Order, found: Versioned, now: datetime, *, forced: bool = False
+        self, order: Order, versioned: Versioned, now: datetime, *, forced: bool = False
     ) -> SubmissionResult | None:
-        job = self._search.find(order.claim, order.body, found.claim, forced=forced)
+        job = self._search.find(order.claim, order.body, versioned.claim, forced=forced)
         if job is not None:
-            return self._bind_or_hold(found, job)
-        ripe = self._settles_at(found.claim)
+            return self._bind_or_hold(versioned, job)
+        ripe = self._settles_at(versioned.claim)
         if not self._has_unique_name(order):
             # Until `ripe`, an earlier request may still be accepted, or its job may be missing from listings.
             if ripe is not None and now <= ripe:
-                return SubmissionResult(found.claim, until=ripe, now=now)
+                return SubmissionResult(versioned.claim, until=ripe, now=now)
             # Look twice: a single incomplete listing must not pass for the job's absence.
             self._clock.sleep(self._bounds.look_again)
-            job = self._search.find(order.claim, order.body, found.claim, forced=forced)
+            job = self._search.find(order.claim, order.body, versioned.claim, forced=forced)
             if job is not None:
-                return self._bind_or_hold(found, job)
+                return self._bind_or_hold(versioned, job)
             # A broken filter finds no job at all, and the plan's check may be an hour old after a quota wait.
             check_search(self._ports, order.witnesses)
-        unanswered = found.claim.unanswered + 1
+        unanswered = versioned.claim.unanswered + 1
         if unanswered >= MAX_UNANSWERED and not forced:
             said = f"{unanswered} requests for it were sent, and none was answered"
-            return self._hold(found, said)
+            return self._hold(versioned, said)
         try:
-            return self._send(order, found, now, unanswered)
+            return self._send(order, versioned, now, unanswered)
         except NotBegunError as error:
             if forced or not error.message or (ripe is not None and now <= ripe):
                 raise
             # No earlier request can make a job now, and no new request left: REJECTED is certain.
-            return self._reject(found, error.message, None)
+            return self._reject(versioned, error.message, None)
 
     def _settles_at(self, claim: Claim) -> datetime | None:
         """Return the time after which an unlisted job can never appear; None if no request was sent."""
@@ -323,7 +325,7 @@ class Submitter:
     # step 8.
 
     def _send(
-        self, order: Order, found: Versioned | None, now: datetime, unanswered: int = 0
+        self, order: Order, versioned: Versioned | None, now: datetime, unanswered: int = 0
     ) -> SubmissionResult | None:
         """Run steps 4 to 8; return None if another reconciler wrote the claim first."""
         number = order.claim.id.attempt
@@ -346,7 +348,7 @@ class Submitter:
             )
         chance = self._ports.chance(_REQUEST_ID_BYTES)
         request_id = base64.b32encode(chance).decode("ascii").rstrip("=").lower()
-        before = found.claim if found else order.claim
+        before = versioned.claim if versioned else order.claim
         # No request of a rejected claim made a job: this is the job's first submission.
         commit = (before.state is ClaimState.REJECTED and order.claim.commit) or before.commit
         pending = replace(
@@ -361,7 +363,7 @@ class Submitter:
         )
         # Before the request leaves: after a crash, the next run knows that a job may exist. The generation
         # makes the write fail if another reconciler claimed the attempt since the read.
-        mine = self._put(pending, found.generation if found else 0)
+        mine = self._put(pending, versioned.generation if versioned else 0)
         if mine is None:
             return None
         # Just before the request: in a bucket that was just emptied, no claim shows the requests of others.
@@ -411,22 +413,27 @@ class Submitter:
                 # A job may exist or still appear: the claim stays PENDING, and no other request is sent.
                 return SubmissionResult(mine.claim, until=self._settles_at(mine.claim), cause=message)
 
-    def _bind_or_hold(self, found: Versioned, job: ActualJob | Mismatch) -> SubmissionResult | None:
+    def _bind_or_hold(self, versioned: Versioned, job: ActualJob | Mismatch) -> SubmissionResult | None:
         if isinstance(job, ActualJob):
-            return self._bind(found, job)
+            return self._bind(versioned, job)
         resource = job.job.resource
         why = f"{resource} has its name or labels, and {job.why}"
-        return self._hold(found, why, resource)
+        return self._hold(versioned, why, resource)
 
-    def _bind(self, found: Versioned, job: ActualJob) -> SubmissionResult | None:
-        written = self._put(replace(bound(found.claim, job), owner=self._owner), found.generation)
+    def _bind(self, versioned: Versioned, job: ActualJob) -> SubmissionResult | None:
+        written = self._put(replace(bound(versioned.claim, job), owner=self._owner), versioned.generation)
         return SubmissionResult(written.claim, job) if written else None
 
-    def _hold(self, found: Versioned, why: str, odd: str = "") -> SubmissionResult | None:
+    def _hold(self, versioned: Versioned, why: str, odd: str = "") -> SubmissionResult | None:
         held = replace(
-            found.claim, state=ClaimState.HELD, error=_short(why), odd=odd, unanswered=0, owner=self._owner
+            versioned.claim,
+            state=ClaimState.HELD,
+            error=_short(why),
+            odd=odd,
+            unanswered=0,
+            owner=self._owner,
         )
-        written = self._put(held, found.generation)
+        written = self._put(held, versioned.generation)
         return SubmissionResult(written.claim) if written else None
 
     def _reject(self, mine: Versioned, message: str, answer: Refused | None) -> SubmissionResult | None:
@@ -464,10 +471,10 @@ class Submitter:
         # The write may have succeeded although its answer was lost, or although its repetition was refused:
         # the stored claim decides. If it equals ours, nothing is lost: the id of a new request is ours alone,
         # and an equal claim without a new request says the same.
-        found = self._claims.read(claim.id).found
-        if found is not None and found.claim == claim:
-            return found
-        if failed is not None and (found.generation if found else 0) == generation:
+        versioned = self._claims.read(claim.id).versioned
+        if versioned is not None and versioned.claim == claim:
+            return versioned
+        if failed is not None and (versioned.generation if versioned else 0) == generation:
             raise failed
         return None
 

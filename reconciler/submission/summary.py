@@ -260,7 +260,7 @@ def summarize(
     settled, moving = _split(observed, wanted)
     needed = {*wanted, *also, *_predecessors(settled.values(), wanted)} - moving
     bases = {job.manifest.base_name for job in wanted.values()}
-    claimed = {_base_of(found.claim) for found in observed.versions.values()}
+    claimed = {_base_of(versioned.claim) for versioned in observed.versions.values()}
     kept = {id: attempt for id, attempt in settled.items() if id.key in needed}
     if not whole:
         others = (attempt for attempt in before.kept if attempt.versioned.claim.id.key not in needed | moving)
@@ -317,25 +317,27 @@ def _base_of(claim: Claim) -> str:
     return claim.base_name.replace("-", "_")
 
 
-def contradictions(summary: Summary, observed: Observed, known: Collection[str]) -> list[str]:
+def contradictions(summary: Summary, observed: Observed, keys: Collection[str]) -> list[str]:
     """Return what a full look found otherwise than the summary says, a sentence for each.
 
     Args:
         summary: The summary before the look.
         observed: Claims and runs of the look.
-        known: The keys of desired and announced contents, which a short look would have read.
+        keys: The keys of desired and announced contents, which a short look would have read.
     """
     states = {run.resource: run.state for run in observed.runs}
     said = []
     for kept in summary.kept:
-        claim, found = kept.versioned.claim, observed.claims.get(kept.versioned.claim.id)
-        if found is None:
+        claim, current = kept.versioned.claim, observed.claims.get(kept.versioned.claim.id)
+        if current is None:
             said.append(f"{claim.job_name} has no claim any more")
-        elif (found.resource, found.ended, found.gone) != (claim.resource, claim.ended, claim.gone):
-            said.append(f"{claim.job_name} is {found.ended or found.state}, not {claim.ended or claim.state}")
+        elif (current.resource, current.ended, current.gone) != (claim.resource, claim.ended, claim.gone):
+            said.append(
+                f"{claim.job_name} is {current.ended or current.state}, not {claim.ended or claim.state}"
+            )
         elif kept.run is not None and states.get(kept.run.resource, kept.run.state) is not kept.run.state:
             said.append(f"{claim.job_name} is {states[kept.run.resource]}, not {kept.run.state}")
-    mentioned = {*summary.open, *known, *(kept.versioned.claim.id.key for kept in summary.kept)}
+    mentioned = {*summary.open, *keys, *(kept.versioned.claim.id.key for kept in summary.kept)}
     said += (
         f"{claim.job_name} is {claim.state} and wasn't listed as open"
         for id, claim in observed.claims.items()

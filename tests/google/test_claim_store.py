@@ -100,7 +100,7 @@ def test_a_claim_is_read_as_it_was_written(session: Session, claim: Claim) -> No
     assert written is not None
     assert written.claim == claim
     assert written.generation > 0
-    assert session.claims.read(claim.id).found == written
+    assert session.claims.read(claim.id).versioned == written
     assert session.claims.listed() == {claim.id: written}
 
 
@@ -114,7 +114,7 @@ def test_a_claim_that_was_copied_without_its_metadata_is_read_from_its_content(
     content = path.read_bytes()
     path.unlink()
     path.write_bytes(content)
-    read = session.claims.read(CLAIM.id).found
+    read = session.claims.read(CLAIM.id).versioned
     assert read is not None
     assert read.claim == CLAIM
     assert session.claims.listed() == {CLAIM.id: read}
@@ -137,10 +137,10 @@ def test_a_wrong_generation_is_no_version(generation: str) -> None:
 @given(error=st.text(max_size=1000), path=st.text(max_size=60), owner=st.text(max_size=60))
 def test_any_text_in_a_claim_comes_back(session: Session, error: str, path: str, owner: str) -> None:
     claim = replace(CLAIM, error=error, path=path, owner=owner)
-    before = session.claims.read(claim.id).found
+    before = session.claims.read(claim.id).versioned
     written = session.claims.write(claim, before.generation if before else 0)
     assert written is not None
-    assert session.claims.read(claim.id).found == written
+    assert session.claims.read(claim.id).versioned == written
 
 
 @pytest.mark.fault(7)
@@ -154,7 +154,7 @@ def test_a_claim_is_written_only_over_the_one_that_was_read(session: Session) ->
     assert second is not None
     assert second.generation != first.generation
     assert claims.write(replace(CLAIM, owner="late"), first.generation) is None
-    assert claims.read(CLAIM.id).found == second
+    assert claims.read(CLAIM.id).versioned == second
 
 
 @pytest.mark.fault(7)
@@ -165,13 +165,14 @@ def test_of_many_writers_at_once_one_wins(session: Session) -> None:
         if session.claims.write(replace(CLAIM, owner=owner), 0):
             wins.append(owner)
 
-    assert session.claims.read(CLAIM.id).found is None  # the client is built once, before there are threads
+    # The client is built once, before there are threads.
+    assert session.claims.read(CLAIM.id).versioned is None
     threads = [threading.Thread(target=write, args=(str(number),)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    found = session.claims.read(CLAIM.id).found
+    found = session.claims.read(CLAIM.id).versioned
     assert found is not None
     assert wins == [found.claim.owner]
 
@@ -180,7 +181,7 @@ def test_of_many_writers_at_once_one_wins(session: Session) -> None:
 def test_the_time_is_that_of_the_answer_also_where_there_is_no_claim() -> None:
     with served(listed()).running() as server:
         read = store_at(server).read(CLAIM.id)
-    assert read.found is None
+    assert read.versioned is None
     assert read.now == datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC)
 
 
@@ -193,7 +194,7 @@ def test_a_stopped_service_tells_the_time_too(service: HeldService, tmp_path: Pa
         session.claims.write(CLAIM, 0)
     with opened(other, start=False) as stopped:
         read = stopped.claims.read(CLAIM.id)
-    assert read.found is not None
+    assert read.versioned is not None
     assert abs(read.now - datetime.now(UTC)) < timedelta(seconds=60)
 
 
@@ -217,7 +218,7 @@ def test_claims_of_other_repositories_and_targets_are_not_seen(service: HeldServ
         ours.claims.prepare()
         ours.claims.write(CLAIM, 0)
         assert elsewhere.claims.listed() == {}
-        assert elsewhere.claims.read(CLAIM.id).found is None
+        assert elsewhere.claims.read(CLAIM.id).versioned is None
         other = ObjectClaims(ours.connection, BUCKET, "other-jobs", "local", "local", may_be_new=True)
         assert other.listed() == {}
 
@@ -472,7 +473,7 @@ def test_the_longest_claim_can_be_written_and_read(session: Session) -> None:
     written = session.claims.write(longest, 0)
     assert written is not None
     assert written.claim == longest
-    assert session.claims.read(FULL.id).found == written
+    assert session.claims.read(FULL.id).versioned == written
 
 
 def test_the_official_client_reads_what_was_written(

@@ -37,7 +37,7 @@ def looked_at_closely(data: bytes, filled: frozenset[str]) -> DiagnosedFile:
     """Return the full check's result for a file, without packages: they depend on other files."""
 
     def folder_of(file: ManifestFile, written: str) -> PackageFolder:
-        return PackageFolder(Path(file.place), written, Path("/repository"))
+        return PackageFolder(Path(file.real), written, Path("/repository"))
 
     found = diagnose(NO_FILE, data, filled, folder_of)
     for job in found.jobs:

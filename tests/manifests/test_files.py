@@ -52,7 +52,7 @@ def test_files_in_any_order(root: Path) -> None:
 
 def test_file_is_found_with_its_size_and_read_whole(root: Path) -> None:
     for file in found(root):
-        data = Path(file.place).read_bytes()
+        data = Path(file.real).read_bytes()
         assert file.size == len(data)
         with Folders() as folders:
             assert folders.read(file) == data
@@ -62,7 +62,7 @@ def test_a_file_behind_a_link_has_its_own_place_and_size(root: Path) -> None:
     write(root, "shared.yaml", "x")
     (root / "jobs" / "link.yaml").symlink_to("../shared.yaml")
     (file,) = (file for file in found(root) if file.path == "jobs/link.yaml")
-    assert (file.place, file.size) == (str(root.resolve() / "shared.yaml"), 1)
+    assert (file.real, file.size) == (str(root.resolve() / "shared.yaml"), 1)
 
 
 @pytest.mark.fault(39)
@@ -85,8 +85,8 @@ def test_no_link_is_followed_that_came_between_two_files(root: Path, swapped: st
 @pytest.mark.fault(39)
 def test_a_link_that_takes_a_file_s_place_is_not_followed(root: Path) -> None:
     file = found(root)[0]
-    Path(file.place).rename(root / "moved")
-    Path(file.place).symlink_to(root / "moved")
+    Path(file.real).rename(root / "moved")
+    Path(file.real).symlink_to(root / "moved")
     with Folders() as folders:
         assert message(folders, file) == "this can't be read: Too many levels of symbolic links"
 
@@ -109,27 +109,27 @@ def test_a_link_that_takes_a_file_s_place_during_the_search_is_not_followed(
     monkeypatch.setattr(os, "scandir", swapping)
     files, obstacles = find_manifests(root, [root / "jobs"])
     assert "jobs/a.yaml" not in {found.path for found in files}
-    assert [(part.place, part.problem.message) for part in obstacles] == [
+    assert [(part.path, part.problem.message) for part in obstacles] == [
         (file, "this can't be read: Too many levels of symbolic links")
     ]
 
 
 def test_what_takes_a_file_s_place(root: Path) -> None:
     files = found(root)
-    Path(files[0].place).unlink()
-    os.mkfifo(Path(files[0].place))
-    Path(files[1].place).unlink()
-    Path(files[1].place).mkdir()
-    os.truncate(Path(files[2].place), MAX_FILE_BYTES + 1)
-    Path(files[3].place).unlink()
+    Path(files[0].real).unlink()
+    os.mkfifo(Path(files[0].real))
+    Path(files[1].real).unlink()
+    Path(files[1].real).mkdir()
+    os.truncate(Path(files[2].real), MAX_FILE_BYTES + 1)
+    Path(files[3].real).unlink()
     with Folders() as folders:
         assert message(folders, files[0]).startswith("this is not a file")
         assert message(folders, files[1]).startswith("this is not a file")
         assert message(folders, files[2]) == "the file is larger than 10 MB"
         assert message(folders, files[3]) == "this can't be read: No such file or directory"
         assert content(folders, files[4]) == "other/e"
-    os.truncate(Path(files[2].place), MAX_FILE_BYTES)
-    assert read_file(Path(files[2].place), "x") == b"deep/d".ljust(MAX_FILE_BYTES, b"\0")
+    os.truncate(Path(files[2].real), MAX_FILE_BYTES)
+    assert read_file(Path(files[2].real), "x") == b"deep/d".ljust(MAX_FILE_BYTES, b"\0")
 
 
 def test_what_cannot_be_opened_is_mixed_up_with_nothing(root: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_file_that_changes_while_it_is_read_is_read_again(
     def changing(descriptor: int, size: int) -> bytes:
         data = bytes_of(descriptor, size)
         if changes:
-            Path(file.place).write_text(changes.pop(0))
+            Path(file.real).write_text(changes.pop(0))
         return data
 
     monkeypatch.setattr(filecontent, "_bytes_of", changing)

@@ -367,6 +367,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "line": 1,
                 "fields": [{"pointer": "/workerPoolSpecs/0", "before": None, "after": {}}],
                 "spec": None,
+                "outputDirectory": None,
                 "files": [{"path": "trainer/task.py", "added": 1, "removed": None}],
             }
         ],

@@ -56,7 +56,7 @@ def view(commit: str, *states: tuple[DesiredJob, State], asked: str = "") -> Vie
 
 def applied(store: Commits, commit: str, *desired: DesiredJob, skipped: tuple[str, ...] = ()) -> None:
     """Open the record of a commit: it brought its jobs, unless it was preceded by skipped commits."""
-    owe(store, commit, plan(desired), Lineage(own=frozenset(), parts=skipped) if skipped else ALL)
+    owe(store, commit, plan(desired), Lineage(own_names=frozenset(), parts=skipped) if skipped else ALL)
 
 
 def owe(store: Commits, commit: str, made: Plan, lineage: Lineage = ALL) -> None:
@@ -153,7 +153,7 @@ def test_commit_that_was_part_of_another_and_is_told_apart_later_shows_its_jobs(
 ) -> None:
     applied(store, THIRD, JOB, skipped=(SECOND,))
     passed = {SECOND: PassedOver({"census": WantedJob(keys_of(JOB))})}
-    owe(store, FIRST, plan([JOB]), Lineage(own=frozenset(), passed_over=passed))
+    owe(store, FIRST, plan([JOB]), Lineage(own_names=frozenset(), passed_over=passed))
     tell(store, github, view(FIRST, (JOB, State.FAILED), asked=SECOND))
     assert github.states(SECOND, "reconciler") == ["failure"]
 

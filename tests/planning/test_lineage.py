@@ -51,7 +51,7 @@ def test_commit_brings_content_that_its_parent_lacks() -> None:
             make_tree(HEAD, "a:2", "b:1"),
         ]
     )
-    assert (get_brought_jobs(found, FIRST), get_brought_jobs(found, SECOND), found.own) == (
+    assert (get_brought_jobs(found, FIRST), get_brought_jobs(found, SECOND), found.own_names) == (
         {"a": ""},
         {},
         {"b"},
@@ -64,7 +64,7 @@ def test_content_has_no_carrier_when_later_commit_replaces_it() -> None:
         [make_tree(BASE), make_tree(FIRST, "a:1", "b:1"), make_tree(SECOND, "a:2"), make_tree(HEAD, "a:2")]
     )
     assert get_brought_jobs(found, FIRST) == {"a": SECOND, "b": SECOND}
-    assert (found.carriers, found.own) == ({"a": SECOND}, frozenset())
+    assert (found.carriers, found.own_names) == ({"a": SECOND}, frozenset())
 
 
 def test_reverting_commit_brings_content_again() -> None:
@@ -78,24 +78,25 @@ def test_reverting_commit_brings_content_again() -> None:
 def test_commit_brings_job_when_suspension_ends_or_attempts_increase() -> None:
     suspended = CommitTree(BASE, {"a": (), "b": make_tree(BASE, "b:1").files["b"]})
     found = lineage_of([suspended, make_tree(FIRST, "a:1", "b:1"), make_tree(HEAD, "a:1", "b:1:3")])
-    assert (get_brought_jobs(found, FIRST), found.own) == ({"a": ""}, {"b"})
+    assert (get_brought_jobs(found, FIRST), found.own_names) == ({"a": ""}, {"b"})
     assert found.carriers == {"a": FIRST}, "more attempts change no content"
 
 
 def test_commit_brings_no_job_when_attempts_decrease() -> None:
-    assert lineage_of([make_tree(BASE, "a:1:3"), make_tree(HEAD, "a:1")]).own == frozenset()
+    assert lineage_of([make_tree(BASE, "a:1:3"), make_tree(HEAD, "a:1")]).own_names == frozenset()
 
 
 def test_commit_brings_no_job_when_file_or_dash_is_renamed() -> None:
     moved = CommitTree(HEAD, {"elsewhere": (WantedContent("a_b", ("a-b-1",)),)})
     before = CommitTree(BASE, {"a": (WantedContent("a-b", ("a-b-1",)),)})
-    assert lineage_of([before, moved]).own == frozenset()
+    assert lineage_of([before, moved]).own_names == frozenset()
 
 
 def test_content_with_earlier_key_counts_as_same_content() -> None:
     old = CommitTree(BASE, {"a": (WantedContent("a", ("old",)),)})
     assert (
-        lineage_of([old, CommitTree(HEAD, {"a": (WantedContent("a", ("new", "old")),)})]).own == frozenset()
+        lineage_of([old, CommitTree(HEAD, {"a": (WantedContent("a", ("new", "old")),)})]).own_names
+        == frozenset()
     )
 
 
@@ -105,7 +106,7 @@ def test_invalid_manifest_keeps_jobs_of_earlier_commit() -> None:
     assert found.carriers == {"a": FIRST, "b": SECOND}
     assert (found.passed_over[SECOND].problem, get_brought_jobs(found, SECOND)) == ("invalid", {"b": ""})
     mended = lineage_of([make_tree(BASE), make_tree(FIRST, "a:1"), broken, make_tree(HEAD, "a:2", "b:1")])
-    assert (get_brought_jobs(mended, FIRST), mended.own) == ({"a": HEAD}, {"a"})
+    assert (get_brought_jobs(mended, FIRST), mended.own_names) == ({"a": HEAD}, {"a"})
 
 
 def test_applied_commit_keeps_jobs_that_it_brought() -> None:
@@ -152,14 +153,14 @@ JOB = wanted()
 def test_record_of_earlier_commit_supplies_contents_when_git_cannot() -> None:
     record = CommitRecord(BASE, NOW, 1, {"census": WantedJob(keys_of(JOB))})
     here = CommitTree(HEAD, {"": (WantedContent("census", keys_of(JOB), 9), WantedContent("trees", ("t",)))})
-    assert lineage_of([tree_of_record(record), here]).own == {"trees"}
+    assert lineage_of([tree_of_record(record), here]).own_names == {"trees"}
 
 
 def test_commit_applied_again_brings_jobs_that_its_record_names() -> None:
     jobs = {"census": WantedJob(keys_of(JOB)), "c": WantedJob(("l",), brought=False)}
     record = CommitRecord(HEAD, NOW, 2, jobs)
     found = known_lineage({HEAD: record}, HEAD, [JOB])
-    assert found == Lineage(own=frozenset({"census"}))
+    assert found == Lineage(own_names=frozenset({"census"}))
     other = CommitRecord(SECOND, NOW, 3, jobs)
     assert known_lineage({HEAD: record, SECOND: other}, HEAD, [JOB]) is None, "another one came in between"
     assert known_lineage({HEAD: record}, HEAD, [JOB, wanted("trees")]) is None, "only a part was applied"
@@ -169,7 +170,7 @@ def test_commit_applied_again_brings_jobs_that_its_record_names() -> None:
 class TestBringers:
     """The commit that a submitted job carries."""
 
-    NOTHING = Lineage(own=frozenset())
+    NOTHING = Lineage(own_names=frozenset())
 
     def find_bringers(self, lineage: Lineage, *records: CommitRecord, **fields: object) -> dict[str, str]:
         claims: list[Claim] = fields.pop("claims", [])  # type: ignore[assignment]

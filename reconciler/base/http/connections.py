@@ -208,14 +208,14 @@ def _socket(host: str, port: int, end: float) -> socket.socket:
 
     # Bytes, as a str would load the tables of international names; the address is always ASCII.
     name: Any = host.encode("ascii")
-    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    addresses = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     failed: OSError = OSError("no address")
-    for number, (family, kind, protocol, _, place) in enumerate(found):
+    for number, (family, kind, protocol, _, address) in enumerate(addresses):
         sock = socket.socket(family, kind, protocol)
         try:
             # All addresses share the time: the first may be one that never answers.
-            sock.settimeout(_left(end) / (len(found) - number))
-            sock.connect(place)
+            sock.settimeout(_left(end) / (len(addresses) - number))
+            sock.connect(address)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return sock
         except OSError as error:

@@ -62,12 +62,12 @@ def destination_of(url: str) -> Destination:
         raise ValueError("is not an http or https URL")
     if "@" in parts.netloc:
         raise ValueError("contains a user name")
-    found = _NETLOC.fullmatch(parts.netloc.lower())
-    port = int(found["port"] or _PORTS[parts.scheme]) if found else 0
-    if found is None or not 0 < port < 65536:
+    match = _NETLOC.fullmatch(parts.netloc.lower())
+    port = int(match["port"] or _PORTS[parts.scheme]) if match else 0
+    if match is None or not 0 < port < 65536:
         raise ValueError("is not an http or https URL")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Destination(parts.scheme, found["host"].strip("[]"), port, parts.netloc, target)
+    return Destination(parts.scheme, match["host"].strip("[]"), port, parts.netloc, target)
 
 
 Place = tuple[str, int]
@@ -86,14 +86,14 @@ class OwnerHosts(Struct, frozen=True):
 
     Attributes:
         owner: `Google` or `GitHub`.
-        own: A regular expression of the owner's own hosts, which get the token on port 443 alone: no service
-            of theirs listens on another one.
+        hosts: A regular expression of the owner's own hosts, which get the token on port 443 alone: no
+            service of theirs listens on another one.
         described: The owner's own hosts in words.
         allowed: Other places that the user, not the repository, allowed.
     """
 
     owner: str
-    own: str
+    hosts: str
     described: str
     allowed: frozenset[Place] = frozenset()
 
@@ -101,12 +101,12 @@ class OwnerHosts(Struct, frozen=True):
         """Return True if the token may be sent to a destination; never by plain http, even to loopback."""
         if to.scheme != "https":
             return False
-        is_own = to.port == HTTPS_PORT and re.fullmatch(self.own, to.host) is not None
+        is_own = to.port == HTTPS_PORT and re.fullmatch(self.hosts, to.host) is not None
         return is_own or (to.host, to.port) in self.allowed
 
-    def also(self, places: Iterable[Place]) -> OwnerHosts:
+    def also(self, host_ports: Iterable[Place]) -> OwnerHosts:
         """Return the rule that permits these places too."""
-        return structs.replace(self, allowed=self.allowed.union(places))
+        return structs.replace(self, allowed=self.allowed.union(host_ports))
 
 
 class ThisMachine(Struct, frozen=True):

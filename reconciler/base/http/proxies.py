@@ -123,9 +123,9 @@ def unreachable(proxy: Proxy, reason: str) -> ProxyError:
 
 
 def _unauthorized(challenge: str, named: str, proxy: Proxy) -> ProxyError:
-    found = _REALM.search(challenge)
+    match = _REALM.search(challenge)
     # Some proxies repeat what they were sent.
-    quoted = one_line(found[1].replace(proxy.credentials or "\0", "***")[:_MOST_QUOTED]) if found else ""
+    quoted = one_line(match[1].replace(proxy.credentials or "\0", "***")[:_MOST_QUOTED]) if match else ""
     realm = f' for "{quoted}"' if quoted else ""
     if challenge and "basic" not in challenge.lower():
         kind = one_line(challenge.partition(" ")[0][:_MOST_QUOTED])
@@ -169,7 +169,7 @@ def _parsed(variable: str, value: str) -> Proxy:
 def _basic(parts: SplitResult) -> str:
     if parts.username is None:
         return ""
-    pair = b":".join(unquote_to_bytes(os.fsencode(each)) for each in (parts.username, parts.password or ""))
+    pair = b":".join(unquote_to_bytes(os.fsencode(text)) for text in (parts.username, parts.password or ""))
     return f"Basic {b64encode(pair).decode()}"
 
 
@@ -202,10 +202,10 @@ def _is_exempt(to: Destination, exceptions: str) -> bool:
 def _names(entry: str, to: Destination) -> bool:
     if entry == "*":
         return True
-    if found := _WITH_PORT.fullmatch(entry):
-        if int(found["port"]) != to.port:
+    if match := _WITH_PORT.fullmatch(entry):
+        if int(match["port"]) != to.port:
             return False
-        entry = found["host"]
+        entry = match["host"]
     host = to.host.rstrip(".")
     name = entry.strip("[]").removeprefix("*").removeprefix(".").rstrip(".")
     address = _address_of(host)

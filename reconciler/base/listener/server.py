@@ -111,11 +111,11 @@ class RequestParser(HTTPRequestParser):  # type: ignore[misc]  # waitress has no
         except ValueError as error:  # a URL with "[" without "]", a length of 5,000 digits
             raise ParsingError("The request line or a header is invalid") from error
         self.path = "/"  # waitress logs it
-        found = self._channel.admit(head)
-        if not isinstance(found, Response):
-            self.respond = found
+        answer = self._channel.admit(head)
+        if not isinstance(answer, Response):
+            self.respond = answer
             return
-        self.error = _AtOnce(found)
+        self.error = _AtOnce(answer)
         self.body_rcv = None
         self.content_length = 0
         self.expect_continue = False
@@ -197,18 +197,19 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 
     def admit(self, head: Request) -> Response | Responder:
         """Judge a head; the first admitted one makes the connection a client's."""
-        found = self._admit(head)
-        if isinstance(found, Response) or self.admitted:
-            return found
+        answer = self._admit(head)
+        if isinstance(answer, Response) or self.admitted:
+            return answer
         self.admitted = True
         clients = _open_channels(self.server, admitted=True)
         if len(clients) > self._limits.clients:
             # At least this connection has no request in work yet.
             stalest = min(
-                (each for each in clients if not each.requests), key=lambda each: each.last_activity
+                (channel for channel in clients if not channel.requests),
+                key=lambda channel: channel.last_activity,
             )
             stalest.will_close = True
-        return found
+        return answer
 
     def leave(self) -> None:
         """Close the connection after the answer to the request that was just read."""
@@ -262,7 +263,7 @@ class Channel(HTTPChannel):  # type: ignore[misc]
 def _open_channels(server: BaseWSGIServer, *, admitted: bool) -> list[Channel]:
     """Return the open connections that are (not) admitted, oldest first."""
     channels = list(server.active_channels.values())  # a copy: other threads close some
-    return [each for each in channels if each.admitted is admitted and not each.will_close]
+    return [channel for channel in channels if channel.admitted is admitted and not channel.will_close]
 
 
 _Accepted = tuple[socket.socket, Any]
@@ -357,12 +358,12 @@ class Listener:
 
     def _close_sockets(self) -> None:
         """Close all sockets, which ends the thread; but not the trigger, to which `close` may be writing."""
-        for each in list(self._sockets.values()):
+        for dispatcher in list(self._sockets.values()):
             with suppress(OSError):
-                if each is self._server:
-                    wasyncore.dispatcher.close(each)  # its own method closes the trigger too
-                elif each is not self._server.trigger:
-                    each.close()
+                if dispatcher is self._server:
+                    wasyncore.dispatcher.close(dispatcher)  # its own method closes the trigger too
+                elif dispatcher is not self._server.trigger:
+                    dispatcher.close()
         self._sockets.clear()
 
     def _accept(self) -> None:
@@ -402,9 +403,9 @@ class Listener:
         strangers = _open_channels(self._server, admitted=False)
         too_many = max(missing, len(strangers) - most)
         if too_many > 0:
-            idle = [each for each in strangers if each.draining or not _has_head(each.socket)]
-            for each in idle[:too_many]:
-                each.will_close = True
+            idle = [channel for channel in strangers if channel.draining or not _has_head(channel.socket)]
+            for channel in idle[:too_many]:
+                channel.will_close = True
         if missing and not strangers:
             time.sleep(_PAUSE)  # the queue stays readable: without a pause, the thread would spin
 

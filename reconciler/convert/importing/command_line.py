@@ -66,35 +66,35 @@ def find_command(words: Sequence[str]) -> tuple[Command, str, list[str]] | None:
         return None
     group: list[str] = []
     flags: list[str] = []
-    place = 1
-    while place < len(words) and len(group) < _MOST_WORDS:
-        word = words[place]
+    index = 1
+    while index < len(words) and len(group) < _MOST_WORDS:
+        word = words[index]
         if word.startswith("-"):
             if word == "--":
                 return None
             flags.append(word)
             flag = _GLOBAL.get(word)
-            if flag is not None and flag.kind != "switch" and place + 1 < len(words):
-                place += 1
-                flags.append(words[place])
+            if flag is not None and flag.kind != "switch" and index + 1 < len(words):
+                index += 1
+                flags.append(words[index])
         else:
             group.append(word)
-        place += 1
+        index += 1
         track = _TRACKS.get(group[0], GA) if group else GA
         plain = group[1:] if group and group[0] in _TRACKS else group
-        found = (OLD_GROUPS.get(plain[0], plain[0]), *plain[1:]) if plain else ()
+        command_words = (OLD_GROUPS.get(plain[0], plain[0]), *plain[1:]) if plain else ()
         for command in COMMANDS:
-            if found == command.words:
-                return command, track, [*flags, *words[place:]]
+            if command_words == command.words:
+                return command, track, [*flags, *words[index:]]
     return None
 
 
 def parse(words: Sequence[str], flags_file: FlagsReader) -> Invocation | None:
     """Return the call that words make; None if they call another program or command; raise SourceError."""
-    found = find_command(words)
-    if found is None:
+    parts = find_command(words)
+    if parts is None:
         return None
-    command, track, rest = found
+    command, track, rest = parts
     invocation = Invocation(command)
     _Parser(invocation, track, flags_file).parse(rest)
     _check(invocation)
@@ -112,15 +112,15 @@ class _Parser:
         self._flags = {**_GLOBAL, **{flag.name: flag for flag in self._command.flags}}
 
     def parse(self, words: Sequence[str]) -> None:
-        place = 0
-        while place < len(words):
-            word = words[place]
-            place += 1
+        index = 0
+        while index < len(words):
+            word = words[index]
+            index += 1
             if word == "--":
                 if not self._command.takes_arguments:
-                    behind = quoted(" ".join(words[place - 1 :]))
+                    behind = quoted(" ".join(words[index - 1 :]))
                     raise flag_error("--", f"this command takes no arguments: {behind}", "write --args=A,B")
-                self._invocation.arguments = list(words[place:])
+                self._invocation.arguments = list(words[index:])
                 return
             if not word.startswith("-"):
                 self._argument(word)
@@ -135,9 +135,9 @@ class _Parser:
                 self._add(flag, True, 0)
             elif equals:
                 self._add(flag, value, 0)
-            elif place < len(words) and _is_value(words[place]):
-                self._add(flag, words[place], 0)
-                place += 1
+            elif index < len(words) and _is_value(words[index]):
+                self._add(flag, words[index], 0)
+                index += 1
             else:
                 raise flag_error(name, "the value is missing", f"write {name}=VALUE")
 
@@ -178,9 +178,9 @@ class _Parser:
             if not isinstance(mapping, dict):
                 raise flag_error(flag.name, "the file contains no flags", 'write "--flag: value"')
             for name, part in mapping.items():
-                known = self._flag(str(name))
-                if known is not None:
-                    self._add(known, part, depth + 1)
+                named_flag = self._flag(str(name))
+                if named_flag is not None:
+                    self._add(named_flag, part, depth + 1)
 
 
 def _is_value(word: str) -> bool:

@@ -74,7 +74,7 @@ def load_all(text: str) -> list[tuple[Any, int]]:
         raise ConfigError("the file is too large", hint=f"at most {MAX_FILE_BYTES // 1024} KB are read")
     if (value := _json_of(text)) is not _NO_JSON:
         return [(value, text[: len(text) - len(text.lstrip())].count("\n") + 1)]
-    found = []
+    documents = []
     try:
         loader = _Loader(without_marks(text))
         while loader.check_node():
@@ -82,16 +82,16 @@ def load_all(text: str) -> list[tuple[Any, int]]:
             _check_depth(node)
             value = loader.construct_document(node)
             _check_size(value)
-            found.append((value, node.start_mark.line + 1))
+            documents.append((value, node.start_mark.line + 1))
     except yaml.MarkedYAMLError as error:
-        place = error.problem_mark or error.context_mark
-        line = place.line + 1 if place else 1
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
         raise ConfigError(f"not readable as YAML: {error.problem}", hint="correct it", line=line) from None
     except RecursionError:
         raise _too_deep() from None
     except (yaml.YAMLError, ValueError):
         raise ConfigError("not readable as YAML", hint="correct it, or save it as UTF-8") from None
-    return found
+    return documents
 
 
 _NO_JSON = object()
@@ -124,10 +124,10 @@ def _json_of(text: str) -> Any:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError
-    return found
+    return fields
 
 
 def _no_constant(name: str) -> NoReturn:

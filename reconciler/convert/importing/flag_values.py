@@ -31,12 +31,12 @@ def value_of(flag: Flag, values: list[Any]) -> Any:
     convert = _CONVERSIONS[flag.kind]
     if not flag.appends:
         return convert(flag, values[-1])
-    found = [convert(flag, value) for value in values]
+    parts = [convert(flag, value) for value in values]
     if flag.kind == "pool":
-        return [pool for each in found for pool in (each if isinstance(each, list) else [each])]
+        return [pool for part in parts for pool in (part if isinstance(part, list) else [part])]
     if flag.kind == "labels":
-        return {key: text for each in found for key, text in each.items()}
-    return [item for each in found for item in each]
+        return {key: text for part in parts for key, text in part.items()}
+    return [item for part in parts for item in part]
 
 
 def _text(flag: Flag, value: Any) -> str:
@@ -72,13 +72,13 @@ def split_list(name: str, text: str) -> list[str]:
 def _map(flag: Flag, value: Any) -> dict[str, str]:
     if isinstance(value, Mapping):
         return {str(key): _scalar(part) for key, part in value.items()}
-    found = {}
+    pairs = {}
     for item in split_list(flag.name, _text(flag, value)):
         key, equals, text = item.partition("=")
         if not equals and not is_mark(item):
             raise flag_error(flag.name, f"{quoted(item)} has no value", f"write KEY=VALUE; {_ESCAPING}")
-        found[key] = text
-    return found
+        pairs[key] = text
+    return pairs
 
 
 def _labels(flag: Flag, value: Any) -> dict[str, str]:
@@ -153,7 +153,7 @@ def _accelerator(flag: Flag, value: Any) -> dict[str, str]:
 
 def _pool(flag: Flag, value: Any) -> Any:
     if isinstance(value, list):
-        return [_pool(flag, each) for each in value]
+        return [_pool(flag, item) for item in value]
     pool: dict[str, Any] = {**_map(flag, value)}
     for key in pool:
         if key not in POOL_KEYS and not is_mark(key):

@@ -69,7 +69,7 @@ class FixedValues(dict[str, Value]):
 
 def calls_of(state: ShellState) -> list[Found]:
     """Return the commands that submit jobs, with the properties that commands before them set."""
-    found, properties = [], {}
+    calls, properties = [], {}
     for command in state.commands:
         words = command.words
         if words[:3] == ["gcloud", "config", "set"] and len(words) > 4:
@@ -81,23 +81,23 @@ def calls_of(state: ShellState) -> list[Found]:
             stdin, files = command.stdin, dict(state.files)
             call = Found(command.line, words, environ=environ, stdin=stdin, files=files, defaults=defaults)
             call.branched = state.branched
-            found.append(call)
-    return found
+            calls.append(call)
+    return calls
 
 
 @cache
 def _api_words() -> frozenset[str]:
     """Return the words in capitals that the APIs themselves know."""
-    found: set[str] = set()
+    words: set[str] = set()
     todo: list[Any] = [schemas.document(name) for name in schemas.KINDS.values()]
     while todo:
         node = todo.pop()
         if isinstance(node, dict):
-            found.update(word for word in node.get("enum", ()) if isinstance(word, str))
+            words.update(word for word in node.get("enum", ()) if isinstance(word, str))
             todo += node.values()
         elif isinstance(node, list):
             todo += node
-    return frozenset(found)
+    return frozenset(words)
 
 
 def without_placeholders(value: Any) -> Any:
@@ -124,8 +124,8 @@ def expanded(text: str, values: Mapping[str, Value]) -> str:
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
-        known = values.get(name)
-        return known if isinstance(known, str) else mark(name)
+        known_value = values.get(name)
+        return known_value if isinstance(known_value, str) else mark(name)
 
     return _VARIABLE.sub(value, text)
 

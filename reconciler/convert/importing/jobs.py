@@ -59,15 +59,15 @@ class ImportSource(Struct):
     Attributes:
         name: Its name in messages.
         folder: The folder that its relative paths count from.
-        data: Its bytes; unused with `found`.
-        found: What it contains, if that needs no reading.
+        data: Its bytes; unused with `entries`.
+        entries: What it contains, if that needs no reading.
         line: The only line to import from; 0 for all.
     """
 
     name: str
     folder: Path
     data: bytes = b""
-    found: list[Found] | None = None
+    entries: list[Found] | None = None
     line: int = 0
     live: list[LiveJob] = field(default_factory=list)
 
@@ -95,8 +95,8 @@ class ImportPlan(Struct):
         """Return the names, with their hashes, of the jobs that the next apply would submit."""
         return sorted(
             full_name(job, root, index)
-            for job, place in self.jobs
-            if not (job.suspended or self.unfilled.get(job.name) or place in self.kept)
+            for job, path in self.jobs
+            if not (job.suspended or self.unfilled.get(job.name) or path in self.kept)
             if job.name not in self.adopted
         )
 
@@ -108,13 +108,13 @@ class ImportPlan(Struct):
     def with_adopted(self, names: Collection[str]) -> ImportPlan:
         """Return the plan of the written manifests of adopted jobs, which need no `suspend` any more."""
         texts: dict[Path, str] = {}
-        for job, place in self.jobs:
+        for job, path in self.jobs:
             if job.name in names and not self.unfilled[job.name]:
                 job.suspended = ""
-            if place in self.texts:
-                text = text_of(job, place.parent)
-                texts[place] = f"{texts[place]}---\n{text}" if place in texts else text
-        unchanged = frozenset(place for place, text in texts.items() if text == self.texts[place])
+            if path in self.texts:
+                text = text_of(job, path.parent)
+                texts[path] = f"{texts[path]}---\n{text}" if path in texts else text
+        unchanged = frozenset(path for path, text in texts.items() if text == self.texts[path])
         return ImportPlan(texts, self.jobs, self.unfilled, unchanged, self.kept, frozenset(names))
 
 
@@ -162,74 +162,76 @@ class Importer:
                 except SourceError as error:
                     self._refuse(source.name, line, error)
         self._raise_problems()
-        jobs, known = self._named(), self._known()
+        jobs, manifest_paths = self._named(), self._known()
         kept = set()
         texts: dict[Path, str] = {}
         unfilled: dict[str, list[str]] = {}
-        places = []
+        job_paths = []
         for job in jobs:
-            place = self._output if self._output.suffix in _SUFFIXES else self._folder / f"{job.name}.yaml"
-            text, unfilled[job.name] = self._checked(job, place)
-            other = self._root / known.get(_key(job.name), self._shown(place))
+            path = self._output if self._output.suffix in _SUFFIXES else self._folder / f"{job.name}.yaml"
+            text, unfilled[job.name] = self._checked(job, path)
+            other = self._root / manifest_paths.get(_key(job.name), self._shown(path))
             if self._keep and job.live and os.path.lexists(other) and not _holds(other, text):
                 kept.add(other)
-                places.append((job, other))
+                job_paths.append((job, other))
                 continue
-            texts[place] = f"{texts[place]}---\n{text}" if place in texts else text
-            places.append((job, place))
+            texts[path] = f"{texts[path]}---\n{text}" if path in texts else text
+            job_paths.append((job, path))
         self._raise_problems()
-        unchanged = self._unchanged([pair for pair in places if pair[1] not in kept], texts, known)
-        return ImportPlan(texts, places, unfilled, unchanged, frozenset(kept))
+        unchanged = self._unchanged(
+            [pair for pair in job_paths if pair[1] not in kept], texts, manifest_paths
+        )
+        return ImportPlan(texts, job_paths, unfilled, unchanged, frozenset(kept))
 
     def _raise_problems(self) -> None:
         if self._problems:
             raise InvalidError("nothing is imported", problems=self._problems)
 
     def _refuse(self, path: str, line: int, error: SourceError) -> None:
-        place = error.line if isinstance(error, ShellError) else line
+        error_line = error.line if isinstance(error, ShellError) else line
         # The message may quote an argument.
         message = str(without_secrets(str(shown(error.message))))
-        self._problems.append(Problem(path, place, 1, "", message, error.hint))
+        self._problems.append(Problem(path, error_line, 1, "", message, error.hint))
 
     def _readers(self, source: ImportSource) -> Iterator[tuple[int, Any]]:
         """Yield the line of each job in a source, and the function that reads it."""
         try:
-            found = source.found
-            if found is None and not source.live:
-                found = read_source(source.name, source.data, self._values)
-                found = [each for each in found if source.line in (0, each.line)]
-                if not found:
+            entries = source.entries
+            if entries is None and not source.live:
+                entries = read_source(source.name, source.data, self._values)
+                entries = [entry for entry in entries if source.line in (0, entry.line)]
+                if not entries:
                     raise SourceError("no job begins on this line", hint="name the first line of a command")
         except SourceError as error:
             self._refuse(source.name, getattr(error, "line", source.line or 1), error)
             return
-        for each in found or ():
-            yield each.line, lambda each=each: self._read(source, each)
+        for entry in entries or ():
+            yield entry.line, lambda entry=entry: self._read(source, entry)
         for job in source.live:
             yield 1, lambda job=job: [self._of_live(job, source.name)]
 
-    def _read(self, source: ImportSource, found: Found) -> list[Imported]:
-        place = source.name if source.name == _COMMAND_LINE else f"{source.name}:{found.line}"
-        if found.words:
-            return [self._of_command(source, found, place)]
-        if is_answer(found.value):
-            return [self._of_live(job, place) for job in live_jobs(found.value)]
-        return [self._of_config(found.value, source.name, place)]
+    def _read(self, source: ImportSource, entry: Found) -> list[Imported]:
+        origin = source.name if source.name == _COMMAND_LINE else f"{source.name}:{entry.line}"
+        if entry.words:
+            return [self._of_command(source, entry, origin)]
+        if is_answer(entry.value):
+            return [self._of_live(job, origin) for job in live_jobs(entry.value)]
+        return [self._of_config(entry.value, source.name, origin)]
 
     # --- Jobs of each kind of source ---
 
-    def _of_command(self, source: ImportSource, found: Found, place: str) -> Imported:
-        words = [filled(word, self._values) for word in found.words]
-        files = Files(self._root, source.folder, self._working, found)
+    def _of_command(self, source: ImportSource, entry: Found, origin: str) -> Imported:
+        words = [filled(word, self._values) for word in entry.words]
+        files = Files(self._root, source.folder, self._working, entry)
         invocation = parse(words, files.flags)
         assert invocation is not None, "only commands that submit jobs are found"
-        request = request_of(invocation, files.config, self._properties(found.environ))
+        request = request_of(invocation, files.config, self._properties(entry.environ))
         command = invocation.command
         program = f"gcloud {' '.join(command.words)}"
         # The source's own line isn't quoted: it may contain secrets.
         notes = [*files.notes, *(f"{note}." for note in request.notes)]
-        if found.defaults:
-            notes.append(f"Defaults are used for these variables: {', '.join(found.defaults)}.")
+        if entry.defaults:
+            notes.append(f"Defaults are used for these variables: {', '.join(entry.defaults)}.")
         if invocation.unknown:
             notes.append(f"Flags may be missing: the command has {', '.join(invocation.unknown)}.")
         if request.location or request.project:
@@ -240,11 +242,11 @@ class Importer:
         name = base_name(written, Path(source.name).stem if source.name != _COMMAND_LINE else command.kind)
         spec, labels = spec_of(command.kind, request.body)
         job = Imported(
-            command.api_version, command.kind, name, labels, spec, f"{place}, {program}", notes=notes
+            command.api_version, command.kind, name, labels, spec, f"{origin}, {program}", notes=notes
         )
         if request.code:
             self._add_code(job, request, request.code, files)
-        for variable, line in found.branched.items():
+        for variable, line in entry.branched.items():
             if next(iter(names_in(mark(variable)))) in job.unknown:
                 why = f"line {line} assigns it inside a condition or a loop"
                 job.notes.append(f"{variable} is unknown: {why}.")
@@ -254,32 +256,32 @@ class Importer:
 
     def _properties(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return gcloud's properties, as far as variables and `--set` give them."""
-        found = {}
+        properties = {}
         for name in _PROPERTIES:
             variable = f"CLOUDSDK_{name.replace('/', '_').upper()}"
             for values, key in ((environ, variable), (self._values, variable), (self._values, name)):
                 if key in values:
-                    found[name] = values[key]
-        return found
+                    properties[name] = values[key]
+        return properties
 
-    def _of_config(self, value: Any, name: str, place: str) -> Imported:
+    def _of_config(self, value: Any, name: str, origin: str) -> Imported:
         api_version, kind = next(
-            (known for key, known in _KINDS.items() if key in value), (AIPLATFORM_V1, "CustomJob")
+            (pair for key, pair in _KINDS.items() if key in value), (AIPLATFORM_V1, "CustomJob")
         )
         if "trialJobSpec" in value:
             api_version, kind = AIPLATFORM_V1, "HyperparameterTuningJob"
         body = {"jobSpec": value} if kind == "CustomJob" else dict(value)
         written = str(value.get("displayName") or value.get("jobId") or "") if kind != "CustomJob" else ""
         spec, labels = spec_of(kind, body)
-        return Imported(api_version, kind, base_name(written, Path(name).stem), labels, spec, place)
+        return Imported(api_version, kind, base_name(written, Path(name).stem), labels, spec, origin)
 
-    def _of_live(self, live: LiveJob, place: str) -> Imported:
+    def _of_live(self, live: LiveJob, origin: str) -> Imported:
         spec, labels = spec_of(live.kind, live.body)
         name = base_name(live.name, live.resource.rpartition("/")[2])
         notes = list(live.notes)
         if live.resource:
             notes.insert(0, f"Resource: {live.resource}.")
-        job = Imported(live.api_version, live.kind, name, labels, spec, place, notes=notes)
+        job = Imported(live.api_version, live.kind, name, labels, spec, origin, notes=notes)
         if live.state and not self._run:
             job.suspended = f"the job has ended ({live.state}), and would run again; remove suspend to run it"
         elif not live.state:
@@ -295,7 +297,7 @@ class Importer:
             job.package = files.package(code, self._folder, job.notes)
         uris = []
         for archive in code.archives:
-            files.check_archive(archive, [Path(each).name for each in code.archives])
+            files.check_archive(archive, [Path(other).name for other in code.archives])
             folder = files.folder_of_archive(archive, self._folder)
             if folder and not code.path and len(code.archives) == 1:
                 job.package = folder
@@ -333,19 +335,19 @@ class Importer:
                 _merge_live(same, job)
         return [*jobs.values()]
 
-    def _checked(self, job: Imported, place: Path) -> tuple[str, list[str]]:
+    def _checked(self, job: Imported, file: Path) -> tuple[str, list[str]]:
         """Return the text of a job's manifest, and the values that a person has to give."""
         if job.unknown and not job.suspended:
             job.suspended = "values are unknown; fill them in, and remove suspend"
-        path = self._shown(place)
-        found = problems_of(job, text_of(job, place.parent), path, place, self._root)
-        set_fields = [fill_missing(job, problem, self._values) for problem in found]
+        path = self._shown(file)
+        problems = problems_of(job, text_of(job, file.parent), path, file, self._root)
+        set_fields = [fill_missing(job, problem, self._values) for problem in problems]
         if any(set_fields):
             job.spec = tidy(job.api_version, job.kind, job.spec)
-            found = problems_of(job, text_of(job, place.parent), path, place, self._root)
+            problems = problems_of(job, text_of(job, file.parent), path, file, self._root)
         sentences = [_to_fill_in(name) for name in job.unknown]
         name, _, line = job.source.partition(",")[0].rpartition(":")
-        for problem in found:
+        for problem in problems:
             if is_to_fill_in(job, problem):
                 if problem.message.endswith(" is missing"):
                     sentences.append(_to_add(problem))
@@ -353,45 +355,45 @@ class Importer:
             at, number = (name, int(line)) if name and line.isdecimal() else (job.source.partition(",")[0], 1)
             where = f"{problem.pointer}: {problem.message}" if problem.pointer else problem.message
             self._problems.append(Problem(at, number, 1, "", where, problem.hint))
-        return text_of(job, place.parent), sentences
+        return text_of(job, file.parent), sentences
 
-    def _shown(self, place: Path) -> str:
-        return place.relative_to(self._root).as_posix() if place.is_relative_to(self._root) else str(place)
+    def _shown(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix() if path.is_relative_to(self._root) else str(path)
 
     def _known(self) -> dict[str, str]:
         """Return the files of the repository's valid manifests, by the manifests' names."""
-        folder, known = self._root / "jobs", {}
+        folder, manifest_paths = self._root / "jobs", {}
         if folder.is_dir():
             with suppress(ReconcilerError):
                 for manifest in validate(self._root, [folder]).manifests:
-                    known[_key(manifest.name)] = manifest.path
-        return known
+                    manifest_paths[_key(manifest.name)] = manifest.path
+        return manifest_paths
 
     def _unchanged(
         self,
         jobs: Sequence[tuple[Imported, Path]],
         texts: Mapping[Path, str],
-        known: Mapping[str, str],
+        manifest_paths: Mapping[str, str],
     ) -> frozenset[Path]:
         """Return the files that exist with this content; raise RefusedError for a name that is taken."""
-        for job, place in jobs:
-            other = known.get(_key(job.name))
-            if other and other != self._shown(place):
+        for job, path in jobs:
+            other = manifest_paths.get(_key(job.name))
+            if other and other != self._shown(path):
                 message = f"the name {quote(job.name)} is taken by {quote(other)}"
                 raise RefusedError(message, hint="rename one of the two, or import with -o to that file")
-        return frozenset(place for place, text in texts.items() if _holds(place, text))
+        return frozenset(path for path, text in texts.items() if _holds(path, text))
 
 
 def write(plan: ImportPlan, *, force: bool) -> None:
     """Write all manifests or none; raise RefusedError for a file that would be overwritten, and OSError."""
-    todo = {place: text for place, text in plan.texts.items() if place not in plan.unchanged}
-    for place in todo:
-        if os.path.lexists(place) and not force:
+    todo = {path: text for path, text in plan.texts.items() if path not in plan.unchanged}
+    for path in todo:
+        if os.path.lexists(path) and not force:
             raise RefusedError(
-                f"{place.name} exists already, with other content: {place}",
+                f"{path.name} exists already, with other content: {path}",
                 hint="use --force to overwrite it",
             )
-    replace_files({place: text.encode("utf-8", "backslashreplace") for place, text in todo.items()})
+    replace_files({path: text.encode("utf-8", "backslashreplace") for path, text in todo.items()})
 
 
 def source_of(path: str, working: Path) -> ImportSource:
@@ -399,15 +401,15 @@ def source_of(path: str, working: Path) -> ImportSource:
     name, _, number = path.rpartition(":")
     is_line = number.isdecimal() and len(number) < 9 and not os.path.lexists(working / path)
     path, line = (name, int(number)) if is_line else (path, 0)
-    place = working / path
+    file = working / path
     try:
-        data, _ = read_file(place, MAX_SOURCE + 1, follow=True)
+        data, _ = read_file(file, MAX_SOURCE + 1, follow=True)
     except OSError as error:
         check_machine(error, f"{path} can't be read")
-        reason = "it is a folder: name its files" if place.is_dir() else (error.strerror or str(error))
+        reason = "it is a folder: name its files" if file.is_dir() else (error.strerror or str(error))
         problem = Problem(path, 1, 1, "", f"can't be read: {reason}", "name a readable file")
         raise InvalidError("nothing is imported", problems=[problem]) from None
-    return ImportSource(path, place.parent, data, line=line)
+    return ImportSource(path, file.parent, data, line=line)
 
 
 def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> ImportSource:
@@ -418,16 +420,16 @@ def source_of_words(words: Sequence[str], working: Path, stdin: str | None) -> I
         hint = f"import reads these commands: {commands}"
         problem = Problem(_COMMAND_LINE, 1, 1, "", "no command of gcloud that submits a training job", hint)
         raise InvalidError("nothing is imported", problems=[problem])
-    found = Found(1, plain, environ=os.environ, stdin=stdin)
-    return ImportSource(_COMMAND_LINE, working, found=[found])
+    entry = Found(1, plain, environ=os.environ, stdin=stdin)
+    return ImportSource(_COMMAND_LINE, working, entries=[entry])
 
 
-def _holds(place: Path, text: str) -> bool:
+def _holds(path: Path, text: str) -> bool:
     """Return True if a file exists with this content."""
     try:
-        return read_file(place, MAX_FILE_BYTES)[0] == text.encode("utf-8", "backslashreplace")
+        return read_file(path, MAX_FILE_BYTES)[0] == text.encode("utf-8", "backslashreplace")
     except OSError as error:
-        check_machine(error, f"{place} can't be read")
+        check_machine(error, f"{path} can't be read")
         return False
 
 

@@ -106,20 +106,20 @@ def live_job(resource: Mapping[str, Any]) -> LiveJob:
     body = {key: part for key, part in resource.items() if key not in _OUTPUT_ONLY}
     if "trainingTaskInputs" in resource:
         body = _of_pipeline(resource, notes)
-    found = next((key for key, sign in _SIGNS.items() if isinstance(body.get(sign), dict)), None)
-    if found is None:
+    pair = next((key for key, sign in _SIGNS.items() if isinstance(body.get(sign), dict)), None)
+    if pair is None:
         hint = "import a CustomJob, a HyperparameterTuningJob or a Job of AI Platform"
         raise SourceError(f"{quoted(name)} is not a training job", hint=hint)
-    api_version, kind = found
+    api_version, kind = pair
     labels = body.pop("labels", None)
     if isinstance(labels, dict):
         labels = {key: text for key, text in labels.items() if not str(key).startswith(PREFIX)}
     if labels:
         body["labels"] = labels
-    body = _without_defaults(body, _SIGNS[found], notes)
+    body = _without_defaults(body, _SIGNS[pair], notes)
     written = str(resource.get("displayName") or resource.get("jobId") or name.rpartition("/")[2])
-    place = _RESOURCE.fullmatch(name)
-    project, location = place.groups() if place else ("", "")
+    match = _RESOURCE.fullmatch(name)
+    project, location = match.groups() if match else ("", "")
     return LiveJob(api_version, kind, body, written, name, _end_of(resource), project, location, notes)
 
 

@@ -119,8 +119,8 @@ def tidy(api_version: str, kind: str, spec: Any) -> Any:
 
 def _target(node: Any, definitions: Mapping[str, Any]) -> Mapping[str, Any]:
     name = str(node.get("$ref", "")).removeprefix("#/$defs/")
-    found: Mapping[str, Any] = definitions.get(name, node)
-    return found
+    target: Mapping[str, Any] = definitions.get(name, node)
+    return target
 
 
 def _with_lists(value: Any, node: Any, definitions: Mapping[str, Any]) -> Any:
@@ -159,15 +159,15 @@ def hide_secrets(job: Imported) -> list[str]:
     return hidden
 
 
-def _hidden(value: Any, shown: Any, place: str, hidden: list[str]) -> Any:
+def _hidden(value: Any, shown: Any, path: str, hidden: list[str]) -> Any:
     if isinstance(value, dict):
-        return {key: _hidden(part, shown[key], f"{place}.{key}", hidden) for key, part in value.items()}
+        return {key: _hidden(part, shown[key], f"{path}.{key}", hidden) for key, part in value.items()}
     if isinstance(value, list):
         pairs = enumerate(zip(value, shown, strict=True))
-        return [_hidden(part, other, f"{place}[{index}]", hidden) for index, (part, other) in pairs]
+        return [_hidden(part, other, f"{path}[{index}]", hidden) for index, (part, other) in pairs]
     if value == shown or not isinstance(value, str) or is_marked(value):
         return value
-    hidden.append(place)
+    hidden.append(path)
     return str(shown).replace(_HIDDEN, mark(SECRET))
 
 
@@ -267,12 +267,12 @@ def yaml_text(value: Json) -> str:
     return text
 
 
-def problems_of(job: Imported, text: str, path: str, place: Path, root: Path) -> list[Problem]:
+def problems_of(job: Imported, text: str, path: str, real: Path, root: Path) -> list[Problem]:
     """Return the problems that `validate` finds in a job's manifest at a place that is maybe not written."""
     data = text.encode("utf-8", "backslashreplace")
-    file = ManifestFile(path, str(place), len(data))
+    file = ManifestFile(path, str(real), len(data))
     diagnosed = diagnose(
-        file, data, frozenset(), lambda file, written: package_folder(Path(file.place), written)
+        file, data, frozenset(), lambda file, written: package_folder(Path(file.real), written)
     )
     diagnosed.check(root)
     return [problem for problem in diagnosed.problems if problem.level == ERROR]

@@ -33,15 +33,15 @@ class Files:
 
     notes: list[str]
 
-    def __init__(self, root: Path, folder: Path, working: Path, found: Found) -> None:
+    def __init__(self, root: Path, folder: Path, working: Path, entry: Found) -> None:
         self._root = root
         self._bases = [*dict.fromkeys((folder, working, root))]
-        self._found = found
+        self._entry = entry
         self.notes = []
 
-    def shown(self, place: Path) -> str:
+    def shown(self, path: Path) -> str:
         """Return a path as users know it."""
-        return place.relative_to(self._root).as_posix() or "."
+        return path.relative_to(self._root).as_posix() or "."
 
     def flags(self, name: str) -> Any:
         """Return the value of a flags file."""
@@ -55,7 +55,7 @@ class Files:
         text = self._text(flag, name)
         if text is None:
             self.notes.append(f"{name} is the config that is shown beside the command.")
-            return next(block for block in self._found.blocks if is_config(block))
+            return next(block for block in self._entry.blocks if is_config(block))
         try:
             documents = load_all(text)
         except ConfigError as error:
@@ -67,27 +67,27 @@ class Files:
     def _text(self, flag: str, name: str) -> str | None:
         """Return a file's text; None for a config that is shown in the text around the command."""
         if is_marked(name):
-            names = " ".join(f"--set {each}=…" for each in names_in(name))
+            names = " ".join(f"--set {variable}=…" for variable in names_in(name))
             raise flag_error(flag, f"the file's name {quoted(name)} is unknown", f"give it: {names}")
         if name == "-":
-            if self._found.stdin is None:
+            if self._entry.stdin is None:
                 raise flag_error(flag, "the standard input is unknown", "name a file")
-            return self._found.stdin
-        if name in self._found.files:
-            return self._found.files[name]
-        place = self.find(flag, name)
-        if place is None:
-            if len(self._found.blocks) == 1:
+            return self._entry.stdin
+        if name in self._entry.files:
+            return self._entry.files[name]
+        path = self.find(flag, name)
+        if path is None:
+            if len(self._entry.blocks) == 1:
                 return None
             raise flag_error(flag, f"there is no file {quoted(name)}", _RELATIVE)
         try:
-            data, _ = read_file(place, MAX_FILE_BYTES + 1)
+            data, _ = read_file(path, MAX_FILE_BYTES + 1)
         except OSError as error:
             check_machine(error, f"{quoted(name)} can't be read")
             raise flag_error(flag, f"{quoted(name)} can't be read: {error.strerror}", "name a file") from None
         return data.decode("utf-8-sig", "replace")
 
-    def find(self, flag: str, name: str, fits: Callable[[Path], bool] = lambda place: True) -> Path | None:
+    def find(self, flag: str, name: str, fits: Callable[[Path], bool] = lambda path: True) -> Path | None:
         """Return the path of a file or folder in the repository; None if there is none.
 
         Of several, the first that fits counts, else the first: a script may have changed its folder.
@@ -95,21 +95,21 @@ class Files:
         Raises:
             SourceError: It is outside the repository, or behind a link.
         """
-        found = []
+        paths = []
         for base in self._bases:
-            place = Path(os.path.normpath(base / name))
-            if not os.path.lexists(place):
+            path = Path(os.path.normpath(base / name))
+            if not os.path.lexists(path):
                 continue
-            if not place.is_relative_to(self._root):
+            if not path.is_relative_to(self._root):
                 raise flag_error(
                     flag, f"{quoted(name)} is outside the repository", "copy it into the repository"
                 )
-            if real_path(place) != place:
+            if real_path(path) != path:
                 raise flag_error(flag, f"{quoted(name)} is behind a symbolic link", "use the link's target")
-            if fits(place):
-                return place
-            found.append(place)
-        return next(iter(found), None)
+            if fits(path):
+                return path
+            paths.append(path)
+        return next(iter(paths), None)
 
     def package(self, code: Code, output: Path, notes: list[str]) -> Path | None:
         """Return the folder of a job's code; None if it isn't here."""
@@ -118,37 +118,37 @@ class Files:
         if is_marked(name):
             notes.append("The folder of the code is unknown: set package.path.")
             return None
-        place = self.find(flag, name, lambda place: code.is_package or _has_module(place, code.module))
-        if place is None and Path(name).is_absolute():
+        folder = self.find(flag, name, lambda folder: code.is_package or _has_module(folder, code.module))
+        if folder is None and Path(name).is_absolute():
             notes.append(f"The code in {name} does not exist here: set package.path.")
             return None
-        if place is None or not place.is_dir():
+        if folder is None or not folder.is_dir():
             raise flag_error(flag, f"there is no folder {quoted(name)}", _RELATIVE)
         if not code.is_package:
-            return self._around_module(place, code.module, output, notes)
-        if not file_mode(place / "__init__.py") and not file_mode(place / "setup.py"):
+            return self._around_module(folder, code.module, output, notes)
+        if not file_mode(folder / "__init__.py") and not file_mode(folder / "setup.py"):
             raise flag_error(flag, f"{quoted(name)} has no __init__.py", "name the Python package's folder")
-        above = place.parent
-        builds = file_mode(above / "setup.py") or not file_mode(place / "__init__.py")
+        above = folder.parent
+        builds = file_mode(above / "setup.py") or not file_mode(folder / "__init__.py")
         if builds and above.is_relative_to(self._root) and not output.is_relative_to(above):
             return above
         beside = [name for name in _SETTINGS if file_mode(above / name)]
         if beside:
             why = "manifests are beside it" if builds else "only the package is staged"
             notes.append(
-                f"{self.shown(place)} is staged without the {' and '.join(beside)} above: {why}. "
-                f"List the packages that the code needs in {self.shown(place)}/requirements.txt."
+                f"{self.shown(folder)} is staged without the {' and '.join(beside)} above: {why}. "
+                f"List the packages that the code needs in {self.shown(folder)}/requirements.txt."
             )
-        return place
+        return folder
 
-    def _around_module(self, place: Path, module: str, output: Path, notes: list[str]) -> Path:
+    def _around_module(self, folder: Path, module: str, output: Path, notes: list[str]) -> Path:
         """Return a folder of code; only the module's own folder if the manifests are in the folder too."""
-        inside = place / module.partition(".")[0]
-        if not output.is_relative_to(place) or "." not in module or not inside.is_dir():
-            return place
-        around = "the repository's root" if place == self._root else self.shown(place)
+        inside = folder / module.partition(".")[0]
+        if not output.is_relative_to(folder) or "." not in module or not inside.is_dir():
+            return folder
+        around = "the repository's root" if folder == self._root else self.shown(folder)
         notes.append(f"Only {self.shown(inside)} is staged: {around} also contains manifests.")
-        if file_mode(place / "requirements.txt") and not file_mode(inside / "requirements.txt"):
+        if file_mode(folder / "requirements.txt") and not file_mode(inside / "requirements.txt"):
             notes.append(f"Move requirements.txt to {self.shown(inside)}.")
         return inside
 
@@ -160,14 +160,14 @@ class Files:
             raise flag_error(
                 "--packages", f"two packages have the name {quoted(Path(name).name)}", "rename one"
             )
-        place = self.find("--packages", name)
-        if place is None or not place.is_file():
+        path = self.find("--packages", name)
+        if path is None or not path.is_file():
             raise flag_error("--packages", f"there is no file {quoted(name)}", "name an archive, or gs://…")
 
     def folder_of_archive(self, name: str, output: Path) -> Path | None:
         """Return the folder with the setup.py that an archive in its `dist` is built of."""
-        place = None if is_marked(name) else self.find("--packages", name)
-        above = place.parent.parent if place and place.parent.name == "dist" else None
+        archive = None if is_marked(name) else self.find("--packages", name)
+        above = archive.parent.parent if archive and archive.parent.name == "dist" else None
         if above is None or not file_mode(above / "setup.py") or output.is_relative_to(above):
             return None
         return above
@@ -178,5 +178,5 @@ def _has_module(folder: Path, name: str) -> bool:
     parts = name.split(".")
     if not all(part.isidentifier() for part in parts):
         return False
-    place = folder.joinpath(*parts)
-    return any(file_mode(path) for path in (place.with_suffix(".py"), place / "__init__.py"))
+    module_path = folder.joinpath(*parts)
+    return any(file_mode(path) for path in (module_path.with_suffix(".py"), module_path / "__init__.py"))

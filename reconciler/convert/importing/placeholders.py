@@ -78,8 +78,8 @@ def shown(value: Any) -> Any:
 
 def filled(value: Any, values: Mapping[str, str]) -> Any:
     """Return a value of JSON with the given values in place of the marks of these names."""
-    known = {_NO_NAME.sub("_", name).strip("_").upper(): text for name, text in values.items()}
-    return _replaced(value, lambda name: known.get(name, mark(name)))
+    replacements = {_NO_NAME.sub("_", name).strip("_").upper(): text for name, text in values.items()}
+    return _replaced(value, lambda name: replacements.get(name, mark(name)))
 
 
 def without_dates(text: str) -> str:

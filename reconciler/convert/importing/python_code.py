@@ -26,7 +26,7 @@ class PythonReader:
     """Reader of code, or of a notebook's cells one after the other; nothing is run."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        self._found: list[Found] = []
+        self._entries: list[Found] = []
         self._fixed = values
         self._names: dict[str, Any] = dict(values)
         self._unused: dict[str, int] = {}
@@ -34,10 +34,10 @@ class PythonReader:
         self._depth = 0
 
     @property
-    def found(self) -> list[Found]:
+    def entries(self) -> list[Found]:
         """The commands and configs so far, with the lists of words that no call uses."""
         self._use(self._unused)
-        return self._found
+        return self._entries
 
     def read(self, code: str, line: int) -> None:
         """Read some code; `line` is its first line in the file."""
@@ -47,17 +47,17 @@ class PythonReader:
             return
         lines = code.split("\n")
         plain = list(lines)
-        place = 0
+        index = 0
         calls: list[tuple[int, str]] = []
-        while place < len(lines):
-            start, place = place, place + 1
+        while index < len(lines):
+            start, index = index, index + 1
             if not _MAGIC.match(lines[start]):
                 continue
-            while lines[place - 1].rstrip().endswith("\\") and place < len(lines):
-                place += 1
-            text = "\n".join(lines[start:place])
+            while lines[index - 1].rstrip().endswith("\\") and index < len(lines):
+                index += 1
+            text = "\n".join(lines[start:index])
             indent = re.match(r"[ \t]*", text)
-            plain[start:place] = [f"{indent[0] if indent else ''}pass", *[""] * (place - start - 1)]
+            plain[start:index] = [f"{indent[0] if indent else ''}pass", *[""] * (index - start - 1)]
             calls.append((start, text))
         self._python("\n".join(plain), line)
         for start, text in calls:
@@ -84,7 +84,7 @@ class PythonReader:
         for name, value in self._fixed.items():
             state.variables[name] = value
         read_shell(text, state, line)
-        self._found += calls_of(state)
+        self._entries += calls_of(state)
 
     def _assign(self, name: str, value: Any) -> None:
         if name not in self._fixed:
@@ -158,13 +158,13 @@ class PythonReader:
         self._depth -= 1
         self._names = dict(before)
         for name in {name: None for names in after for name in names}:
-            found = [names.get(name) for names in after]
-            if any(value != found[0] for value in found):
-                is_longer = all(isinstance(value, list) for value in (before.get(name), *found))
+            values = [names.get(name) for names in after]
+            if any(value != values[0] for value in values):
+                is_longer = all(isinstance(value, list) for value in (before.get(name), *values))
                 unknown = mark(name)
                 self._assign(name, [*before[name], unknown] if is_longer else unknown)
             else:
-                self._assign(name, found[0])
+                self._assign(name, values[0])
 
     def _assignment(self, target: ast.expr, node: ast.expr) -> None:
         value = self._value(node, 0)
@@ -172,7 +172,7 @@ class PythonReader:
             self._use([target.id] if target.id in self._unused else [])
             self._assign(target.id, value)
             if is_config(value):
-                self._found.append(Found(self._line + node.lineno - 1, value=value))
+                self._entries.append(Found(self._line + node.lineno - 1, value=value))
             elif _is_command(value):
                 self._unused[target.id] = self._line + node.lineno - 1
                 return
@@ -204,17 +204,21 @@ class PythonReader:
         """Follow a call that changes a list; False for any other expression."""
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
             return False
-        target, method, found = node.func.value, node.func.attr, self._container(node.func.value)
+        target, method, container = node.func.value, node.func.attr, self._container(node.func.value)
         value = self._value(node.args[-1], 0)
-        if isinstance(found, dict) and method == "update":
+        if isinstance(container, dict) and method == "update":
             fields = value if isinstance(value, dict) else {"unknown fields": mark("FIELDS")}
-            found.update({key: mark(key) for key in fields} if self._depth else fields)
+            container.update({key: mark(key) for key in fields} if self._depth else fields)
             return True
-        if isinstance(found, list) and isinstance(target, ast.Subscript) and method in ("append", "extend"):
+        if (
+            isinstance(container, list)
+            and isinstance(target, ast.Subscript)
+            and method in ("append", "extend")
+        ):
             is_known = not self._depth and (method == "append" or isinstance(value, list))
-            found += ([value] if method == "append" else value) if is_known else [mark("VALUE")]
+            container += ([value] if method == "append" else value) if is_known else [mark("VALUE")]
             return True
-        if not (isinstance(target, ast.Name) and isinstance(found, list)):
+        if not (isinstance(target, ast.Name) and isinstance(container, list)):
             return False
         if method in ("append", "extend"):
             self._extend(target.id, [value] if method == "append" else value)
@@ -227,7 +231,7 @@ class PythonReader:
         for name in [*names]:
             line, words = self._unused.pop(name), self._names.get(name)
             if isinstance(words, list) and _is_command(words):
-                self._found.append(Found(line, words))
+                self._entries.append(Found(line, words))
 
     def _expressions(self, node: ast.AST) -> None:
         for child in ast.iter_child_nodes(node):
@@ -240,7 +244,7 @@ class PythonReader:
         if isinstance(node, ast.List | ast.BinOp):
             words = self._value(node, 0)
             if _is_command(words):
-                self._found.append(Found(line, words))
+                self._entries.append(Found(line, words))
                 for part in ast.walk(node):
                     # Such a list begins other commands, and is perhaps none by itself.
                     self._unused.pop(getattr(part, "id", ""), None)
@@ -304,11 +308,11 @@ class PythonReader:
         text = self._value(node, depth + 1)
         if not isinstance(text, str):
             return mark("VALUE")
-        known = {each.arg: self._text(each.value, depth) for each in keywords if each.arg}
+        known_texts = {keyword.arg: self._text(keyword.value, depth) for keyword in keywords if keyword.arg}
 
         def value(match: re.Match[str]) -> str:
             name = match[1] or match[2]
-            return known.get(name) or mark(name if name and not name.isdecimal() else "VALUE")
+            return known_texts.get(name) or mark(name if name and not name.isdecimal() else "VALUE")
 
         return _FORMATTED.sub(value, text)
 

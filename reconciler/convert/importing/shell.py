@@ -105,7 +105,7 @@ class _Shell:
         self._text = text
         self._state = state
         self._depth = depth
-        self._place = 0
+        self._offset = 0
         self._first = line
         self._starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self._blocks = 0
@@ -115,45 +115,45 @@ class _Shell:
             raise ShellError("commands are nested too deeply", line)
 
     def read(self) -> None:
-        while self._place < len(self._text):
-            char = self._text[self._place]
+        while self._offset < len(self._text):
+            char = self._text[self._offset]
             if char == "\n":
-                self._place += 1
+                self._offset += 1
                 self._read_heredocs()
             elif char in _BLANKS or char in _ENDS or self._at("\\\n"):
-                self._place += 2 if char == "\\" else 1
+                self._offset += 2 if char == "\\" else 1
             elif char == "#":
                 self._skip_line()
             else:
                 self._command()
 
-    def _line(self, place: int) -> int:
-        return self._first + bisect_right(self._starts, place) - 1
+    def _line(self, offset: int) -> int:
+        return self._first + bisect_right(self._starts, offset) - 1
 
     def _at(self, text: str) -> bool:
-        return self._text.startswith(text, self._place)
+        return self._text.startswith(text, self._offset)
 
     def _skip_line(self) -> None:
-        end = self._text.find("\n", self._place)
-        self._place = len(self._text) if end < 0 else end
+        end = self._text.find("\n", self._offset)
+        self._offset = len(self._text) if end < 0 else end
 
     def _command(self) -> None:
         """Read one command up to its end."""
-        command = ShellCommand([], self._line(self._place), {})
+        command = ShellCommand([], self._line(self._offset), {})
         local: dict[str, Value] = {}
         output = ""
         is_declaring = False
-        while self._place < len(self._text):
-            char = self._text[self._place]
+        while self._offset < len(self._text):
+            char = self._text[self._offset]
             if char in _BLANKS:
-                self._place += 1
+                self._offset += 1
             elif self._at("\\\n") or self._at("\\\r\n"):
-                self._place = self._text.index("\n", self._place) + 1
+                self._offset = self._text.index("\n", self._offset) + 1
             elif char in _ENDS:
                 break
             elif char == "#":
                 self._skip_line()
-            elif char in "<>" or re.match(r"\d?[<>]", self._text[self._place : self._place + 2]):
+            elif char in "<>" or re.match(r"\d?[<>]", self._text[self._offset : self._offset + 2]):
                 output = self._redirection(command) or output
             elif (not command.words or is_declaring) and self._assignment(local):
                 continue
@@ -175,12 +175,12 @@ class _Shell:
             self._blocks += 1
             if word in ("for", "select", "case"):
                 # The words up to the line's end are a variable and its values.
-                match = re.compile(r"[ \t]*([A-Za-z_]\w*)").match(self._text, self._place)
+                match = re.compile(r"[ \t]*([A-Za-z_]\w*)").match(self._text, self._offset)
                 if match and word != "case":
                     self._state.variables[match[1]] = mark(match[1])
-                    self._state.branched.setdefault(match[1], self._line(self._place))
-                ends = [self._text.find(end, self._place) for end in ("\n", ";")]
-                self._place = min([end for end in ends if end >= 0], default=len(self._text))
+                    self._state.branched.setdefault(match[1], self._line(self._offset))
+                ends = [self._text.find(end, self._offset) for end in ("\n", ";")]
+                self._offset = min([end for end in ends if end >= 0], default=len(self._text))
                 return True
         return False
 
@@ -193,21 +193,21 @@ class _Shell:
                     self._state.branched.setdefault(name, command.line)
             if not self._heredocs:
                 return
-        known = {**self._state.variables, **local}
-        command.environ = {name: value for name, value in known.items() if isinstance(value, str)}
+        variables = {**self._state.variables, **local}
+        command.environ = {name: value for name, value in variables.items() if isinstance(value, str)}
         self._state.commands.append(command)
-        for place, heredoc in enumerate(self._heredocs):
+        for index, heredoc in enumerate(self._heredocs):
             if heredoc.command is command and command.words[:1] in (["cat"], ["tee"]):
                 file = output or (command.words[1] if command.words[0] == "tee" and command.words[1:] else "")
-                self._heredocs[place] = heredoc._replace(file=file)
+                self._heredocs[index] = heredoc._replace(file=file)
 
     def _assignment(self, local: dict[str, Value]) -> bool:
         """Read `NAME=value`; False if the next word is none."""
-        match = _ASSIGNMENT.match(self._text, self._place)
+        match = _ASSIGNMENT.match(self._text, self._offset)
         if not match:
             return False
         name, adds = match.groups()
-        self._place = match.end()
+        self._offset = match.end()
         self._assigned = name
         if self._at("("):
             value: Value = self._array()
@@ -224,38 +224,40 @@ class _Shell:
         return True
 
     def _array(self) -> list[str]:
-        self._place += 1
+        self._offset += 1
         words: list[str] = []
-        while self._place < len(self._text):
-            char = self._text[self._place]
+        while self._offset < len(self._text):
+            char = self._text[self._offset]
             if char == ")":
-                self._place += 1
+                self._offset += 1
                 return words
             if char in " \t\r\n" or self._at("\\\n"):
-                self._place += 2 if char == "\\" else 1
+                self._offset += 2 if char == "\\" else 1
             elif char == "#":
                 self._skip_line()
             elif char in _ENDS:
                 break
             else:
                 words += self._word()
-        raise ShellError('a list of words has no ")"', self._line(min(self._place, len(self._text) - 1)))
+        raise ShellError('a list of words has no ")"', self._line(min(self._offset, len(self._text) - 1)))
 
     def _redirection(self, command: ShellCommand) -> str:
         """Skip a redirection, or note a here-document; return the file that the output goes to."""
-        match = re.compile(r"\d*(<<<|<<-?|>>|>\||[<>]&?|&>)").match(self._text, self._place)
+        match = re.compile(r"\d*(<<<|<<-?|>>|>\||[<>]&?|&>)").match(self._text, self._offset)
         assert match is not None
-        operator, line = match[1], self._line(self._place)
-        self._place = match.end()
-        while self._place < len(self._text) and self._text[self._place] in _BLANKS:
-            self._place += 1
+        operator, line = match[1], self._line(self._offset)
+        self._offset = match.end()
+        while self._offset < len(self._text) and self._text[self._offset] in _BLANKS:
+            self._offset += 1
         if self._at("("):  # the output of a process
-            self._place += 1
+            self._offset += 1
             self._substituted(self._closing(")"))
             command.words.append(mark("FILE"))
             return ""
-        is_quoted = self._place < len(self._text) and self._text[self._place] in "'\"\\"
-        words = self._word() if self._place < len(self._text) and self._text[self._place] not in _ENDS else []
+        is_quoted = self._offset < len(self._text) and self._text[self._offset] in "'\"\\"
+        words = (
+            self._word() if self._offset < len(self._text) and self._text[self._offset] not in _ENDS else []
+        )
         if operator.startswith("<<") and operator != "<<<":
             if not words:
                 raise ShellError("a here-document has no name", line)
@@ -268,11 +270,11 @@ class _Shell:
         waiting, self._heredocs = self._heredocs, []
         for heredoc in waiting:
             lines = []
-            while self._place < len(self._text):
-                end = self._text.find("\n", self._place)
+            while self._offset < len(self._text):
+                end = self._text.find("\n", self._offset)
                 end = len(self._text) if end < 0 else end
-                line = self._text[self._place : end]
-                self._place = min(end + 1, len(self._text))
+                line = self._text[self._offset : end]
+                self._offset = min(end + 1, len(self._text))
                 line = line.lstrip("\t") if heredoc.is_indented else line
                 if line.rstrip("\r") == heredoc.end:
                     break
@@ -285,12 +287,12 @@ class _Shell:
 
     def _expanded(self, text: str) -> str:
         """Return the text of a here-document with its variables."""
-        inner = _Shell(text, self._state, self._line(self._place), self._depth + 1)
+        inner = _Shell(text, self._state, self._line(self._offset), self._depth + 1)
         return "".join(piece.text for piece in inner._quoted_pieces(""))
 
     def _word(self) -> list[str]:
         """Read a word; return the words that it becomes."""
-        start = self._place
+        start = self._offset
         words: list[str] = []
         open_word: str | None = None
         for piece in self._pieces():
@@ -304,8 +306,8 @@ class _Shell:
                     open_word = None
                 if part:
                     open_word = (open_word or "") + part
-        if self._place == start:  # a character that begins no word
-            self._place += 1
+        if self._offset == start:  # a character that begins no word
+            self._offset += 1
         self._pay(sum(map(len, words)))
         return words if open_word is None else [*words, open_word]
 
@@ -313,28 +315,28 @@ class _Shell:
         """Count expanded text against the limit; raise ShellError beyond it."""
         self._state.length += length
         if self._state.length > _MOST_TEXT:
-            raise ShellError("the script expands to too much text", self._line(self._place))
+            raise ShellError("the script expands to too much text", self._line(self._offset))
 
     def _pieces(self) -> list[_Piece]:
         """Read the pieces of one word."""
         pieces: list[_Piece] = []
-        while self._place < len(self._text):
-            char = self._text[self._place]
+        while self._offset < len(self._text):
+            char = self._text[self._offset]
             if char in _BLANKS or char in _ENDS or char in "<>\r":
                 break
             if char == "'":
-                end = self._find("'", self._place + 1)
-                pieces.append(_Piece(self._text[self._place + 1 : end]))
-                self._place = end + 1
+                end = self._find("'", self._offset + 1)
+                pieces.append(_Piece(self._text[self._offset + 1 : end]))
+                self._offset = end + 1
             elif char == '"':
-                self._place += 1
+                self._offset += 1
                 pieces += self._quoted_pieces('"')
             elif self._at("\\\n") or self._at("\\\r\n"):
-                self._place = self._text.index("\n", self._place) + 1
+                self._offset = self._text.index("\n", self._offset) + 1
             elif char == "\\":
-                pieces.append(_Piece(self._text[self._place + 1 : self._place + 2]))
-                self._place += 2
-            elif char == "$" and self._text[self._place + 1 : self._place + 2] == "'":
+                pieces.append(_Piece(self._text[self._offset + 1 : self._offset + 2]))
+                self._offset += 2
+            elif char == "$" and self._text[self._offset + 1 : self._offset + 2] == "'":
                 pieces.append(_Piece(self._ansi_quoted()))
             elif char in "$`":
                 pieces += self._expansion(is_quoted=False)
@@ -344,24 +346,24 @@ class _Shell:
 
     def _run(self, pattern: re.Pattern[str]) -> _Piece:
         """Read characters without a meaning, at least one."""
-        match = pattern.match(self._text, self._place)
-        end = match.end() if match else self._place + 1
-        text, self._place = self._text[self._place : end], end
+        match = pattern.match(self._text, self._offset)
+        end = match.end() if match else self._offset + 1
+        text, self._offset = self._text[self._offset : end], end
         return _Piece(text)
 
     def _quoted_pieces(self, end: str) -> list[_Piece]:
         """Read the pieces inside double quotes, or to the end of the text."""
-        start = self._place
+        start = self._offset
         pieces: list[_Piece] = [_Piece("")]
-        while self._place < len(self._text):
-            char = self._text[self._place]
+        while self._offset < len(self._text):
+            char = self._text[self._offset]
             if char == end:
-                self._place += 1
+                self._offset += 1
                 return pieces
-            if char == "\\" and self._text[self._place + 1 : self._place + 2] in '$`"\\\n':
-                following = self._text[self._place + 1 : self._place + 2]
+            if char == "\\" and self._text[self._offset + 1 : self._offset + 2] in '$`"\\\n':
+                following = self._text[self._offset + 1 : self._offset + 2]
                 pieces.append(_Piece("" if following == "\n" else following))
-                self._place += 2
+                self._offset += 2
             elif char in "$`":
                 pieces += self._expansion(is_quoted=True)
             else:
@@ -371,20 +373,20 @@ class _Shell:
         return pieces
 
     def _ansi_quoted(self) -> str:
-        start = self._place
-        self._place += 2
-        found = ""
-        while self._place < len(self._text):
-            char = self._text[self._place]
-            self._place += 1
+        start = self._offset
+        self._offset += 2
+        text = ""
+        while self._offset < len(self._text):
+            char = self._text[self._offset]
+            self._offset += 1
             if char == "'":
-                return found
+                return text
             if char == "\\":
-                following = self._text[self._place : self._place + 1]
-                found += _ESCAPES.get(following, following)
-                self._place += 1
+                following = self._text[self._offset : self._offset + 1]
+                text += _ESCAPES.get(following, following)
+                self._offset += 1
             else:
-                found += char
+                text += char
         raise ShellError("a quote is never closed", self._line(start))
 
     def _find(self, text: str, start: int) -> int:
@@ -395,42 +397,42 @@ class _Shell:
 
     def _expansion(self, *, is_quoted: bool) -> list[_Piece]:
         """Read what begins with "$" or "`"."""
-        char = self._text[self._place]
-        self._place += 1
+        char = self._text[self._offset]
+        self._offset += 1
         if char == "`":
-            end = self._find("`", self._place)
-            inner, self._place = self._text[self._place : end], end + 1
+            end = self._find("`", self._offset)
+            inner, self._offset = self._text[self._offset : end], end + 1
             return [_Piece(self._substituted(inner))]
         if self._at("(("):
-            self._place += 1
+            self._offset += 1
             self._closing(")")
-            self._place += self._at(")")
+            self._offset += self._at(")")
             return [_Piece(mark(self._assigned or "NUMBER"))]
         if self._at("("):
-            self._place += 1
+            self._offset += 1
             return [_Piece(self._substituted(self._closing(")")))]
         if self._at("{"):
-            self._place += 1
+            self._offset += 1
             return self._braced(self._closing("}"), is_quoted=is_quoted)
-        match = _NAME.match(self._text, self._place)
+        match = _NAME.match(self._text, self._offset)
         if match:
-            self._place = match.end()
+            self._offset = match.end()
             return self._variable(match[0], is_quoted=is_quoted)
-        special = self._text[self._place : self._place + 1]
+        special = self._text[self._offset : self._offset + 1]
         if special and special in "0123456789@*#?$!-":
-            self._place += 1
+            self._offset += 1
             return [_Piece(mark(f"ARG_{special}" if special.isdigit() else "ARGS"))]
         return [_Piece("$")]
 
     def _closing(self, close: str) -> str:
         """Return the text up to the closing bracket, and go behind it."""
         opening = {")": "(", "}": "{"}[close]
-        start, depth, quote = self._place, 1, ""
-        while self._place < len(self._text):
-            char = self._text[self._place]
-            self._place += 1
+        start, depth, quote = self._offset, 1, ""
+        while self._offset < len(self._text):
+            char = self._text[self._offset]
+            self._offset += 1
             if char == "\\" and quote != "'":
-                self._place += 1
+                self._offset += 1
             elif quote:
                 quote = "" if char == quote else quote
             elif char in "'\"":
@@ -440,7 +442,7 @@ class _Shell:
             elif char == close:
                 depth -= 1
                 if not depth:
-                    return self._text[start : self._place - 1]
+                    return self._text[start : self._offset - 1]
         raise ShellError(f'"${opening}" is never closed', self._line(start - 1))
 
     def _substituted(self, inner: str) -> str:
@@ -448,7 +450,7 @@ class _Shell:
         words = inner.split()
         if words[:1] == ["date"]:
             return mark(DATE)
-        read_shell(inner, self._state, self._line(self._place), self._depth + 1)
+        read_shell(inner, self._state, self._line(self._offset), self._depth + 1)
         return mark(self._assigned or (words[0].rpartition("/")[2] if words else "OUTPUT"))
 
     def _braced(self, inner: str, *, is_quoted: bool) -> list[_Piece]:
@@ -459,11 +461,11 @@ class _Shell:
         if not rest or rest in ("[@]", "[*]"):
             return self._variable(name, is_quoted=is_quoted)
         default = _DEFAULT.fullmatch(rest)
-        known = self._state.variables.get(name)
-        if default and (known is None or known == mark(name)):
+        value = self._state.variables.get(name)
+        if default and (value is None or value == mark(name)):
             self._state.defaults.append(name)
             return [_Piece(self._expanded(default[1].strip("'\"")), is_split=not is_quoted)]
-        if (default or rest.startswith(":?")) and known is not None:
+        if (default or rest.startswith(":?")) and value is not None:
             return self._variable(name, is_quoted=is_quoted)
         return [_Piece(mark(name))]
 
@@ -474,6 +476,6 @@ class _Shell:
         self._pay(sum(map(len, value)) if isinstance(value, list) else len(value))
         if isinstance(value, list):
             # A separator that no word contains keeps the items apart.
-            pieces = [each for item in value for each in (_Piece(" ", is_split=True), _Piece(item))]
+            pieces = [piece for item in value for piece in (_Piece(" ", is_split=True), _Piece(item))]
             return [_Piece(" ".join(value))] if is_quoted and len(value) == 1 else pieces[1:]
         return [_Piece(value, is_split=not is_quoted and not is_marked(value))]

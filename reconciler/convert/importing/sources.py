@@ -65,11 +65,11 @@ def read_source(name: str, data: bytes, values: Mapping[str, str]) -> list[Found
     if b"\0" in data:
         raise SourceError("the file is binary", hint="name a script, a config or a page of text")
     text = without_marks(data.decode("utf-8-sig", "replace"))
-    found = _reader_of(name, text)(text, values)
-    if not found:
+    entries = _reader_of(name, text)(text, values)
+    if not entries:
         hint = "import reads commands such as `gcloud ai custom-jobs create`, configs and saved answers"
         raise SourceError("the file contains no training job", hint=hint)
-    return found
+    return entries
 
 
 _Reader = Callable[[str, Mapping[str, str]], list[Found]]
@@ -104,10 +104,10 @@ def _script(text: str, values: Mapping[str, str]) -> list[Found]:
 
 def _standard_input(text: str, values: Mapping[str, str]) -> list[Found]:
     try:
-        found = _data(text, values)
+        entries = _data(text, values)
     except SourceError:
-        found = []
-    return found or _script(text, values)
+        entries = []
+    return entries or _script(text, values)
 
 
 # --- Pages of text -----------------------------------------------------------------------------------------
@@ -117,22 +117,22 @@ def _page(text: str, values: Mapping[str, str]) -> list[Found]:
     """Return the command lines and configs among the lines of a text."""
     lines = text.replace("\r\n", "\n").split("\n")
     state = new_state(values)
-    place = 0
-    while place < len(lines):
-        line = _PROMPT.sub("", lines[place], count=1)
+    index = 0
+    while index < len(lines):
+        line = _PROMPT.sub("", lines[index], count=1)
         is_file = _HEREDOC_CALL.match(line)
         if not (_CALL.match(line) or _LITERAL.match(line) or is_file):
-            place += 1
+            index += 1
             continue
-        first, place, logical = place, place + 1, [line]
-        while logical[-1].rstrip().endswith("\\") and place < len(lines):
+        first, index, logical = index, index + 1, [line]
+        while logical[-1].rstrip().endswith("\\") and index < len(lines):
             logical[-1] = logical[-1].rstrip()
-            logical.append(lines[place])
-            place += 1
+            logical.append(lines[index])
+            index += 1
         heredoc = _HEREDOC.search(logical[-1])
-        while heredoc and place < len(lines):
-            logical.append(lines[place])
-            place += 1
+        while heredoc and index < len(lines):
+            logical.append(lines[index])
+            index += 1
             if logical[-1].strip() == heredoc[1]:
                 break
         text = "\n".join(logical)
@@ -142,7 +142,7 @@ def _page(text: str, values: Mapping[str, str]) -> list[Found]:
     calls = [call for call in calls_of(state) if any(word.startswith("--") for word in call.words)]
     for call in calls:
         call.blocks = [block.value for block in blocks]
-    return sorted([*calls, *blocks, *_dictionaries(lines, values)], key=lambda found: found.line)
+    return sorted([*calls, *blocks, *_dictionaries(lines, values)], key=lambda entry: entry.line)
 
 
 def _read_line(text: str, state: ShellState, line: int) -> None:
@@ -156,14 +156,14 @@ def _read_line(text: str, state: ShellState, line: int) -> None:
 
 def _blocks(lines: list[str]) -> Iterator[Found]:
     """Yield the configs that a text contains."""
-    place = 0
-    while place < len(lines):
-        match = _BLOCK.match(lines[place])
+    index = 0
+    while index < len(lines):
+        match = _BLOCK.match(lines[index])
         if not match:
-            place += 1
+            index += 1
             continue
         indent = match[1]
-        first, end = place, place + 1
+        first, end = index, index + 1
         while first and lines[first - 1].startswith(indent) and _FIELD.match(lines[first - 1][len(indent) :]):
             first -= 1
         while end < len(lines) and _continues(lines[end], indent):
@@ -176,26 +176,26 @@ def _blocks(lines: list[str]) -> Iterator[Found]:
         for value, line in documents:
             if is_config(value):
                 yield Found(first + line, value=without_placeholders(value))
-        place = end
+        index = end
 
 
 def _dictionaries(lines: list[str], values: Mapping[str, str]) -> list[Found]:
     """Return the configs that a text shows as Python's dictionaries."""
     reader = PythonReader(values)
-    place = 0
-    while place < len(lines):
-        first = place
-        place += 1
+    index = 0
+    while index < len(lines):
+        first = index
+        index += 1
         if not _DICTIONARY.match(lines[first]):
             continue
         depth = _depth(lines[first])
-        while depth > 0 and place < min(len(lines), first + _MOST_LINES):
-            depth += _depth(lines[place])
-            place += 1
-        reader.read(dedent("\n".join(lines[first:place])), first + 1)
-    for found in reader.found:
-        found.value = without_placeholders(found.value)
-    return reader.found
+        while depth > 0 and index < min(len(lines), first + _MOST_LINES):
+            depth += _depth(lines[index])
+            index += 1
+        reader.read(dedent("\n".join(lines[first:index])), first + 1)
+    for entry in reader.entries:
+        entry.value = without_placeholders(entry.value)
+    return reader.entries
 
 
 def _depth(line: str) -> int:
@@ -220,9 +220,9 @@ def _data(text: str, values: Mapping[str, str]) -> list[Found]:
         if "gcloud" not in text:
             raise
         return _page(text, values)  # a template, such as of Helm or Jinja
-    found = [Found(line, value=value) for value, line in documents if is_answer(value) or is_config(value)]
-    if found:
-        return found
+    entries = [Found(line, value=value) for value, line in documents if is_answer(value) or is_config(value)]
+    if entries:
+        return entries
     return _workflow_calls(text, values)
 
 
@@ -239,8 +239,8 @@ def _workflow_calls(text: str, values: Mapping[str, str]) -> list[Found]:
     for root in roots:
         for name, value in _variables(root):
             variables[name] = value if variables.get(name, value) == value else mark(name)
-    known = {**variables, **values}
-    return [call for root in roots for call in _calls_in(root, known)]
+    known_variables = {**variables, **values}
+    return [call for root in roots for call in _calls_in(root, known_variables)]
 
 
 def _nodes(root: Any) -> Iterator[Any]:
@@ -267,25 +267,25 @@ def _variables(root: Any) -> Iterator[tuple[str, str]]:
                         yield name.value, without_expressions(part.value)
 
 
-def _calls_in(root: Any, known: Mapping[str, Value]) -> Iterator[Found]:
+def _calls_in(root: Any, variables: Mapping[str, Value]) -> Iterator[Found]:
     in_lists: set[int] = set()
     for node in _nodes(root):
         if isinstance(node, yaml.SequenceNode):
             texts = [item.value for item in node.value if isinstance(item, yaml.ScalarNode)]
-            words = [expanded(without_expressions(text), known) for text in texts]
+            words = [expanded(without_expressions(text), variables) for text in texts]
             for call in (words, ["gcloud", *words]):
                 if len(texts) == len(node.value) and find_command(call):
-                    yield Found(node.start_mark.line + 1, call, environ=_texts(known))
+                    yield Found(node.start_mark.line + 1, call, environ=_texts(variables))
                     in_lists.update(map(id, node.value))
             if not in_lists & {id(item) for item in node.value}:
                 # The lines of a list are commands of one shell.
                 in_lists.update(map(id, node.value))
-                state = new_state(known)
+                state = new_state(variables)
                 for item in node.value:
                     _read_node(item, state)
                 yield from calls_of(state)
         elif id(node) not in in_lists:
-            state = new_state(known)
+            state = new_state(variables)
             _read_node(node, state)
             yield from calls_of(state)
 
@@ -298,8 +298,8 @@ def _read_node(node: Any, state: ShellState) -> None:
         read_shell(without_expressions(node.value), state, node.start_mark.line + 1)
 
 
-def _texts(known: Mapping[str, Value]) -> dict[str, str]:
-    return {name: value for name, value in known.items() if isinstance(value, str)}
+def _texts(variables: Mapping[str, Value]) -> dict[str, str]:
+    return {name: value for name, value in variables.items() if isinstance(value, str)}
 
 
 # --- Makefiles ---------------------------------------------------------------------------------------------
@@ -307,21 +307,21 @@ def _texts(known: Mapping[str, Value]) -> dict[str, str]:
 
 def _makefile(text: str, values: Mapping[str, str]) -> list[Found]:
     variables = _MakeVariables(values)
-    found: list[Found] = []
+    calls: list[Found] = []
     lines = text.replace("\r\n", "\n").split("\n")
-    place = conditions = 0
-    while place < len(lines):
-        first = place
-        logical = [lines[place]]
-        place += 1
-        while logical[-1].endswith("\\") and place < len(lines):
-            logical.append(lines[place])
-            place += 1
+    index = conditions = 0
+    while index < len(lines):
+        first = index
+        logical = [lines[index]]
+        index += 1
+        while logical[-1].endswith("\\") and index < len(lines):
+            logical.append(lines[index])
+            index += 1
         if logical[0].startswith("\t"):
             recipe = "\n".join(logical).lstrip("\t @+-")
             state = new_state(values)
             read_shell(variables.expanded(recipe), state, first + 1)
-            found += calls_of(state)
+            calls += calls_of(state)
             continue
         line = " ".join(part.rstrip("\\").strip() for part in logical)
         if re.match(r"\s*(?:ifeq|ifneq|ifdef|ifndef)\b", line):
@@ -330,7 +330,7 @@ def _makefile(text: str, values: Mapping[str, str]) -> list[Found]:
             conditions = max(0, conditions - 1)
         elif match := _MAKE_ASSIGNMENT.fullmatch(line):
             variables.assign(*match.groups(), is_certain=not conditions)
-    return found
+    return calls
 
 
 class _MakeVariables:
@@ -368,20 +368,20 @@ class _MakeVariables:
     def expanded(self, text: str) -> str:
         """Return a text with make's references replaced by their values."""
         made: list[str] = []
-        place = length = 0
-        while place < len(text):
-            char = text[place]
-            following = text[place + 1 : place + 2]
+        index = length = 0
+        while index < len(text):
+            char = text[index]
+            following = text[index + 1 : index + 2]
             part, step = char, 1
             if char == "$" and following == "$":
                 part, step = "$", 2
             elif char == "$" and following in ("(", "{"):
-                end = _balanced(text, place + 1)
-                part, step = self._value_of(text[place + 2 : end].strip()), end - place + 1
+                end = _balanced(text, index + 1)
+                part, step = self._value_of(text[index + 2 : end].strip()), end - index + 1
             elif char == "$" and following:
                 part, step = mark("TARGET"), 2
             made.append(part)
-            place += step
+            index += step
             length += len(part)
             self._check(length, _MOST_EXPANDED)
         if not self._used:
@@ -416,12 +416,12 @@ class _MakeVariables:
             raise SourceError(message, hint=_ALONE)
 
 
-def _balanced(text: str, place: int) -> int:
+def _balanced(text: str, start: int) -> int:
     """Return the place of the bracket that closes the one at a place; the end of the text if none does."""
-    close = {"(": ")", "{": "}"}[text[place]]
+    close = {"(": ")", "{": "}"}[text[start]]
     depth = 0
-    for end in range(place, len(text)):
-        depth += (text[end] == text[place]) - (text[end] == close)
+    for end in range(start, len(text)):
+        depth += (text[end] == text[start]) - (text[end] == close)
         if not depth:
             return end
     return len(text)
@@ -433,7 +433,7 @@ def _balanced(text: str, place: int) -> int:
 def _python_file(text: str, values: Mapping[str, str]) -> list[Found]:
     reader = PythonReader(values)
     reader.read(text, 1)
-    return reader.found
+    return reader.entries
 
 
 def _notebook(text: str, values: Mapping[str, str]) -> list[Found]:
@@ -450,8 +450,8 @@ def _notebook(text: str, values: Mapping[str, str]) -> list[Found]:
             "the file is not a notebook of format 4", hint="open it in Jupyter and save it again"
         )
     reader = PythonReader(values)
-    found: list[Found] = []
-    place = 0
+    entries: list[Found] = []
+    offset = 0
     for cell in cells:
         source = cell.get("source") if isinstance(cell, dict) else None
         lines = source if isinstance(source, list) else [source]
@@ -459,11 +459,11 @@ def _notebook(text: str, values: Mapping[str, str]) -> list[Found]:
         if not code.strip():
             continue
         # The place in the file, for messages; the first line may be in the file in another spelling.
-        at = text.find(json.dumps(code.split("\n")[0], ensure_ascii=False)[1:-1], place)
-        place = max(at, place)
-        line = text.count("\n", 0, place) + 1
+        at = text.find(json.dumps(code.split("\n")[0], ensure_ascii=False)[1:-1], offset)
+        offset = max(at, offset)
+        line = text.count("\n", 0, offset) + 1
         if cell.get("cell_type") == "code":
             reader.read(code, line)
         elif cell.get("cell_type") == "markdown":
-            found += [each for each in _page(code, values) if each.words]
-    return [*reader.found, *found]
+            entries += [entry for entry in _page(code, values) if entry.words]
+    return [*reader.entries, *entries]

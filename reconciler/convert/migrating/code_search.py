@@ -57,14 +57,14 @@ class Looked(Struct, frozen=True):
 
 def search(files: Sequence[SourceFile], folder: str, looked: Looked) -> list[CodePlace]:
     """Return what matters for migration in a package's code; `folder` is its path from the root."""
-    found: list[CodePlace] = []
+    code_places: list[CodePlace] = []
     for file in files:
         if file.path.endswith(".py") and len(file.content) <= _MOST_BYTES:
             path = file.path if folder in ("", ".") else f"{folder}/{file.path}"
-            found += _search_file(file.content, path, looked)
+            code_places += _search_file(file.content, path, looked)
     if looked.metric and not any(_REPORTS.encode() in file.content for file in files):
-        found.append(CodePlace("", 0, "metric", rules().code["noReports"].format(metric=looked.metric)))
-    return sorted(set(found))
+        code_places.append(CodePlace("", 0, "metric", rules().code["noReports"].format(metric=looked.metric)))
+    return sorted(set(code_places))
 
 
 def _search_file(content: bytes, path: str, looked: Looked) -> Iterator[CodePlace]:
@@ -104,7 +104,7 @@ def _of_call(node: ast.Call, looked: Looked) -> Iterator[tuple[Topic, str]]:
     elif name == "get" and first[:1] == ["job_dir"] and _is_job(node.func):
         yield "TF_CONFIG", code["jobDirInTfConfig"]
     elif name == _REPORTS and looked.metric:
-        tags = _texts([each.value for each in node.keywords if each.arg == _TAG]) or first[:1]
+        tags = _texts([keyword.value for keyword in node.keywords if keyword.arg == _TAG]) or first[:1]
         is_other = bool(tags) and tags[0] != looked.metric
         sentence = code["otherMetric"] if is_other else code["reports"]
         yield "metric", sentence.format(found=tags[0] if tags else "", metric=looked.metric)
@@ -122,13 +122,15 @@ def _name(function: ast.expr) -> str:
 
 def _texts(nodes: Sequence[ast.expr]) -> list[str]:
     """Return the literal texts among some expressions, and in literal lists of them."""
-    found = []
+    texts = []
     for node in nodes:
         inner = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
-        found += [
-            each.value for each in inner if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        texts += [
+            element.value
+            for element in inner
+            if isinstance(element, ast.Constant) and isinstance(element.value, str)
         ]
-    return found
+    return texts
 
 
 def _is_job_dir(node: ast.Subscript) -> bool:

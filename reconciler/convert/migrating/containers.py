@@ -67,7 +67,7 @@ def in_containers(spec: Json, image: str, today: date) -> Containers | list[Migr
     job_spec = mapping(spec.get(TRIAL, spec))
     pools = [(index, mapping(pool)) for index, pool in enumerate(job_spec[POOLS])]
     packages = {index: pool[PACKAGE] for index, pool in pools if PACKAGE in pool}
-    uris = [each["executorImageUri"] for each in packages.values()]
+    uris = [package["executorImageUri"] for package in packages.values()]
     ended = sorted({training_image_name(uri) for uri in uris if has_ended(uri, today)})
     if not ended:
         return None
@@ -75,7 +75,7 @@ def in_containers(spec: Json, image: str, today: date) -> Containers | list[Migr
         return obstacles
     new = [_with_container(dict(pool), image, today) for _, pool in pools]
     whole = {**job_spec, POOLS: new}
-    module = next(str(each["pythonModule"]) for each in packages.values())
+    module = next(str(package["pythonModule"]) for package in packages.values())
     return Containers({**spec, TRIAL: whole} if above else whole, module, tuple(ended), image)
 
 
@@ -87,10 +87,12 @@ def renamed_for_container(keys: Keys) -> Keys:
 def moves_to_container(spec: Json) -> dict[Keys, Keys]:
     """Return the new path of each field of a `spec` that gets another name in a container."""
     above: Keys = (TRIAL,) if TRIAL in spec else ()
-    places = [
+    package_paths = [
         (*above, POOLS, index, PACKAGE) for index, _ in enumerate(mapping(spec.get(TRIAL, spec))[POOLS])
     ]
-    fields = [keys for place in places for keys in (place, (*place, "executorImageUri"))]
+    fields = [
+        keys for package_path in package_paths for keys in (package_path, (*package_path, "executorImageUri"))
+    ]
     return {keys: renamed_for_container(keys) for keys in fields}
 
 
@@ -150,10 +152,15 @@ def report_containers(made: Containers, files: Sequence[SourceFile], folder: str
         else (rule.source, _first_executor_image(made))
     )
     report.rows = [*rows, FieldRow(source, rule.target, rule.verdict, sentence, keys)]
-    if found := dependencies(files):
+    if package_dependencies := dependencies(files):
         lock = f"{folder}/requirements.lock"
-        name = "dependencies" if found.found else "computed dependencies"
-        report.add(name, file=f"{folder}/{found.file}", found=", ".join(found.found), lock=lock)
+        name = "dependencies" if package_dependencies.requirements else "computed dependencies"
+        report.add(
+            name,
+            file=f"{folder}/{package_dependencies.file}",
+            found=", ".join(package_dependencies.requirements),
+            lock=lock,
+        )
 
 
 def framework(name: str) -> str:

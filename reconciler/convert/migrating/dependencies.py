@@ -18,11 +18,11 @@ class Dependencies(Struct, frozen=True):
 
     Attributes:
         file: The file in the package that lists them.
-        found: The requirements; empty if code computes them.
+        requirements: The requirements; empty if code computes them.
     """
 
     file: str
-    found: tuple[str, ...]
+    requirements: tuple[str, ...]
 
 
 def dependencies(files: Sequence[SourceFile]) -> Dependencies | None:
@@ -30,13 +30,13 @@ def dependencies(files: Sequence[SourceFile]) -> Dependencies | None:
     contents = {file.path: file.content for file in files}
     readers = {"setup.py": _of_setup, "setup.cfg": _of_configuration, "pyproject.toml": _of_project}
     for name, read in readers.items():
-        found = read(contents[name]) if name in contents else ()
-        if found is None or found:
-            return Dependencies(name, found or ())
+        requirements = read(contents[name]) if name in contents else ()
+        if requirements is None or requirements:
+            return Dependencies(name, requirements or ())
     if "setup.py" in contents or "requirements.txt" not in contents:
         return None
     lines = contents["requirements.txt"].decode("utf-8", "replace").splitlines()
-    listed = tuple(line for each in lines if (line := each.partition("#")[0].strip()))
+    listed = tuple(line for raw_line in lines if (line := raw_line.partition("#")[0].strip()))
     return Dependencies("requirements.txt", listed) if listed else None
 
 
@@ -64,8 +64,8 @@ def _of_setup(content: bytes) -> tuple[str, ...] | None:
 def _literals(node: ast.expr | None) -> tuple[str, ...] | None:
     if not isinstance(node, ast.List | ast.Tuple):
         return None
-    found = [each.value for each in node.elts if isinstance(each, ast.Constant)]
-    texts = tuple(each for each in found if isinstance(each, str))
+    constants = [element.value for element in node.elts if isinstance(element, ast.Constant)]
+    texts = tuple(value for value in constants if isinstance(value, str))
     return texts if len(texts) == len(node.elts) else None
 
 

@@ -80,7 +80,7 @@ class Migration(Struct):
         files: Number of files that were read.
         warnings: A folder of manifests that is missing.
         texts: Old and new content of each file that changes, by its path.
-        places: The real place of each of these files.
+        real_paths: The real path of each of these files.
         problems: Reasons why nothing can be written.
     """
 
@@ -88,7 +88,7 @@ class Migration(Struct):
     warnings: tuple[Problem, ...] = ()
     jobs: list[MigratedJob] = field(default_factory=list)
     texts: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
-    places: dict[str, Path] = field(default_factory=dict)
+    real_paths: dict[str, Path] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -98,8 +98,8 @@ class Migration(Struct):
 
     @property
     def contents(self) -> dict[Path, bytes]:
-        """The content to write, by place."""
-        return {self.places[path]: after for path, (_, after) in self.texts.items()}
+        """The content to write, by real path."""
+        return {self.real_paths[path]: after for path, (_, after) in self.texts.items()}
 
 
 class Options(Struct, frozen=True):
@@ -136,12 +136,16 @@ def migrate(config: Config, environment: Environment, paths: Sequence[Path], opt
     filled = frozenset(environment.defaults)
     below, missing = manifest_paths(config.root, paths)
     index = GitIndex(root, os.environ)
-    found = validate(root, below, filled, index=index)
-    check_found(found, paths)
-    if found.problems:
-        raise InvalidError("only valid manifests can be migrated", problems=found.problems)
-    migration = Migration(found.files, missing)
-    old = [each for each in found.manifests if each.api_version == ML_V1 or _is_to_move(each, options)]
+    validation = validate(root, below, filled, index=index)
+    check_found(validation, paths)
+    if validation.problems:
+        raise InvalidError("only valid manifests can be migrated", problems=validation.problems)
+    migration = Migration(validation.files, missing)
+    old = [
+        manifest
+        for manifest in validation.manifests
+        if manifest.api_version == ML_V1 or _is_to_move(manifest, options)
+    ]
     for path, manifests in groupby(old, key=lambda manifest: manifest.path):
         _FileMigration(config, environment, path, migration, options, index).run([*manifests])
     migration.problems.sort()
@@ -173,13 +177,13 @@ class _FileMigration:
         self._images = frozenset(config.images)
         self._environment = environment
         self._path = path
-        self._place = real_path(self._root / path)
+        self._real = real_path(self._root / path)
         self._migration = migration
         self._options = options
 
     def run(self, manifests: Sequence[Manifest]) -> None:
         """Add the file's jobs, its new text and its problems to the migration."""
-        data = read_one(self._place, self._path)
+        data = read_one(self._real, self._path)
         if isinstance(data, Problem):
             self._migration.problems.append(data)
             return
@@ -203,7 +207,7 @@ class _FileMigration:
             self._migration.problems.append(problem)
             return
         self._migration.texts[self._path] = (data, after)
-        self._migration.places[self._path] = self._place
+        self._migration.real_paths[self._path] = self._real
         self._check(after, jobs, new, [documents[manifest.line] for manifest in manifests])
 
     def _job(self, manifest: Manifest, document: Document) -> tuple[MigratedJob, NewDocument]:
@@ -265,12 +269,12 @@ class _FileMigration:
         """Return the job with containers; None if it keeps its images, or if obstacles became problems."""
         if not self._options.image:
             return None
-        found = in_containers(converted.spec, self._options.image, self._options.today)
-        if not isinstance(found, list):
-            return found
+        result = in_containers(converted.spec, self._options.image, self._options.today)
+        if not isinstance(result, list):
+            return result
         is_old = document.value["apiVersion"] == ML_V1
         # All pools of a migrated job have the same obstacle.
-        for obstacle in found[:1] if is_old else found:
+        for obstacle in result[:1] if is_old else result:
             keys = ("spec", *obstacle.keys)
             keys = _old_keys(pointer_of(keys), moves) if is_old else keys
             self._add_problem(document, keys, obstacle.message, obstacle.hint)
@@ -337,10 +341,10 @@ class _FileMigration:
         self, after: bytes, jobs: Sequence[MigratedJob], new: Sequence[NewDocument], old: Sequence[Document]
     ) -> None:
         """Validate the new text: add its problems at the old places, and the jobs' new names."""
-        file = ManifestFile(self._path, str(self._place), len(after))
+        file = ManifestFile(self._path, str(self._real), len(after))
         filled = frozenset(self._environment.defaults)
         diagnosed = diagnose(
-            file, after, filled, lambda file, written: package_folder(Path(file.place), written)
+            file, after, filled, lambda file, written: package_folder(Path(file.real), written)
         )
         diagnosed.check(self._root)
         by_name = dict(zip((job.name for job in jobs), zip(jobs, new, old, strict=True), strict=True))
@@ -367,18 +371,18 @@ class _FileMigration:
                 by_name[name][0].job_name = desired.jobs[0].job_name
 
     def _add_problem(self, document: Document, keys: Keys, message: str, hint: str) -> None:
-        place = document.position(keys)
-        problem = Problem(self._path, place.line, place.column, pointer_of(keys), message, hint)
+        position = document.position(keys)
+        problem = Problem(self._path, position.line, position.column, pointer_of(keys), message, hint)
         # What a person has to decide anyway needs no second problem from the schema.
         if not any(
-            known.line == problem.line and known.path == self._path for known in self._migration.problems
+            other.line == problem.line and other.path == self._path for other in self._migration.problems
         ):
             self._migration.problems.append(problem)
 
 
 def _old_keys(pointer: str, moves: Mapping[Keys, Keys]) -> Keys:
     """Return the old path of the value at a pointer into the new document, or of its nearest parent."""
-    names = tuple(int(each) if each.isdecimal() else each for each in pointer.split("/")[1:])
+    names = tuple(int(name) if name.isdecimal() else name for name in pointer.split("/")[1:])
     for length in range(len(names), 0, -1):
         for old, new in moves.items():
             if new == names[:length] and len(new) > 1:
@@ -396,7 +400,7 @@ def _new_pointers(pointers: Sequence[str], old: Json, spec: Json) -> Iterator[st
         for name in pointer.split("/")[1:]:
             name = name.replace("~1", "/").replace("~0", "~")
             value = value[int(name)] if isinstance(value, list) else value[name]
-        yield from (pointer_of(keys) for keys, each in _texts(spec, ("spec",)) if each == value)
+        yield from (pointer_of(keys) for keys, text in _texts(spec, ("spec",)) if text == value)
 
 
 def _texts(value: Any, keys: Keys) -> Iterator[tuple[Keys, Any]]:

@@ -63,25 +63,25 @@ def machines_of(given: Json, report: Report) -> list[Machines]:
     name = given.get("scaleTier", "BASIC")
     tier = rules().tiers[name]
     if tier.pools:
-        found = [
+        all_machines = [
             Machines(role, pool.machine_type, pool.replica_count, _attached(pool))
             for role, pool in zip(ROLES, tier.pools, strict=False)
         ]
     else:
-        found = _on_tpu_hosts([_custom(given, role, report) for role in ROLES if _count(given, role)])
+        all_machines = _on_tpu_hosts([_custom(given, role, report) for role in ROLES if _count(given, role)])
     general = rules().fields["scale"]
-    pools = f"{len(found)} worker pool{'' if len(found) == 1 else 's'}"
+    pools = f"{len(all_machines)} worker pool{'' if len(all_machines) == 1 else 's'}"
     sentence = tier.sentence or general.sentence.format(tier=name, pools=pools)
     report.add_row(general.source, general.target, tier.verdict, sentence, ("scaleTier",))
     report.move(("scaleTier",), (POOLS,))
     for role in ROLES:
-        place = (POOLS, ROLES.index(role))
-        report.move((f"{role}Type",), (*place, "machineSpec"))
-        report.move((f"{role}Count",), (*place, "replicaCount"))
-        report.move((f"{role}Config",), place)
-    if any(machines.role == "evaluator" for machines in found):
+        pool_keys = (POOLS, ROLES.index(role))
+        report.move((f"{role}Type",), (*pool_keys, "machineSpec"))
+        report.move((f"{role}Count",), (*pool_keys, "replicaCount"))
+        report.move((f"{role}Config",), pool_keys)
+    if any(machines.role == "evaluator" for machines in all_machines):
         report.add("evaluator", ("evaluatorType",))
-    return found
+    return all_machines
 
 
 def _attached(rule: Any) -> tuple[str, int] | None:
@@ -97,10 +97,10 @@ def _custom(given: Json, role: str, report: Report) -> Machines:
     name = str(given.get(f"{role}Type", ""))
     keys = (f"{role}Type",)
     rule = rules().machines.get(name)
-    found = Machines(role, rule.machine_type if rule else name, _count(given, role))
+    machines = Machines(role, rule.machine_type if rule else name, _count(given, role))
     target = f"{POOLS}[{ROLES.index(role)}].machineSpec.machineType"
     if rule:
-        found.accelerator = _attached(rule)
+        machines.accelerator = _attached(rule)
         sentence = _machine_sentence(name, rule)
         report.add_row(f"{role}Type", target, rule.verdict, sentence, keys)
     else:
@@ -109,8 +109,8 @@ def _custom(given: Json, role: str, report: Report) -> Machines:
         report.add("count", (f"{role}Count",), role=role)
     config = mapping(mapping(given.get(f"{role}Config")).get("acceleratorConfig"))
     if config.get("type"):
-        found.accelerator = _accelerator(role, config, report)
-    return found
+        machines.accelerator = _accelerator(role, config, report)
+    return machines
 
 
 def _machine_sentence(name: str, rule: MachineRule) -> str:
@@ -138,19 +138,19 @@ def _accelerator(role: str, config: Mapping[str, Any], report: Report) -> tuple[
     return kind, count
 
 
-def _on_tpu_hosts(found: list[Machines]) -> list[Machines]:
+def _on_tpu_hosts(machines: list[Machines]) -> list[Machines]:
     """Return the machines with the TPU's own host in place of a master and its TPU worker."""
-    tpu = next((each for each in found if each.role == "worker" and each.has_tpu), None)
+    tpu = next((group for group in machines if group.role == "worker" and group.has_tpu), None)
     if tpu is None:
-        return found
+        return machines
     host = Machines("master", tpu.machine_type, 1, tpu.accelerator)
-    return [host, *(each for each in found if each.role == "evaluator")]
+    return [host, *(group for group in machines if group.role == "evaluator")]
 
 
 def fits_flex_start(machines: list[Machines], scheduling: Mapping[str, Any]) -> bool:
     """Return True if Vertex AI's FLEX_START can wait for these machines, by `scheduling` of AI Platform."""
-    kinds = {each.accelerator[0] if each.accelerator else "" for each in machines}
-    is_same = len({(each.machine_type, each.accelerator) for each in machines}) == 1
+    kinds = {group.accelerator[0] if group.accelerator else "" for group in machines}
+    is_same = len({(group.machine_type, group.accelerator) for group in machines}) == 1
     limit = scheduling.get("maxRunningTime", f"{_WEEK}s")
     return kinds <= _FLEX_START and is_same and float(limit.removesuffix("s")) <= _WEEK
 
@@ -170,19 +170,19 @@ def worker_pools(
         region: The region whose repository of images is used.
     """
     pools: list[Json] = []
-    for each in machines:
-        while len(pools) < ROLES.index(each.role):
+    for group in machines:
+        while len(pools) < ROLES.index(group.role):
             pools.append({})
-        config = mapping(given.get(f"{each.role}Config"))
-        pool: Json = {"machineSpec": {"machineType": each.machine_type}, "replicaCount": each.count}
-        if each.accelerator:
-            kind, count = each.accelerator
+        config = mapping(given.get(f"{group.role}Config"))
+        pool: Json = {"machineSpec": {"machineType": group.machine_type}, "replicaCount": group.count}
+        if group.accelerator:
+            kind, count = group.accelerator
             pool["machineSpec"] |= {"acceleratorType": kind, "acceleratorCount": count}
         if "diskConfig" in config:
             pool["diskSpec"] = config["diskConfig"]
-            keys = (f"{each.role}Config", "diskConfig")
-            report.add("disk", keys, (POOLS, len(pools), "diskSpec"), role=each.role)
-        pool |= task_of(given, each, words, region)
+            keys = (f"{group.role}Config", "diskConfig")
+            report.add("disk", keys, (POOLS, len(pools), "diskSpec"), role=group.role)
+        pool |= task_of(given, group, words, region)
         pools.append(pool)
     return pools
 
@@ -281,7 +281,7 @@ def _report_runtime(given: Json, machines: list[Machines], region: str, report: 
         message = f"runtime {runtime} with Python {python} has no image on Vertex AI"
         report.refuse(("runtimeVersion",), message, f"{hint}; or name an image of your own in masterConfig")
         return
-    names = {training_image_name(_executor_image(given, each, region)) for each in machines}
+    names = {training_image_name(_executor_image(given, group, region)) for group in machines}
     end = max(training_images()[name].end_of_availability for name in names)
     values = {"runtime": runtime, "image": " and ".join(sorted(names)), "date": end}
     report.add(
@@ -310,7 +310,7 @@ def report_environment(given: Json, machines: list[Machines], replicas: int, rep
     if "serviceAccount" not in given:
         report.add("identity")
     report.add("retries")
-    small = sorted({each.machine_type for each in machines if each.machine_type in _SMALL})
+    small = sorted({group.machine_type for group in machines if group.machine_type in _SMALL})
     if small:
         report.add("memory", machines=" or ".join(small))
 

@@ -58,10 +58,12 @@ class Report(Struct):
 
         `values` fill the names in the rule's texts.
         """
-        found = rules().fields[rule]
-        source, target = found.source.format(**values), found.target.format(**values)
+        field_rule = rules().fields[rule]
+        source, target = field_rule.source.format(**values), field_rule.target.format(**values)
         # A value may contain braces, which are no names.
-        self.rows.append(FieldRow(source, target, found.verdict, found.sentence.format(**values), keys))
+        self.rows.append(
+            FieldRow(source, target, field_rule.verdict, field_rule.sentence.format(**values), keys)
+        )
         if moved:
             self.move(keys, moved)
 

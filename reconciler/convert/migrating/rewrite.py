@@ -83,7 +83,7 @@ def convert(
     spec: Json = {POOLS: worker_pools(given, machines, words, region, report)}
     _add_scheduling(given, machines, spec, report)
     _add_rest(given, spec, report)
-    replicas = sum(each.count for each in machines)
+    replicas = sum(group.count for group in machines)
     report_environment(given, machines, replicas, report)
     key = mapping(given.get("encryptionConfig")).get("kmsKeyName")
     encryption = {"encryptionSpec": {"kmsKeyName": key}} if key else {}
@@ -115,12 +115,12 @@ def _add_scheduling(given: Json, machines: list[Machines], spec: Json, report: R
         new["timeout"] = scheduling["maxRunningTime"]
         report.add("timeout", (*keys, "maxRunningTime"), (*keys, "timeout"))
     if "maxWaitTime" in scheduling:
-        place = (*keys, "maxWaitTime")
+        wait_keys = (*keys, "maxWaitTime")
         if fits_flex_start(machines, scheduling):
             new |= {"strategy": "FLEX_START", "maxWaitDuration": scheduling["maxWaitTime"]}
-            report.add("wait", place, (*keys, "maxWaitDuration"))
+            report.add("wait", wait_keys, (*keys, "maxWaitDuration"))
         else:
-            report.add("lost wait", place, machines="L4, A100, H100, H200 and B200")
+            report.add("lost wait", wait_keys, machines="L4, A100, H100, H200 and B200")
     if "priority" in scheduling:
         report.add("priority", (*keys, "priority"))
     if new:
@@ -143,25 +143,25 @@ def _add_rest(given: Json, spec: Json, report: Report) -> None:
 
 def _study(tuning: Json, report: Report) -> Json:
     """Return the parts of a HyperparameterTuningJob beside its trials' job."""
-    keys, place = ("hyperparameters",), ("studySpec",)
-    report.add("tuning", keys, place)
+    keys, study_keys = ("hyperparameters",), ("studySpec",)
+    report.add("tuning", keys, study_keys)
     metric = tuning.get("hyperparameterMetricTag", _DEFAULT_METRIC)
-    report.add("goal", (*keys, "goal"), (*place, "metrics", 0, "goal"))
-    metric_place = (*place, "metrics", 0, "metricId")
-    report.add("metric", (*keys, "hyperparameterMetricTag"), metric_place, metric=metric)
-    report.move((*keys, "params"), (*place, "parameters"))
+    report.add("goal", (*keys, "goal"), (*study_keys, "metrics", 0, "goal"))
+    metric_keys = (*study_keys, "metrics", 0, "metricId")
+    report.add("metric", (*keys, "hyperparameterMetricTag"), metric_keys, metric=metric)
+    report.move((*keys, "params"), (*study_keys, "parameters"))
     parameters = enumerate(tuning.get("params", ()))
     study: Json = {
         "metrics": [{"metricId": metric, "goal": tuning.get("goal", "MAXIMIZE")}],
-        "parameters": [_parameter(dict(each), index, report) for index, each in parameters],
+        "parameters": [_parameter(dict(parameter), index, report) for index, parameter in parameters],
     }
     if "algorithm" in tuning:
         study["algorithm"] = tuning["algorithm"]
-        report.add("algorithm", (*keys, "algorithm"), (*place, "algorithm"))
+        report.add("algorithm", (*keys, "algorithm"), (*study_keys, "algorithm"))
     if tuning.get("enableTrialEarlyStopping"):
         stopping = "medianAutomatedStoppingSpec"
         study[stopping] = {}
-        report.add("early stopping", (*keys, "enableTrialEarlyStopping"), (*place, stopping))
+        report.add("early stopping", (*keys, "enableTrialEarlyStopping"), (*study_keys, stopping))
     whole: Json = {"studySpec": study, "maxTrialCount": tuning.get("maxTrials", 1)}
     report.add("trials", (*keys, "maxTrials"), ("maxTrialCount",))
     whole["parallelTrialCount"] = tuning.get("maxParallelTrials", 1)
@@ -176,28 +176,28 @@ def _study(tuning: Json, report: Report) -> Json:
 
 def _parameter(given: Json, index: int, report: Report) -> Json:
     keys: Keys = ("hyperparameters", "params", index)
-    place: Keys = ("studySpec", "parameters", index)
-    report.move(keys, place)
-    report.add("parameter", (*keys, "parameterName"), (*place, "parameterId"))
+    new_keys: Keys = ("studySpec", "parameters", index)
+    report.move(keys, new_keys)
+    report.add("parameter", (*keys, "parameterName"), (*new_keys, "parameterId"))
     kind, scale = given.get("type", ""), given.get(_SCALES)
     field = f"{kind.lower()}ValueSpec"
     new: Json = {"parameterId": given.get("parameterName", "")}
     if kind in ("CATEGORICAL", "DISCRETE"):
         source = f"{kind.lower()}Values"
         new[field] = {"values": given.get(source, [])}
-        report.add("values", (*keys, source), (*place, field, "values"))
+        report.add("values", (*keys, source), (*new_keys, field, "values"))
     else:
         bounds = {bound: given.get(bound, 0) for bound in ("minValue", "maxValue")}
         wholes = {bound: _whole(value) for bound, value in bounds.items()}
         new[field] = wholes if kind == "INTEGER" else bounds
         report.add(kind, (*keys, "type"))
         for bound in bounds:
-            report.move((*keys, bound), (*place, field, bound))
+            report.move((*keys, bound), (*new_keys, field, bound))
     if scale == "NONE":
         report.add("no scale", (*keys, _SCALES))
     elif scale:
         new[_SCALES] = scale
-        report.add("parameter scale", (*keys, _SCALES), (*place, _SCALES))
+        report.add("parameter scale", (*keys, _SCALES), (*new_keys, _SCALES))
     return new
 
 
@@ -250,22 +250,24 @@ def rewritten(data: bytes, documents: Sequence[NewDocument]) -> bytes:
     lines = text.replace("\r\n", "\n").split("\n")
     before, _ = load_documents(data, "")
     changed = {document.line: document for document in documents}
-    expected = [changed[each.line].value if each.line in changed else each.value for each in before]
+    expected = [
+        changed[document.line].value if document.line in changed else document.value for document in before
+    ]
     try:
         _replace(lines, documents)
     except yaml.YAMLError as error:
         raise ValueError("it isn't written in a form that can be changed safely") from error
     whole = "\n".join(lines)
     after = mark + (whole.replace("\n", "\r\n") if is_dos else whole).encode()
-    found, problems = load_documents(after, "")
-    if problems or [each.value for each in found] != expected:
+    new_documents, problems = load_documents(after, "")
+    if problems or [document.value for document in new_documents] != expected:
         raise ValueError("it isn't written in a form that can be changed safely")
     return after
 
 
 def _replace(lines: list[str], documents: Sequence[NewDocument]) -> None:
     """Replace the lines of documents, the last one first."""
-    for document in sorted(documents, key=lambda each: -each.line):
+    for document in sorted(documents, key=lambda document: -document.line):
         first = document.line - 1
         last = next((at for at in range(first + 1, len(lines)) if _END.match(lines[at])), len(lines))
         while last > first and not lines[last - 1].strip():
@@ -280,8 +282,8 @@ def _new_lines(lines: list[str], document: NewDocument) -> list[str]:
     with suppress(yaml.YAMLError):
         new = _by_parts(lines, document)
     if new is not None:
-        found, problems = load_documents("\n".join([*new, ""]).encode(), "")
-        if not problems and [each.value for each in found] == [document.value]:
+        new_documents, problems = load_documents("\n".join([*new, ""]).encode(), "")
+        if not problems and [new_document.value for new_document in new_documents] == [document.value]:
             return new
     return _anew(lines, document.value, document.moves, document.remark)
 
@@ -369,14 +371,14 @@ def _anew(lines: list[str], value: Json, moves: Mapping[Keys, Keys], remark: str
     """Return a value as lines of YAML, with the comments of the old lines at the new places."""
     old = "\n".join(lines)
     new = yaml_text(value).rstrip("\n").split("\n")
-    places = {keys: line for line, keys in _places("\n".join(new))}
+    line_numbers = {keys: line for line, keys in _places("\n".join(new))}
     above: dict[int, list[str]] = {}
     behind: dict[int, str] = {}
     if remark and "reconcile" in value:
-        above[places["reconcile",]] = [f"# {remark}"]
+        above[line_numbers["reconcile",]] = [f"# {remark}"]
     olds = list(_places(old))
     for comment in _comments(old):
-        line, is_exact = _new_line(comment, olds, places, moves, len(new))
+        line, is_exact = _new_line(comment, olds, line_numbers, moves, len(new))
         is_free = is_exact and line < len(new) and line not in behind
         if comment.is_trailing and is_free and _takes_comment(new[line]):
             behind[line] = comment.text
@@ -397,7 +399,7 @@ def _takes_comment(line: str) -> bool:
 def _new_line(
     comment: _Comment,
     olds: list[tuple[int, Keys]],
-    places: Mapping[Keys, int],
+    line_numbers: Mapping[Keys, int],
     moves: Mapping[Keys, Keys],
     end: int,
 ) -> tuple[int, bool]:
@@ -411,10 +413,10 @@ def _new_line(
         at = min(following)
     candidates = [keys for line, keys in olds if line == at]
     keys = min(candidates, key=len, default=())
-    return _moved(keys, places, moves)
+    return _moved(keys, line_numbers, moves)
 
 
-def _moved(keys: Keys, places: Mapping[Keys, int], moves: Mapping[Keys, Keys]) -> tuple[int, bool]:
+def _moved(keys: Keys, line_numbers: Mapping[Keys, int], moves: Mapping[Keys, Keys]) -> tuple[int, bool]:
     """Return the line of a moved value and True, or that of its nearest parent that moved and False."""
     for length in range(len(keys), -1, -1):
         head, tail = keys[:length], keys[length:]
@@ -422,9 +424,9 @@ def _moved(keys: Keys, places: Mapping[Keys, int], moves: Mapping[Keys, Keys]) -
         if target is None:
             continue
         for rest in range(len(tail), -1, -1):
-            if (*target, *tail[:rest]) in places:
-                return places[(*target, *tail[:rest])], rest == len(tail)
-    return min(places.values(), default=0), False
+            if (*target, *tail[:rest]) in line_numbers:
+                return line_numbers[(*target, *tail[:rest])], rest == len(tail)
+    return min(line_numbers.values(), default=0), False
 
 
 def _places(text: str) -> Iterator[tuple[int, Keys]]:

@@ -57,13 +57,13 @@ class AiPlatformTraining:
         wanted = filter_of(labels, f"{base}_" if base else "", "jobId", _ENDED_STATES if live else ())
         get = self._lister(wanted, f"jobs({_LISTED})")
         # A service that ignored the filter would return jobs of other repositories.
-        found = (job for job in listing(get, _PAGES) if labels.items() <= job.labels.items())
-        return tuple(self._actual(job, {}, {}) for job in found)
+        jobs = (job for job in listing(get, _PAGES) if labels.items() <= job.labels.items())
+        return tuple(self._actual(job, {}, {}) for job in jobs)
 
     def whole_jobs(self, wanted: str) -> list[ActualJob]:
         """List the jobs that a filter selects, with their specs."""
-        found = listing(self._lister(wanted, "jobs"), ResourcePages(_PAGES))
-        return [self._read(resource) for resource in found]
+        resources = listing(self._lister(wanted, "jobs"), ResourcePages(_PAGES))
+        return [self._read(resource) for resource in resources]
 
     def _lister(self, wanted: str, fields: str) -> Callable[..., HttpResponse]:
         """Return a function that requests a page of a listing."""

@@ -49,11 +49,11 @@ class EngineJobs:
 
     def live(self) -> tuple[ActualJob, ...]:
         """Return the runs with this repository's source label that haven't ended, without their specs."""
-        found = list[ActualJob]()
+        runs = list[ActualJob]()
         for version in self._api_versions:
-            found += self._live(version)
+            runs += self._live(version)
         # A run may have ended since its page was read.
-        return tuple(run for run in found if not run.state.ended)
+        return tuple(run for run in runs if not run.state.ended)
 
     def _live(self, version: str) -> Sequence[ActualJob]:
         engine, labels = self._engine(version), {SOURCE: self._source}
@@ -74,10 +74,10 @@ class EngineJobs:
 
         One short listing for each engine, where `runs` lists everything.
         """
-        labels, found = {SOURCE: self._source}, list[ActualJob]()
+        labels, runs = {SOURCE: self._source}, list[ActualJob]()
         for version in self._api_versions:
-            found += self._engine(version).jobs(labels, base=base)
-        return tuple(run for run in found if run.job_name.startswith(f"{base}_"))
+            runs += self._engine(version).jobs(labels, base=base)
+        return tuple(run for run in runs if run.job_name.startswith(f"{base}_"))
 
     def with_key(self, api_version: str, kind: str, key: str) -> tuple[ActualJob, ...]:
         """Return all jobs with this key label, of all sources, without their specs."""

@@ -129,8 +129,8 @@ class VertexAi:
         """List the jobs of a kind that a filter selects; all must have the labels."""
         get = self._lister(kind, wanted, f"{_items(kind)}({_LISTED})")
         # A service that ignored the filter would return jobs of other repositories.
-        found = (job for job in listing(get, _PAGES[kind]) if labels.items() <= job.labels.items())
-        return [self._actual(kind, job, {}, {}) for job in found]
+        jobs = (job for job in listing(get, _PAGES[kind]) if labels.items() <= job.labels.items())
+        return [self._actual(kind, job, {}, {}) for job in jobs]
 
     def _lister(self, kind: str, wanted: str, fields: str) -> Callable[..., HttpResponse]:
         """Return a function that requests a page of a kind's listing."""

@@ -112,11 +112,6 @@ def log_directory(kind: str, spec: JsonObject) -> str:
     return text_of(part_of(spec, "trainingInput"), "jobDir")
 
 
-def log_directory_field(kind: str) -> str:
-    """Return the path of `jobDir`."""
-    return "spec.trainingInput.jobDir"
-
-
 def workers(kind: str, spec: JsonObject) -> list[Workers]:
     """Return the roles that have replicas."""
     training = part_of(spec, "trainingInput")
@@ -141,6 +136,21 @@ def output_directory(kind: str, spec: JsonObject) -> str:
     return text_of(part_of(spec, "trainingInput"), "jobDir").rstrip("/")
 
 
+def output_directory_field(kind: str) -> tuple[str, ...]:
+    """Return the keys of `jobDir`."""
+    return ("spec", "trainingInput", "jobDir")
+
+
+def with_output_directory(kind: str, spec: JsonObject, uri: str) -> JsonObject:
+    """Set `jobDir`."""
+    return {**spec, "trainingInput": {**spec["trainingInput"], "jobDir": uri}}
+
+
+def has_trials(kind: str, spec: JsonObject) -> bool:
+    """Return True for a job with `hyperparameters`."""
+    return bool(part_of(part_of(spec, "trainingInput"), "hyperparameters"))
+
+
 def study(job: ActualJob) -> Study | None:
     """Return the trials in the output of a tuning job, by number: the service ranks them."""
     tuning = part_of(part_of(job.body, "trainingInput"), "hyperparameters")
@@ -148,11 +158,13 @@ def study(job: ActualJob) -> Study | None:
         return None
     # "training/hptuning/metric" is the service's default.
     metric = text_of(tuning, "hyperparameterMetricTag") or "training/hptuning/metric"
-    found = parts_of(part_of(job.body, "trainingOutput"), "trials")
-    trials = sorted((_trial(metric, trial) for trial in found), key=lambda each: (len(each.id), each.id))
+    resources = parts_of(part_of(job.body, "trainingOutput"), "trials")
+    trials = sorted(
+        (_trial(metric, trial) for trial in resources), key=lambda trial: (len(trial.id), trial.id)
+    )
     goal = Goal(metric, text_of(tuning, "goal") != "MINIMIZE")
     scales = {
-        text_of(each, "parameterName"): text_of(each, "scaleType") for each in parts_of(tuning, "params")
+        text_of(param, "parameterName"): text_of(param, "scaleType") for param in parts_of(tuning, "params")
     }
     logarithmic = frozenset(name for name, scale in scales.items() if scale == "UNIT_LOG_SCALE")
     return Study((goal,), tuple(trials), count_of(tuning, "maxTrials", 1), logarithmic)
@@ -188,8 +200,8 @@ def _trial(metric: str, trial: JsonObject) -> Trial:
         start_time=text_of(trial, "startTime"),
         end_time=text_of(trial, "endTime"),
         measurements=tuple(
-            Measurement(count_of(each, "trainingStep") or number, _value_of(metric, each))
-            for number, each in enumerate(parts_of(trial, "allMetrics"), 1)
+            Measurement(count_of(measurement, "trainingStep") or number, _value_of(metric, measurement))
+            for number, measurement in enumerate(parts_of(trial, "allMetrics"), 1)
         ),
     )
 

@@ -45,9 +45,6 @@ class EngineSpec(Protocol):
     def log_directory(self, kind: str, spec: JsonObject) -> str:
         """Return the folder (gs://…) from which TensorBoard shows all runs of the job; "" for none."""
 
-    def log_directory_field(self, kind: str) -> str:
-        """Return the field of a manifest that names that folder: "spec.…"."""
-
     def workers(self, kind: str, spec: JsonObject) -> Sequence[Workers]:
         """Return what the replicas run and on which machines, by worker pool or role."""
 
@@ -56,6 +53,15 @@ class EngineSpec(Protocol):
 
     def output_directory(self, kind: str, spec: JsonObject) -> str:
         """Return the folder (gs://…) that a run writes its results to; "" for none."""
+
+    def output_directory_field(self, kind: str) -> Sequence[str]:
+        """Return the keys that lead to that folder in a manifest."""
+
+    def with_output_directory(self, kind: str, spec: JsonObject, uri: str) -> JsonObject:
+        """Return `spec` with another folder (gs://…) for the results."""
+
+    def has_trials(self, kind: str, spec: JsonObject) -> bool:
+        """Return True if a run has trials, which each attempt numbers from 1."""
 
     def study(self, job: ActualJob) -> Study | None:
         """Return the trials in a job's resource with their measurements; None for a job without trials."""

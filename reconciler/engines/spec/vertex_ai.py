@@ -63,8 +63,8 @@ def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) 
 def spec_of(kind: str, resource: JsonObject) -> JsonObject:
     """Return the fields of a resource that a manifest's `spec` has; empty for a listed resource."""
     names = ("studySpec", "trialJobSpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
-    own = part_of(resource, "jobSpec") if kind == "CustomJob" else _selected(names, resource)
-    spec = {**own, **_selected(("encryptionSpec",), resource)}
+    fields = part_of(resource, "jobSpec") if kind == "CustomJob" else _selected(names, resource)
+    spec = {**fields, **_selected(("encryptionSpec",), resource)}
     pools = _job_spec(kind, spec).get("workerPoolSpecs")
     if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
         return spec
@@ -94,12 +94,6 @@ def log_directory(kind: str, spec: JsonObject) -> str:
     return f"{base}/logs" if base and kind == "CustomJob" else base
 
 
-def log_directory_field(kind: str) -> str:
-    """Return the path of `outputUriPrefix`."""
-    below = "" if kind == "CustomJob" else "trialJobSpec."
-    return f"spec.{below}baseOutputDirectory.outputUriPrefix"
-
-
 def workers(kind: str, spec: JsonObject) -> list[Workers]:
     """Return the worker pools, without empty ones."""
     pools = enumerate(parts_of(_job_spec(kind, spec), "workerPoolSpecs"))
@@ -118,12 +112,29 @@ def output_directory(kind: str, spec: JsonObject) -> str:
     return text_of(part_of(_job_spec(kind, spec), "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
 
 
+def output_directory_field(kind: str) -> tuple[str, ...]:
+    """Return the keys of `outputUriPrefix`."""
+    above = () if kind == "CustomJob" else ("trialJobSpec",)
+    return ("spec", *above, "baseOutputDirectory", "outputUriPrefix")
+
+
+def with_output_directory(kind: str, spec: JsonObject, uri: str) -> JsonObject:
+    """Set `baseOutputDirectory`."""
+    directory = {"baseOutputDirectory": {"outputUriPrefix": uri}}
+    return _job_spec_changed(kind, spec, lambda job_spec: {**job_spec, **directory})
+
+
+def has_trials(kind: str, spec: JsonObject) -> bool:
+    """Return True for a tuning job."""
+    return kind != "CustomJob"
+
+
 def study(job: ActualJob) -> Study | None:
     """Return the trials in the resource of a tuning job."""
     if job.kind == "CustomJob":
         return None
     metrics = parts_of(part_of(job.body, "studySpec"), "metrics")
-    goals = (Goal(text_of(each, "metricId"), text_of(each, "goal") == "MAXIMIZE") for each in metrics)
+    goals = (Goal(text_of(metric, "metricId"), text_of(metric, "goal") == "MAXIMIZE") for metric in metrics)
     trials = (_trial(trial) for trial in parts_of(job.body, "trials"))
     parameters = parts_of(part_of(job.body, "studySpec"), "parameters")
     return Study(
@@ -150,7 +161,9 @@ def _workers(number: int, pool: JsonObject) -> Workers:
         module=staged[0] if staged else text_of(package, "pythonModule"),
         command=() if staged else command,
         args=texts_in(task, "args"),
-        env=tuple((text_of(each, "name"), text_of(each, "value")) for each in parts_of(task, "env")),
+        env=tuple(
+            (text_of(variable, "name"), text_of(variable, "value")) for variable in parts_of(task, "env")
+        ),
     )
 
 
@@ -159,22 +172,23 @@ def _trial(trial: JsonObject) -> Trial:
         id=text_of(trial, "id"),
         state=text_of(trial, "state"),
         parameters=values_of(
-            (text_of(each, "parameterId"), each.get("value")) for each in parts_of(trial, "parameters")
+            (text_of(parameter, "parameterId"), parameter.get("value"))
+            for parameter in parts_of(trial, "parameters")
         ),
         metrics=_metrics(part_of(trial, "finalMeasurement")),
         start_time=text_of(trial, "startTime"),
         end_time=text_of(trial, "endTime"),
         reason=text_of(trial, "infeasibleReason"),
         measurements=tuple(
-            Measurement(count_of(each, "stepCount") or number, _metrics(each))
-            for number, each in enumerate(parts_of(trial, "measurements"), 1)
+            Measurement(count_of(measurement, "stepCount") or number, _metrics(measurement))
+            for number, measurement in enumerate(parts_of(trial, "measurements"), 1)
         ),
     )
 
 
 def _metrics(measurement: JsonObject) -> Mapping[str, float]:
-    found = parts_of(measurement, "metrics")
-    return numbers_of((text_of(each, "metricId"), each.get("value", 0.0)) for each in found)
+    metrics = parts_of(measurement, "metrics")
+    return numbers_of((text_of(metric, "metricId"), metric.get("value", 0.0)) for metric in metrics)
 
 
 def _logarithmic(parameters: Iterable[JsonObject]) -> Iterator[str]:

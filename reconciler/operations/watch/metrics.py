@@ -84,8 +84,8 @@ class Metrics:
         return made
 
 
-def _set(gauge: Gauge, values: Iterable[str], found: Iterable[str]) -> None:
-    count = Count(str(value) for value in found)
+def _set(gauge: Gauge, values: Iterable[str], occurrences: Iterable[str]) -> None:
+    count = Count(str(value) for value in occurrences)
     # Values that are not found are set to 0, or their last figure would stay.
     for value in values:
         gauge.labels(str(value)).set(count[str(value)])

@@ -115,7 +115,7 @@ class PassReporter(ApplyListener):
             self._report_new("warning", (tuple(problem_json(problem).items()) for problem in result.warnings))
         if result.plan:
             self._metrics.drifted(result.plan.drift)
-            self._report_changes("drift", {_identity(found): _of_drift(found) for found in result.plan.drift})
+            self._report_changes("drift", {_identity(drift): _of_drift(drift) for drift in result.plan.drift})
         if result.after:
             self._metrics.unposted.set(result.after.unposted)
             self._report_new("not-kept", ((("message", problem),) for problem in result.after.problems))
@@ -136,8 +136,8 @@ class PassReporter(ApplyListener):
         for kind in (Result.FAILED, Result.INVALID, Result.REFUSED):
             # Problems with a position are reported as "invalid" events already.
             error = result.error if result.result is kind and not problems else None
-            found = [_of_error(error)] if error else []
-            self._report_new(str(kind), found, about="pass", same=_without_times)
+            errors = [_of_error(error)] if error else []
+            self._report_new(str(kind), errors, about="pass", same=_without_times)
         if result.error is None:
             self._recovered()
         else:
@@ -159,7 +159,7 @@ class PassReporter(ApplyListener):
     def _report_new(
         self,
         event: str,
-        found: Iterable[Fields],
+        findings: Iterable[Fields],
         *,
         about: str = "",
         same: Callable[[Fields], Fields] = lambda fields: fields,
@@ -171,7 +171,7 @@ class PassReporter(ApplyListener):
             about: A second key, for findings with the same event name and another subject.
             same: Returns the identity of a finding; findings with equal identities are the same.
         """
-        self._report_changes(event, {same(fields): fields for fields in found}, about)
+        self._report_changes(event, {same(fields): fields for fields in findings}, about)
 
     def _report_changes(self, event: str, now: Mapping[object, Fields], about: str = "") -> None:
         """Report the findings, by identity, that the previous call with these arguments did not have."""
@@ -189,14 +189,14 @@ def _of_error(error: ReconcilerError) -> Fields:
     return ("message", error.message), ("hint", error.hint)
 
 
-def _of_drift(found: Drift) -> Fields:
-    return ("job", found.job_name), ("kind", str(found.kind)), ("detail", note_text(found.detail))
+def _of_drift(drift: Drift) -> Fields:
+    return ("job", drift.job_name), ("kind", str(drift.kind)), ("detail", note_text(drift.detail))
 
 
-def _identity(found: Drift) -> object:
+def _identity(drift: Drift) -> object:
     # A superseded run changes its state several times; its finding stays the same.
-    values = tuple((name, value) for name, value in found.detail.values.items() if name != "state")
-    return found.kind, found.job_name, found.detail.code, values
+    values = tuple((name, value) for name, value in drift.detail.values.items() if name != "state")
+    return drift.kind, drift.job_name, drift.detail.code, values
 
 
 def _without_times(fields: Fields) -> Fields:

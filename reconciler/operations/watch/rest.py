@@ -79,6 +79,6 @@ def _untracked(folder: PurePosixPath, tree: SourceTree, tracked: Collection[str]
     for file in tree.files:
         path = folder / file.path
         # Behind a link, or in a submodule, git tracks what is a folder here.
-        if not any(each.as_posix() in tracked for each in (path, *path.parents)):
+        if not any(parent.as_posix() in tracked for parent in (path, *path.parents)):
             return path.as_posix()
     return ""

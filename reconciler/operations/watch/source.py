@@ -126,29 +126,32 @@ class FolderWatcher:
 
         A folder that was removed and created again is a new one.
         """
-        existing = {place: identity for place in wanted if (identity := _identity(place.folder)) is not None}
+        existing = {
+            watched: identity for watched in wanted if (identity := _identity(watched.folder)) is not None
+        }
         # A watch follows the inode: it reports nothing about a new folder with the same name.
-        for place in [*self._watched]:
-            if self._watched[place][1] != existing.get(place):
-                watch, _ = self._watched.pop(place)
+        for watched in [*self._watched]:
+            if self._watched[watched][1] != existing.get(watched):
+                watch, _ = self._watched.pop(watched)
                 self._observer.unschedule(watch)
         self.problem = ""
         # A list, not a generator: `any` would stop at the first new place.
         added = [
-            self._watch(place, existing[place]) for place in sorted(existing.keys() - self._watched.keys())
+            self._watch(watched, existing[watched])
+            for watched in sorted(existing.keys() - self._watched.keys())
         ]
         return any(added)
 
-    def _watch(self, place: WatchedFolder, identity: object) -> bool:
+    def _watch(self, watched: WatchedFolder, identity: object) -> bool:
         try:
             watch = self._observer.schedule(
-                self._handler, str(place.folder), recursive=place.deep, event_filter=_CHANGES
+                self._handler, str(watched.folder), recursive=watched.deep, event_filter=_CHANGES
             )
         except OSError as error:
             # For example, all programs of a user share inotify's limit on watches.
-            self.problem = f"changes below {place.folder} can't be detected: {error.strerror or error}"
+            self.problem = f"changes below {watched.folder} can't be detected: {error.strerror or error}"
             return False
-        self._watched[place] = (watch, identity)
+        self._watched[watched] = (watch, identity)
         return True
 
 
@@ -169,10 +172,10 @@ class _Handler(events.FileSystemEventHandler):
 def _identity(folder: Path) -> object:
     """Return the device and inode of a folder; None if it is missing."""
     try:
-        found = folder.stat()
+        status = folder.stat()
     except OSError:
         return None
-    return (found.st_dev, found.st_ino) if folder.is_dir() else None
+    return (status.st_dev, status.st_ino) if folder.is_dir() else None
 
 
 class KeptSettings:

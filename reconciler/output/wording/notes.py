@@ -59,6 +59,7 @@ _EFFECTS = {
     "github": "where results are posted",
     "endpoints": "which services replace Google's",
     "defaults": "the settings of jobs",
+    "outputs": "the folders that runs write to",
 }
 
 

@@ -43,14 +43,14 @@ class Purpose:
         things: The reports, in the plural.
         permission: The permission that a workflow grants.
         named: The same permission in the settings of any other token.
-        place: The commit or pull request that may be missing if GitHub doesn't find the repository.
+        qualifier: The commit or pull request that may be missing if GitHub doesn't find the repository.
         item: A single report.
     """
 
     things: str
     permission: str
     named: str
-    place: str
+    qualifier: str
     item: str
 
 
@@ -218,7 +218,7 @@ def _meaning(response: HttpResponse, settings: GitHubSettings, purpose: Purpose)
             )
         case 404:
             return (
-                f"this token can't see a repository {settings.repository} {purpose.place}: check "
+                f"this token can't see a repository {settings.repository} {purpose.qualifier}: check "
                 "`github.repository` in reconciler.yaml, and the token's permissions"
             )
         case 422:

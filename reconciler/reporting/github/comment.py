@@ -65,9 +65,13 @@ def keep_comment(
     """
     body = comment_body(environment, text)
     author = _author(api)
-    listed = [found for found in map(_comment, api.items(f"issues/{number}/comments")) if found]
-    marked = [found for found in listed if _normalized(found["body"]).startswith(_marker(environment) + "\n")]
-    mine = sorted((found for found in marked if _is_by(author, found)), key=lambda found: int(found["id"]))
+    listed = [comment for comment in map(_comment, api.items(f"issues/{number}/comments")) if comment]
+    marked = [
+        comment for comment in listed if _normalized(comment["body"]).startswith(_marker(environment) + "\n")
+    ]
+    mine = sorted(
+        (comment for comment in marked if _is_by(author, comment)), key=lambda comment: int(comment["id"])
+    )
     if mine:
         newest = mine.pop()
         is_current = _OCCASION.sub("", _normalized(newest["body"])) == _OCCASION.sub("", body)
@@ -81,7 +85,7 @@ def keep_comment(
     created = api.write("POST", f"issues/{number}/comments", {"body": body})
     # The token of another App writes under a name that only this response contains.
     writer = _writer(created)
-    _retire(api, [found for found in marked if writer is not None and _writer(found) == writer])
+    _retire(api, [comment for comment in marked if writer is not None and _writer(comment) == writer])
     return CommentResult.CREATED
 
 

@@ -32,7 +32,7 @@ class GitHubSettings:
         repository: `owner/name`.
         api_url: The API's address, without a slash at its end.
         token: The token, "" for none; left out of the text form.
-        each: True for a status per job, False for the overall status only, None to decide by their number.
+        per_job: True for a status per job, False for the overall status only, None to decide by their number.
         recipients: The hosts that may get the token.
         run_url: The page of this run of GitHub Actions, to which statuses without a page link; "" for none.
     """
@@ -40,7 +40,7 @@ class GitHubSettings:
     repository: str
     api_url: str
     token: str = field(repr=False)
-    each: bool | None = None
+    per_job: bool | None = None
     recipients: OwnerHosts = GITHUB
     run_url: str = ""
 
@@ -73,17 +73,17 @@ def github_settings(
     written = config or {}
     repository = _checked_repository(written.get("repository") or environ.get("GITHUB_REPOSITORY") or "")
     token = (environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or "").strip()
-    each, run = _EACH.get(written.get("statuses") or ""), run_url(environ)
+    per_job, run = _EACH.get(written.get("statuses") or ""), run_url(environ)
     if given := environ.get("GITHUB_API_URL"):
         url = _checked_api_url(given, "GITHUB_API_URL")
         to = destination_of(url)
-        return GitHubSettings(repository, url, token, each, GITHUB.also({(to.host, to.port)}), run)
+        return GitHubSettings(repository, url, token, per_job, GITHUB.also({(to.host, to.port)}), run)
     url = _checked_api_url(written.get("apiUrl") or DEFAULT_API_URL, "github.apiUrl in reconciler.yaml")
     if not token:
-        return GitHubSettings(repository, url, token, each, run_url=run)
+        return GitHubSettings(repository, url, token, per_job, run_url=run)
     hosts = token_hosts(root, environ)
     hosts.check(hosts.github, root, url, ("github", "apiUrl"))
-    return GitHubSettings(repository, url, token, each, hosts.github, run)
+    return GitHubSettings(repository, url, token, per_job, hosts.github, run)
 
 
 def repository_url(environ: Mapping[str, str]) -> str:

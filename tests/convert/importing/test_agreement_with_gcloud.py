@@ -62,7 +62,7 @@ def imported(case: Json, root: Path) -> ImportPlan:
     environ = {"CLOUDSDK_CORE_PROJECT": case["project"], **case.get("env", {})}
     found = Found(1, case["argv"], environ=environ, stdin=case.get("stdin"))
     return Importer(root, root, root / "jobs", {}).plan(
-        [ImportSource("the command line", root, found=[found])]
+        [ImportSource("the command line", root, entries=[found])]
     )
 
 

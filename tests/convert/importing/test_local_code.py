@@ -45,7 +45,7 @@ def imported(scenario: Json, root: Path, output: str = "manifests/jobs") -> Impo
     working = root / scenario["cwd"]
     found = Found(1, scenario["argv"])
     importer = Importer(root, working, root / output, {"runtimeVersion": "2.11"})
-    return importer.plan([ImportSource("the command line", working, found=[found])])
+    return importer.plan([ImportSource("the command line", working, entries=[found])])
 
 
 def staged(folder: Path, root: Path) -> set[str]:

@@ -75,7 +75,7 @@ def errors(found: Converted) -> list[str]:
     }
     data = yaml_text(manifest).encode()
     file = ManifestFile("job.yaml", "/tide/job.yaml", len(data))
-    result = diagnose(file, data, frozenset(), lambda file, path: package_folder(Path(file.place), path))
+    result = diagnose(file, data, frozenset(), lambda file, path: package_folder(Path(file.real), path))
     result.check(Path("/tide"))
     return [problem.message for problem in result.problems if problem.level != WARNING]
 

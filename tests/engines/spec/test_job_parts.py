@@ -291,7 +291,9 @@ def test_the_folder_that_a_job_logs_to() -> None:
     assert vertex_ai.log_directory("CustomJob", output) == "gs://b/census/logs"
     assert vertex_ai.log_directory(TUNING, {"trialJobSpec": output}) == "gs://b/census"
     assert vertex_ai.log_directory("CustomJob", {}) == ""
-    assert vertex_ai.log_directory_field(TUNING) == ("spec.trialJobSpec.baseOutputDirectory.outputUriPrefix")
+    assert ".".join(vertex_ai.output_directory_field(TUNING)) == (
+        "spec.trialJobSpec.baseOutputDirectory.outputUriPrefix"
+    )
     assert ai_platform.log_directory("Job", {"trainingInput": {"jobDir": "gs://b/census"}}) == "gs://b/census"
     assert ai_platform.log_directory("Job", {"trainingInput": {}}) == ""
-    assert ai_platform.log_directory_field("Job") == "spec.trainingInput.jobDir"
+    assert ".".join(ai_platform.output_directory_field("Job")) == "spec.trainingInput.jobDir"

@@ -1,0 +1,203 @@
+"""Folders of runs: what `outputs` in reconciler.yaml means for retries, reverts and adopted jobs."""
+
+from __future__ import annotations
+
+import html
+import json
+import textwrap
+from typing import Any
+
+import pytest
+
+from tests.support.live_jobs import PLACE, send
+from tests.support.repository import IMAGE, Repository
+
+TRAINER = """
+import os, pathlib, sys
+
+def folder(name):
+    path = pathlib.Path(os.environ[name].replace("gs://", "/gcs/"))
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+checkpoint = folder("AIP_CHECKPOINT_DIR") / "checkpoint"
+if "--resume" in sys.argv:
+    print("resumes:", checkpoint.read_text() if checkpoint.exists() else "nothing", flush=True)
+    checkpoint.write_text(str(sys.argv[1:]))
+    sys.exit(1)
+accuracy = next(arg.partition("=")[2] for arg in sys.argv if arg.startswith("--accuracy="))
+(folder("AIP_MODEL_DIR") / "metrics.json").write_text('{"accuracy": %s}' % accuracy)
+"""
+HEAD = """
+    apiVersion: aiplatform.googleapis.com/v1
+    kind: {kind}
+    metadata: {{name: census}}
+    package: {{path: ../trainer}}
+    reconcile: {{attempts: {attempts}}}
+    spec:
+"""
+JOB = """
+    workerPoolSpecs:
+      - machineSpec: {{machineType: n1-standard-4}}
+        replicaCount: 1
+        pythonPackageSpec:
+          executorImageUri: {image}
+          pythonModule: task
+          args: {args}
+"""
+FOLDER = "    baseOutputDirectory: {outputUriPrefix: gs://models/census}\n"
+STUDY = """
+      maxTrialCount: 1
+      parallelTrialCount: 1
+      studySpec:
+        metrics: [{metricId: accuracy, goal: MAXIMIZE}]
+        parameters: [{parameterId: lr, doubleValueSpec: {minValue: 0.1, maxValue: 1}}]
+"""
+
+
+@pytest.fixture
+def models(repository: Repository) -> Repository:
+    """Return a repository whose trainer writes to the folders that the service gives it."""
+    repository.write("trainer/task.py", TRAINER)
+    return repository
+
+
+def settings(repository: Repository, lines: str) -> None:
+    """Add lines to reconciler.yaml."""
+    file = repository.root / "reconciler.yaml"
+    file.write_text(f"{lines}\n{file.read_text()}")
+
+
+def write(
+    repository: Repository, *args: str, tuning: bool = False, attempts: int = 1, folder: bool = True
+) -> None:
+    """Write the job's manifest."""
+    kind = "HyperparameterTuningJob" if tuning else "CustomJob"
+    job = textwrap.dedent(JOB).format(image=IMAGE, args=json.dumps([*args])) + FOLDER.strip(" ") * folder
+    spec = textwrap.indent(job, "  ")
+    if tuning:
+        trial = "  trialJobSpec:\n" + textwrap.indent(spec, "  ")
+        spec = textwrap.indent(textwrap.dedent(STUDY), "  ") + trial
+    head = textwrap.dedent(HEAD).format(kind=kind, attempts=attempts)
+    repository.write("jobs/census.yaml", head + spec)
+    repository.has_jobs = True
+
+
+def job_of(repository: Repository) -> Any:
+    """Return what `show` has of the desired run."""
+    return repository.run("show", "census", "--format", "json").json
+
+
+def accuracies(repository: Repository) -> dict[str, float]:
+    """Return the accuracy in each metrics file of the bucket, by its path."""
+    bucket = repository.home / "gcs/models"
+    return {
+        file.relative_to(bucket).as_posix(): json.loads(file.read_text())["accuracy"]
+        for file in bucket.rglob("metrics.json")
+    }
+
+
+def revert(repository: Repository) -> tuple[str, str]:
+    """Train a good content, a bad one, and apply the good one again; return both names."""
+    names = []
+    for accuracy in ("0.95", "0.60"):
+        write(repository, f"--accuracy={accuracy}")
+        assert repository.run("apply", "--wait").code == 0
+        names.append(job_of(repository)["jobName"])
+    write(repository, "--accuracy=0.95")
+    good, bad = names
+    return good, bad
+
+
+def test_revert_leaves_both_models_when_outputs_are_own(models: Repository) -> None:
+    settings(models, "outputs: own")
+    good, bad = revert(models)
+    done = models.run("apply", "--wait")
+    assert (done.code, "Nothing to do" in done.out) == (0, True), done.out + done.err
+    assert accuracies(models) == {
+        f"census/{good}/model/metrics.json": 0.95,
+        f"census/{bad}/model/metrics.json": 0.60,
+    }
+    assert job_of(models)["output"]["uri"] == f"gs://models/census/{good}"
+
+
+@pytest.mark.parametrize("default", [False, True])
+def test_retry_of_tuning_job_resumes_no_checkpoint_of_other_parameters(
+    models: Repository, default: bool
+) -> None:
+    if default:
+        settings(models, "environments: {local: {defaults: {baseOutputDirectory: gs://models/census}}}")
+    else:
+        settings(models, "outputs: own")
+    write(models, "--resume", tuning=True, attempts=2, folder=not default)
+    for _ in range(2):
+        assert models.run("apply", "--wait").code == 1
+    run = job_of(models)
+    name = run["jobName"]
+    assert name.endswith("_2")
+    assert run["output"]["uri"] == f"gs://models/census/{name}"
+    logs = [models.run("logs", job).out for job in (name.removesuffix("_2"), name)]
+    assert ["resumes: nothing" in log for log in logs] == [True, True], logs
+
+
+def test_retry_of_custom_job_resumes_its_checkpoint_in_folder_of_first_attempt(models: Repository) -> None:
+    settings(models, "outputs: own")
+    write(models, "--resume", attempts=2)
+    for _ in range(2):
+        assert models.run("apply", "--wait").code == 1
+    run = job_of(models)
+    assert run["output"]["uri"] == f"gs://models/census/{run['jobName'].removesuffix('_2')}"
+    assert "resumes: ['--resume']" in models.run("logs", run["jobName"]).out
+
+
+def test_setting_moves_no_folder_of_existing_run_and_submits_nothing(models: Repository) -> None:
+    write(models, "--accuracy=0.95")
+    assert models.run("apply", "--wait").code == 0
+    before = job_of(models)
+    assert before["output"]["uri"] == "gs://models/census"
+    settings(models, "outputs: own")
+    assert "Nothing to do" in models.run("apply", "--wait").out
+    after = job_of(models)
+    assert (after["jobName"], after["output"]["uri"]) == (before["jobName"], "gs://models/census")
+
+
+def test_plan_render_and_comparison_name_the_whole_folder(models: Repository) -> None:
+    settings(models, "outputs: own")
+    models.git("init", "-q", "-b", "main")
+    write(models, "--accuracy=0.95")
+    models.git("add", "-A")
+    models.git("commit", "-qm", "one")
+    assert models.run("apply", "--wait").code == 0
+    write(models, "--accuracy=0.60")
+    (change,) = models.run("plan", "--format", "json").json["changes"]
+    folder = f"gs://models/census/{change['jobName']}"
+    assert change["outputDirectory"] == folder
+    assert [field["pointer"] for field in change["fields"]] == ["/workerPoolSpecs/0/pythonPackageSpec/args/0"]
+    assert f"      writes to {folder}\n" in models.run("plan").out
+    assert f'"outputUriPrefix": "{folder}"' in models.run("render", "census").out
+    models.git("switch", "-qc", "change")
+    models.git("commit", "-qam", "two")
+    comparison = models.run("plan", "--base", "main", "--format", "markdown").out
+    assert f"- writes to <code>{folder}</code>" in html.unescape(comparison)
+
+
+def test_live_job_of_another_client_is_adopted_with_its_folder_when_outputs_are_own(
+    models: Repository,
+) -> None:
+    settings(models, "outputs: shared")
+    models.write("trainer/task.py", "import time\ntime.sleep(600)\n")
+    write(models)
+    assert models.run("apply").code == 0
+    resource = job_of(models)["resource"]
+    body = json.loads(models.run("render", "census").out)
+    models.run("cancel", "census")
+    spec = body["jobSpec"]
+    del spec["workerPoolSpecs"][0]["pythonPackageSpec"]["args"]
+    made = send(models, "POST", f"{PLACE}/customJobs", {"displayName": "by hand", "jobSpec": spec})
+    assert made["name"] != resource
+    (models.root / "jobs/census.yaml").unlink()
+    file = models.root / "reconciler.yaml"
+    file.write_text(file.read_text().replace("outputs: shared", "outputs: own"))
+    done = models.run("import", "--live", "--adopt", "by hand")
+    assert f"adopted: its job is {made['name']}" in done.out, done.out + done.err
+    assert models.run("cancel", "by hand").code == 0
