@@ -10,7 +10,15 @@ from reconciler.model.reason import ReasonCode
 
 _STATES = ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED"]
 _ACTIONS = ["submit", "retry", "cancel", "none", "blocked"]
-_DRIFT = ["orphaned", "superseded", "cancelled-outside", "deleted-outside", "modified", "duplicate"]
+_DRIFT = [
+    "orphaned",
+    "superseded",
+    "cancelled-outside",
+    "deleted-outside",
+    "modified",
+    "duplicate",
+    "overwritten",
+]
 
 
 _CODES = [str(code) for code in ReasonCode]

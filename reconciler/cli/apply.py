@@ -33,7 +33,7 @@ from reconciler.git.commit import commit_of
 from reconciler.model.applied_tree import Relation, TreeFinding
 from reconciler.model.cause import cause_of, is_failed_set_up
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
-from reconciler.model.plan import Action, Change, NotDone, Plan
+from reconciler.model.plan import Action, Change, DriftKind, NotDone, Plan
 from reconciler.model.reason import ReasonCode, because
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.apply import ApplyListener, apply
@@ -49,6 +49,7 @@ from reconciler.operations.wait import Awaited, unended, wait
 from reconciler.output.json import apply_json
 from reconciler.output.text import outcomes_text, plan_text
 from reconciler.output.wording.cause import cause_text
+from reconciler.output.wording.notes import note_text
 from reconciler.output.wording.plan import reason_text
 from reconciler.output.wording.tree import tree_line
 from reconciler.planning.attempts import base_of, keys_of
@@ -86,7 +87,13 @@ _NO_LOGS = (
 )
 _MOST_FOLDERS = 20
 _ASKED = (*SUBMISSIONS, Action.CANCEL)
-_UNSUCCESSFUL = (NotDone.FAILED, NotDone.CANCELLED, NotDone.DELETED, NotDone.GIVEN_UP)
+_UNSUCCESSFUL = (
+    NotDone.FAILED,
+    NotDone.CANCELLED,
+    NotDone.DELETED,
+    NotDone.GIVEN_UP,
+    NotDone.OVERWRITTEN,
+)
 
 
 def run(arguments: argparse.Namespace) -> ExitCode:
@@ -273,10 +280,13 @@ def _failures(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]
     wanted = {key: change for change, job in changes for key in keys_of(job)}
     # An adopted run has no label with a key.
     wanted |= {change.actual.resource: change for change, _ in changes if change.actual}
+    overwritten = {drift.job_name: drift for drift in plan.drift if drift.kind is DriftKind.OVERWRITTEN}
     for job in ended:
+        change = wanted.get(job.labels.get(KEY) or job.resource)
         if job.state != State.SUCCEEDED:
-            change = wanted.get(job.labels.get(KEY) or job.resource)
             yield change, _failure(job, change)
+        elif job.job_name in overwritten:
+            yield change, f"{job.job_name} succeeded, but {note_text(overwritten[job.job_name].detail)}"
     for resource in sorted({job.resource for job in jobs} - {job.resource for job in ended}):
         yield None, f"the wait ended before {resource} did"
 
@@ -302,7 +312,8 @@ def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[Failure]:
         if not change.desired or (change.stuck not in _UNSUCCESSFUL and id(change) not in adopted):
             continue
         # The reason says if content that apply stopped comes back, and its job's cause doesn't.
-        if change.actual and change.actual.state.ended and not change.stopped:
+        is_end = change.actual and change.actual.state.ended and change.actual.state is not State.SUCCEEDED
+        if change.actual and is_end and not change.stopped:
             yield change, _failure(change.actual, change)
         else:
             yield change, f"{change.job_name}: {reason_text(change.reason, change.desired.manifest.name)}"

@@ -40,6 +40,7 @@ class DriftKind(StrEnum):
     DELETED_OUTSIDE = "deleted-outside"
     MODIFIED = "modified"
     DUPLICATE = "duplicate"
+    OVERWRITTEN = "overwritten"
 
 
 class NotDone(StrEnum):
@@ -51,6 +52,7 @@ class NotDone(StrEnum):
     GIVEN_UP = "given up"
     REVERTED = "already ran"
     UNREADABLE = "unreadable"
+    OVERWRITTEN = "overwritten"
     SUSPENDED = "suspended"
 
 

@@ -7,11 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from msgspec.structs import replace as replaced
+
 from reconciler.base.errors import InvalidError, ReconcilerError
 from reconciler.manifests.settings import Config
 from reconciler.operations.apply import Applied
 from reconciler.operations.load_desired import Desired
-from reconciler.operations.plan import wanted_of
+from reconciler.operations.plan import state_of, wanted_of
 from reconciler.operations.report import (
     denied_sentences,
     post_invalid,
@@ -130,7 +132,9 @@ def _update(
         # Observed again after the changes: a claim must not get a state from before them.
         wanted, also = wanted_of(desired.jobs), record_keys(session)
         seen = look(session.ports, wanted, also, full=full, full_after=full_after)
-        observed = seen.observed
+        # The summary keeps the folders that a plan had to read.
+        observed = replaced(seen.observed, folders=state_of(session, desired, seen.observed).folders)
+        seen = replaced(seen, observed=observed)
         not_updated = applied.applier.upkeep(desired.jobs, observed)
         keep_summary(session.ports, seen, wanted, also, whole=applied.plan.whole)
         # The statuses of a checkout that is behind are those of the newer commit.

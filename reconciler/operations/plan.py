@@ -30,6 +30,7 @@ from reconciler.packaging.staged_uri import staged_uri
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.comparison import code_changed, predecessors
 from reconciler.planning.limits import limit_refusals
+from reconciler.planning.overwriting import undecided_runs, with_overwriting
 from reconciler.planning.planner import SUBMISSIONS, acting_jobs, digest_of, make_plan, with_blocked
 from reconciler.planning.state import TargetState, target_state
 from reconciler.submission.observe import Observed
@@ -140,27 +141,30 @@ def with_refusals(plan: Plan, limits: Limits) -> Plan:
 def comparable_state(
     jobs: JobApi, desired: Sequence[DesiredJob], observed: Observed, source: str | None
 ) -> TargetState:
-    """Return what exists under each base name, with the specs of the runs that the plan compares.
+    """Return what exists under each base name, with the specs and the folders of the runs that matter.
 
     `source` is as in `target_state`.
     """
-    # Listings lack specs. A run that was deleted since the listing changes the predecessors, so they are
-    # computed again until all of them have been read.
+    # Listings lack specs. A run that was deleted since the listing changes the predecessors, and a folder
+    # may make others matter: both are computed again until all of them have been read.
     specs: dict[str, JsonObject] = {}
+    folders = dict(observed.folders)
     deleted: set[str] = set()
     while True:
         existing = [run for run in observed.runs if run.resource not in deleted]
         state = target_state(desired, existing, observed.claims, source=source, doubtful=observed.doubtful)
-        unread = [run for run in predecessors(state) if run.resource not in specs]
+        needed = (*predecessors(state), *undecided_runs(state, folders))
+        unread = {run.resource: run for run in needed if run.resource not in specs}
         if not unread:
-            return state.with_specs(specs)
-        for run in unread:
+            return with_overwriting(state.with_specs(specs), folders)
+        for resource, run in unread.items():
             try:
-                specs[run.resource] = jobs.read(run.api_version, run.kind, run.resource).spec
+                spec = jobs.read(run.api_version, run.kind, resource).spec
             except NotFoundError:
-                deleted.add(run.resource)
-        if deleted.isdisjoint(run.resource for run in unread):
-            return state.with_specs(specs)
+                deleted.add(resource)
+                continue
+            specs[resource] = spec
+            folders[resource] = engine_spec(run.api_version).output_directory(run.kind, spec)
 
 
 def with_changed_files(plan: Plan, desired: Desired, root: Path, environ: Mapping[str, str]) -> Plan:

@@ -20,7 +20,7 @@ from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.model.reason import Reason, ReasonCode, because, held_reason
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
-from reconciler.planning.state import NameState
+from reconciler.planning.state import NameState, Overwriting
 
 TRIES = 3
 """Tries of one set-up that follow each other without a person."""
@@ -274,6 +274,8 @@ class _Decision:
         code, stuck = ReasonCode(state.lower()), _END[state]
         if stuck is None and attempt.run and attempt.run.is_unreadable:
             code, stuck = ReasonCode.RECORD_UNREADABLE, NotDone.UNREADABLE
+        if stuck is None and self._state.overwriting:
+            return self._none(attempt, overwritten(self._state.overwriting), NotDone.OVERWRITTEN)
         if self._overtaken(attempt):
             reason = because(ReasonCode.ALREADY_RAN, job_name=self._name(attempt), state=state)
             return self._none(attempt, reason, stuck or NotDone.REVERTED)
@@ -364,6 +366,18 @@ class _Decision:
             free=self._free,
             stuck=stuck,
         )
+
+
+def overwritten(by: Overwriting) -> Reason:
+    """Return why a run's result isn't in its folder."""
+    run = by.run
+    return because(
+        ReasonCode.OVERWRITTEN,
+        job_name=run.job_name,
+        state=run.state,
+        since=run.create_time,
+        folder=by.folder,
+    )
 
 
 def _set_up(attempt: Attempt | None) -> tuple[str, str] | None:

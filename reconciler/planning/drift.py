@@ -13,6 +13,7 @@ from reconciler.model.job import KEY, SOURCE, ActualJob, State, labels_digest
 from reconciler.model.plan import Action, Change, DesiredJob, Drift, DriftKind
 from reconciler.model.reason import NotCancelled, Note, NoteCode, Reason, ReasonCode, because
 from reconciler.planning.attempts import Attempt, keys_of
+from reconciler.planning.state import NameState
 
 Finding = tuple[Drift, Change | None]
 """A difference, and the cancel that resolves it, if permitted."""
@@ -29,6 +30,15 @@ def drift_of_desired(job: DesiredJob, attempt: Attempt) -> Iterator[Drift]:
         yield Drift(DriftKind.CANCELLED_OUTSIDE, *about, Note(NoteCode.CANCELLED_OUTSIDE))
     if attempt.claim and attempt.run and _is_modified(attempt.claim, attempt.run):
         yield Drift(DriftKind.MODIFIED, *about, Note(NoteCode.LABELS_DIFFER))
+
+
+def overwritten_result(job: DesiredJob, name: NameState) -> Iterator[Drift]:
+    """Yield a finding if a run of other content wrote to the folder of the desired content's run after it."""
+    if name.overwriting and name.last_wanted and not job.manifest.reconcile.suspend:
+        run = name.overwriting.run
+        about = {"job_name": run.job_name, "state": run.state, "folder": name.overwriting.folder}
+        note = Note(NoteCode.OVERWRITTEN, about)
+        yield Drift(DriftKind.OVERWRITTEN, name.last_wanted.name, job.manifest.name, note)
 
 
 def superseded_runs(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from reconciler.planning.drift import (
     duplicate_runs,
     foreign_runs,
     orphaned_runs,
+    overwritten_result,
     superseded_runs,
 )
 from reconciler.planning.state import NameState, TargetState
@@ -110,6 +111,7 @@ def with_blocked(plan: Plan, reasons: Mapping[str, Reason]) -> Plan:
 
 def _of_wanted(job: DesiredJob, name: NameState, change: Change) -> Iterator[Finding]:
     keys = keys_of(job)
+    yield from ((drift, None) for drift in overwritten_result(job, name))
     for attempt in name.attempts:
         yield from duplicate_runs(attempt, job.manifest.name, any_wanted=True)
         if attempt.id.key in keys:

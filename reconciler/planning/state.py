@@ -23,6 +23,13 @@ _PROGRESS = {state: rank for rank, state in enumerate(sorted(State, key=lambda s
 """Ranks by which the later of two listed states of a job counts: it ends once, cancelled or not."""
 
 
+class Overwriting(Struct, frozen=True):
+    """A run of other content, and the folder (gs://…) of the desired content's run that it wrote to later."""
+
+    run: ActualJob
+    folder: str
+
+
 class NameState(Struct, frozen=True):
     """What exists under one base name.
 
@@ -30,11 +37,13 @@ class NameState(Struct, frozen=True):
         base_name: The base name, with '-' as '_'.
         desired: The job of its manifest; None without one.
         attempts: The attempts at all contents, sorted by id.
+        overwriting: What wrote to the folder of the desired content's run after it; None for nothing.
     """
 
     base_name: str
     desired: DesiredJob | None = None
     attempts: tuple[Attempt, ...] = ()
+    overwriting: Overwriting | None = None
 
     @property
     def wanted(self) -> list[Attempt]:
@@ -76,12 +85,14 @@ class TargetState(Struct, frozen=True, dict=True):
         source: The repository's id; None if all runs are its own.
         foreign: The runs that other repositories submitted.
         doubtful: Live runs that may be the environment's own, from `Observed.doubtful`.
+        folders: The output folders of runs by resource name, "" for none; only of those whose folder matters.
     """
 
     names: Mapping[str, NameState]
     source: str | None = None
     foreign: tuple[ActualJob, ...] = ()
     doubtful: tuple[ActualJob, ...] = ()
+    folders: Mapping[str, str] = {}
 
     @cached_property
     def by_key(self) -> Mapping[str, Sequence[Attempt]]:

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
-from reconciler.model.claim import Claim, ClaimState
+from reconciler.model.claim import Claim, ClaimState, time_of
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.plan import Action, Change, Drift, NotDone, Plan
-from reconciler.model.reason import ReasonCode, because
+from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.output.wording.plan import held_short, reason_text
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.state import TargetState
@@ -41,6 +41,8 @@ MANY = 20
 _ROOM = MAX_DESCRIPTION - 25
 
 _SUBMITTED_TWICE = "submitted twice"  # in the overall status; `_runs_listed` makes the text of the job's own
+_OVERWRITTEN = "overwritten"
+_ENDS = (_SUBMITTED_TWICE, _OVERWRITTEN)
 _TO_BE_RETRIED = (Action.RETRY, Action.BLOCKED)
 _SHOWN_OF_SHA = 7
 _WORST_FIRST: tuple[StatusState, ...] = ("failure", "error", "pending")
@@ -280,11 +282,22 @@ def _verdict(
     verdict = _judge(
         view, record.sha, name, job, _without_idle_refusal(claimed), change, superseded=superseded
     )
+    if change and change.stuck is NotDone.OVERWRITTEN and (is_newest or _is_after(record, change.reason)):
+        # Only a commit that brought the content back answers for its folder.
+        shown_on = record.sha if job.brought else ""
+        text = reason_text(change.reason, name)
+        verdict = _problem(name, shown_on, view.contexts.of_job(name), _OVERWRITTEN, text)
     if is_of_other and verdict.sha != record.sha:
         verdict = replace(verdict, sha="")  # the commit that began the turn shows its own end
-    # "submitted twice" counts as an end although it isn't final: it may be found out after the end of the
-    # first run, and the number must not fall then.
-    return replace(verdict, step=2 * attempts + (verdict.final or verdict.word == _SUBMITTED_TWICE))
+    # These count as an end although they aren't final: they may be found out after the end of the first run,
+    # and the number must not fall then.
+    return replace(verdict, step=2 * attempts + (verdict.final or verdict.word in _ENDS))
+
+
+def _is_after(record: CommitRecord, reason: Reason) -> bool:
+    """Return True if a commit was applied after the run that overwrote the result had been created."""
+    since = time_of(reason.values["since"])
+    return since is not None and record.since > since
 
 
 def _judge(

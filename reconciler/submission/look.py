@@ -187,7 +187,9 @@ def _short(
     mine, others = split_by_instance(ports, versions, listed)
     remembered = (attempt.run for attempt in rest if attempt.run is not None)
     runs = with_reasons(versions, (*mine, *unlisted(ports, missing), *remembered))
-    return Observed(versions, runs, doubtful_runs(ports, versions, runs, others, time_of(summary.oldest)))
+    doubtful = doubtful_runs(ports, versions, runs, others, time_of(summary.oldest))
+    folders = {one.run.resource: one.folder for one in rest if one.run and one.folder is not None}
+    return Observed(versions, runs, doubtful, folders)
 
 
 def _to_read(

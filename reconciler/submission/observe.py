@@ -28,11 +28,13 @@ class Observed(Struct, frozen=True, dict=True):
         runs: Every run of it, without their specs.
         doubtful: Live runs of the repository's other instances that may be the environment's own, from the
             time before its `instance` changed.
+        folders: The output folders of ended runs by resource name, as far as the summary has them.
     """
 
     versions: Mapping[ClaimId, Versioned]
     runs: tuple[ActualJob, ...]
     doubtful: tuple[ActualJob, ...] = ()
+    folders: Mapping[str, str] = {}
 
     @cached_property
     def claims(self) -> Mapping[ClaimId, Claim]:

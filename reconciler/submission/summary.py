@@ -79,10 +79,15 @@ class Preface(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Kept(Struct, frozen=True):
-    """Settled attempt: its claim, and its run, None if the service had dropped it."""
+    """Settled attempt: its claim, and its run, None if the service had dropped it.
+
+    Attributes:
+        folder: The run's output folder (gs://…), "" for none; None if no look needed it.
+    """
 
     versioned: Versioned
     run: ActualJob | None
+    folder: str | None = None
 
 
 class Summary(Struct, frozen=True, forbid_unknown_fields=True):
@@ -257,7 +262,7 @@ def summarize(
         also: The keys of other contents that looks need.
         whole: True if these are all desired jobs of the repository; False leaves what is known of others.
     """
-    settled, moving = _split(observed, wanted)
+    settled, moving = _split(observed, wanted, {kept.versioned.claim.id: kept.folder for kept in before.kept})
     needed = {*wanted, *also, *_predecessors(settled.values(), wanted)} - moving
     bases = {job.manifest.base_name for job in wanted.values()}
     claimed = {_base_of(versioned.claim) for versioned in observed.versions.values()}
@@ -276,14 +281,21 @@ def summarize(
     )
 
 
-def _split(observed: Observed, wanted: Wanted) -> tuple[dict[ClaimId, Kept], set[str]]:
-    """Return the settled attempts, and the keys of the contents that may still change."""
+def _split(
+    observed: Observed, wanted: Wanted, folders: Mapping[ClaimId, str | None]
+) -> tuple[dict[ClaimId, Kept], set[str]]:
+    """Return the settled attempts, and the keys of the contents that may still change.
+
+    `folders` are what the summary before has of their runs, which never changes.
+    """
     runs = runs_by_claim(observed)
     settled, moving = dict[ClaimId, Kept](), set[str]()
     for id, versioned in observed.versions.items():
         of_claim = [run for run in runs.pop(id, []) if run.kind == versioned.claim.kind]
         if _is_settled(versioned.claim, wanted.get(id.key), of_claim):
-            settled[id] = Kept(versioned, next(iter(of_claim), None))
+            run = next(iter(of_claim), None)
+            folder = observed.folders.get(run.resource) if run else None
+            settled[id] = Kept(versioned, run, folders.get(id) if folder is None else folder)
         else:
             moving.add(id.key)
     # A run without its claim may get it back, and is no history while it has none.

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import textwrap
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from reconciler.engines.api.engine_jobs import EngineJobs
+from reconciler.manifests.settings import load_config
+from reconciler.operations.load_desired import load_desired
+from reconciler.operations.plan import plan_of, state_of, wanted_of
+from reconciler.operations.session import open_session
+from reconciler.submission.look import keep_summary, look
 from tests.support.live_jobs import PLACE, send
 from tests.support.repository import IMAGE, Repository
+from tests.support.waiting import PATIENCE, until
 
 TRAINER = """
 import os, pathlib, sys
@@ -38,7 +47,7 @@ HEAD = """
 """
 JOB = """
     workerPoolSpecs:
-      - machineSpec: {{machineType: n1-standard-4}}
+      - machineSpec: {{machineType: {machine}}}
         replicaCount: 1
         pythonPackageSpec:
           executorImageUri: {image}
@@ -69,11 +78,19 @@ def settings(repository: Repository, lines: str) -> None:
 
 
 def write(
-    repository: Repository, *args: str, tuning: bool = False, attempts: int = 1, folder: bool = True
+    repository: Repository,
+    *args: str,
+    tuning: bool = False,
+    attempts: int = 1,
+    folder: bool = True,
+    machine: str = "n1-standard-4",
 ) -> None:
     """Write the job's manifest."""
     kind = "HyperparameterTuningJob" if tuning else "CustomJob"
-    job = textwrap.dedent(JOB).format(image=IMAGE, args=json.dumps([*args])) + FOLDER.strip(" ") * folder
+    job = (
+        textwrap.dedent(JOB).format(image=IMAGE, machine=machine, args=json.dumps([*args]))
+        + FOLDER.strip(" ") * folder
+    )
     spec = textwrap.indent(job, "  ")
     if tuning:
         trial = "  trialJobSpec:\n" + textwrap.indent(spec, "  ")
@@ -201,3 +218,68 @@ def test_live_job_of_another_client_is_adopted_with_its_folder_when_outputs_are_
     done = models.run("import", "--live", "--adopt", "by hand")
     assert f"adopted: its job is {made['name']}" in done.out, done.out + done.err
     assert models.run("cancel", "by hand").code == 0
+
+
+def test_reverted_job_is_overwritten_and_not_green_when_folder_is_shared(models: Repository) -> None:
+    settings(models, "outputs: shared")
+    good, bad = revert(models)
+    plan = models.run("plan", "--format", "json").json
+    (change,) = plan["changes"]
+    assert (change["action"], change["reasonCode"], change["jobName"]) == ("none", "overwritten", good)
+    assert [(drift["kind"], drift["jobName"]) for drift in plan["drift"]] == [("overwritten", good)]
+    assert f"{bad} wrote to its folder gs://models/census" in change["reason"]
+    done = models.run("apply", "--wait")
+    assert done.code == 1
+    assert f"{good}: overwritten: {bad} wrote to its folder gs://models/census" in done.err
+    assert accuracies(models) == {"census/model/metrics.json": 0.60}
+    # The remedy, word for word.
+    assert "run it again with `reconciler rerun census`" in done.err
+    assert models.run("rerun", "census").code == 0
+    assert models.run("apply", "--wait").code == 0
+    assert accuracies(models) == {"census/model/metrics.json": 0.95}
+    assert models.run("plan", "--format", "json").json["drift"] == []
+
+
+def test_apply_is_not_green_when_newer_run_wrote_to_folder_during_its_wait(models: Repository) -> None:
+    settings(models, "outputs: shared")
+    trainer = (models.root / "trainer/task.py").read_text()
+    hold = f"import time, pathlib\nwhile pathlib.Path({str(models.hold)!r}).exists(): time.sleep(0.02)\n"
+    models.write("trainer/task.py", trainer + hold)
+    models.hold.touch()
+    names = []
+    for accuracy in ("0.95", "0.60"):
+        write(models, f"--accuracy={accuracy}", machine="n1-standard-1")  # two at a time on two cores
+        assert models.run("apply").code == 0
+        until(lambda: job_of(models)["state"] == "RUNNING")
+        names.append(job_of(models)["jobName"])
+    write(models, "--accuracy=0.95", machine="n1-standard-1")
+    waiting = models.start("apply", "--wait")
+    until(lambda: "overwritten" in models.run("plan").out)
+    models.hold.unlink()
+    _, err = waiting.communicate(timeout=PATIENCE)
+    assert waiting.returncode == 1
+    assert f"{names[0]} succeeded, but {names[1]}" in err
+    assert "which began later, writes to the same folder gs://models/census" in err
+
+
+def test_look_that_leaves_out_history_knows_run_that_overwrote_and_reads_no_folder_again(
+    models: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings(models, "outputs: shared")
+    revert(models)
+    config = load_config(models.root)
+    environment = config.environment(None)
+    desired = load_desired(config, environment, [])
+    with open_session(config, environment, os.environ, start=True) as session:
+        ports = replace(session.ports, least_history=0)
+        wanted = wanted_of(desired.jobs)
+        seen = look(ports, wanted, full=True)
+        state = state_of(session, desired, seen.observed)
+        assert set(state.folders.values()) == {"gs://models/census"}
+        seen = replace(seen, observed=replace(seen.observed, folders=state.folders))
+        keep_summary(ports, seen, wanted)
+        short = look(ports, wanted)
+        assert not short.full
+        monkeypatch.setattr(EngineJobs, "read", lambda *_: pytest.fail("a run is read"))
+        plan = plan_of(session, desired, state_of(session, desired, short.observed))
+        assert [drift.kind for drift in plan.drift] == ["overwritten"]

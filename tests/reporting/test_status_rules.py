@@ -22,6 +22,8 @@ from reconciler.model.manifest import Reconcile
 from reconciler.model.plan import DesiredJob, Drift, DriftKind
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import newest_of
+from reconciler.planning.overwriting import with_overwriting
+from reconciler.planning.planner import make_plan
 from reconciler.reporting.commit_record import record_for
 from reconciler.reporting.github.contexts import Contexts, contexts_of
 from reconciler.reporting.status import CommitStatus, Freshness, Over, freshness
@@ -33,7 +35,7 @@ from reconciler.reporting.status_rules import (
     duplicate_statuses,
     reopened,
 )
-from tests.support.planning import bound_to, claim_on, noting, plan, run_of, state_of, wanted
+from tests.support.planning import LOCAL, bound_to, claim_on, noting, plan, run_of, state_of, wanted
 
 JOB = wanted(attempts=2)
 ASKED = "a" * 40
@@ -63,7 +65,7 @@ def view_of(
 def record_of(*jobs: DesiredJob, sha: str = OTHER, number: int = 1, **fields: Any) -> CommitRecord:
     """Return the record of a commit that has these jobs, brought by an earlier commit."""
     wants = {job.manifest.name: WantedJob(keys_of(job), brought=False) for job in jobs}
-    return CommitRecord(sha, NOW, number, wants, **fields)
+    return CommitRecord(**{"sha": sha, "since": NOW, "number": number, "jobs": wants, **fields})
 
 
 def bringing(*jobs: DesiredJob, **fields: Any) -> CommitRecord:
@@ -322,6 +324,49 @@ def overall_status(view: View, record: CommitRecord, newest: CommitRecord | None
         s for s in due_statuses(view, record, newest).by_commit[record.sha] if s.context == "reconciler"
     ]
     return found
+
+
+class TestOverwritten:
+    """A result whose folder a later run of other content wrote to."""
+
+    bad = wanted(content="bad")
+    runs = tuple(
+        structs.replace(run, start_time=run.create_time)
+        for run in (run_of(JOB, State.SUCCEEDED, number=1), run_of(bad, State.SUCCEEDED, number=2))
+    )
+
+    def view(self) -> View:
+        first, later = self.runs
+        claims = [bound_to(JOB, first, commit=ASKED), bound_to(self.bad, later, commit="c" * 40)]
+        folders = {run.resource: "gs://models/census" for run in self.runs}
+        state = with_overwriting(state_of([JOB], self.runs, claims), folders)
+        return View(CONTEXTS, OTHER, state, make_plan(LOCAL, state))
+
+    def test_commit_that_brings_content_back_is_red_and_first_commit_keeps_its_status(self) -> None:
+        record = bringing(JOB, number=3, since=NOW + timedelta(days=5))
+        due = due_statuses(self.view(), record)
+        assert {sha for sha, of_sha in due.by_commit.items() if of_sha} == {OTHER}
+        (own,) = (s for s in due.by_commit[OTHER] if s.context == CONTEXT)
+        assert (own.state, due.final) == ("error", False)
+        assert own.description.startswith(f"overwritten: {self.bad.job_name} wrote to its folder")
+        overall = overall_status(self.view(), record)
+        assert (overall.state, overall.description) == (
+            "error",
+            "overwritten: census · 0 of 1 succeeded · update 3",
+        )
+
+    def test_commit_from_before_the_later_run_stays_green(self) -> None:
+        before = bringing(JOB, sha=ASKED, number=1, since=NOW)
+        newest = bringing(JOB, number=3, since=NOW + timedelta(days=5))
+        assert overall_status(self.view(), before, newest).state == "success"
+
+    def test_commit_without_a_job_of_its_own_counts_it_as_earlier(self) -> None:
+        record = record_of(JOB, number=4, since=NOW + timedelta(days=6))
+        overall = overall_status(self.view(), record)
+        assert (overall.state, overall.description) == (
+            "success",
+            "no job of its own · earlier: 1 overwritten · update 3",
+        )
 
 
 class TestRollUp:

@@ -257,6 +257,15 @@ def test_newest_run_with_other_content_is_kept_for_each_desired_base_name() -> N
         assert set(list_kept_runs(summary)) == {(own[0].id, run.resource), (claims[1].id, runs[1].resource)}
 
 
+def test_folder_of_run_is_kept_once_a_plan_has_read_it() -> None:
+    observed = replace(make_observed(CLAIM, runs=(RUN,)), folders={RUN.resource: "gs://models/census"})
+    known = summarize(observed, EMPTY, index_by_key(JOB))
+    assert [kept.folder for kept in known.kept] == ["gs://models/census"]
+    assert get_summary(make_stored_summary(encoded(PREFACE, known))) == known
+    again = make_summary([CLAIM], [RUN], JOB, before=known)
+    assert [kept.folder for kept in again.kept] == ["gs://models/census"]
+
+
 def test_run_without_its_claim_is_open_if_it_has_a_key() -> None:
     labelled = run_of(wanted("a"), State.FAILED, number=2)
     bare = replace(run_of(wanted("b"), State.FAILED, number=3), labels={})

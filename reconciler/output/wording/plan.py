@@ -225,6 +225,12 @@ def _outcome_unknown(values: _Values, again: str) -> str:
     return f"{_UNKNOWN}: apply looks for its job, and submits it again{after} if none appears"
 
 
+def _overwritten(values: _Values, again: str) -> str:
+    done = "wrote" if values["state"].ended else "is writing"
+    what = f"{values['job_name']} {done} to its folder {values['folder']}"
+    return f"overwritten: {what}; {again}, which trains it again"
+
+
 def _refused(values: _Values, again: str) -> str:
     later = f"; not before {_shown(values['not_before'])}" if values["not_before"] else ""
     return f"refused: {values['error'] or 'no reason given'}{later}"
@@ -293,6 +299,7 @@ _MADE: Mapping[ReasonCode, Callable[[_Values, str], str]] = {
     ReasonCode.RETURNED_TOO_OFTEN: _returned_too_often,
     ReasonCode.OUTCOME_UNKNOWN: _outcome_unknown,
     ReasonCode.REFUSED: _refused,
+    ReasonCode.OVERWRITTEN: _overwritten,
     ReasonCode.HELD: _held,
     ReasonCode.RUN_WITHOUT_REQUEST: _run_without_request,
     ReasonCode.OTHER_INSTANCE: _other_instance,

@@ -1,0 +1,99 @@
+"""Results in a shared folder that a run of other content wrote to later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from msgspec.structs import replace
+
+from reconciler.model.job import ActualJob, State
+from reconciler.model.plan import Action, DriftKind, NotDone, Plan
+from reconciler.planning.overwriting import overwriting_of, undecided_runs, with_overwriting
+from reconciler.planning.planner import make_plan
+from tests.support.planning import LOCAL, bound_to, detail_of, only, reason_of, run_of, state_of, wanted
+
+GOOD, BAD = wanted(content="good"), wanted(content="bad")
+SHARED = "gs://models/census"
+
+
+def started(run: ActualJob) -> ActualJob:
+    return replace(run, start_time=run.create_time)
+
+
+FIRST = started(run_of(GOOD, State.SUCCEEDED, number=1))
+LATER = started(run_of(BAD, State.SUCCEEDED, number=2))
+BOTH = {FIRST.resource: SHARED, LATER.resource: SHARED}
+
+
+def plan_of(runs: list[ActualJob], folders: Mapping[str, str]) -> Plan:
+    claims = [bound_to(BAD if run.job_name == BAD.job_name else GOOD, run) for run in runs]
+    return make_plan(LOCAL, with_overwriting(state_of([GOOD], runs, claims), folders))
+
+
+def test_reverted_content_is_overwritten_when_later_run_has_its_folder() -> None:
+    plan = plan_of([FIRST, LATER], BOTH)
+    change = only(plan)
+    assert (change.action, change.stuck, change.actual) == (Action.NONE, NotDone.OVERWRITTEN, FIRST)
+    assert reason_of(change) == (
+        f"overwritten: {LATER.job_name} wrote to its folder {SHARED}; "
+        "run it again with `reconciler rerun`, which trains it again"
+    )
+    (drift,) = plan.drift
+    assert (drift.kind, drift.job_name, drift.base_name) == (DriftKind.OVERWRITTEN, GOOD.job_name, "census")
+    assert detail_of(drift) == (
+        f"{LATER.job_name} (succeeded), which began later, writes to the same folder {SHARED}"
+    )
+
+
+def test_result_is_being_overwritten_when_later_run_is_live() -> None:
+    plan = plan_of([FIRST, replace(LATER, state=State.RUNNING)], BOTH)
+    assert "is writing to its folder" in reason_of(only(plan))
+    assert DriftKind.OVERWRITTEN in [drift.kind for drift in plan.drift]
+
+
+@pytest.mark.parametrize(
+    ("runs", "folders"),
+    [
+        ([FIRST, LATER], {FIRST.resource: f"{SHARED}/{GOOD.job_name}", LATER.resource: SHARED}),
+        ([FIRST, LATER], {FIRST.resource: "", LATER.resource: ""}),
+        ([FIRST, replace(LATER, start_time="", state=State.CANCELLED)], BOTH),
+        ([replace(FIRST, create_time="2026-02-01T00:00:00Z"), LATER], BOTH),
+        ([replace(FIRST, state=State.FAILED), LATER], BOTH),
+    ],
+    ids=["own folder", "no folder", "never started", "older", "without a result"],
+)
+def test_result_stays_when_other_run_did_not_write_to_its_folder_later(
+    runs: list[ActualJob], folders: dict[str, str]
+) -> None:
+    plan = plan_of(runs, folders)
+    assert only(plan).stuck is not NotDone.OVERWRITTEN
+    assert plan.drift == ()
+
+
+def test_newest_of_several_later_runs_is_named() -> None:
+    worst = wanted(content="worst")
+    third = started(run_of(worst, State.FAILED, number=3))
+    runs = [FIRST, LATER, third]
+    claims = [bound_to(GOOD, FIRST), bound_to(BAD, LATER), bound_to(worst, third)]
+    name = state_of([GOOD], runs, claims).names["census"]
+    overwriting = overwriting_of(name, {**BOTH, third.resource: SHARED})
+    assert overwriting is not None
+    assert overwriting.run == third
+
+
+def test_folders_are_asked_for_only_as_far_as_they_decide() -> None:
+    state = state_of([GOOD], [FIRST, LATER], [bound_to(GOOD, FIRST), bound_to(BAD, LATER)])
+    assert undecided_runs(state, {}) == [FIRST]
+    assert undecided_runs(state, {FIRST.resource: SHARED}) == [LATER]
+    assert undecided_runs(state, BOTH) == []
+    assert undecided_runs(state, {FIRST.resource: ""}) == []
+    own = {FIRST.resource: f"{SHARED}/{GOOD.job_name}"}
+    assert undecided_runs(state, own) == []
+    assert undecided_runs(state_of([BAD], [FIRST, LATER], []), {}) == []
+
+
+def test_folder_of_first_attempt_is_own_folder_of_its_retry() -> None:
+    retry = started(run_of(GOOD, State.SUCCEEDED, 2, number=1))
+    state = state_of([GOOD], [retry, LATER], [])
+    assert undecided_runs(state, {retry.resource: f"{SHARED}/{GOOD.job_name}"}) == []
