@@ -79,6 +79,7 @@ def one_kind(kind: Kind, defs: Mapping[str, Schema]) -> Schema:
             "metadata": _METADATA,
             "package": _PACKAGE,
             "reconcile": _RECONCILE,
+            "expect": _EXPECT,
             "spec": {**_body(kind, defs), "description": kind.spec},
         },
         "required": ["apiVersion", "kind", "metadata", "spec"],
@@ -220,6 +221,40 @@ _PACKAGE: Schema = {
         },
     },
     "required": ["path"],
+}
+_BOUND: Schema = {
+    "type": "number",
+    "format": "double",
+    "x-hint": "write a number without quotes, such as 0.95",
+}
+_EXPECT: Schema = {
+    "description": "What a good result is: the bounds of metrics. A run that succeeds is judged on the best "
+    "trial's measurement, else on metrics.json in its output folder; changing them runs nothing again.",
+    "type": "object",
+    "x-hint": "write METRIC: {min: …} below it",
+    "allOf": [
+        {"minProperties": 1, "x-hint": "write METRIC: {min: …} below it, or remove it"},
+        {"maxProperties": 20},
+    ],
+    "propertyNames": {
+        "allOf": [
+            shaped(
+                r"[^\x00-\x1f\x7f-\x9f]+", "not the name of a metric", "write the name that the trainer uses"
+            ),
+            told({"maxLength": 200}, "not the name of a metric: it is too long", "at most 200 characters"),
+        ]
+    },
+    "additionalProperties": {
+        "description": "The bounds of this metric, at least one of both.",
+        "type": "object",
+        "x-hint": "write {min: …} or {max: …}",
+        "additionalProperties": False,
+        "allOf": [{"minProperties": 1, "x-hint": "write {min: …} or {max: …}"}],
+        "properties": {
+            "min": {"description": "The least good value.", **_BOUND},
+            "max": {"description": "The greatest good value.", **_BOUND},
+        },
+    },
 }
 _ON_LIVE_RUN: Schema = {
     "enum": ["keep", "cancel"],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ class DiagnosedFile:
         digest: Result of `digest_of` for its bytes; b"" if it is unreadable.
         has_secrets: True if its problems are secrets. No other problem is reported then, because the message
             might quote a secret.
+        filled: The fields that its manifests may omit.
     """
 
     path: str
@@ -89,6 +91,7 @@ class DiagnosedFile:
     jobs: list[DiagnosedJob] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     has_secrets: bool = False
+    filled: frozenset[str] = frozenset()
 
     @property
     def aliased(self) -> int:
@@ -126,7 +129,8 @@ class DiagnosedFile:
                 job_findings = [job.schema] if job.schema.keys not in job.document.unreadable else []
             else:
                 self.problems = with_boolean_hints(self.problems, job.document, job.schema)
-                job_findings = findings(job.document, job.schema, domain_findings)
+                rules = partial(domain_findings, filled=self.filled)
+                job_findings = findings(job.document, job.schema, rules)
                 reported = job.document.unreadable | {finding.keys for finding in job_findings}
                 if job.package is not None and PACKAGE_PATH not in reported:
                     modules = python_modules(job.document.value)
@@ -160,6 +164,7 @@ def diagnose(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of:
         jobs,
         secret_problems or problems,
         has_secrets=bool(secret_problems),
+        filled=filled,
     )
 
 

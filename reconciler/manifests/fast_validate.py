@@ -21,6 +21,7 @@ from reconciler.manifests.secrets import has_secrets
 from reconciler.manifests.training_images import PlaceImages, noted_images, places_by_text
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.canonical import canonical_spec
+from reconciler.model.expectation import Expectation
 from reconciler.model.manifest import Manifest, Reconcile
 from reconciler.model.naming import identities, label_of
 
@@ -50,7 +51,9 @@ def check_files(
         if (plain := _valid(candidate, contents[candidate.digest])) is not None
     ]
     sound = [
-        candidate for candidate in valid if next(domain_findings(candidate.document.value), None) is None
+        candidate
+        for candidate in valid
+        if next(domain_findings(candidate.document.value, filled), None) is None
     ]
     manifests: dict[bytes, list[Manifest]] = {}
     for candidate in sound:
@@ -91,6 +94,7 @@ def manifest_of(
         requirements=package.get("requirements", ""),
         python_modules=tuple(module for _, module in python_modules(value)) if package else (),
         images=noted_images(value["spec"], place_images),
+        expect=_expectations(value["expect"]) if "expect" in value else (),
     )
     if manifest.written:
         return manifest  # its identities include the code, which is read later
@@ -152,6 +156,17 @@ def _reconcile(policy: Mapping[str, Any]) -> Reconcile:
         on_change=policy.get("onChange", "keep"),
         on_delete=policy.get("onDelete", "keep"),
         not_secret=tuple(policy.get("notSecret", ())),
+    )
+
+
+def _expectations(expect: Mapping[str, Mapping[str, float]]) -> tuple[Expectation, ...]:
+    return tuple(
+        Expectation(
+            metric,
+            float(bounds["min"]) if "min" in bounds else None,
+            float(bounds["max"]) if "max" in bounds else None,
+        )
+        for metric, bounds in expect.items()
     )
 
 

@@ -247,6 +247,7 @@ class NoteCode(StrEnum):
     ATTEMPTS = "attempts"
     ON_CHANGE = "on-change"
     ON_DELETE = "on-delete"
+    EXPECT = "expect"
     LABELS = "labels"
     MOVED = "moved"
     RENAMED = "renamed"

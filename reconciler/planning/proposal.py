@@ -156,6 +156,8 @@ def _treatment(was: Manifest, now: Manifest, *, is_other: bool) -> Iterator[Note
         yield Note(NoteCode.ON_CHANGE, {"before": old.on_change, "after": new.on_change})
     if old.on_delete != new.on_delete:
         yield Note(NoteCode.ON_DELETE, {"before": old.on_delete, "after": new.on_delete})
+    if {*was.expect} != {*now.expect}:
+        yield Note(NoteCode.EXPECT, {"is_judged": bool(now.expect) and not is_other})
     if was.labels != now.labels:
         yield Note(NoteCode.LABELS, {"has_run": not is_other})
 

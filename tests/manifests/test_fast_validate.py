@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import msgpack
 
 from reconciler.manifests.checked_files import CheckedFile, digest_of
 from reconciler.manifests.diagnose import DiagnosedFile, diagnose
 from reconciler.manifests.fast_validate import check_files
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import PackageFolder
+from reconciler.model.expectation import Expectation
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import identities, label_of
 from tests.expected_problems import CASES
@@ -173,6 +175,39 @@ def test_fields_that_an_environment_fills_may_be_missing_and_only_those() -> Non
     data = json.dumps(value).encode()
     assert known_file(data) is None
     assert compare(data, FILLED)
+
+
+def test_metric_is_accepted_only_with_output_folder() -> None:
+    value = copy.deepcopy(GOOD["CustomJob"])
+    del value["spec"]["baseOutputDirectory"]
+    data = json.dumps(value).encode()
+    assert known_file(data, FILLED) is None
+    assert compare(data, FILLED | {"baseOutputDirectory"})
+
+
+def test_expectations_keep_order_and_are_no_part_of_identity() -> None:
+    value = copy.deepcopy(GOOD["HyperparameterTuningJob"])
+    value["spec"]["trialJobSpec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://my-bucket/tuning"}
+    found = {}
+    for written_expect in (
+        "",
+        "expect: {z: {max: 1e-4}, accuracy: {max: 2, min: -1}}",
+        "expect: {z: {min: 0}}",
+    ):
+        value.pop("expect", None)
+        data = (json.dumps(value).removesuffix("}") + f", {written_expect}}}").encode()
+        assert compare(data)
+        record = known_file(data)
+        assert record is not None
+        (manifest,) = record.manifests
+        found[manifest.identities] = [*found.get(manifest.identities, []), manifest.expect]
+        assert msgpack.decode(msgpack.encode(manifest), type=Manifest).expect == manifest.expect
+    (expectations,) = found.values()
+    assert expectations == [
+        (),
+        (Expectation("z", max=0.0001), Expectation("accuracy", min=-1.0, max=2.0)),
+        (Expectation("z", min=0.0),),
+    ]
 
 
 def test_few_bytes_that_stand_for_much_text_are_not_known() -> None:

@@ -26,6 +26,7 @@ from reconciler.manifests import validate as validation
 from reconciler.manifests.files import read_one
 from reconciler.manifests.validate import Validation, check_document, validate
 from reconciler.manifests.yaml_load import load_documents
+from reconciler.model.expectation import Expectation
 from reconciler.model.manifest import Manifest, Reconcile
 from reconciler.operations.jobs_folder import manifest_paths
 from reconciler.output.problems import validation_github, validation_text
@@ -98,11 +99,64 @@ def test_a_manifest_holds_what_the_document_says(root: Path) -> None:
                 digest=hashlib.blake2b(text.encode(), digest_size=32).digest(),
                 python_modules=("census.task",),
                 images=images,
+                expect=(Expectation("rmse", max=3.0), Expectation("accuracy", min=0.95, max=1.0)),
             ),
         ),
         problems=(),
         files=1,
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "expect", "folder"),
+    [
+        ("CustomJob", "accuracy", ["spec", "baseOutputDirectory"]),
+        ("HyperparameterTuningJob", "rmse", ["spec", "trialJobSpec", "baseOutputDirectory"]),
+        ("Job", "rmse", ["spec", "trainingInput", "jobDir"]),
+    ],
+)
+def test_metric_in_no_study_needs_folder_of_manifest_or_environment(
+    kind: str, expect: str, folder: list[str], root: Path
+) -> None:
+    value = copy.deepcopy(GOOD[kind]) | {"expect": {expect: {"min": 0.5}}}
+    *above, field = folder
+    job = value
+    for key in above:
+        job = job[key]
+    given = job.pop(field, None)
+    (problem,) = problems_of(root, value)
+    assert (problem.pointer, problem.message, problem.hint.split(":")[0]) == (
+        f"/expect/{expect}",
+        "no file and no study gives this metric",
+        f'add "{field}"',
+    )
+    filled = frozenset({"baseOutputDirectory"})
+    assert validate(root, [root / "jobs"], filled).problems == ()
+    assert validate(root, [root / "jobs"], frozenset({"region"})).problems == (problem,)
+    job[field] = given or {"outputUriPrefix": "gs://my-bucket/tuning"}
+    assert problems_of(root, value) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "tag", "metric"),
+    [
+        ("HyperparameterTuningJob", None, "accuracy"),
+        ("Job", None, "training/hptuning/metric"),
+        ("Job", "loss", "loss"),
+    ],
+)
+def test_metric_of_study_needs_no_folder(kind: str, tag: str | None, metric: str, root: Path) -> None:
+    value = copy.deepcopy(GOOD[kind])
+    if training_input := value["spec"].get("trainingInput"):
+        del training_input["jobDir"]
+        if tag:
+            training_input["hyperparameters"]["hyperparameterMetricTag"] = tag
+    value["expect"] = {metric: {"min": 0.5}}
+    assert problems_of(root, value) == []
+    value["expect"] = {metric: {"min": 0.5}, "other": {"min": 0.5}}
+    (problem,) = problems_of(root, value)
+    assert problem.pointer == "/expect/other"
+    assert problem.hint.endswith(f'; the study gives "{metric}"')
 
 
 def test_what_a_manifest_leaves_out_has_its_default(root: Path) -> None:
@@ -468,6 +522,8 @@ FIELDS = sorted(
 def test_rules_take_any_shape(value: Any) -> None:
     list(rules.domain_findings(value))
     list(rules.domain_findings({"spec": value}))
+    list(rules.domain_findings({"expect": value, "spec": value}))
+    list(rules.domain_findings({"expect": {"accuracy": value}, "spec": value}))
     if isinstance(value, dict):
         list(rules.python_modules(value))
 

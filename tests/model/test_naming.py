@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.manifests.settings import Environment
+from reconciler.model.expectation import Expectation
 from reconciler.model.job import State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest, Reconcile
 from reconciler.model.naming import HASH_VERSION, VERSIONS, identities, identity, job_name, label_of
@@ -112,6 +113,7 @@ def test_wanted_job_includes_names_of_older_hash_versions(
         {"package": Path("/elsewhere")},
         {"path": "jobs/other.yaml", "line": 7},
         {"reconcile": Reconcile(suspend=True, attempts=3, on_change="cancel", on_delete="cancel")},
+        {"expect": (Expectation("accuracy", min=0.95),)},
     ],
     ids=lambda fields: ",".join(fields),
 )

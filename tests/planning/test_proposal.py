@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
 from reconciler.model.diff import Comparison, FieldChange
+from reconciler.model.expectation import Expectation
 from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, Change, DesiredJob, Edit, NotDone, Plan
 from reconciler.planning.proposal import only_of, propose
@@ -222,6 +223,28 @@ def test_attempts_note_omits_retry_when_content_changes() -> None:
         "attempts: 1 → 3",
         NOT_ASKED,
     )
+
+
+def test_changed_expectations_are_noted() -> None:
+    good, better = Expectation("accuracy", min=0.9), Expectation("accuracy", min=0.95)
+    loss = Expectation("loss", max=1.0)
+    was, again = change_manifest(JOB, expect=(good,)), "expect changed: the run is judged again"
+    for before, expect in ((JOB, (good,)), (was, (better,)), (was, (good, loss))):
+        found = propose_change([before], [change_manifest(JOB, expect=expect)])
+        assert (found.edit, found.action, notes_of(found)) == (Edit.CHANGED, Action.NONE, (again,))
+    found = propose_change([was], [JOB])
+    assert (found.edit, notes_of(found)) == (Edit.CHANGED, ("expect changed",))
+
+
+def test_expectations_note_names_no_run_when_content_changes() -> None:
+    other = change_manifest(wanted(content="b"), expect=(Expectation("accuracy", min=0.9),))
+    assert notes_of(propose_change([JOB], [other]))[1:] == ("expect changed", NOT_ASKED)
+
+
+def test_other_order_of_expectations_is_no_change() -> None:
+    expect = Expectation("accuracy", min=0.9), Expectation("loss", max=1.0)
+    found = propose_change([change_manifest(JOB, expect=expect)], [change_manifest(JOB, expect=expect[::-1])])
+    assert (found.edit, notes_of(found)) == (Edit.UNCHANGED, ())
 
 
 def change_manifest(job: DesiredJob, **fields: Any) -> DesiredJob:

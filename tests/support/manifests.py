@@ -28,6 +28,7 @@ CUSTOM_JOB: dict[str, Any] = {
         "onChange": "cancel",
         "onDelete": "cancel",
     },
+    "expect": {"rmse": {"max": 3}, "accuracy": {"min": 0.95, "max": 1.0}},
     "spec": {
         "workerPoolSpecs": [
             {
@@ -71,6 +72,7 @@ TUNING_JOB: dict[str, Any] = {
     "apiVersion": "aiplatform.googleapis.com/v1",
     "kind": "HyperparameterTuningJob",
     "metadata": {"name": "tuning"},
+    "expect": {"accuracy": {"min": 0.9}},
     "spec": {
         "studySpec": {
             "metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}],

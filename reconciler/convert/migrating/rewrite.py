@@ -29,8 +29,8 @@ from reconciler.convert.migrating.pools import (
 )
 from reconciler.convert.migrating.report import Report, mapping
 from reconciler.manifests.yaml_load import load_documents
+from reconciler.model.manifest import DEFAULT_METRIC
 
-_DEFAULT_METRIC = "training/hptuning/metric"
 _SCALES = "scaleType"
 
 
@@ -145,7 +145,7 @@ def _study(tuning: Json, report: Report) -> Json:
     """Return the parts of a HyperparameterTuningJob beside its trials' job."""
     keys, study_keys = ("hyperparameters",), ("studySpec",)
     report.add("tuning", keys, study_keys)
-    metric = tuning.get("hyperparameterMetricTag", _DEFAULT_METRIC)
+    metric = tuning.get("hyperparameterMetricTag", DEFAULT_METRIC)
     report.add("goal", (*keys, "goal"), (*study_keys, "metrics", 0, "goal"))
     metric_keys = (*study_keys, "metrics", 0, "metricId")
     report.add("metric", (*keys, "hyperparameterMetricTag"), metric_keys, metric=metric)

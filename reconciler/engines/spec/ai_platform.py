@@ -10,7 +10,7 @@ from reconciler.manifests.known_values import accelerators_of
 from reconciler.model.details import Goal, Measurement, Study, Trial, Workers
 from reconciler.model.fields import count_of, numbers_of, part_of, parts_of, text_of, texts_in, values_of
 from reconciler.model.job import ActualJob, Trials
-from reconciler.model.manifest import JsonObject
+from reconciler.model.manifest import DEFAULT_METRIC, JsonObject
 from reconciler.packaging.staged_uri import without_staged
 
 _ROLES = ("master", "worker", "parameterServer", "evaluator")
@@ -156,8 +156,7 @@ def study(job: ActualJob) -> Study | None:
     tuning = part_of(part_of(job.body, "trainingInput"), "hyperparameters")
     if not tuning:
         return None
-    # "training/hptuning/metric" is the service's default.
-    metric = text_of(tuning, "hyperparameterMetricTag") or "training/hptuning/metric"
+    metric = text_of(tuning, "hyperparameterMetricTag") or DEFAULT_METRIC
     resources = parts_of(part_of(job.body, "trainingOutput"), "trials")
     trials = sorted(
         (_trial(metric, trial) for trial in resources), key=lambda trial: (len(trial.id), trial.id)

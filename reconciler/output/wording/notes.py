@@ -27,6 +27,7 @@ _NOTES: Mapping[NoteCode, str] = {
     NoteCode.ATTEMPTS: "attempts: {before} → {after}",
     NoteCode.ON_CHANGE: "onChange: {before} → {after}",
     NoteCode.ON_DELETE: "onDelete: {before} → {after}",
+    NoteCode.EXPECT: "expect changed",
     NoteCode.LABELS: "the labels changed",
     NoteCode.MOVED: "moved from {path}",
     NoteCode.RENAMED: 'it was written "{name}"',
@@ -71,6 +72,8 @@ def note_text(note: Note) -> str:
     match note.code:
         case NoteCode.ATTEMPTS if values["is_retried"]:
             return f"{said}; if the last attempt failed, the job is retried"
+        case NoteCode.EXPECT if values["is_judged"]:
+            return f"{said}: the run is judged again"
         case NoteCode.LABELS if values["has_run"]:
             return f"{said}; an existing run keeps its own"
         case _:

@@ -232,6 +232,13 @@ def test_migrated_job_is_suspended_with_a_comment(root: Path, policy: str, expec
     assert migrated(root).submitted == []
 
 
+def test_expectations_keep_their_bytes(root: Path) -> None:
+    expect = "expect:\n  # of the study\n  training/hptuning/metric: {min:   0.9} # good\n"
+    after = new_text(root, TUNING.replace("spec:", f"{expect}spec:", 1))
+    assert expect in after
+    assert value(after)["expect"] == {"training/hptuning/metric": {"min": 0.9}}
+
+
 def test_run_suspends_no_job_that_was_not_suspended(root: Path) -> None:
     write(
         root,
