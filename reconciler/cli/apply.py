@@ -33,7 +33,7 @@ from reconciler.git.commit import commit_of
 from reconciler.model.applied_tree import Relation, TreeFinding
 from reconciler.model.cause import cause_of, is_failed_set_up
 from reconciler.model.job import KEY, ActualJob, State, attempt_of
-from reconciler.model.plan import Action, Change, DriftKind, NotDone, Plan
+from reconciler.model.plan import Action, Change, NotDone, Plan
 from reconciler.model.reason import ReasonCode, because
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.apply import ApplyListener, apply
@@ -49,12 +49,13 @@ from reconciler.operations.wait import Awaited, unended, wait
 from reconciler.output.json import apply_json
 from reconciler.output.text import outcomes_text, plan_text
 from reconciler.output.wording.cause import cause_text
-from reconciler.output.wording.notes import note_text
 from reconciler.output.wording.plan import reason_text
 from reconciler.output.wording.tree import tree_line
 from reconciler.planning.attempts import base_of, keys_of
+from reconciler.planning.decide import problem_of_result
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
+from reconciler.planning.state import TargetState
 from reconciler.submission.look import FULL_AFTER, look
 
 EXAMPLES = "reconciler apply --wait"
@@ -92,7 +93,6 @@ _UNSUCCESSFUL = (
     NotDone.CANCELLED,
     NotDone.DELETED,
     NotDone.GIVEN_UP,
-    NotDone.OVERWRITTEN,
 )
 
 
@@ -148,13 +148,16 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
         jobs = unended(applied.plan, applied.outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
-            again = follow_up(session, desired, applied)
+            before, after = after, follow_up(session, desired, applied)
             # A warning of a permission stands above already.
-            print_unposted(again.problems, {*again.denied} - {*after.denied}, log_format)
+            print_unposted(after.problems, {*after.denied} - {*before.denied}, log_format)
         _print_results(session, applied.plan, ended, arguments)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
     plan, waits = applied.plan, arguments.wait
-    unsuccessful = [*_failures(plan, jobs, ended), *_ended_before(plan, applied.outcomes)] if waits else []
+    results = [*_problems_of_results(plan, after.state)]
+    unsuccessful = [(change, line) for change, line, is_unread in results if waits or is_unread]
+    if waits:
+        unsuccessful = [*_failures(plan, jobs, ended), *_ended_before(plan, applied.outcomes), *unsuccessful]
     print_lines((line for _, line in unsuccessful), log_format)
     runs = [*(after.observed.runs if after.observed else ()), *ended]
     show_ends(applied.plan, outcomes, unsuccessful, runs, frozenset(j.resource for j in jobs), log_format)
@@ -280,15 +283,23 @@ def _failures(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]
     wanted = {key: change for change, job in changes for key in keys_of(job)}
     # An adopted run has no label with a key.
     wanted |= {change.actual.resource: change for change, _ in changes if change.actual}
-    overwritten = {drift.job_name: drift for drift in plan.drift if drift.kind is DriftKind.OVERWRITTEN}
     for job in ended:
-        change = wanted.get(job.labels.get(KEY) or job.resource)
         if job.state != State.SUCCEEDED:
+            change = wanted.get(job.labels.get(KEY) or job.resource)
             yield change, _failure(job, change)
-        elif job.job_name in overwritten:
-            yield change, f"{job.job_name} succeeded, but {note_text(overwritten[job.job_name].detail)}"
     for resource in sorted({job.resource for job in jobs} - {job.resource for job in ended}):
         yield None, f"the wait ended before {resource} did"
+
+
+def _problems_of_results(plan: Plan, state: TargetState | None) -> Iterator[tuple[Change | None, str, bool]]:
+    """Yield each desired job whose result isn't good or isn't in its place; True if that couldn't be read."""
+    changes = {change.desired.manifest.base_name: change for change in plan.changes if change.desired}
+    for job, name in state.of_desired if state else ():
+        last, problem = name.last_wanted, problem_of_result(name)
+        if problem and last and last.state is State.SUCCEEDED and not job.manifest.reconcile.suspend:
+            reason, kind = problem
+            text = f"{last.name}: {reason_text(reason, job.manifest.name)}"
+            yield changes.get(name.base_name), text, kind is NotDone.UNJUDGED
 
 
 def _failure(job: ActualJob, change: Change | None) -> str:
@@ -312,8 +323,7 @@ def _ended_before(plan: Plan, outcomes: Sequence[Outcome]) -> Iterator[Failure]:
         if not change.desired or (change.stuck not in _UNSUCCESSFUL and id(change) not in adopted):
             continue
         # The reason says if content that apply stopped comes back, and its job's cause doesn't.
-        is_end = change.actual and change.actual.state.ended and change.actual.state is not State.SUCCEEDED
-        if change.actual and is_end and not change.stopped:
+        if change.actual and change.actual.state.ended and not change.stopped:
             yield change, _failure(change.actual, change)
         else:
             yield change, f"{change.job_name}: {reason_text(change.reason, change.desired.manifest.name)}"

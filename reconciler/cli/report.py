@@ -31,6 +31,7 @@ from reconciler.operations.report import (
     post_statuses,
     posts_statuses,
     record_keys,
+    recorded_state,
     unposted_sentences,
 )
 from reconciler.output.details import size_text
@@ -106,11 +107,15 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     with context.session(start=True) as session:
         origin = origin_of(config, desired, desired.jobs, os.environ, whole=True)
         seen = look(session.ports, wanted_of(desired.jobs), record_keys(session))
-        failed = post_statuses(session, desired, seen.observed, origin.exact)
+        state = recorded_state(session, desired, seen.observed)
+        failed = post_statuses(session, desired, state, origin.exact)
         print_lines(missing_status_reasons(config, origin), arguments.log_format)
     print_unposted(unposted_sentences(failed), denied_sentences(failed), arguments.log_format)
+    unread = [f"{name}'s metrics can't be read: {why}" for name, why in sorted(state.unread_names.items())]
+    print_lines(unread, arguments.log_format)
     # A commit unknown to GitHub is no failure: it may be pushed later.
-    return ExitCode.FAILED if any(not post.unknown_commit for post in failed) else ExitCode.DONE
+    is_failed = unread or any(not post.unknown_commit for post in failed)
+    return ExitCode.FAILED if is_failed else ExitCode.DONE
 
 
 def _refuse_alone(arguments: argparse.Namespace) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from msgspec import Struct, ValidationError, convert, field
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from reconciler.model.claim import checked
+from reconciler.model.expectation import Expectation
 
 _RECORD_FORMAT = 1
 
@@ -25,12 +26,14 @@ class WantedJob(Struct, frozen=True):
         brought: True if the commit brought it: by its content, the end of `suspend`, or more `attempts`.
             Records of earlier versions don't tell, and count every job.
         replaced_by: The passed-over or applied commit that replaced it before it was submitted; "" for none.
+        expect: What its manifest expects of the result in this commit.
     """
 
     keys: tuple[str, ...]
     settled: bool = False
     brought: bool = True
     replaced_by: str = field(default="", name="replacedBy")
+    expect: tuple[Expectation, ...] = ()
 
 
 class CommitRecord(Struct, frozen=True):
@@ -99,6 +102,8 @@ def _wanted_json(job: WantedJob) -> dict[str, Any]:
         said["brought"] = False
     if job.replaced_by:
         said["replacedBy"] = job.replaced_by
+    if job.expect:
+        said["expect"] = to_builtins(job.expect)
     return said
 
 

@@ -86,7 +86,7 @@ class Judged(Struct, frozen=True):
         return (bounds.min is None or value >= bounds.min) and (bounds.max is None or value <= bounds.max)
 
 
-class Verdict(Struct, frozen=True):
+class Judgement(Struct, frozen=True):
     """Judgement of a run that succeeded.
 
     Attributes:
@@ -103,8 +103,10 @@ class Verdict(Struct, frozen=True):
         return [judged for judged in self.judged if not judged.is_met]
 
 
-def judge(expectations: Sequence[Expectation], metrics: Mapping[str, Measured], unread: str = "") -> Verdict:
-    """Return the verdict on a run's metrics.
+def judge(
+    expectations: Sequence[Expectation], metrics: Mapping[str, Measured], unread: str = ""
+) -> Judgement:
+    """Return the judgement on a run's metrics.
 
     Args:
         expectations: Those of a manifest.
@@ -112,4 +114,4 @@ def judge(expectations: Sequence[Expectation], metrics: Mapping[str, Measured], 
         unread: Why others could not be read.
     """
     judged = tuple(Judged(e, metrics[e.metric]) for e in expectations if e.metric in metrics)
-    return Verdict(judged, unread if len(judged) < len(expectations) else "")
+    return Judgement(judged, unread if len(judged) < len(expectations) else "")

@@ -53,6 +53,8 @@ class NotDone(StrEnum):
     REVERTED = "already ran"
     UNREADABLE = "unreadable"
     OVERWRITTEN = "overwritten"
+    MISSED = "below expectations"
+    UNJUDGED = "not judged yet"
     SUSPENDED = "suspended"
 
 

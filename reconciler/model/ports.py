@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from reconciler.base.concurrency import RunTasks, run_in_order
 from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import Claim, ClaimId
+from reconciler.model.expectation import RunMetrics
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import JsonObject
 
@@ -265,6 +266,31 @@ class CommitStore(Protocol):
 
     def now(self) -> datetime:
         """Return the store's own time."""
+
+
+class VersionedMetrics(Struct, frozen=True):
+    """Judged metrics of a content's run as read.
+
+    Attributes:
+        run: None if nothing was judged yet.
+        generation: Changes with every write; 0 without an object.
+    """
+
+    run: RunMetrics | None
+    generation: int
+
+
+NO_METRICS = VersionedMetrics(None, 0)
+
+
+class MetricsStore(Protocol):
+    """Judged metrics of runs with compare-and-swap."""
+
+    def read(self, key: str) -> VersionedMetrics:
+        """Return those of a content's run, by its key; raise ServiceError if they are unavailable."""
+
+    def write(self, key: str, run: RunMetrics, generation: int) -> bool:
+        """Replace those of this generation, 0 for none; return False if the generation differs."""
 
 
 class JobApi(Protocol):

@@ -13,7 +13,7 @@ from reconciler.base.errors import InvalidError, ReconcilerError
 from reconciler.manifests.settings import Config
 from reconciler.operations.apply import Applied
 from reconciler.operations.load_desired import Desired
-from reconciler.operations.plan import state_of, wanted_of
+from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import (
     denied_sentences,
     post_invalid,
@@ -21,11 +21,13 @@ from reconciler.operations.report import (
     post_statuses,
     posts_statuses,
     record_keys,
+    recorded_state,
     unposted_sentences,
 )
 from reconciler.operations.session import Session
 from reconciler.output.wording.plan import outcome_error
 from reconciler.planning.outcome import Status
+from reconciler.planning.state import TargetState
 from reconciler.reporting.github.statuses import Failed
 from reconciler.submission.look import FULL_AFTER, keep_summary, look
 from reconciler.submission.observe import Observed
@@ -40,12 +42,14 @@ class FollowUp:
         problems: Claims and statuses that could not be updated, a sentence for each.
         unposted: The number of commit statuses that could not be posted.
         denied: Those problems whose reason is a permission that the workflow lacks.
+        state: What exists under each base name then; None if it could not be read.
     """
 
     observed: Observed | None
     problems: tuple[str, ...] = ()
     unposted: int = 0
     denied: tuple[str, ...] = ()
+    state: TargetState | None = None
 
 
 def load_or_report(
@@ -127,20 +131,22 @@ def _update(
         and outcome.change.desired
         and (error := outcome_error(outcome, outcome.change.base_name))
     }
-    observed = None
+    observed = state = None
     try:
         # Observed again after the changes: a claim must not get a state from before them.
         wanted, also = wanted_of(desired.jobs), record_keys(session)
         seen = look(session.ports, wanted, also, full=full, full_after=full_after)
-        # The summary keeps the folders that a plan had to read.
-        observed = replaced(seen.observed, folders=state_of(session, desired, seen.observed).folders)
+        state = recorded_state(session, desired, seen.observed)
+        # The summary keeps what a plan had to read.
+        observed = replaced(seen.observed, folders=state.folders, metrics=state.metrics)
         seen = replaced(seen, observed=observed)
         not_updated = applied.applier.upkeep(desired.jobs, observed)
         keep_summary(session.ports, seen, wanted, also, whole=applied.plan.whole)
         # The statuses of a checkout that is behind are those of the newer commit.
         failed = []
         if not applied.tree.is_behind:
-            failed = post_statuses(session, desired, observed, applied.origin.exact, errors)
+            failed = post_statuses(session, desired, state, applied.origin.exact, errors)
     except ReconcilerError as error:
-        return FollowUp(observed, (f"{error.message} ({error.hint})" if error.hint else error.message,))
-    return _with_failed(FollowUp(observed, (*not_updated,)), failed)
+        said = f"{error.message} ({error.hint})" if error.hint else error.message
+        return FollowUp(observed, (said,), state=state)
+    return _with_failed(FollowUp(observed, (*not_updated,), state=state), failed)

@@ -130,7 +130,7 @@ def _contents(jobs: Iterable[DesiredJob]) -> Iterator[WantedContent]:
     for job in jobs:
         reconcile = job.manifest.reconcile
         if not reconcile.suspend:
-            yield WantedContent(job.manifest.name, keys_of(job), reconcile.attempts)
+            yield WantedContent(job.manifest.name, keys_of(job), reconcile.attempts, job.manifest.expect)
 
 
 class _File(NamedTuple):

@@ -21,6 +21,7 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Change, Cost, DesiredJob, Edit, Plan, Target, Trigger
 from reconciler.model.ports import JobApi
 from reconciler.operations.earlier_code import EarlierCode
+from reconciler.operations.judgements import Asked, with_judgements
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin, origin_of
 from reconciler.operations.session import Session
@@ -51,9 +52,29 @@ def wanted_of(desired: Iterable[DesiredJob]) -> dict[str, DesiredJob]:
     return {key: job for job in desired for key in keys_of(job)}
 
 
-def state_of(session: Session, desired: Desired, observed: Observed) -> TargetState:
-    """Return what exists under each base name; read the specs that changed jobs are compared with."""
-    return comparable_state(session.ports.jobs, desired.jobs, observed, session.config.source)
+def state_of(
+    session: Session,
+    desired: Desired,
+    observed: Observed,
+    *,
+    asked: Asked | None = None,
+    may_record: bool = False,
+) -> TargetState:
+    """Return what exists under each base name, with what decides about results; read what that takes.
+
+    Args:
+        asked: Metrics that commits expect, besides those that the manifests expect.
+        may_record: True to record the metrics that are measured.
+    """
+    state = comparable_state(session.ports.jobs, desired.jobs, observed, session.config.source)
+    return with_judgements(
+        session,
+        state,
+        observed.metrics,
+        asked=asked,
+        with_changes=observed.is_full,
+        may_record=may_record,
+    )
 
 
 def plan_of(session: Session, desired: Desired, state: TargetState, *, by_hand: bool = False) -> Plan:

@@ -21,6 +21,7 @@ from reconciler.operations.plan import plan_of, state_of
 from reconciler.operations.session import Session
 from reconciler.planning.lineage import MOST_APPLIED, Lineage, applied_last, newest_of, newest_whole
 from reconciler.planning.planner import SUBMISSIONS
+from reconciler.planning.state import TargetState
 from reconciler.reporting.commit_record import may_fail, record_for
 from reconciler.reporting.github.contexts import contexts_of
 from reconciler.reporting.github.settings import GitHubSettings, github_settings
@@ -350,13 +351,14 @@ def post_reason(session: Session, commit: str, reason: str) -> list[Failed]:
 def post_statuses(
     session: Session,
     desired: Desired,
-    observed: Observed,
+    state: TargetState,
     commit: str,
     problems: Mapping[str, str] | None = None,
 ) -> list[Failed]:
     """Post the jobs' statuses to their commits if GitHub is configured; return the statuses that failed.
 
     Args:
+        state: From `recorded_state`.
         commit: The commit with exactly the desired jobs; "" for none.
         problems: The reason why a job wasn't submitted, by base name.
 
@@ -366,7 +368,6 @@ def post_statuses(
     settings = _settings(session.config)
     if settings is None:
         return []
-    state = state_of(session, desired, observed)
     view = View(
         contexts=contexts_of(session.config, session.environment.name),
         commit=commit,
@@ -376,6 +377,26 @@ def post_statuses(
         per_job=settings.per_job,
     )
     return report(session.commits, GitHubReporter(settings.transport(), settings), view)
+
+
+def recorded_state(session: Session, desired: Desired, observed: Observed) -> TargetState:
+    """Return what exists under each base name; record the metrics that manifests and commits expect.
+
+    Raises:
+        ServiceError: The service can't be read.
+    """
+    asked = _asked(session.commits) if posts_statuses(session.config) else None
+    return state_of(session, desired, observed, asked=asked, may_record=True)
+
+
+def _asked(store: CommitStore) -> dict[str, set[str]]:
+    """Return the names of the metrics that commits with open records expect, by the keys of their jobs."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for versioned in store.all().values():
+        for job in () if versioned.record.closed else versioned.record.jobs.values():
+            for key in job.keys if job.expect else ():
+                names[key] |= {expectation.metric for expectation in job.expect}
+    return names
 
 
 def post_invalid(session: Session, commit: str, error: InvalidError) -> list[Failed]:
@@ -389,7 +410,8 @@ def post_invalid(session: Session, commit: str, error: InvalidError) -> list[Fai
     """
     reason = invalid_text(error.message, error.problems)
     seen = look(session.ports, {}, record_keys(session))
-    failed = post_statuses(session, Desired((), {}, whole=False), seen.observed, "")
+    nothing = Desired((), {}, whole=False)
+    failed = post_statuses(session, nothing, recorded_state(session, nothing, seen.observed), "")
     return [*failed, *post_reason(session, commit, reason)]
 
 

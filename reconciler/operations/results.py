@@ -6,7 +6,7 @@ docs/show.md documents the convention for metrics: JSON objects with numbers, in
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
@@ -27,9 +27,26 @@ _METRICS_NAMES = ("*metrics*.json", "*results*.json", "eval*.json")
 _METRICS_FOLDERS = ("", "model/", "checkpoints/", "logs/")
 """Folders of metrics: the output directory, and those in it that the services name to trainers."""
 _MOST_METRICS = 8
-_LARGEST_METRICS = 64 * 1024  # bytes of a metrics file
+LARGEST_METRICS = 64 * 1024
+"""Bytes of the largest metrics file that is read."""
 _MOST_SHOWN = 3
 """Metrics that `result_text` names."""
+
+
+class MetricsObject(Struct, frozen=True):
+    """Metrics file of a run.
+
+    Attributes:
+        name: Relative to the output directory.
+        size: In bytes.
+        store: The bucket.
+        stored: The object.
+    """
+
+    name: str
+    size: int
+    store: ObjectStore
+    stored: StoredObject
 
 
 class Results(Struct, frozen=True):
@@ -59,10 +76,8 @@ def results_of(session: Session, uri: str, since: str, environ: Mapping[str, str
     """
     if not uri:
         return Results()
-    bucket, _, path = uri.removeprefix("gs://").rstrip("/").partition("/")
-    prefix = f"{path}/" if path else ""
+    store, prefix = _place_of(session, uri)
     output = Output(uri, _folder(session, uri, environ))
-    store = ObjectStore(session.connection, bucket, _FIELDS)
     try:
         objects, is_complete = store.first_objects(prefix, _MOST_FILES)
         # The metrics may come after the first objects.
@@ -70,7 +85,7 @@ def results_of(session: Session, uri: str, since: str, environ: Mapping[str, str
     except ServiceError as error:
         return Results(output, unread={"output": error.message})
     files = tuple(_file(stored, prefix, since) for stored in objects)
-    metrics, unread = _metrics(store, [(_file(stored, prefix, since), stored) for stored in candidates])
+    metrics, unread = _metrics(_metrics_objects(store, prefix, since, candidates))
     return Results(Output(uri, output.folder, files, is_complete), metrics, unread)
 
 
@@ -117,16 +132,55 @@ def _file(stored: StoredObject, prefix: str, since: str) -> OutputFile:
     return OutputFile(stored.name.removeprefix(prefix), size, stored.updated, is_older)
 
 
-def _metrics(
-    store: ObjectStore, files: Sequence[tuple[OutputFile, StoredObject]]
-) -> tuple[tuple[MetricsFile, ...], dict[str, str]]:
+def metrics_objects(session: Session, uri: str, since: str) -> list[MetricsObject]:
+    """Return the metrics files in an output directory that aren't older than a run, as `results_of` has them.
+
+    Raises:
+        ServiceError: The directory can't be listed.
+    """
+    store, prefix = _place_of(session, uri)
+    return _metrics_objects(store, prefix, since, _direct_objects(store, prefix))
+
+
+def generation_of(session: Session, uri: str) -> str:
+    """Return the present generation of an object (gs://…), "" if it is missing; raise ServiceError."""
+    store, prefix = _place_of(session, uri)
+    stored, _ = store.find(prefix.removesuffix("/"))
+    return stored.generation if stored else ""
+
+
+def json_object(metrics: MetricsObject) -> Mapping[str, object] | None:
+    """Return the JSON object in a metrics file, None if it is something else; raise ServiceError."""
+    try:
+        value = json.loads(metrics.store.read(metrics.stored))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _place_of(session: Session, uri: str) -> tuple[ObjectStore, str]:
+    """Return the bucket of a directory (gs://…), and the beginning of its objects' names."""
+    bucket, _, path = uri.removeprefix("gs://").rstrip("/").partition("/")
+    return ObjectStore(session.connection, bucket, _FIELDS), f"{path}/" if path else ""
+
+
+def _metrics_objects(
+    store: ObjectStore, prefix: str, since: str, objects: Iterable[StoredObject]
+) -> list[MetricsObject]:
+    files = ((_file(stored, prefix, since), stored) for stored in objects)
+    metrics = [
+        MetricsObject(file.name, file.size, store, stored) for file, stored in files if _is_metrics(file)
+    ]
+    return sorted(metrics, key=lambda metrics: _order(metrics.name))
+
+
+def _metrics(objects: Sequence[MetricsObject]) -> tuple[tuple[MetricsFile, ...], dict[str, str]]:
     """Return the numbers of the metrics files, and the reason why the first unreadable one can't be read."""
-    wanted = sorted((pair for pair in files if _is_metrics(pair[0])), key=lambda pair: _order(pair[0].name))
     metrics: list[MetricsFile] = []
     unread: dict[str, str] = {}
-    for file, stored in wanted[:_MOST_METRICS]:
+    for file in objects[:_MOST_METRICS]:
         try:
-            values = numbers_of(_json_object(file, store, stored).items())
+            values = numbers_of(_json_object(file).items())
         except (ServiceError, ValueError) as error:
             unread.setdefault("metrics", f"{file.name}: {getattr(error, 'message', error)}")
         else:
@@ -145,15 +199,10 @@ def _order(name: str) -> tuple[int, str]:
     return _METRICS_FOLDERS.index(folder + slash), name
 
 
-def _json_object(file: OutputFile, store: ObjectStore, stored: StoredObject) -> Mapping[str, object]:
+def _json_object(file: MetricsObject) -> Mapping[str, object]:
     """Return the JSON object in a file; raise ServiceError or ValueError."""
-    if file.size > _LARGEST_METRICS:
-        raise ValueError(f"larger than {_LARGEST_METRICS // 1024} KiB")
-    content = store.read(stored)
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
+    if file.size > LARGEST_METRICS:
+        raise ValueError(f"larger than {LARGEST_METRICS // 1024} KiB")
+    if (value := json_object(file)) is None:
         raise ValueError("not a JSON object")
     return value

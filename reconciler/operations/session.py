@@ -31,6 +31,7 @@ from reconciler.google.credentials import (
     OwnToken,
     google_endpoint,
 )
+from reconciler.google.metrics_store import ObjectMetrics
 from reconciler.google.object_store import ensure_bucket
 from reconciler.google.responses import api_error
 from reconciler.google.staging import Staging
@@ -44,6 +45,7 @@ from reconciler.model.ports import (
     Bounds,
     CommitStore,
     CredentialSource,
+    MetricsStore,
     Ports,
 )
 from reconciler.submission.announcements import AnnouncedClaims
@@ -140,6 +142,18 @@ class Session:
             environment.project,
             environment.location,
             environment.name,
+        )
+
+    @cached_property
+    def metrics(self) -> MetricsStore:
+        """The judged metrics of this repository's runs in this environment."""
+        environment = self.environment
+        return ObjectMetrics(
+            self.connection,
+            environment.claims_bucket,
+            self.claims.folder,
+            environment.project,
+            environment.location,
         )
 
     @cached_property

@@ -81,6 +81,13 @@ class Attempt(Struct, frozen=True):
         return self.claim.reason if self.claim else None
 
     @property
+    def resource(self) -> str:
+        """Resource name of its run, also of one that the service dropped; "" if unknown."""
+        if self.run:
+            return self.run.resource
+        return self.claim.resource if self.claim else ""
+
+    @property
     def name(self) -> str:
         """Name of its run."""
         if self.claim:

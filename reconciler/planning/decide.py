@@ -20,7 +20,7 @@ from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.model.reason import Reason, ReasonCode, because, held_reason
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
-from reconciler.planning.state import NameState, Overwriting
+from reconciler.planning.state import NameState
 
 TRIES = 3
 """Tries of one set-up that follow each other without a person."""
@@ -274,8 +274,8 @@ class _Decision:
         code, stuck = ReasonCode(state.lower()), _END[state]
         if stuck is None and attempt.run and attempt.run.is_unreadable:
             code, stuck = ReasonCode.RECORD_UNREADABLE, NotDone.UNREADABLE
-        if stuck is None and self._state.overwriting:
-            return self._none(attempt, overwritten(self._state.overwriting), NotDone.OVERWRITTEN)
+        if stuck is None and (problem := problem_of_result(self._state)):
+            return self._none(attempt, *problem)
         if self._overtaken(attempt):
             reason = because(ReasonCode.ALREADY_RAN, job_name=self._name(attempt), state=state)
             return self._none(attempt, reason, stuck or NotDone.REVERTED)
@@ -368,16 +368,18 @@ class _Decision:
         )
 
 
-def overwritten(by: Overwriting) -> Reason:
-    """Return why a run's result isn't in its folder."""
-    run = by.run
-    return because(
-        ReasonCode.OVERWRITTEN,
-        job_name=run.job_name,
-        state=run.state,
-        since=run.create_time,
-        folder=by.folder,
-    )
+def problem_of_result(name: NameState) -> tuple[Reason, NotDone] | None:
+    """Return why the result of the desired content's run isn't good, or isn't in its place; None if it is."""
+    if name.overwriting:
+        run = name.overwriting.run
+        about = {"job_name": run.job_name, "state": run.state, "since": run.create_time}
+        reason = because(ReasonCode.OVERWRITTEN, **about, folder=name.overwriting.folder)
+        return reason, NotDone.OVERWRITTEN
+    if name.judgement and name.judgement.misses:
+        return because(ReasonCode.EXPECTATION_MISSED, judgement=name.judgement), NotDone.MISSED
+    if name.judgement and name.judgement.unread:
+        return because(ReasonCode.METRICS_UNREAD, why=name.judgement.unread), NotDone.UNJUDGED
+    return None
 
 
 def _set_up(attempt: Attempt | None) -> tuple[str, str] | None:

@@ -41,6 +41,13 @@ def overwritten_result(job: DesiredJob, name: NameState) -> Iterator[Drift]:
         yield Drift(DriftKind.OVERWRITTEN, name.last_wanted.name, job.manifest.name, note)
 
 
+def changed_metrics(job: DesiredJob, attempt: Attempt, files: Iterable[str]) -> Iterator[Drift]:
+    """Yield a finding if files that a run was judged on have changed since."""
+    if names := ", ".join(files):
+        note = Note(NoteCode.FILE_CHANGED, {"files": names})
+        yield Drift(DriftKind.MODIFIED, attempt.name, job.manifest.name, note)
+
+
 def superseded_runs(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:
     """Yield a finding, and perhaps a cancel, for a live run of other content under a desired job's name."""
     run, manifest = attempt.run, job.manifest

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.commit_record import CommitRecord, WantedJob
+from reconciler.model.expectation import Expectation
 from reconciler.model.plan import DesiredJob, Plan
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.planner import SUBMISSIONS
@@ -27,11 +28,13 @@ class WantedContent(Struct, frozen=True):
         name: The base name as the manifest writes it.
         keys: The keys of its claims, as in `WantedJob`.
         attempts: The number of submissions that its manifest permits.
+        expect: What it expects of the result.
     """
 
     name: str
     keys: tuple[str, ...]
     attempts: int = 1
+    expect: tuple[Expectation, ...] = ()
 
 
 class CommitTree(Struct, frozen=True):
@@ -92,9 +95,10 @@ class Lineage(Struct, frozen=True):
 def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineage:
     """Return the lineage of the last commit.
 
-    A commit brings a job by a content that the commit before doesn't have, by the end of `suspend`, and by
-    more `attempts`. A content that a later one replaces is never submitted for the commit that brought it. A
-    commit that can't be applied removes none, and a merge brings nothing that the applied commit had.
+    A commit brings a job by a content that the commit before doesn't have, by the end of `suspend`, by more
+    `attempts`, and by another `expect`. A content that a later one replaces is never submitted for the commit
+    that brought it. A commit that can't be applied removes none, and a merge brings nothing that the applied
+    commit had.
 
     Args:
         trees: The commit that was applied before, the passed-over commits, and the applied one.
@@ -131,7 +135,7 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
                 continue
             if not _is_same(content, earlier):
                 carriers[base] = tree.sha
-            if carriers.get(base) == tree.sha or (earlier and content.attempts > earlier.attempts):
+            if carriers.get(base) == tree.sha or (earlier and _asks_more(content, earlier)):
                 brought[tree.sha][base] = content
         wanted[tree.sha], bringer[tree.sha] = now, dict(carriers)
         before = now
@@ -158,6 +162,7 @@ def _passed_over(
     jobs = {
         content.name: WantedJob(
             content.keys,
+            expect=content.expect,
             brought=base in brought,
             replaced_by=replaced.get((tree.sha if base in brought else bringer.get(base, ""), base), ""),
         )
@@ -174,13 +179,18 @@ def _by_base(files: Mapping[str, tuple[WantedContent, ...]]) -> dict[str, Wanted
     return {content.name.replace("-", "_"): content for contents in files.values() for content in contents}
 
 
+def _asks_more(content: WantedContent, earlier: WantedContent) -> bool:
+    """Return True if the same content is to be attempted again, or to be judged anew."""
+    return content.attempts > earlier.attempts or content.expect != earlier.expect
+
+
 def _is_same(content: WantedContent, other: WantedContent | None) -> bool:
     return other is not None and not set(content.keys).isdisjoint(other.keys)
 
 
 def tree_of_record(record: CommitRecord) -> CommitTree:
     """Return the jobs of an applied commit that git can't read; how often each may be tried is unknown."""
-    contents = (WantedContent(name, job.keys, sys.maxsize) for name, job in record.jobs.items())
+    contents = (WantedContent(name, job.keys, sys.maxsize, job.expect) for name, job in record.jobs.items())
     return CommitTree(record.sha, {"": tuple(contents)})
 
 

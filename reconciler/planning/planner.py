@@ -15,6 +15,7 @@ from reconciler.planning.attempts import keys_of
 from reconciler.planning.decide import decide
 from reconciler.planning.drift import (
     Finding,
+    changed_metrics,
     drift_of_desired,
     duplicate_runs,
     foreign_runs,
@@ -46,7 +47,7 @@ def make_plan(
     for job, name in state.of_desired:
         change = decide(target, job, name, state.doubtful, occasion or Trigger())
         changes.append(change)
-        findings += _of_wanted(job, name, change)
+        findings += _of_wanted(job, name, change, state.changed_files)
         findings += ((finding, None) for finding in foreign_runs(job, state.foreign))
     # With only some paths selected, a base name without a manifest may be on another path.
     if whole:
@@ -109,13 +110,16 @@ def with_blocked(plan: Plan, reasons: Mapping[str, Reason]) -> Plan:
     return replace(plan, changes=tuple(changes))
 
 
-def _of_wanted(job: DesiredJob, name: NameState, change: Change) -> Iterator[Finding]:
+def _of_wanted(
+    job: DesiredJob, name: NameState, change: Change, changed_files: Mapping[str, tuple[str, ...]]
+) -> Iterator[Finding]:
     keys = keys_of(job)
     yield from ((drift, None) for drift in overwritten_result(job, name))
     for attempt in name.attempts:
         yield from duplicate_runs(attempt, job.manifest.name, any_wanted=True)
         if attempt.id.key in keys:
-            yield from ((drift, None) for drift in drift_of_desired(job, attempt))
+            changed = changed_metrics(job, attempt, changed_files.get(attempt.resource, ()))
+            yield from ((drift, None) for drift in (*drift_of_desired(job, attempt), *changed))
             continue
         for drift, cancel in superseded_runs(job, attempt):
             # Never cancel for a successor that can't start.

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.claimed_run import age, kept, made
+from reconciler.model.expectation import Expectation, Judgement, RunMetrics, judge
 from reconciler.model.job import KEY, SOURCE, ActualJob, State, attempt_of
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import DesiredJob
@@ -38,12 +39,14 @@ class NameState(Struct, frozen=True):
         desired: The job of its manifest; None without one.
         attempts: The attempts at all contents, sorted by id.
         overwriting: What wrote to the folder of the desired content's run after it; None for nothing.
+        judgement: That on the desired content's run, if it succeeded and its manifest expects anything.
     """
 
     base_name: str
     desired: DesiredJob | None = None
     attempts: tuple[Attempt, ...] = ()
     overwriting: Overwriting | None = None
+    judgement: Judgement | None = None
 
     @property
     def wanted(self) -> list[Attempt]:
@@ -86,6 +89,10 @@ class TargetState(Struct, frozen=True, dict=True):
         foreign: The runs that other repositories submitted.
         doubtful: Live runs that may be the environment's own, from `Observed.doubtful`.
         folders: The output folders of runs by resource name, "" for none; only of those whose folder matters.
+        metrics: The measured metrics of runs that somebody expects metrics of, by resource name.
+        unread: Why metrics of such a run can't be read now.
+        changed_files: The files that such a run was judged on and that have changed since, if it was looked
+            for; relative to its folder.
     """
 
     names: Mapping[str, NameState]
@@ -93,6 +100,9 @@ class TargetState(Struct, frozen=True, dict=True):
     foreign: tuple[ActualJob, ...] = ()
     doubtful: tuple[ActualJob, ...] = ()
     folders: Mapping[str, str] = {}
+    metrics: Mapping[str, RunMetrics] = {}
+    unread: Mapping[str, str] = {}
+    changed_files: Mapping[str, tuple[str, ...]] = {}
 
     @cached_property
     def by_key(self) -> Mapping[str, Sequence[Attempt]]:
@@ -114,6 +124,17 @@ class TargetState(Struct, frozen=True, dict=True):
         An adopted run has none; a claim may name a run whose label was changed since.
         """
         return self.source in (None, run.labels.get(SOURCE, self.source))
+
+    @property
+    def unread_names(self) -> Mapping[str, str]:
+        """Why metrics of runs can't be read now, by the names of the runs."""
+        attempts = (attempt for name in self.names.values() for attempt in name.attempts)
+        return {a.name: self.unread[a.resource] for a in attempts if a.resource in self.unread}
+
+    def judgement(self, resource: str, expectations: Sequence[Expectation]) -> Judgement:
+        """Return the judgement of a run that succeeded, by its metrics as far as they are measured."""
+        run = self.metrics.get(resource)
+        return judge(expectations, run.metrics if run else {}, self.unread.get(resource, ""))
 
     def with_specs(self, specs: Mapping[str, JsonObject]) -> TargetState:
         """Return the state with the specs of some runs, by their resource names."""

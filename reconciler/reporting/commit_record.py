@@ -85,4 +85,5 @@ def _keys(jobs: Mapping[str, WantedJob]) -> dict[str, tuple[str, ...]]:
 def _recorded(change: Change) -> WantedJob:
     assert change.desired is not None, "only wanted jobs are recorded"
     is_live = change.actual is not None and not change.actual.state.ended
-    return WantedJob(keys_of(change.desired), settled=change.action is Action.NONE and not is_live)
+    settled = change.action is Action.NONE and not is_live
+    return WantedJob(keys_of(change.desired), settled=settled, expect=change.desired.manifest.expect)

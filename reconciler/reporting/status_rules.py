@@ -16,8 +16,10 @@ from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
 from reconciler.model.claim import Claim, ClaimState, time_of
 from reconciler.model.commit_record import CommitRecord, WantedJob
+from reconciler.model.expectation import Judgement
 from reconciler.model.plan import Action, Change, Drift, NotDone, Plan
 from reconciler.model.reason import Reason, ReasonCode, because
+from reconciler.output.wording.judgement import judgement_text, misses_text
 from reconciler.output.wording.plan import held_short, reason_text
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.state import TargetState
@@ -42,6 +44,7 @@ _ROOM = MAX_DESCRIPTION - 25
 
 _SUBMITTED_TWICE = "submitted twice"  # in the overall status; `_runs_listed` makes the text of the job's own
 _OVERWRITTEN = "overwritten"
+_MISSED = "below expectations"
 _ENDS = (_SUBMITTED_TWICE, _OVERWRITTEN)
 _TO_BE_RETRIED = (Action.RETRY, Action.BLOCKED)
 _SHOWN_OF_SHA = 7
@@ -282,16 +285,39 @@ def _verdict(
     verdict = _judge(
         view, record.sha, name, job, _without_idle_refusal(claimed), change, superseded=superseded
     )
+    # Each commit that brought the content answers for its folder, and is judged by its own `expect`.
+    shown_on = record.sha if job.brought else ""
     if change and change.stuck is NotDone.OVERWRITTEN and (is_newest or _is_after(record, change.reason)):
-        # Only a commit that brought the content back answers for its folder.
-        shown_on = record.sha if job.brought else ""
         text = reason_text(change.reason, name)
         verdict = _problem(name, shown_on, view.contexts.of_job(name), _OVERWRITTEN, text)
+    elif job.expect and claimed and verdict.state == "success" and not superseded:
+        judgement = view.state.judgement(claimed[-1][1].resource, job.expect)
+        verdict = replace(_judged(verdict, claimed[-1][0].job_name, judgement, len(job.expect)), sha=shown_on)
     if is_of_other and verdict.sha != record.sha:
         verdict = replace(verdict, sha="")  # the commit that began the turn shows its own end
     # These count as an end although they aren't final: they may be found out after the end of the first run,
     # and the number must not fall then.
     return replace(verdict, step=2 * attempts + (verdict.final or verdict.word in _ENDS))
+
+
+def _judged(verdict: Verdict, job_name: str, judgement: Judgement, expected: int) -> Verdict:
+    """Return the verdict of a run that succeeded, by the judgement of `expected` metrics."""
+    status = verdict.status
+
+    def shown(state: StatusState, text: str) -> CommitStatus:
+        judged = run_status(state, status.context, text, job_name)
+        return replace(judged, target_url=status.target_url, over=status.over)
+
+    if judgement.misses:
+        text = f"succeeded, {misses_text(judgement.misses)}"
+        return replace(verdict, word=_MISSED, state="failure", status=shown("failure", text))
+    if len(judgement.judged) < expected:
+        why = f": its metrics can't be read: {judgement.unread}" if judgement.unread else ""
+        text = f"succeeded, not judged yet{why}"
+        status = shown("pending", text)
+        return replace(verdict, word="not judged yet", state="pending", final=False, status=status)
+    text = f"{status.description.partition(' · run ')[0]}, {judgement_text(judgement)}"
+    return replace(verdict, status=shown("success", text))
 
 
 def _is_after(record: CommitRecord, reason: Reason) -> bool:

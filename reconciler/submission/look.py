@@ -189,7 +189,8 @@ def _short(
     runs = with_reasons(versions, (*mine, *unlisted(ports, missing), *remembered))
     doubtful = doubtful_runs(ports, versions, runs, others, time_of(summary.oldest))
     folders = {one.run.resource: one.folder for one in rest if one.run and one.folder is not None}
-    return Observed(versions, runs, doubtful, folders)
+    metrics = {one.metrics.resource: one.metrics for one in rest if one.metrics}
+    return Observed(versions, runs, doubtful, folders, metrics, is_full=False)
 
 
 def _to_read(

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState, time_of
 from reconciler.model.claimed_run import has_recorded_request
+from reconciler.model.expectation import RunMetrics
 from reconciler.model.job import INSTANCE, KEY, SOURCE, ActualJob, State, attempt_of, is_of_other_instance
 from reconciler.model.ports import Ports, Versioned
 
@@ -29,12 +30,16 @@ class Observed(Struct, frozen=True, dict=True):
         doubtful: Live runs of the repository's other instances that may be the environment's own, from the
             time before its `instance` changed.
         folders: The output folders of ended runs by resource name, as far as the summary has them.
+        metrics: Their recorded metrics, likewise.
+        is_full: True if every claim and run was read.
     """
 
     versions: Mapping[ClaimId, Versioned]
     runs: tuple[ActualJob, ...]
     doubtful: tuple[ActualJob, ...] = ()
     folders: Mapping[str, str] = {}
+    metrics: Mapping[str, RunMetrics] = {}
+    is_full: bool = True
 
     @cached_property
     def claims(self) -> Mapping[ClaimId, Claim]:

@@ -32,6 +32,7 @@ from msgspec.structs import replace
 from reconciler.model.cause import is_failed_set_up
 from reconciler.model.claim import MOST_RETURNS, Claim, ClaimId, ClaimState, checked
 from reconciler.model.claimed_run import age, made
+from reconciler.model.expectation import RunMetrics
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Announcement, Place, StoredSummary, Versioned
@@ -83,11 +84,13 @@ class Kept(Struct, frozen=True):
 
     Attributes:
         folder: The run's output folder (gs://…), "" for none; None if no look needed it.
+        metrics: The run's recorded metrics; None for none.
     """
 
     versioned: Versioned
     run: ActualJob | None
     folder: str | None = None
+    metrics: RunMetrics | None = None
 
 
 class Summary(Struct, frozen=True, forbid_unknown_fields=True):
@@ -262,7 +265,7 @@ def summarize(
         also: The keys of other contents that looks need.
         whole: True if these are all desired jobs of the repository; False leaves what is known of others.
     """
-    settled, moving = _split(observed, wanted, {kept.versioned.claim.id: kept.folder for kept in before.kept})
+    settled, moving = _split(observed, wanted, {kept.versioned.claim.id: kept for kept in before.kept})
     needed = {*wanted, *also, *_predecessors(settled.values(), wanted)} - moving
     bases = {job.manifest.base_name for job in wanted.values()}
     claimed = {_base_of(versioned.claim) for versioned in observed.versions.values()}
@@ -282,11 +285,11 @@ def summarize(
 
 
 def _split(
-    observed: Observed, wanted: Wanted, folders: Mapping[ClaimId, str | None]
+    observed: Observed, wanted: Wanted, before: Mapping[ClaimId, Kept]
 ) -> tuple[dict[ClaimId, Kept], set[str]]:
     """Return the settled attempts, and the keys of the contents that may still change.
 
-    `folders` are what the summary before has of their runs, which never changes.
+    `before` are the copies of the summary before: a run's folder and its recorded metrics never change.
     """
     runs = runs_by_claim(observed)
     settled, moving = dict[ClaimId, Kept](), set[str]()
@@ -294,8 +297,10 @@ def _split(
         of_claim = [run for run in runs.pop(id, []) if run.kind == versioned.claim.kind]
         if _is_settled(versioned.claim, wanted.get(id.key), of_claim):
             run = next(iter(of_claim), None)
-            folder = observed.folders.get(run.resource) if run else None
-            settled[id] = Kept(versioned, run, folders.get(id) if folder is None else folder)
+            earlier, resource = before.get(id), versioned.claim.resource
+            folder = observed.folders.get(resource, earlier.folder if earlier else None)
+            metrics = observed.metrics.get(resource, earlier.metrics if earlier else None)
+            settled[id] = Kept(versioned, run, folder, metrics)
         else:
             moving.add(id.key)
     # A run without its claim may get it back, and is no history while it has none.

@@ -11,6 +11,7 @@ from tests.support.commit_story import TOKEN, Story
 from tests.support.github_server import GitHubServer
 from tests.support.held_service import HeldService
 from tests.support.in_memory import Commands, commands_in
+from tests.support.models import TRAINER
 from tests.support.repository import Repository
 from tests.support.team import Team, team_of
 
@@ -31,6 +32,13 @@ def cloud(tmp_path: Path) -> Iterator[Team]:
 def local(tmp_path: Path) -> Iterator[Team]:
     with team_of(tmp_path, "local") as made:
         yield made
+
+
+@pytest.fixture
+def models(repository: Repository) -> Repository:
+    """Return a repository whose trainer writes to the folders that the service gives it."""
+    repository.write("trainer/task.py", TRAINER)
+    return repository
 
 
 @pytest.fixture

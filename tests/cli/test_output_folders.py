@@ -5,8 +5,6 @@ from __future__ import annotations
 import html
 import json
 import os
-import textwrap
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -18,100 +16,9 @@ from reconciler.operations.plan import plan_of, state_of, wanted_of
 from reconciler.operations.session import open_session
 from reconciler.submission.look import keep_summary, look
 from tests.support.live_jobs import PLACE, send
-from tests.support.repository import IMAGE, Repository
+from tests.support.models import accuracies, job_of, settings, write
+from tests.support.repository import Repository
 from tests.support.waiting import PATIENCE, until
-
-TRAINER = """
-import os, pathlib, sys
-
-def folder(name):
-    path = pathlib.Path(os.environ[name].replace("gs://", "/gcs/"))
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-checkpoint = folder("AIP_CHECKPOINT_DIR") / "checkpoint"
-if "--resume" in sys.argv:
-    print("resumes:", checkpoint.read_text() if checkpoint.exists() else "nothing", flush=True)
-    checkpoint.write_text(str(sys.argv[1:]))
-    sys.exit(1)
-accuracy = next(arg.partition("=")[2] for arg in sys.argv if arg.startswith("--accuracy="))
-(folder("AIP_MODEL_DIR") / "metrics.json").write_text('{"accuracy": %s}' % accuracy)
-"""
-HEAD = """
-    apiVersion: aiplatform.googleapis.com/v1
-    kind: {kind}
-    metadata: {{name: census}}
-    package: {{path: ../trainer}}
-    reconcile: {{attempts: {attempts}}}
-    spec:
-"""
-JOB = """
-    workerPoolSpecs:
-      - machineSpec: {{machineType: {machine}}}
-        replicaCount: 1
-        pythonPackageSpec:
-          executorImageUri: {image}
-          pythonModule: task
-          args: {args}
-"""
-FOLDER = "    baseOutputDirectory: {outputUriPrefix: gs://models/census}\n"
-STUDY = """
-      maxTrialCount: 1
-      parallelTrialCount: 1
-      studySpec:
-        metrics: [{metricId: accuracy, goal: MAXIMIZE}]
-        parameters: [{parameterId: lr, doubleValueSpec: {minValue: 0.1, maxValue: 1}}]
-"""
-
-
-@pytest.fixture
-def models(repository: Repository) -> Repository:
-    """Return a repository whose trainer writes to the folders that the service gives it."""
-    repository.write("trainer/task.py", TRAINER)
-    return repository
-
-
-def settings(repository: Repository, lines: str) -> None:
-    """Add lines to reconciler.yaml."""
-    file = repository.root / "reconciler.yaml"
-    file.write_text(f"{lines}\n{file.read_text()}")
-
-
-def write(
-    repository: Repository,
-    *args: str,
-    tuning: bool = False,
-    attempts: int = 1,
-    folder: bool = True,
-    machine: str = "n1-standard-4",
-) -> None:
-    """Write the job's manifest."""
-    kind = "HyperparameterTuningJob" if tuning else "CustomJob"
-    job = (
-        textwrap.dedent(JOB).format(image=IMAGE, machine=machine, args=json.dumps([*args]))
-        + FOLDER.strip(" ") * folder
-    )
-    spec = textwrap.indent(job, "  ")
-    if tuning:
-        trial = "  trialJobSpec:\n" + textwrap.indent(spec, "  ")
-        spec = textwrap.indent(textwrap.dedent(STUDY), "  ") + trial
-    head = textwrap.dedent(HEAD).format(kind=kind, attempts=attempts)
-    repository.write("jobs/census.yaml", head + spec)
-    repository.has_jobs = True
-
-
-def job_of(repository: Repository) -> Any:
-    """Return what `show` has of the desired run."""
-    return repository.run("show", "census", "--format", "json").json
-
-
-def accuracies(repository: Repository) -> dict[str, float]:
-    """Return the accuracy in each metrics file of the bucket, by its path."""
-    bucket = repository.home / "gcs/models"
-    return {
-        file.relative_to(bucket).as_posix(): json.loads(file.read_text())["accuracy"]
-        for file in bucket.rglob("metrics.json")
-    }
 
 
 def revert(repository: Repository) -> tuple[str, str]:
@@ -258,8 +165,7 @@ def test_apply_is_not_green_when_newer_run_wrote_to_folder_during_its_wait(model
     models.hold.unlink()
     _, err = waiting.communicate(timeout=PATIENCE)
     assert waiting.returncode == 1
-    assert f"{names[0]} succeeded, but {names[1]}" in err
-    assert "which began later, writes to the same folder gs://models/census" in err
+    assert f"{names[0]}: overwritten: {names[1]} wrote to its folder gs://models/census" in err
 
 
 def test_look_that_leaves_out_history_knows_run_that_overwrote_and_reads_no_folder_again(

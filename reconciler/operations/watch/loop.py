@@ -20,7 +20,7 @@ from reconciler.operations.follow_up import FollowUp, follow_up, load_or_report
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import exported
 from reconciler.operations.plan import plan_of, state_of, wanted_of
-from reconciler.operations.report import post_statuses, record_keys, unposted_sentences
+from reconciler.operations.report import post_statuses, record_keys, recorded_state, unposted_sentences
 from reconciler.operations.session import Session, open_session
 from reconciler.operations.watch.health import Health
 from reconciler.operations.watch.report import PassReporter
@@ -228,7 +228,7 @@ def _repeat(session: Session, desired: Desired, previous: Pass, inputs: PassInpu
 def _post(session: Session, desired: Desired, observed: Observed, commit: str) -> FollowUp:
     """Post the statuses that are due; `commit` is the one with exactly the desired jobs, "" for none."""
     try:
-        failed = post_statuses(session, desired, observed, commit)
+        failed = post_statuses(session, desired, recorded_state(session, desired, observed), commit)
         return FollowUp(observed, tuple(unposted_sentences(failed)), len(failed))
     except ReconcilerError as error:
         return FollowUp(observed, (error.message,))

@@ -35,6 +35,7 @@ _NOTES: Mapping[NoteCode, str] = {
     NoteCode.CANCELLED_OUTSIDE: "cancelled, although a manifest asks for it",
     NoteCode.LABELS_DIFFER: "its labels differ from those it was submitted with",
     NoteCode.OVERWRITTEN: "{job_name} ({state}), which began later, writes to the same folder {folder}",
+    NoteCode.FILE_CHANGED: "{files}, which its metrics were read from, changed since; the verdict stays",
     NoteCode.OLD_CONTENT: "{state} with content that {path} no longer has",
     NoteCode.NO_MANIFEST: "{state}, but no manifest asks for it",
     NoteCode.SECOND_RUN: "a second run of the same attempt ({state}): {resource} beside {stays}",

@@ -11,6 +11,7 @@ from reconciler.model.job import State
 from reconciler.model.plan import Edit
 from reconciler.model.reason import Reason, ReasonCode
 from reconciler.output.wording.cause import brief_cause
+from reconciler.output.wording.judgement import misses_text
 
 if TYPE_CHECKING:
     from reconciler.model.claim import Claim
@@ -231,6 +232,14 @@ def _overwritten(values: _Values, again: str) -> str:
     return f"overwritten: {what}; {again}, which trains it again"
 
 
+def _expectation_missed(values: _Values, again: str) -> str:
+    return f"succeeded; {misses_text(values['judgement'].misses)}"
+
+
+def _metrics_unread(values: _Values, again: str) -> str:
+    return f"succeeded; its metrics can't be read: {values['why']}"
+
+
 def _refused(values: _Values, again: str) -> str:
     later = f"; not before {_shown(values['not_before'])}" if values["not_before"] else ""
     return f"refused: {values['error'] or 'no reason given'}{later}"
@@ -300,6 +309,8 @@ _MADE: Mapping[ReasonCode, Callable[[_Values, str], str]] = {
     ReasonCode.OUTCOME_UNKNOWN: _outcome_unknown,
     ReasonCode.REFUSED: _refused,
     ReasonCode.OVERWRITTEN: _overwritten,
+    ReasonCode.EXPECTATION_MISSED: _expectation_missed,
+    ReasonCode.METRICS_UNREAD: _metrics_unread,
     ReasonCode.HELD: _held,
     ReasonCode.RUN_WITHOUT_REQUEST: _run_without_request,
     ReasonCode.OTHER_INSTANCE: _other_instance,

@@ -1,0 +1,128 @@
+"""Measurement of the metrics that a manifest's `expect` names, of a run that succeeded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+
+from msgspec import Struct
+
+from reconciler.base.errors import ServiceError
+from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.model.details import Study
+from reconciler.model.expectation import Measured, Missing
+from reconciler.model.job import ActualJob
+from reconciler.operations.results import (
+    LARGEST_METRICS,
+    MetricsObject,
+    generation_of,
+    json_object,
+    metrics_objects,
+)
+from reconciler.operations.session import Session
+
+_MOST_FILES = 50
+"""Metrics files of a run that are read, in the order in which `show` lists them."""
+
+
+class Measurement(Struct, frozen=True):
+    """Measured metrics by name; and why the others can't be read now, "" if there are none."""
+
+    metrics: Mapping[str, Measured]
+    unread: str = ""
+
+
+def measure(session: Session, run: ActualJob, names: Collection[str]) -> Measurement:
+    """Return the named metrics of a run, which has its spec and its body.
+
+    In tuning a metric of the study is that of its best trial; the others are of that trial's files.
+    """
+    engine = engine_spec(run.api_version)
+    study = engine.study(run)
+    of_study = {goal.metric for goal in study.goals} if study else set()
+    metrics = {name: _of_study(study, name) for name in names if study and name in of_study}
+    rest = [name for name in names if name not in metrics]
+    folder = engine.output_directory(run.kind, run.spec)
+    if study and not study.best:
+        metrics |= dict.fromkeys(rest, Measured(missing=Missing.NO_TRIAL))
+    elif not folder:
+        metrics |= dict.fromkeys(rest, Measured(missing=Missing.NO_FOLDER))
+    elif rest:
+        below = f"{study.best.id}/" if study and study.best else ""
+        try:
+            objects = metrics_objects(session, f"{folder}/{below}", run.create_time)[:_MOST_FILES]
+            metrics |= _of_files(objects, rest, below)
+        except ServiceError as error:
+            # Neither a value nor a miss: whoever may read it, or a later pass, measures it.
+            return Measurement(metrics, error.message)
+    return Measurement(metrics)
+
+
+def _of_study(study: Study, name: str) -> Measured:
+    if study.best is None:
+        return Measured(missing=Missing.NO_TRIAL)
+    value = study.best.metrics.get(name)
+    return Measured(missing=Missing.NO_NUMBER) if value is None else _measured(value, (), ())
+
+
+def _of_files(objects: Collection[MetricsObject], names: Collection[str], below: str) -> dict[str, Measured]:
+    contents: list[tuple[MetricsObject, Mapping[str, object]]] = []
+    unusable: dict[Missing, list[MetricsObject]] = {}
+    for metrics in objects:
+        if metrics.size > LARGEST_METRICS:
+            unusable.setdefault(Missing.TOO_LARGE, []).append(metrics)
+        elif (content := json_object(metrics)) is None:
+            unusable.setdefault(Missing.NOT_JSON, []).append(metrics)
+        else:
+            contents.append((metrics, content))
+    return {name: _of_file(name, contents, unusable, below) for name in names}
+
+
+def _of_file(
+    name: str,
+    contents: Collection[tuple[MetricsObject, Mapping[str, object]]],
+    unusable: Mapping[Missing, Collection[MetricsObject]],
+    below: str,
+) -> Measured:
+    holding = [(metrics, content[name]) for metrics, content in contents if name in content]
+    if holding:
+        first, value = holding[0]
+        # Values that aren't equal, NaN among them, are two.
+        other = next((metrics for metrics, again in holding[1:] if again != value), None)
+        blamed = [first, other] if other else [first]
+        files, generations = _named(blamed, below)
+        if other:
+            return Measured(missing=Missing.TWO_VALUES, files=files, generations=generations)
+        return _measured(value, files, generations)
+    for missing in (Missing.TOO_LARGE, Missing.NOT_JSON):
+        if missing in unusable:
+            return Measured(None, missing, *_named(unusable[missing], below))
+    missing = Missing.NOT_NAMED if contents else Missing.NO_FILE
+    return Measured(None, missing, *_named([metrics for metrics, _ in contents], below))
+
+
+def _measured(value: object, files: tuple[str, ...], generations: tuple[str, ...]) -> Measured:
+    try:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        is_number = False
+    if not is_number:
+        return Measured(None, Missing.NO_NUMBER, files, generations)
+    assert isinstance(value, int | float), "it is a number"
+    return Measured(float(value), None, files, generations)
+
+
+def _named(objects: Collection[MetricsObject], below: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return tuple(below + each.name for each in objects), tuple(each.stored.generation for each in objects)
+
+
+def changed_files(session: Session, folder: str, metrics: Mapping[str, Measured]) -> Iterator[str]:
+    """Yield the judged files that changed or went since, relative to the folder; raise ServiceError."""
+    judged = {
+        file: generation
+        for measured in metrics.values()
+        for file, generation in zip(measured.files, measured.generations, strict=True)
+    }
+    for file, generation in sorted(judged.items()):
+        if generation_of(session, f"{folder}/{file}") != generation:
+            yield file

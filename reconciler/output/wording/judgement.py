@@ -1,0 +1,54 @@
+"""Sentences of judgements: a metric beside what its manifest expects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from reconciler.model.expectation import Expectation, Judged, Judgement, Missing
+from reconciler.output.terminal import number_text
+
+_MISSING = {
+    Missing.NO_FOLDER: "the run has no output folder",
+    Missing.NO_FILE: "the run wrote no metrics file",
+    Missing.NOT_NAMED: "{files} lacks it",
+    Missing.NO_NUMBER: "{files} has no finite number",
+    Missing.NOT_JSON: "{files} is no JSON object",
+    Missing.TOO_LARGE: "{files} is too large",
+    Missing.TWO_VALUES: "{files} have different values",
+    Missing.NO_TRIAL: "the study has no best trial",
+    Missing.RECORD_GONE: "the service no longer has the run's record",
+}
+
+
+def judgement_text(judgement: Judgement) -> str:
+    """Return the metrics of a judgement, the misses first, each with what is expected; not sanitized."""
+    missed = judgement.misses
+    met = [judged for judged in judgement.judged if judged.is_met]
+    return "; ".join(map(_text, [*missed, *met]))
+
+
+def misses_text(missed: Iterable[Judged]) -> str:
+    """Return the metrics that aren't as expected; not sanitized."""
+    return "; ".join(map(_text, missed))
+
+
+def _text(judged: Judged) -> str:
+    expectation, measured = judged.expectation, judged.measured
+    name = expectation.metric
+    if measured.value is None:
+        assert measured.missing is not None, "a metric without a value has a reason"
+        files = " and ".join(measured.files) or "its measurement"
+        return f"{name} is missing ({_MISSING[measured.missing].format(files=files)})"
+    bounds = _bounds(expectation)
+    shown = number_text(measured.value)
+    # "0.95, expected at least 0.95" would be a riddle.
+    if not judged.is_met and shown in bounds.split():
+        shown = repr(measured.value)
+    return f"{name} {shown}, expected {bounds}" if not judged.is_met else f"{name} {shown} ({bounds})"
+
+
+def _bounds(expectation: Expectation) -> str:
+    least, most = expectation.min, expectation.max
+    if least is not None and most is not None:
+        return f"{number_text(least)} to {number_text(most)}"
+    return f"at least {number_text(least)}" if least is not None else f"at most {number_text(most or 0.0)}"
