@@ -18,18 +18,21 @@ from reconciler.cli import has_colours, print_error, print_json_rows, print_line
 from reconciler.cli.context import context_of, readable_jobs, selection_of
 from reconciler.cli.flag_types import count, terminal_columns, words
 from reconciler.cli.flags import add_format, add_labels, complete_with, job_names
-from reconciler.model.claim import Claim, ClaimId
+from reconciler.model.expectation import Expectation
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import FORMAT_VERSION, DesiredJob
+from reconciler.operations.judgements import with_judgements
 from reconciler.operations.plan import wanted_of
 from reconciler.operations.results import short_result
 from reconciler.operations.session import Session
 from reconciler.output.json import job_json
 from reconciler.output.status_text import status_text
+from reconciler.output.wording.judgement import judgement_text
 from reconciler.planning.outcome import Condition, JobStatus
-from reconciler.planning.state import target_state
+from reconciler.planning.state import TargetState, target_state
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from reconciler.submission.look import Observation, look
+from reconciler.submission.observe import Observed
 
 EXAMPLES = """reconciler status -l team=risk --state failed
   reconciler status --all census-income"""
@@ -85,11 +88,14 @@ def _rows(arguments: argparse.Namespace) -> tuple[list[JobStatus], list[JobStatu
     # Only a full look has rows of ended runs that no manifest asks for.
     full = arguments.all or not whole or bool(selection_of(arguments).names)
     with context.session(start=False) as session:
-        runs, claims, code = _observed(session, desired, arguments.log_format, full=full)
-        rows = _selected(job_statuses(target_state(desired, runs, claims)), arguments, whole=whole)
+        observed, code = _observed(session, desired, arguments.log_format, full=full)
+        state = target_state(desired, observed.runs, observed.claims)
+        rows = _selected(job_statuses(state), arguments, whole=whole)
         selected = [row for row in rows if row.condition in conditions]
         shown = selected[: arguments.limit]
-        return shown if arguments.format == "json" else _with_results(shown, runs, session), selected, code
+        if arguments.format == "json":
+            return shown, selected, code
+        return _with_results(shown, state, observed, session), selected, code
 
 
 def _conditions(words: Sequence[str]) -> frozenset[Condition]:
@@ -103,17 +109,17 @@ def _conditions(words: Sequence[str]) -> frozenset[Condition]:
 
 def _observed(
     session: Session, desired: Sequence[DesiredJob], log_format: str, *, full: bool
-) -> tuple[tuple[ActualJob, ...], Mapping[ClaimId, Claim], ExitCode]:
-    """Return runs, claims and the exit code."""
+) -> tuple[Observed, ExitCode]:
+    """Return claims and runs, and the exit code."""
     try:
         seen = look(session.ports, wanted_of(desired), full=full)
         print_lines([*seen.notes, *_last_full(seen)], log_format)
-        return seen.observed.runs, seen.observed.claims, ExitCode.DONE
+        return seen.observed, ExitCode.DONE
     except ServiceError as error:
         # Unusable claims must not hide the states of the runs.
         runs = session.runs()
         print_error(error, log_format)
-        return runs, {}, ExitCode.FAILED
+        return Observed({}, runs), ExitCode.FAILED
 
 
 def _last_full(seen: Observation) -> list[str]:
@@ -151,15 +157,31 @@ def _named(name: str, rows: Iterable[JobStatus], every: bool) -> Iterator[JobSta
     yield from (row for row in matches if by_job or every or row.current or row.is_open or row in newest)
 
 
-def _with_results(rows: Sequence[JobStatus], runs: Iterable[ActualJob], session: Session) -> list[JobStatus]:
-    """Return the rows with the results of the first runs that succeeded."""
+def _with_results(
+    rows: Sequence[JobStatus], state: TargetState, observed: Observed, session: Session
+) -> list[JobStatus]:
+    """Return the rows with the results of the first runs that succeeded.
+
+    Where the manifest expects metrics, the result is what it expects beside what the run has.
+    """
     # Each result takes a few requests: a longer table leaves the others to `show`.
-    wanted = islice((row.resource for row in rows if row.state is State.SUCCEEDED), _MOST_RESULTS)
-    by_resource = {run.resource: run for run in runs} if rows else {}
-    read = [partial(_result, session, by_resource[name]) for name in wanted if name in by_resource]
+    wanted = [*islice((row for row in rows if row.state is State.SUCCEEDED), _MOST_RESULTS)]
+    expected = {row.resource: row.manifest.expect for row in wanted if row.manifest and row.manifest.expect}
+    asked = _asked(state, expected)
+    state = with_judgements(session, state, observed.metrics, asked=asked, with_desired=False)
+    results = {name: judgement_text(state.judgement(name, expect)) for name, expect in expected.items()}
+    by_resource = {run.resource: run for run in observed.runs} if rows else {}
+    others = (row.resource for row in wanted if not results.get(row.resource))
+    read = [partial(_result, session, by_resource[name]) for name in others if name in by_resource]
     run_all = run_concurrently if session.connection.endpoint.distant else run_in_order
-    results = dict(run_all(read))
+    results |= dict(run_all(read))
     return [replace(row, result=results[row.resource]) if row.resource in results else row for row in rows]
+
+
+def _asked(state: TargetState, expected: Mapping[str, Sequence[Expectation]]) -> dict[str, set[str]]:
+    """Return the names of the expected metrics by the keys of the runs' contents."""
+    keys = {a.resource: key for key, attempts in state.by_key.items() for a in attempts} if expected else {}
+    return {keys[name]: {e.metric for e in expect} for name, expect in expected.items() if name in keys}
 
 
 def _result(session: Session, run: ActualJob) -> tuple[str, str]:

@@ -45,6 +45,7 @@ def with_judgements(
     recorded: Mapping[str, RunMetrics],
     *,
     asked: Asked | None = None,
+    with_desired: bool = True,
     with_changes: bool = False,
     may_record: bool = False,
 ) -> TargetState:
@@ -55,10 +56,11 @@ def with_judgements(
         state: Its state.
         recorded: Recorded metrics by the resource names of their runs, as far as they are known.
         asked: Further metrics to measure, which commits expect.
+        with_desired: True to measure what the desired jobs' manifests expect.
         with_changes: True to compare the judged files with the present ones.
         may_record: True to record what is measured.
     """
-    needed = _needed(state, asked or {})
+    needed = _needed(state, asked or {}, with_desired=with_desired)
     if not needed:
         return state
     reader = _Reader(session, recorded, with_changes=with_changes, may_record=may_record)
@@ -87,7 +89,7 @@ def _expected(name: NameState) -> tuple[Expectation, ...]:
     return manifest.expect if manifest and not manifest.reconcile.suspend else ()
 
 
-def _needed(state: TargetState, asked: Asked) -> list[tuple[Attempt, frozenset[str]]]:
+def _needed(state: TargetState, asked: Asked, *, with_desired: bool) -> list[tuple[Attempt, frozenset[str]]]:
     """Return the attempts that succeeded, each with the metrics to measure."""
     needed: dict[str, tuple[Attempt, frozenset[str]]] = {}
 
@@ -96,7 +98,7 @@ def _needed(state: TargetState, asked: Asked) -> list[tuple[Attempt, frozenset[s
             earlier = needed.get(attempt.resource, (attempt, frozenset()))[1]
             needed[attempt.resource] = attempt, earlier | frozenset(names)
 
-    for _, name in state.of_desired:
+    for _, name in state.of_desired if with_desired else ():
         if name.last_wanted and (expect := _expected(name)):
             need(name.last_wanted, [expectation.metric for expectation in expect])
     for key, names in asked.items():

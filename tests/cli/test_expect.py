@@ -10,6 +10,8 @@ from tests.support.commit_story import Story
 from tests.support.models import TRAINER, job_of, settings, write
 from tests.support.repository import Repository
 
+pytestmark = pytest.mark.slow
+
 GOOD = "{accuracy: {min: 0.95}}"
 ALL, JOB = "reconciler", "reconciler/local/census"
 
@@ -121,3 +123,14 @@ def test_commits_show_the_verdict_of_their_own_expectation(story: Story) -> None
     assert story.shown(first)[ALL] == "failure", "it keeps its own"
     assert story.said(first, JOB).startswith("succeeded, accuracy 0.9, expected at least 0.95 · run ")
     assert len(json.loads(repository.run("status", "--all", "--format", "json").out)["jobs"]) == 1
+
+
+def test_status_shows_expected_metric_of_each_run_and_how_it_compares(own: Repository) -> None:
+    for accuracy in ("0.60", "0.96"):
+        write(own, f"--accuracy={accuracy}", expect=GOOD)
+        own.run("apply", "--wait")
+    table = own.run("status").out
+    assert "accuracy 0.96 (at least 0.95)" in table
+    history = own.run("status", "--all", "census", "--wide").out
+    assert "accuracy 0.96 (at least 0.95)" in history
+    assert "accuracy 0.6, expected at least 0.95" in history

@@ -20,6 +20,8 @@ from tests.support.models import accuracies, job_of, settings, write
 from tests.support.repository import Repository
 from tests.support.waiting import PATIENCE, until
 
+pytestmark = pytest.mark.slow
+
 
 def revert(repository: Repository) -> tuple[str, str]:
     """Train a good content, a bad one, and apply the good one again; return both names."""
