@@ -290,9 +290,12 @@ def _verdict(
     if change and change.stuck is NotDone.OVERWRITTEN and (is_newest or _is_after(record, change.reason)):
         text = reason_text(change.reason, name)
         verdict = _problem(name, shown_on, view.contexts.of_job(name), _OVERWRITTEN, text)
-    elif job.expect and claimed and verdict.state == "success" and not superseded:
+    elif job.expect and claimed and verdict.state == "success":
+        # Other content that replaced it makes no result better.
         judgement = view.state.judgement(claimed[-1][1].resource, job.expect)
-        verdict = replace(_judged(verdict, claimed[-1][0].job_name, judgement, len(job.expect)), sha=shown_on)
+        aside = f"{superseded}, " if superseded and not is_suspended(change) else ""
+        judged = _judged(verdict, claimed[-1][0].job_name, judgement, len(job.expect), aside)
+        verdict = replace(judged, sha=shown_on)
     if is_of_other and verdict.sha != record.sha:
         verdict = replace(verdict, sha="")  # the commit that began the turn shows its own end
     # These count as an end although they aren't final: they may be found out after the end of the first run,
@@ -300,8 +303,11 @@ def _verdict(
     return replace(verdict, step=2 * attempts + (verdict.final or verdict.word in _ENDS))
 
 
-def _judged(verdict: Verdict, job_name: str, judgement: Judgement, expected: int) -> Verdict:
-    """Return the verdict of a run that succeeded, by the judgement of `expected` metrics."""
+def _judged(verdict: Verdict, job_name: str, judgement: Judgement, expected: int, aside: str) -> Verdict:
+    """Return the verdict of a run that succeeded, by the judgement of `expected` metrics.
+
+    `aside` stands before the state.
+    """
     status = verdict.status
 
     def shown(state: StatusState, text: str) -> CommitStatus:
@@ -309,11 +315,11 @@ def _judged(verdict: Verdict, job_name: str, judgement: Judgement, expected: int
         return replace(judged, target_url=status.target_url, over=status.over)
 
     if judgement.misses:
-        text = f"succeeded, {misses_text(judgement.misses)}"
+        text = f"{aside}succeeded, {misses_text(judgement.misses)}"
         return replace(verdict, word=_MISSED, state="failure", status=shown("failure", text))
     if len(judgement.judged) < expected:
         why = f": its metrics can't be read: {judgement.unread}" if judgement.unread else ""
-        text = f"succeeded, not judged yet{why}"
+        text = f"{aside}succeeded, not judged yet{why}"
         status = shown("pending", text)
         return replace(verdict, word="not judged yet", state="pending", final=False, status=status)
     text = f"{status.description.partition(' · run ')[0]}, {judgement_text(judgement)}"
