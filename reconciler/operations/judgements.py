@@ -125,12 +125,16 @@ class _Reader:
             unread = ""
             if run is None or not names <= run.metrics.keys():
                 run, unread = self._measured(attempt, names)
-            if not self._with_changes:
-                return _Found(resource, run, unread)
-            changed = changed_files(self._session, run.folder, run.metrics)
-            return _Found(resource, run, unread, tuple(changed))
         except ServiceError as error:
             return _Found(resource, run, error.message)
+        return _Found(resource, run, unread, self._changed(run) if self._with_changes else ())
+
+    def _changed(self, run: RunMetrics) -> tuple[str, ...]:
+        """Return the judged files that changed since; () if they can't be listed: the judgement stands."""
+        try:
+            return tuple(changed_files(self._session, run.folder, run.metrics))
+        except ServiceError:
+            return ()
 
     def _measured(self, attempt: Attempt, names: frozenset[str]) -> tuple[RunMetrics, str]:
         """Return the metrics, the recorded ones first; and why some can't be read."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.support.commit_story import Story
 from tests.support.models import TRAINER, job_of, settings, write
 from tests.support.repository import Repository
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +126,44 @@ def test_commits_show_the_verdict_of_their_own_expectation(story: Story) -> None
     assert story.shown(first)[ALL] == "failure", "it keeps its own"
     assert story.said(first, JOB).startswith("succeeded, accuracy 0.9, expected at least 0.95 · run ")
     assert len(json.loads(repository.run("status", "--all", "--format", "json").out)["jobs"]) == 1
+
+
+def test_unread_metrics_fail_apply_and_report_until_they_are_read(story: Story, tmp_path: Path) -> None:
+    repository = story.repository
+    repository.write("trainer/task.py", TRAINER)
+    settings(repository, "outputs: own")
+    write(repository, "--accuracy=0.96", expect=GOOD)
+    sha = story.push("a model")
+    assert story.run("apply").code == 0
+    until(lambda: [*repository.states().values()] == ["SUCCEEDED"])
+    name = job_of(repository)["jobName"]
+    bucket, away = repository.home / "gcs/models", tmp_path / "away"
+    bucket.rename(away)
+
+    reported = story.run("report")
+    assert reported.code == 1
+    assert f"{name}'s metrics can't be read: " in reported.err
+    assert story.shown(sha) == {ALL: "pending", JOB: "pending", "reconciler drift": "success"}
+    assert story.said(sha, JOB).startswith("succeeded, not judged yet: its metrics can't be read: ")
+    summary = tmp_path / "summary.md"
+    summary.touch()
+    applied = story.run("apply", GITHUB_STEP_SUMMARY=str(summary))
+    assert applied.code == 1
+    assert f"{name}: succeeded; its metrics can't be read: " in applied.err
+    assert "| SUCCEEDED | succeeded; its metrics can't be read: " in html.unescape(summary.read_text())
+    assert planned(repository) == ("none", "metrics-unread")
+    assert story.run("apply", "--wait").code == 1
+
+    away.rename(bucket)
+    assert story.run("report").code == 0
+    assert story.shown(sha) == {ALL: "success", JOB: "success", "reconciler drift": "success"}
+    assert "accuracy 0.96 (at least 0.95)" in story.said(sha, JOB)
+    assert story.run("apply").code == 0
+    assert planned(repository) == ("none", "succeeded")
+    # What is recorded needs no file any more.
+    bucket.rename(away)
+    assert story.run("report").code == 0
+    assert story.shown(sha)[ALL] == "success"
 
 
 def test_status_shows_expected_metric_of_each_run_and_how_it_compares(own: Repository) -> None:

@@ -343,6 +343,19 @@ def test_change_of_judged_file_is_found_only_when_asked_for(place: Place) -> Non
     assert place.judged(job, run, with_changes=True).changed_files == {run.resource: ("metrics.json",)}
 
 
+def test_judged_run_stays_judged_when_its_files_cannot_be_listed(place: Place) -> None:
+    job = expecting(GOOD)
+    run = ended(job)
+    place.add(run)
+    put_file(place.service, "metrics.json", '{"accuracy": 0.99}')
+    place.judged(job, run)
+    place.noted.refused = {"/b/models/": 403}
+    state = place.judged(job, run, with_changes=True)
+    assert values(state) == {"accuracy": 0.99}
+    assert (state.unread, state.changed_files) == ({}, {})
+    assert place.noted.of("/b/models/"), "they were asked for"
+
+
 MANIFEST = """
 apiVersion: aiplatform.googleapis.com/v1
 kind: CustomJob
