@@ -31,6 +31,7 @@ def plan_of(runs: list[ActualJob], folders: Mapping[str, str]) -> Plan:
     return make_plan(LOCAL, with_overwriting(state_of([GOOD], runs, claims), folders))
 
 
+@pytest.mark.fault(62)
 def test_reverted_content_is_overwritten_when_later_run_has_its_folder() -> None:
     plan = plan_of([FIRST, LATER], BOTH)
     change = only(plan)
@@ -46,6 +47,7 @@ def test_reverted_content_is_overwritten_when_later_run_has_its_folder() -> None
     )
 
 
+@pytest.mark.fault(62)
 def test_result_is_being_overwritten_when_later_run_is_live() -> None:
     plan = plan_of([FIRST, replace(LATER, state=State.RUNNING)], BOTH)
     assert "is writing to its folder" in reason_of(only(plan))
