@@ -84,6 +84,8 @@ def snapshot(
         state = target_state(jobs, observed.runs, observed.claims)
         if desired:
             state = state_of(session, desired, observed)
+            # A later page needn't read again what doesn't change.
+            observed = replace(observed, folders=state.folders, metrics=state.metrics)
             plan = plan_of(session, desired, state)
     except ServiceError as error:
         # Unusable claims must not hide the states of the runs.
@@ -111,8 +113,8 @@ def snapshot(
 def observe_again(ports: Ports, before: Observed) -> Observed:
     """Return all claims and runs, of which those that had ended before aren't listed again.
 
-    For pages alone, as nothing may be decided by it: it misses that an ended run was deleted or relabelled,
-    and a run that began and ended since, while no claim names it.
+    For pages alone, as nothing may be decided by it: it misses that an ended run was deleted or relabelled, or
+    that its metrics changed, and a run that began and ended since, while no claim names it.
     """
     claims = ports.claims.listed()
     live = ports.jobs.live()
@@ -133,7 +135,8 @@ def observe_again(ports: Ports, before: Observed) -> Observed:
     own_runs, others = split_by_instance(ports, claims, tuple(runs.values()))
     ports.claims.check(len(own_runs))
     own_runs = with_reasons(claims, own_runs)
-    return Observed(claims, own_runs, doubtful_runs(ports, claims, own_runs, others))
+    doubtful = doubtful_runs(ports, claims, own_runs, others)
+    return Observed(claims, own_runs, doubtful, before.folders, before.metrics, is_full=False)
 
 
 def _run(ports: Ports, api_version: str, kind: str, resource: str) -> ActualJob | None:
