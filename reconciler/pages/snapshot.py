@@ -113,7 +113,7 @@ def snapshot(
 def observe_again(ports: Ports, before: Observed) -> Observed:
     """Return all claims and runs, of which those that had ended before aren't listed again.
 
-    For pages alone, as nothing may be decided by it: it misses that an ended run was deleted or relabelled, or
+    For pages alone, as nothing may be decided by it: it misses that an ended run was deleted or relabelled,
     that its metrics changed, and a run that began and ended since, while no claim names it.
     """
     claims = ports.claims.listed()
