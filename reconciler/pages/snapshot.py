@@ -28,7 +28,8 @@ from reconciler.model.job import ActualJob, State
 from reconciler.model.ports import Ports
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.named_job import NamedJob, read_run
-from reconciler.operations.plan import plan_of, state_of, target_of
+from reconciler.operations.observed_state import state_of
+from reconciler.operations.plan import plan_of, target_of
 from reconciler.operations.results import Results, result_text
 from reconciler.operations.session import Session
 from reconciler.operations.show import run_details

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from reconciler.engines.api.engine_jobs import EngineJobs
 from reconciler.manifests.settings import load_config
 from reconciler.operations.load_desired import load_desired
-from reconciler.operations.plan import plan_of, state_of, wanted_of
+from reconciler.operations.observed_state import state_of
+from reconciler.operations.plan import plan_of, wanted_of
 from reconciler.operations.session import open_session
 from reconciler.submission.look import keep_summary, look
 from tests.support.live_jobs import PLACE, send

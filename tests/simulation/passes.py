@@ -19,7 +19,8 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
-from reconciler.operations.plan import comparable_state, wanted_of
+from reconciler.operations.observed_state import comparable_state
+from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import open_record, report
 from reconciler.operations.tree import TreeCheck
 from reconciler.output.wording.plan import outcome_error, reason_text
