@@ -99,3 +99,44 @@ def test_folder_of_first_attempt_is_own_folder_of_its_retry() -> None:
     retry = started(run_of(GOOD, State.SUCCEEDED, 2, number=1))
     state = state_of([GOOD], [retry, LATER], [])
     assert undecided_runs(state, {retry.resource: f"{SHARED}/{GOOD.job_name}"}) == []
+
+
+def test_cancelled_run_has_no_result_to_overwrite() -> None:
+    plan = plan_of([replace(FIRST, state=State.CANCELLED), LATER], BOTH)
+    assert only(plan).stuck is not NotDone.OVERWRITTEN
+
+
+def test_state_keeps_the_folders_for_its_summary() -> None:
+    assert with_overwriting(state_of([GOOD], [FIRST], []), BOTH).folders == BOTH
+
+
+@pytest.mark.parametrize("runs", [[], [LATER]], ids=["nothing", "other content alone"])
+def test_name_without_a_run_of_desired_content_needs_no_folder(runs: list[ActualJob]) -> None:
+    state = state_of([GOOD], runs, [])
+    assert undecided_runs(state, {}) == []
+    assert with_overwriting(state, BOTH).names["census"].overwriting is None
+
+
+def test_claim_whose_run_the_service_dropped_needs_no_folder() -> None:
+    state = state_of([GOOD], [LATER], [bound_to(GOOD, FIRST), bound_to(BAD, LATER)])
+    assert undecided_runs(state, BOTH) == []
+    assert with_overwriting(state, BOTH).names["census"].overwriting is None
+
+
+def test_second_run_and_stranger_of_other_content_overwrite_as_well() -> None:
+    bound = started(run_of(BAD, State.FAILED, number=3))
+    older = bound_to(BAD, bound)
+    second = started(run_of(BAD, State.SUCCEEDED, number=4))
+    stranger = started(run_of(BAD, State.SUCCEEDED, number=5, mark="unknown"))
+    for other in (second, stranger):
+        state = state_of([GOOD], [FIRST, bound, other], [bound_to(GOOD, FIRST), older])
+        folders = {FIRST.resource: SHARED, bound.resource: "gs://elsewhere", other.resource: SHARED}
+        overwriting = with_overwriting(state, folders).names["census"].overwriting
+        assert overwriting is not None
+        assert overwriting.run == other
+
+
+def test_shared_folder_with_the_form_of_another_jobs_name_is_compared() -> None:
+    folder = f"{SHARED}/{wanted('fraud').job_name}"
+    state = state_of([GOOD], [FIRST, LATER], [bound_to(GOOD, FIRST), bound_to(BAD, LATER)])
+    assert undecided_runs(state, {FIRST.resource: folder}) == [LATER]
