@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from msgspec import Struct, msgpack
 
+from reconciler.model.expectation import Expectation
+
 AIPLATFORM_V1 = "aiplatform.googleapis.com/v1"
 ML_V1 = "ml.googleapis.com/v1"
 
@@ -80,6 +82,7 @@ class Manifest(Struct, frozen=True, array_like=True):
         identities: Of all versions of the hash; () with a package, whose code is a part of them, and if they
             are to be computed.
         images: Images that deserve a warning now, or from some day on.
+        expect: What a good result is; no part of the identities.
     """
 
     api_version: str
@@ -98,6 +101,7 @@ class Manifest(Struct, frozen=True, array_like=True):
     python_modules: tuple[str, ...] = ()
     identities: Identities = ()
     images: tuple[PlacedImage, ...] = ()
+    expect: tuple[Expectation, ...] = ()
 
     @property
     def spec(self) -> JsonObject:
