@@ -60,10 +60,11 @@ def test_result_is_being_overwritten_when_later_run_is_live() -> None:
         ([FIRST, LATER], {FIRST.resource: f"{SHARED}/{GOOD.job_name}", LATER.resource: SHARED}),
         ([FIRST, LATER], {FIRST.resource: "", LATER.resource: ""}),
         ([FIRST, replace(LATER, start_time="", state=State.CANCELLED)], BOTH),
-        ([replace(FIRST, create_time="2026-02-01T00:00:00Z"), LATER], BOTH),
+        ([replace(FIRST, start_time="2026-02-01T00:00:00Z"), LATER], BOTH),
+        ([replace(FIRST, state=State.QUEUED, start_time=""), LATER], BOTH),
         ([replace(FIRST, state=State.FAILED), LATER], BOTH),
     ],
-    ids=["own folder", "no folder", "never started", "older", "without a result"],
+    ids=["own folder", "no folder", "never started", "started before", "not started yet", "without a result"],
 )
 def test_result_stays_when_other_run_did_not_write_to_its_folder_later(
     runs: list[ActualJob], folders: dict[str, str]
@@ -71,6 +72,12 @@ def test_result_stays_when_other_run_did_not_write_to_its_folder_later(
     plan = plan_of(runs, folders)
     assert only(plan).stuck is not NotDone.OVERWRITTEN
     assert plan.drift == ()
+
+
+def test_run_that_was_created_before_and_started_later_overwrites_result() -> None:
+    waited = replace(LATER, create_time="2025-12-01T00:00:00Z", start_time="2026-01-01T00:00:00.5Z")
+    change = only(plan_of([replace(FIRST, start_time="2026-01-01T00:00:00Z"), waited], BOTH))
+    assert (change.stuck, change.actual and change.actual.job_name) == (NotDone.OVERWRITTEN, GOOD.job_name)
 
 
 def test_newest_of_several_later_runs_is_named() -> None:
