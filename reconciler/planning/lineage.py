@@ -181,7 +181,7 @@ def _by_base(files: Mapping[str, tuple[WantedContent, ...]]) -> dict[str, Wanted
 
 def _asks_more(content: WantedContent, earlier: WantedContent) -> bool:
     """Return True if the same content is to be attempted again, or to be judged anew."""
-    return content.attempts > earlier.attempts or content.expect != earlier.expect
+    return content.attempts > earlier.attempts or set(content.expect) != set(earlier.expect)
 
 
 def _is_same(content: WantedContent, other: WantedContent | None) -> bool:

@@ -263,11 +263,12 @@ def _verdict(
     if change and change.stuck is NotDone.OVERWRITTEN and (is_newest or _is_after(record, change.reason)):
         text = reason_text(change.reason, name)
         verdict = problem_verdict(name, shown_on, view.contexts.of_job(name), _OVERWRITTEN, text)
-    elif job.expect and claimed and verdict.state == "success" and not superseded:
+    elif job.expect and claimed and verdict.state == "success":
+        # Other content that replaced it makes no result better.
         judgement = view.state.judgement(claimed[-1][1].resource, job.expect)
-        verdict = replace(
-            judged_verdict(verdict, claimed[-1][0].job_name, judgement, len(job.expect)), sha=shown_on
-        )
+        aside = f"{superseded}, " if superseded and not is_suspended(change) else ""
+        judged = judged_verdict(verdict, claimed[-1][0].job_name, judgement, len(job.expect), aside)
+        verdict = replace(judged, sha=shown_on)
     if is_of_other and verdict.sha != record.sha:
         verdict = replace(verdict, sha="")  # the commit that began the turn shows its own end
     # These count as an end although they aren't final: they may be found out after the end of the first run,

@@ -49,8 +49,13 @@ def end_verdict(name: str, sha: str, context: str, word: str, text: str, claimed
     return Verdict(name, word, "error", True, sha, run_status("error", context, text, job_name))
 
 
-def judged_verdict(verdict: Verdict, job_name: str, judgement: Judgement, expected: int) -> Verdict:
-    """Return the verdict of a run that succeeded, by the judgement of `expected` metrics."""
+def judged_verdict(
+    verdict: Verdict, job_name: str, judgement: Judgement, expected: int, aside: str
+) -> Verdict:
+    """Return the verdict of a run that succeeded, by the judgement of `expected` metrics.
+
+    `aside` stands before the state.
+    """
     status = verdict.status
 
     def shown(state: StatusState, text: str) -> CommitStatus:
@@ -58,11 +63,11 @@ def judged_verdict(verdict: Verdict, job_name: str, judgement: Judgement, expect
         return replace(judged, target_url=status.target_url, over=status.over)
 
     if judgement.misses:
-        text = f"succeeded, {misses_text(judgement.misses)}"
+        text = f"{aside}succeeded, {misses_text(judgement.misses)}"
         return replace(verdict, word=MISSED, state="failure", status=shown("failure", text))
     if len(judgement.judged) < expected:
         why = f": its metrics can't be read: {judgement.unread}" if judgement.unread else ""
-        text = f"succeeded, not judged yet{why}"
+        text = f"{aside}succeeded, not judged yet{why}"
         status = shown("pending", text)
         return replace(verdict, word="not judged yet", state="pending", final=False, status=status)
     text = f"{status.description.partition(' · run ')[0]}, {judgement_text(judgement)}"

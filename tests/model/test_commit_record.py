@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from reconciler.model.commit_record import CommitRecord, WantedJob, record_json, record_of
+from reconciler.model.expectation import Expectation
 
 SINCE = datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC)
 RECORD = CommitRecord(
@@ -56,6 +58,37 @@ def test_record_with_only_commit_and_time_has_empty_fields() -> None:
     assert record_of(json.loads(json.dumps(stored))) == LEAST
 
 
+EXPECTING = replace(
+    LEAST,
+    jobs={
+        "ranker": WantedJob(
+            ("k" * 52,), expect=(Expectation("accuracy", 0.1 + 0.2), Expectation("loss", max=2.0))
+        ),
+        "tags": WantedJob(("m" * 52,), expect=(Expectation("a\x1b\n", -1.0, 1.0),)),
+    },
+)
+
+
+def test_stored_form_of_what_jobs_expect_stays_same() -> None:
+    stored = json.loads(json.dumps(record_json(EXPECTING)))
+    assert stored["jobs"] == {
+        "ranker": {
+            "keys": ["k" * 52],
+            "settled": False,
+            "expect": [["accuracy", 0.30000000000000004, None], ["loss", None, 2.0]],
+        },
+        "tags": {"keys": ["m" * 52], "settled": False, "expect": [["a\x1b\n", -1.0, 1.0]]},
+    }
+    assert record_of(stored) == EXPECTING
+
+
+def test_record_without_expectations_is_read_as_of_jobs_that_expect_nothing() -> None:
+    stored = json.loads(json.dumps(record_json(EXPECTING)))
+    for job in stored["jobs"].values():
+        del job["expect"]
+    assert [job.expect for job in record_of(stored).jobs.values()] == [(), ()]
+
+
 @pytest.mark.parametrize("field", ["since", "seen"])
 def test_times_are_converted_to_utc(field: str) -> None:
     elsewhere = SINCE.astimezone(timezone(timedelta(hours=2)))
@@ -86,6 +119,8 @@ def test_record_of_other_version_is_refused_with_its_version(version: Any) -> No
         {"seen": 5},
         {"jobs": []},
         {"jobs": {"tags": "m"}},
+        {"jobs": {"tags": {"keys": ["m"], "expect": [["accuracy", "0.9"]]}}},
+        {"jobs": {"tags": {"keys": ["m"], "expect": [[]]}}},
         {"number": "3"},
         {"applied": None},
     ],

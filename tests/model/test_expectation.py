@@ -1,4 +1,4 @@
-"""Expectations of metrics, and their judgement."""
+"""Judgement of measured metrics by what a manifest expects."""
 
 from __future__ import annotations
 
@@ -10,45 +10,51 @@ from hypothesis import strategies as st
 
 from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing, RunMetrics, judge
 
-AT_LEAST = Expectation("accuracy", min=0.95)
-AT_MOST = Expectation("rmse", max=3.2)
+GOOD, LOSS = Expectation("accuracy", min=0.95), Expectation("loss", max=1.0)
+BAD, SMALL = Measured(0.9), Measured(0.5)
 
 
 @pytest.mark.parametrize(
-    ("expectation", "value", "met"),
+    ("least", "most", "value", "expected"),
     [
-        (AT_LEAST, 0.95, True),
-        (AT_LEAST, 0.96, True),
-        (AT_LEAST, 0.9499999, False),
-        (AT_MOST, 3.2, True),
-        (AT_MOST, 3.0, True),
-        (AT_MOST, 3.2000001, False),
-        (Expectation("x", min=1, max=2), 1.5, True),
-        (Expectation("x", min=1, max=2), 0.5, False),
-        (Expectation("x", min=1, max=2), 2.5, False),
+        (0.95, None, 0.95, True),
+        (0.95, None, 0.9499999999999998, False),
+        (0.95, None, 1e300, True),
+        (None, 0.95, 0.95, True),
+        (None, 0.95, 0.9500000000000001, False),
+        (None, 0.0, -0.0, True),
+        (0.0, None, -1e-300, False),
+        (-1.0, 1.0, 1.0, True),
+        (-1.0, 1.0, 1.5, False),
+        (-1.0, 1.0, -1.5, False),
+        (0.5, 0.5, 0.5, True),
     ],
 )
-def test_expectation_is_met_within_its_bounds(expectation: Expectation, value: float, met: bool) -> None:
-    assert Judged(expectation, Measured(value)).is_met is met
+def test_value_at_bound_is_within(
+    least: float | None, most: float | None, value: float, expected: bool
+) -> None:
+    assert Judged(Expectation("a", least, most), Measured(value)).is_met is expected
 
 
 @pytest.mark.parametrize("missing", Missing)
-def test_expectation_is_not_met_without_a_value(missing: Missing) -> None:
-    assert not Judged(AT_LEAST, Measured(missing=missing)).is_met
+def test_metric_without_value_is_missed(missing: Missing) -> None:
+    judgement = judge([Expectation("a", max=1.0)], {"a": Measured(missing=missing)})
+    assert (judgement.misses, judgement.unread) == ([*judgement.judged], "")
+    assert len(judgement.judged) == 1
 
 
-def test_judgement_has_measured_metrics_in_order_of_expectations() -> None:
-    metrics = {"rmse": Measured(9.0), "accuracy": Measured(0.99), "loss": Measured(1.0)}
-    judgement = judge([AT_LEAST, AT_MOST], metrics, "no permission")
-    assert [judged.expectation for judged in judgement.judged] == [AT_LEAST, AT_MOST]
-    assert [judged.expectation for judged in judgement.misses] == [AT_MOST]
-    assert judgement.unread == "", "all are measured"
+def test_judgement_has_measured_metrics_in_order_of_manifest() -> None:
+    metrics = {"loss": SMALL, "rows": Measured(1.0), "accuracy": BAD}
+    found = judge([GOOD, LOSS], metrics)
+    assert found == Judgement((Judged(GOOD, BAD), Judged(LOSS, SMALL)))
+    assert found.misses == [Judged(GOOD, BAD)]
 
 
-def test_judgement_says_why_a_metric_is_not_measured() -> None:
-    judgement = judge([AT_LEAST, AT_MOST], {"rmse": Measured(9.0)}, "no permission")
-    assert [judged.expectation for judged in judgement.judged] == [AT_MOST]
-    assert judgement.unread == "no permission"
+def test_judgement_is_unread_only_while_metric_is_not_measured() -> None:
+    assert judge([GOOD, LOSS], {"accuracy": BAD}, "why") == Judgement((Judged(GOOD, BAD),), "why")
+    assert judge([GOOD], {"accuracy": BAD}, "why").unread == ""
+    assert judge([GOOD], {}, "why") == Judgement((), "why")
+    assert judge([], {}, "why") == Judgement()
 
 
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False), st.floats(allow_nan=False))
@@ -75,4 +81,4 @@ def test_stored_words_for_a_missing_metric_never_change() -> None:
 def test_values_that_are_left_out_mean_none() -> None:
     assert Measured(1.0).missing is None
     assert RunMetrics("census_1", "jobs/1").folder == ""
-    assert (Judgement().unread, judge([AT_LEAST], {}).unread) == ("", "")
+    assert (Judgement().unread, judge([GOOD], {}).unread) == ("", "")

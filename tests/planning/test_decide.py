@@ -6,10 +6,25 @@ import pytest
 from msgspec.structs import replace
 
 from reconciler.model.claim import ClaimState
+from reconciler.model.expectation import Expectation, Judged, Judgement, Measured
 from reconciler.model.job import State
 from reconciler.model.manifest import ML_V1
-from reconciler.model.plan import Action, NotDone
-from tests.support.planning import GOOGLE, bound_to, claim_on, only, plan, reason_of, run_of, wanted
+from reconciler.model.plan import Action, Change, NotDone
+from reconciler.model.reason import ReasonCode
+from reconciler.planning.overwriting import with_overwriting
+from reconciler.planning.planner import make_plan
+from tests.support.planning import (
+    GOOGLE,
+    LOCAL,
+    bound_to,
+    claim_on,
+    only,
+    plan,
+    reason_of,
+    run_of,
+    state_of,
+    wanted,
+)
 
 JOB = wanted()
 FAILED = run_of(JOB, State.FAILED)
@@ -100,3 +115,57 @@ def test_unknown_submission_of_other_content_does_not_supersede_succeeded_run() 
     run = run_of(JOB, State.SUCCEEDED)
     since = claim_on(wanted(content="b"), ClaimState.PENDING)
     assert reason_of(only(plan([JOB], [run], [bound_to(JOB, run), since]))) == "succeeded"
+
+
+GOOD = Judged(Expectation("accuracy", min=0.9), Measured(0.95))
+BAD = Judged(Expectation("loss", max=1.0), Measured(1.5))
+ENDED = run_of(JOB, State.SUCCEEDED, start_time="2026-01-01T00:00:00Z")
+
+
+def judged_change(judgement: Judgement) -> Change:
+    """Return the change of a job whose run succeeded and was judged."""
+    state = state_of([JOB], [ENDED], [bound_to(JOB, ENDED)])
+    names = {base: replace(name, judgement=judgement) for base, name in state.names.items()}
+    return only(make_plan(LOCAL, replace(state, names=names)))
+
+
+@pytest.mark.parametrize(
+    ("judgement", "stuck", "code", "reason"),
+    [
+        (Judgement((GOOD,)), None, ReasonCode.SUCCEEDED, "succeeded"),
+        (
+            Judgement((GOOD, BAD)),
+            NotDone.MISSED,
+            ReasonCode.EXPECTATION_MISSED,
+            "succeeded; loss 1.5, expected at most 1",
+        ),
+        (
+            Judgement((BAD,), "no permission"),
+            NotDone.MISSED,
+            ReasonCode.EXPECTATION_MISSED,
+            "succeeded; loss 1.5, expected at most 1",
+        ),
+        (
+            Judgement((GOOD,), "no permission"),
+            NotDone.UNJUDGED,
+            ReasonCode.METRICS_UNREAD,
+            "succeeded; its metrics can't be read: no permission",
+        ),
+    ],
+    ids=["met", "missed", "missed and unread", "unread"],
+)
+def test_succeeded_run_is_told_by_its_judgement_and_never_retried(
+    judgement: Judgement, stuck: NotDone | None, code: ReasonCode, reason: str
+) -> None:
+    change = judged_change(judgement)
+    assert (change.action, change.stuck, change.reason.code) == (Action.NONE, stuck, code)
+    assert reason_of(change) == reason
+
+
+def test_overwritten_result_is_told_before_its_judgement() -> None:
+    other = wanted(content="b")
+    later = run_of(other, State.SUCCEEDED, number=2, start_time="2026-01-02T00:00:00Z")
+    state = state_of([JOB], [ENDED, later], [bound_to(JOB, ENDED), bound_to(other, later)])
+    state = with_overwriting(state, dict.fromkeys((ENDED.resource, later.resource), "gs://models/census"))
+    names = {base: replace(name, judgement=Judgement((BAD,))) for base, name in state.names.items()}
+    assert only(make_plan(LOCAL, replace(state, names=names))).stuck is NotDone.OVERWRITTEN

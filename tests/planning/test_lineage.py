@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from reconciler.model.claim import Claim, ClaimState, by_apply
 from reconciler.model.commit_record import CommitRecord, WantedJob
+from reconciler.model.expectation import Expectation
 from reconciler.model.job import State
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import (
@@ -147,7 +148,53 @@ def test_each_content_of_last_commit_has_single_bringer_unless_first_commit_has_
         assert {*passed.jobs, *passed.standing} == jobs.keys()
 
 
+GOOD, LOW = Expectation("accuracy", min=0.9), Expectation("loss", max=1.0)
+
+
+def expecting_tree(sha: str, *expect: Expectation, content: str = "1") -> CommitTree:
+    """Return a commit with a single job, which expects this."""
+    return CommitTree(sha, {"a": (WantedContent("a", (f"a-{content}",), expect=expect),)})
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [((), (GOOD,)), ((GOOD,), (Expectation("accuracy", min=0.8),)), ((GOOD, LOW), (GOOD,)), ((GOOD,), ())],
+    ids=["added", "changed", "one removed", "removed"],
+)
+def test_commit_brings_job_when_expect_alone_changes(
+    before: tuple[Expectation, ...], after: tuple[Expectation, ...]
+) -> None:
+    trees = [expecting_tree(sha, *before) for sha in (BASE, FIRST)]
+    found = lineage_of([*trees, expecting_tree(SECOND, *after), expecting_tree(HEAD, *after)])
+    assert (found.own_names, found.carriers) == (frozenset(), {}), "the content stays"
+    assert found.passed_over[FIRST].jobs == {}
+    assert found.passed_over[SECOND].jobs == {"a": WantedJob(("a-1",), expect=after)}
+    assert lineage_of([trees[0], expecting_tree(HEAD, *after)]).own_names == {"a"}
+
+
+def test_commit_brings_no_job_when_order_of_expectations_changes() -> None:
+    assert lineage_of([expecting_tree(BASE, GOOD, LOW), expecting_tree(HEAD, LOW, GOOD)]).own_names == set()
+
+
+def test_standing_job_of_passed_over_commit_keeps_what_it_expects() -> None:
+    found = lineage_of([expecting_tree(sha, GOOD) for sha in (BASE, FIRST, HEAD)])
+    assert found.passed_over[FIRST].standing == {"a": WantedJob(("a-1",), brought=False, expect=(GOOD,))}
+
+
+def test_content_that_is_replaced_keeps_what_its_commit_expected() -> None:
+    trees = [expecting_tree(BASE), expecting_tree(FIRST, GOOD), expecting_tree(HEAD, LOW, content="2")]
+    found = lineage_of(trees)
+    assert found.passed_over[FIRST].jobs == {"a": WantedJob(("a-1",), replaced_by=HEAD, expect=(GOOD,))}
+
+
 JOB = wanted()
+
+
+def test_record_of_earlier_commit_supplies_expectations_when_git_cannot() -> None:
+    record = CommitRecord(BASE, NOW, 1, {"a": WantedJob(("a-1",), expect=(GOOD,))})
+    before = tree_of_record(record)
+    assert lineage_of([before, expecting_tree(HEAD, GOOD)]).own_names == frozenset()
+    assert lineage_of([before, expecting_tree(HEAD, GOOD, LOW)]).own_names == {"a"}
 
 
 def test_record_of_earlier_commit_supplies_contents_when_git_cannot() -> None:

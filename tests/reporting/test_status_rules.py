@@ -17,6 +17,7 @@ from reconciler.manifests.settings import from_document
 from reconciler.model.claim import BY_COMMAND, Claim, ClaimState, by_apply
 from reconciler.model.commit_record import CommitRecord, WantedJob, record_json
 from reconciler.model.commit_record import record_of as record_of_json
+from reconciler.model.expectation import Expectation, Measured, Missing, RunMetrics
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Reconcile
 from reconciler.model.plan import DesiredJob, Drift, DriftKind
@@ -367,6 +368,169 @@ class TestOverwritten:
             "success",
             "no job of its own · earlier: 1 overwritten · update 3",
         )
+
+
+GOOD, LOOSE = Expectation("accuracy", min=0.95), Expectation("accuracy", min=0.85)
+LOSS = Expectation("loss", max=1.0)
+
+
+class TestExpectations:
+    """A run that succeeded, judged by what each commit expects of its metrics."""
+
+    run = run_of(JOB, State.SUCCEEDED, start_time="2026-01-01T00:00:00Z", end_time="2026-01-01T00:01:05Z")
+    claim = bound_to(JOB, run, commit=ASKED)
+
+    def view(
+        self,
+        *,
+        unread: str = "",
+        desired: DesiredJob = JOB,
+        runs: Iterable[ActualJob] = (run,),
+        claims: Iterable[Claim] = (claim,),
+        **values: float | Missing,
+    ) -> View:
+        """Return the view after the run has these metrics."""
+        metrics = {
+            name: Measured(missing=value) if isinstance(value, Missing) else Measured(value)
+            for name, value in values.items()
+        }
+        state = structs.replace(
+            state_of([desired], runs, claims),
+            metrics={self.run.resource: RunMetrics(JOB.job_name, self.run.resource, metrics=metrics)},
+            unread={self.run.resource: unread} if unread else {},
+        )
+        return View(CONTEXTS, OTHER, state, make_plan(LOCAL, state))
+
+    def record(self, *expect: Expectation, sha: str = ASKED, **fields: Any) -> CommitRecord:
+        """Return the record of a commit that brought the job and expects this."""
+        record = bringing(JOB, sha=sha, **fields)
+        jobs = {name: structs.replace(job, expect=expect) for name, job in record.jobs.items()}
+        return structs.replace(record, jobs=jobs)
+
+    def single(
+        self, view: View, record: CommitRecord, newest: CommitRecord | None = None
+    ) -> tuple[CommitStatus, CommitStatus, bool]:
+        """Return the job's status, the overall one, and True if both are final."""
+        due = due_statuses(view, record, newest)
+        assert {sha for sha, statuses in due.by_commit.items() if statuses} == {record.sha}
+        (found,) = (s for s in due.by_commit[record.sha] if s.context == CONTEXT)
+        return found, overall_status(view, record, newest), due.final
+
+    def test_missed_expectation_is_final_failure_with_both_figures(self) -> None:
+        found, overall, final = self.single(self.view(accuracy=0.9, loss=0.5), self.record(LOSS, GOOD))
+        said = f"succeeded, accuracy 0.9, expected at least 0.95 · run {HASH}"
+        assert found == CommitStatus("failure", CONTEXT, said)
+        said = "below expectations: census · 0 of 1 succeeded · update 3"
+        assert overall == CommitStatus("failure", "reconciler", said)
+        assert final
+
+    def test_metric_without_value_is_missed(self) -> None:
+        found, overall, final = self.single(self.view(accuracy=Missing.NO_FILE), self.record(GOOD))
+        assert (found.state, overall.state, final) == ("failure", "failure", True)
+        said = f"succeeded, accuracy is missing (the run wrote no metrics file) · run {HASH}"
+        assert found.description == said
+
+    def test_met_expectations_are_success_with_their_figures(self) -> None:
+        found, overall, final = self.single(self.view(accuracy=0.95, loss=0.5), self.record(LOSS, GOOD))
+        said = f"succeeded after 1 min 5 s, loss 0.5 (at most 1); accuracy 0.95 (at least 0.95) · run {HASH}"
+        assert found == CommitStatus("success", CONTEXT, said)
+        said = "1 of 1 succeeded · update 3"
+        assert overall == CommitStatus("success", "reconciler", said)
+        assert final
+
+    def test_unread_metrics_are_pending_with_reason_until_they_are_read(self) -> None:
+        record = self.record(LOSS, GOOD)
+        for values in ({}, {"loss": 0.5}):
+            found, overall, final = self.single(self.view(unread="no permission", **values), record)
+            said = "succeeded, not judged yet: its metrics can't be read: no permission"
+            assert found == CommitStatus("pending", CONTEXT, f"{said} · run {HASH}")
+            said = "0 of 1 succeeded, 1 not judged yet · update 2"
+            assert overall == CommitStatus("pending", "reconciler", said)
+            assert not final
+        unknown, _, final = self.single(self.view(), record)
+        said = f"succeeded, not judged yet · run {HASH}"
+        assert (unknown, final) == (CommitStatus("pending", CONTEXT, said), False)
+        for accuracy in (0.9, 0.99):
+            judged, after, _ = self.single(self.view(accuracy=accuracy, loss=0.5), record)
+            assert freshness(judged, found) is freshness(after, overall) is Freshness.NEW
+            assert freshness(found, judged) is freshness(overall, after) is Freshness.OLD
+
+    def test_miss_is_final_though_another_metric_is_unread(self) -> None:
+        view = self.view(unread="no permission", accuracy=0.9)
+        found, _, final = self.single(view, self.record(LOSS, GOOD))
+        assert (found.state, final) == ("failure", True)
+
+    def test_commit_is_judged_by_its_own_expectation(self) -> None:
+        newest = self.record(LOOSE, sha=OTHER, number=2)
+        for accuracy, first, second in ((0.9, "failure", "success"), (0.99, "success", "success")):
+            view = self.view(accuracy=accuracy)
+            for record, state in ((self.record(GOOD), first), (newest, second)):
+                found, overall, final = self.single(view, record, newest)
+                assert (found.state, overall.state, final) == (state, state, True)
+        found, _, _ = self.single(self.view(accuracy=0.1), self.record(), newest)
+        assert (found.state, found.description) == ("success", f"succeeded after 1 min 5 s · run {HASH}")
+
+    def test_job_of_earlier_commit_counts_behind_and_leaves_the_state(self) -> None:
+        record = self.record(GOOD, sha=OTHER, number=2)
+        job = structs.replace(record.jobs["census"], brought=False)
+        record = structs.replace(record, jobs={"census": job})
+        view = self.view(accuracy=0.9)
+        due = due_statuses(view, record)
+        assert due.by_commit.keys() == {OTHER}, "the commit that brought it isn't judged by this one"
+        assert [s.over for s in due.by_commit[OTHER] if s.context == CONTEXT] == [Over.SOMETHING]
+        overall = overall_status(view, record)
+        said = "no job of its own · earlier: 1 below expectations · update 3"
+        assert overall == CommitStatus("success", "reconciler", said)
+
+    @pytest.mark.parametrize(
+        ("accuracy", "expected", "said"),
+        [
+            (0.9, "failure", "superseded, succeeded, accuracy 0.9, expected at least 0.95"),
+            (0.99, "success", "superseded, succeeded after 1 min 5 s, accuracy 0.99 (at least 0.95)"),
+        ],
+    )
+    def test_superseded_content_keeps_its_verdict(self, accuracy: float, expected: str, said: str) -> None:
+        other = wanted(content="b")
+        view = self.view(desired=other, accuracy=accuracy)
+        before = self.single(self.view(accuracy=accuracy), self.record(GOOD))
+        found, overall, final = self.single(view, self.record(GOOD), bringing(other, number=2))
+        assert (found.state, found.description) == (expected, f"{said} · run {HASH}")
+        assert (overall.state, final) == (expected, True)
+        assert [before[0].state, before[1]] == [expected, overall]
+
+    def test_superseded_content_is_pending_until_it_is_judged(self) -> None:
+        view = self.view(desired=wanted(content="b"), unread="no permission")
+        found, _, final = self.single(view, self.record(GOOD), record_of(wanted(content="b"), number=2))
+        said = "superseded, succeeded, not judged yet: its metrics can't be read: no permission"
+        assert found == CommitStatus("pending", CONTEXT, f"{said} · run {HASH}")
+        assert not final
+
+    def test_job_that_was_suspended_since_keeps_its_verdict(self) -> None:
+        view = self.view(desired=wanted(suspend=True), accuracy=0.9)
+        found, _, _ = self.single(view, self.record(GOOD), record_of(number=2))
+        said = f"succeeded, accuracy 0.9, expected at least 0.95 · run {HASH}"
+        assert found == CommitStatus("failure", CONTEXT, said)
+
+    def test_run_that_the_service_dropped_is_judged_by_its_recorded_metrics(self) -> None:
+        found, overall, final = self.single(self.view(runs=(), accuracy=0.9), self.record(GOOD))
+        assert (found.state, overall.state, final) == ("failure", "failure", True)
+        listed, _, _ = self.single(self.view(accuracy=0.9), self.record(GOOD))
+        assert freshness(found, listed) is Freshness.KNOWN
+
+    @pytest.mark.parametrize("end", [State.RUNNING, State.FAILED, State.CANCELLED])
+    def test_run_that_did_not_succeed_is_not_judged(self, end: State) -> None:
+        run = structs.replace(self.run, state=end)
+        view = self.view(runs=[run], claims=[bound_to(JOB, run, commit=ASKED)], accuracy=0.9)
+        found = due_statuses(view, self.record(GOOD)).by_commit[ASKED]
+        assert found == due_statuses(view, self.record()).by_commit[ASKED]
+
+    def test_record_of_plan_has_what_manifests_expect(self) -> None:
+        job = structs.replace(JOB, manifest=structs.replace(JOB.manifest, expect=(GOOD,)))
+        blank = CommitRecord(OTHER, NOW, 5)
+        first = record_for(plan([job]), blank, None, ["census"])
+        assert first.jobs["census"].expect == (GOOD,)
+        lower = structs.replace(JOB, manifest=structs.replace(JOB.manifest, expect=(LOOSE,)))
+        assert record_for(plan([lower]), blank, first, ["census"]).jobs["census"].expect == (LOOSE,)
 
 
 class TestRollUp:

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from reconciler.model.claim import Claim, ClaimId, ClaimState, by_apply
+from reconciler.model.expectation import Measured, Missing, RunMetrics
 from reconciler.model.job import KEY, ActualJob, ErrorInfo, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
@@ -282,6 +283,35 @@ def test_folder_of_run_is_kept_once_a_plan_has_read_it() -> None:
     assert get_summary(make_stored_summary(encoded(PREFACE, known))) == known
     again = make_summary([CLAIM], [RUN], JOB, before=known)
     assert [kept.folder for kept in again.kept] == ["gs://models/census"]
+
+
+NOT_THERE = Measured(missing=Missing.NO_FILE)
+
+
+def test_recorded_metrics_of_run_are_kept_once_a_look_has_read_them() -> None:
+    values = {
+        "accuracy": Measured(0.1 + 0.2, None, ("metrics.json",), ("7",)),
+        "": Measured(None, Missing.NO_FILE),
+    }
+    metrics = RunMetrics(CLAIM.job_name, RUN.resource, "gs://models/census", values)
+    observed = replace(make_observed(CLAIM, runs=(RUN,)), metrics={RUN.resource: metrics})
+    known = summarize(observed, EMPTY, index_by_key(JOB))
+    assert [kept.metrics for kept in known.kept] == [metrics]
+    assert get_summary(make_stored_summary(encoded(PREFACE, known))) == known
+    again = make_summary([CLAIM], [RUN], JOB, before=known)
+    assert [kept.metrics for kept in again.kept] == [metrics]
+    dropped = make_summary([CLAIM], [], JOB, before=known)
+    assert [(kept.run, kept.metrics) for kept in dropped.kept] == [(None, metrics)]
+    more = replace(metrics, metrics={**values, "loss": Measured(1.0)})
+    later = summarize(replace(observed, metrics={RUN.resource: more}), known, index_by_key(JOB))
+    assert [kept.metrics for kept in later.kept] == [more]
+
+
+def test_summary_of_earlier_version_has_no_metrics() -> None:
+    stored = encoded(PREFACE, make_summary([CLAIM], [RUN], JOB))
+    summary = get_summary(make_stored_summary(stored))
+    assert summary is not None
+    assert [kept.metrics for kept in summary.kept] == [None]
 
 
 def test_run_without_its_claim_is_open_if_it_has_a_key() -> None:
