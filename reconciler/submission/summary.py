@@ -342,9 +342,9 @@ def _started_later(observed: Observed, known: Collection[str], wanted: Wanted) -
     for run in sorted(started, key=start_order):
         claim = claims[run.resource]
         base = _base_of(claim)
-        if claim.id.key in known:
+        if claim.id.key in known and base in bases:
             reached.add(base)
-        if base in bases & reached:
+        if base in reached:
             later.add(claim.id.key)
     return later
 
