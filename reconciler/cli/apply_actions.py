@@ -13,7 +13,7 @@ from reconciler.base.errors import InvalidError, RefusedError
 from reconciler.cli.actions import add_to_summary, annotate, has_summary, links
 from reconciler.manifests.settings import find_root
 from reconciler.model.cause import cause_of
-from reconciler.model.job import ActualJob
+from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import Action, Change, Plan
 from reconciler.output.annotations import Annotation, annotation_lines
 from reconciler.output.document import joined, text
@@ -125,7 +125,7 @@ def _ends(
 
 def _reason(change: Change, job: ActualJob | None) -> str:
     """Return why a job that was left alone isn't in sync; "" for a success."""
-    if job is None or not job.state.ended:
+    if job is None or not job.state.ended or (job.state is State.SUCCEEDED and change.stuck):
         return reason_text(change.reason)
     cause = cause_of(job, change.base_name)
     return brief_cause(cause) if cause else ""

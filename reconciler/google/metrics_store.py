@@ -60,6 +60,11 @@ class ObjectMetrics:
     def write(self, key: str, run: RunMetrics, generation: int) -> bool:
         """Replace the object of this generation, 0 for none; return False if the store has another one."""
         content = msgspec.json.encode(_Stored(_FORMAT, key, run))
+        if len(content) > _LARGEST:  # it could never be read again
+            raise ServiceError(
+                f"the judged metrics take more than {_LARGEST // 1024} KiB",
+                hint="give the metrics files shorter names, or expect fewer metrics",
+            )
         with self._explained():
             return self._store.write(self._prefix + key, content, generation) is not None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -23,6 +23,8 @@ from reconciler.operations.session import Session
 
 _MOST_FILES = 50
 """Metrics files of a run that are read, in the order in which `show` lists them."""
+_MOST_NAMED = 3
+"""Files that are named where a metric has no value: the records of 20 metrics stay small."""
 
 
 class Measurements(Struct, frozen=True):
@@ -81,7 +83,7 @@ def _of_files(objects: Collection[MetricsObject], names: Collection[str], below:
 def _of_file(
     name: str,
     contents: Collection[tuple[MetricsObject, Mapping[str, object]]],
-    unusable: Mapping[Missing, Collection[MetricsObject]],
+    unusable: Mapping[Missing, Sequence[MetricsObject]],
     below: str,
 ) -> Measured:
     holding = [(metrics, content[name]) for metrics, content in contents if name in content]
@@ -112,7 +114,8 @@ def _measured(value: object, files: tuple[str, ...], generations: tuple[str, ...
     return Measured(float(value), None, files, generations)
 
 
-def _named(objects: Collection[MetricsObject], below: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _named(objects: Sequence[MetricsObject], below: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    objects = objects[:_MOST_NAMED]
     return tuple(below + each.name for each in objects), tuple(each.stored.generation for each in objects)
 
 

@@ -18,16 +18,29 @@ from rich.console import Console
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ServiceError
-from reconciler.cli import init, logs, print_error, print_json, print_json_rows, print_message, progress
+from reconciler.cli import (
+    init,
+    logs,
+    print_error,
+    print_json,
+    print_json_rows,
+    print_lines,
+    print_message,
+    progress,
+)
 from reconciler.cli.events import events
 from reconciler.cli.problems import print_problems
 from reconciler.model.diff import FieldChange
+from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing
 from reconciler.model.job import ActualJob, LogEntry, State
-from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, DriftKind, Plan, Target
+from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, DriftKind, NotDone, Plan, Target
+from reconciler.model.reason import Note, NoteCode, Reason, ReasonCode, because
 from reconciler.output.json import job_json, plan_json
 from reconciler.output.problems import validation_github, validation_json, validation_text
 from reconciler.output.status_text import status_text
 from reconciler.output.text import outcomes_text, plan_text
+from reconciler.output.wording.judgement import judgement_text
+from reconciler.output.wording.plan import reason_text
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.setup.claims_bucket import Prepared
 from tests.support.inert import ACTED_ON, runner_finds_command, texts
@@ -45,6 +58,31 @@ def change(text: str) -> Change:
     return Change(Action.SUBMIT, saying(text), text, text, "CustomJob", text, 3, fields=fields)
 
 
+def judgement(text: str) -> Judgement:
+    """Return a judgement on a metric with this name, in files with it."""
+    missing = (Measured(None, missing, (text, text)) for missing in (Missing.NOT_NAMED, Missing.TWO_VALUES))
+    return Judgement(tuple(Judged(Expectation(text, max=1.0), m) for m in (*missing, Measured(0.5))))
+
+
+def judged_plan(text: str) -> Plan:
+    """Return the plan of jobs whose metrics were missed and can't be read, and whose files changed."""
+    missed = because(ReasonCode.EXPECTATION_MISSED, judgement=judgement(text))
+    unread = because(ReasonCode.METRICS_UNREAD, why=text)
+
+    def judged(reason: Reason, stuck: NotDone) -> Change:
+        return Change(Action.NONE, reason, "census", "census_0", "CustomJob", "a.yaml", 3, stuck=stuck)
+
+    changes = judged(missed, NotDone.MISSED), judged(unread, NotDone.UNJUDGED)
+    note = Note(NoteCode.FILE_CHANGED, {"files": text})
+    drift = Drift(DriftKind.MODIFIED, "census_0", "census", note)
+    return Plan(TARGET, changes, (drift,), "sha256:" + "0" * 64)
+
+
+def print_unsuccessful(text: str) -> None:
+    """Print why jobs weren't as expected, as apply does."""
+    print_lines((f"census_0: {reason_text(c.reason)}" for c in judged_plan(text).changes), "text")
+
+
 def status(text: str) -> JobStatus:
     return JobStatus(
         text,
@@ -59,6 +97,7 @@ def status(text: str) -> JobStatus:
         error=text,
         resource=text,
         url=text,
+        result=judgement_text(judgement(text)),
     )
 
 
@@ -74,6 +113,9 @@ def problem(text: str) -> Problem:
 SINKS: dict[str, Callable[[str], object]] = {
     "plan": lambda text: print(plan_text(plan(text), verbose=True)),
     "plan as JSON": lambda text: print_json(plan_json(plan(text))),
+    "judged plan": lambda text: print(plan_text(judged_plan(text), verbose=True, width=60)),
+    "judged plan as JSON": lambda text: print_json(plan_json(judged_plan(text))),
+    "misses": print_unsuccessful,
     "outcomes": lambda text: print(
         outcomes_text([Outcome(change(text), Status.FAILED, State.FAILED, saying(text))])
     ),
@@ -121,6 +163,7 @@ def live_table(text: str) -> None:
 @given(text=texts)
 @example(text="::error file=a::owned")
 @example(text="a\n::set-env name=PATH::owned\n##[error]owned")
+@example(text="`rm`@octocat" + "a" * 1000)
 @example(text="a\r::stop-commands::x\x1b[2J\x1b]0;t\x07\u202e\u2066\x9b31m")
 def test_no_line_acts(name: str, text: str) -> None:
     out, err = io.StringIO(), io.StringIO()

@@ -165,6 +165,19 @@ def test_large_object_is_refused_without_request_for_its_content(
     assert len(requests.of("alt=media")) == 1
 
 
+def test_record_that_could_not_be_read_again_is_not_written(
+    service: HeldService, noted: tuple[Session, NotedRequests]
+) -> None:
+    session, requests = noted
+    names = {f"{number}": Measured(None, Missing.NOT_NAMED, ("\x1b" * 1000,), ("1",)) for number in range(50)}
+    large = RunMetrics(OTHER.job_name, OTHER.resource, metrics=names)
+    with pytest.raises(ServiceError, match="take more than 256 KiB") as raised:
+        session.metrics.write(KEY, large, 0)
+    assert raised.value.hint
+    assert requests.sent == []
+    assert session.metrics.read(KEY) == NO_METRICS
+
+
 def test_missing_bucket_has_no_metrics_and_takes_none(session: Session) -> None:
     store = ObjectMetrics(session.connection, "no-such-bucket", FOLDER, "local", "local")
     assert store.read(KEY) == NO_METRICS

@@ -162,6 +162,17 @@ def test_metric_is_not_named_when_files_lack_it(service: HeldService, session: S
     assert without_value(measured(session)) == (Missing.NOT_NAMED, ("eval.json", "logs/metrics.json"))
 
 
+def test_only_first_files_are_named_when_many_lack_metric(service: HeldService, session: Session) -> None:
+    for number in range(60):
+        put_file(service, f"metrics_{number:02}.json", '{"loss": 1}' if number == 49 else "{}")
+    names = tuple(f"metrics_{number:02}.json" for number in range(3))
+    assert without_value(measured(session)) == (Missing.NOT_NAMED, names)
+    assert measured(session, "loss").files == ("metrics_49.json",)
+    put_file(service, "metrics_49.json", "{}")
+    put_file(service, "metrics_50.json", '{"loss": 1}')
+    assert measured(session, "loss").missing is Missing.NOT_NAMED, "only 50 are read"
+
+
 def test_metric_of_study_is_measurement_of_its_best_trial(service: HeldService, session: Session) -> None:
     put_file(service, "2/model/metrics.json", '{"accuracy": 0.1, "loss": 3}')
     put_file(service, "1/metrics.json", '{"loss": 1}')

@@ -19,11 +19,15 @@ from msgspec import structs
 from reconciler.base.diagnostics import Problem
 from reconciler.base.sanitize import one_line
 from reconciler.model.diff import Comparison, FieldChange, FileChange, diff
-from reconciler.model.plan import Action, Change, Cost, Drift, DriftKind, Edit, Plan, Target
+from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing
+from reconciler.model.job import State
+from reconciler.model.plan import Action, Change, Cost, Drift, DriftKind, Edit, NotDone, Plan, Target
 from reconciler.model.reason import Note, NoteCode, ReasonCode, because
 from reconciler.output.document import COMMENT_LIMIT, SUMMARY_LIMIT, code, cut, fence, text
+from reconciler.output.ends import End, ends_markdown
 from reconciler.output.markdown import Links, Merge, changes_nothing, plan_markdown
 from reconciler.output.text import plan_text
+from reconciler.output.wording.plan import reason_text
 from tests.support.planning import GOOGLE, noting, saying, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
@@ -265,6 +269,31 @@ def test_nothing_in_the_plan_that_asked_the_service_is_live(a: str, b: str, c: s
         change = structs.replace(change, **specs({"a": f"1{of(a)}"}, {"a": f"2{of(b)}", "d": of(d)}))
         drift = Drift(DriftKind.ORPHANED, of(c), "census", noting(of(d)))
         return plan_markdown(Plan(Target("prod", "google", of(a), of(b)), (change,), (drift,), None))
+
+    page = Page(made(str))
+    assert page.elements == Page(made(plain)).elements
+    assert_inert(page)
+    assert_inert_in_a_log(made(str))
+
+
+@pytest.mark.fault(45)
+@given(untrusted, untrusted)
+@example("`rm -r`", "a" * 1000)
+@example("@octocat", "x\n```\n::error::owned")
+def test_nothing_in_metrics_and_their_files_is_live(metric: str, file: str) -> None:
+    def made(of: Callable[[str], str]) -> str:
+        missing = Measured(None, Missing.TWO_VALUES, (of(file), f"2{of(file)}"))
+        judged = Judgement((Judged(Expectation(f"a{of(metric)}", max=1.0), missing),))
+        missed = because(ReasonCode.EXPECTATION_MISSED, judgement=judged)
+        unread = because(ReasonCode.METRICS_UNREAD, why=of(file))
+        changes = [
+            Change(Action.NONE, reason, "census", "census_0", "CustomJob", "a.yaml", 1, stuck=stuck)
+            for reason, stuck in ((missed, NotDone.MISSED), (unread, NotDone.UNJUDGED))
+        ]
+        drift = Drift(DriftKind.MODIFIED, "c", "census", Note(NoteCode.FILE_CHANGED, {"files": of(file)}))
+        ends = [End(change, None, State.SUCCEEDED, reason_text(change.reason), "") for change in changes]
+        plan = Plan(GOOGLE, tuple(changes), (drift,), None)
+        return f"{plan_markdown(plan)}\n\n{ends_markdown(ends, 'x', None)}"
 
     page = Page(made(str))
     assert page.elements == Page(made(plain)).elements

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,7 @@ from reconciler.reporting.status_rules import (
     duplicate_statuses,
     reopened,
 )
+from tests.support.inert import ACTED_ON, runner_finds_command
 from tests.support.planning import LOCAL, bound_to, claim_on, noting, plan, run_of, state_of, wanted
 
 JOB = wanted(attempts=2)
@@ -511,11 +513,16 @@ class TestExpectations:
         said = f"succeeded, accuracy 0.9, expected at least 0.95 · run {HASH}"
         assert found == CommitStatus("failure", CONTEXT, said)
 
-    def test_run_that_the_service_dropped_is_judged_by_its_recorded_metrics(self) -> None:
-        found, overall, final = self.single(self.view(runs=(), accuracy=0.9), self.record(GOOD))
-        assert (found.state, overall.state, final) == ("failure", "failure", True)
-        listed, _, _ = self.single(self.view(accuracy=0.9), self.record(GOOD))
-        assert freshness(found, listed) is Freshness.KNOWN
+    @pytest.mark.parametrize(("accuracy", "expected"), [(0.9, "failure"), (0.99, "success")])
+    def test_run_that_the_service_dropped_is_judged_by_its_recorded_metrics(
+        self, accuracy: float, expected: str
+    ) -> None:
+        view = self.view(runs=(), accuracy=accuracy)
+        found, overall, final = self.single(view, self.record(GOOD))
+        assert (found.state, overall.state, final) == (expected, expected, True)
+        listed, _, _ = self.single(self.view(accuracy=accuracy), self.record(GOOD))
+        assert freshness(found, listed) is Freshness.KNOWN, "the run itself told more"
+        assert freshness(found, structs.replace(listed, state="pending")) is Freshness.NEW
 
     @pytest.mark.parametrize("end", [State.RUNNING, State.FAILED, State.CANCELLED])
     def test_run_that_did_not_succeed_is_not_judged(self, end: State) -> None:
@@ -523,6 +530,42 @@ class TestExpectations:
         view = self.view(runs=[run], claims=[bound_to(JOB, run, commit=ASKED)], accuracy=0.9)
         found = due_statuses(view, self.record(GOOD)).by_commit[ASKED]
         assert found == due_statuses(view, self.record()).by_commit[ASKED]
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "\x1b[2J\x1b]0;t\x07a",
+            "a\n::error::owned",
+            "::error::owned",
+            "`reconciler rm` @octocat #1",
+            "\u202e\u2066\u200b\ud800\U0001f389",
+            "m" * 1000,
+            "é" * 1000,
+            "\U0001f389" * 1000,
+        ],
+    )
+    @pytest.mark.parametrize("is_met", [True, False])
+    def test_hostile_names_leave_short_inert_statuses_with_mark_of_run(self, text: str, is_met: bool) -> None:
+        files = Measured(None, Missing.TWO_VALUES, (text, text))
+        metrics = {text: Measured(0.5), "accuracy": Measured(0.99) if is_met else files}
+        view = self.view(unread=text)
+        state = structs.replace(
+            view.state, metrics={self.run.resource: RunMetrics("", self.run.resource, "", metrics)}
+        )
+        for seen in (replace(view, state=state), view):
+            record = self.record(Expectation(text, max=1.0), GOOD)
+            due = due_statuses(seen, record)
+            (found,) = (s for s in due.by_commit[ASKED] if s.context == CONTEXT)
+            assert found.state == ("pending" if seen is view else "success" if is_met else "failure")
+            for said in (found, overall_status(seen, record)):
+                assert 0 < len(said.description) <= 140
+                assert not [
+                    c for c in said.description if unicodedata.category(c) in ACTED_ON or c > "\uffff"
+                ]
+                assert not runner_finds_command(said.description)
+            assert found.description.endswith(f" · run {HASH}")
+            if len(text) == 1000:
+                assert len(found.description) == 140
 
     def test_record_of_plan_has_what_manifests_expect(self) -> None:
         job = structs.replace(JOB, manifest=structs.replace(JOB.manifest, expect=(GOOD,)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reconciler.model.expectation import Expectation, Judged, Judgement, Missing
+from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing
 from reconciler.output.terminal import number_text
 
 _MISSING = {
@@ -17,6 +17,11 @@ _MISSING = {
     Missing.TWO_VALUES: "{files} have different values",
     Missing.NO_TRIAL: "the study has no best trial",
     Missing.RECORD_GONE: "the service no longer has the run's record",
+}
+_OF_SEVERAL = {
+    Missing.NOT_NAMED: "{files} lack it",
+    Missing.NOT_JSON: "{files} are no JSON objects",
+    Missing.TOO_LARGE: "{files} are too large",
 }
 
 
@@ -38,11 +43,12 @@ def _text(judged: Judged) -> str:
     if measured.value is None:
         assert measured.missing is not None, "a metric without a value has a reason"
         files = " and ".join(measured.files) or "its measurement"
-        return f"{name} is missing ({_MISSING[measured.missing].format(files=files)})"
+        sentences = {**_MISSING, **_OF_SEVERAL} if len(measured.files) > 1 else _MISSING
+        return f"{name} is missing ({sentences[measured.missing].format(files=files)})"
     bounds = _bounds(expectation)
     shown = number_text(measured.value)
     # "0.95, expected at least 0.95" would be a riddle.
-    if not judged.is_met and shown in bounds.split():
+    if Judged(expectation, Measured(float(shown))).is_met != judged.is_met:
         shown = repr(measured.value)
     return f"{name} {shown}, expected {bounds}" if not judged.is_met else f"{name} {shown} ({bounds})"
 
@@ -50,5 +56,10 @@ def _text(judged: Judged) -> str:
 def _bounds(expectation: Expectation) -> str:
     least, most = expectation.min, expectation.max
     if least is not None and most is not None:
-        return f"{number_text(least)} to {number_text(most)}"
-    return f"at least {number_text(least)}" if least is not None else f"at most {number_text(most or 0.0)}"
+        return f"{_exact(least)} to {_exact(most)}"
+    return f"at least {_exact(least)}" if least is not None else f"at most {_exact(most or 0.0)}"
+
+
+def _exact(bound: float) -> str:
+    shown = number_text(bound)
+    return shown if float(shown) == bound else repr(bound)
