@@ -78,6 +78,10 @@ ROWS: Mapping[int, str] = {
     59: "Content whose job apply had cancelled is wanted again",
     60: "Appliers that disagree keep cancelling each other's jobs",
     61: "A cancel is recorded and not carried out, or an apply is killed after it",
+    62: "A later run of other content writes to the folder of the desired content's result",
+    63: "A further attempt at a tuning job meets the checkpoints of an earlier one",
+    64: "A metric that is expected is missing, no number, in two files, or can't be read",
+    65: "A metrics file changes after its run was judged, or several processes judge it at once",
 }
 """Possible faults, by row."""
 

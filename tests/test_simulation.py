@@ -34,6 +34,8 @@ SEEN = (
         "clones behind",
         "jobs adopted",
         "jobs made",
+        "results in a folder",
+        "results overwritten",
         "retries",
         "returns",
         "set-ups tried again",

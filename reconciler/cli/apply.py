@@ -154,10 +154,8 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
         _print_results(session, applied.plan, ended, arguments)
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
     plan, waits = applied.plan, arguments.wait
-    results = [*_problems_of_results(plan, after.state)]
-    unsuccessful = [(change, line) for change, line, is_unread in results if waits or is_unread]
-    if waits:
-        unsuccessful = [*_failures(plan, jobs, ended), *_ended_before(plan, applied.outcomes), *unsuccessful]
+    unsuccessful = [*_failures(plan, jobs, ended), *_ended_before(plan, applied.outcomes)] if waits else []
+    unsuccessful += _problems_of_results(plan, after.state, only_unread=not waits)
     print_lines((line for _, line in unsuccessful), log_format)
     runs = [*(after.observed.runs if after.observed else ()), *ended]
     show_ends(applied.plan, outcomes, unsuccessful, runs, frozenset(j.resource for j in jobs), log_format)
@@ -291,15 +289,18 @@ def _failures(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]
         yield None, f"the wait ended before {resource} did"
 
 
-def _problems_of_results(plan: Plan, state: TargetState | None) -> Iterator[tuple[Change | None, str, bool]]:
-    """Yield each desired job whose result isn't good or isn't in its place; True if that couldn't be read."""
+def _problems_of_results(plan: Plan, state: TargetState | None, *, only_unread: bool) -> Iterator[Failure]:
+    """Yield each desired job whose result isn't good, isn't in its place, or couldn't be read.
+
+    A result that couldn't be read is a failure of the command itself, whether or not it waits.
+    """
     changes = {change.desired.manifest.base_name: change for change in plan.changes if change.desired}
     for job, name in state.of_desired if state else ():
         last, problem = name.last_wanted, problem_of_result(name)
         if problem and last and last.state is State.SUCCEEDED and not job.manifest.reconcile.suspend:
             reason, kind = problem
-            text = f"{last.name}: {reason_text(reason, job.manifest.name)}"
-            yield changes.get(name.base_name), text, kind is NotDone.UNJUDGED
+            if kind is NotDone.UNJUDGED or not only_unread:
+                yield changes.get(name.base_name), f"{last.name}: {reason_text(reason, job.manifest.name)}"
 
 
 def _failure(job: ActualJob, change: Change | None) -> str:

@@ -20,10 +20,10 @@ from reconciler.cli.problems import print_problems
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
 from reconciler.model.plan import Action, Plan, Target
 from reconciler.operations.load_desired import load_desired
+from reconciler.operations.observed_state import state_of
 from reconciler.operations.plan import (
     compared_with_commit,
     plan_of,
-    state_of,
     target_of,
     wanted_of,
     with_changed_files,

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
+from reconciler.manifests.expectations import expectation_findings
 from reconciler.manifests.known_values import (
     CACHED,
     TABLES,
@@ -25,9 +26,8 @@ from reconciler.manifests.known_values import (
     region_doubt,
     runtime_doubt,
 )
-from reconciler.manifests.messages import choices
 from reconciler.manifests.secrets import exemption_findings
-from reconciler.model.manifest import AIPLATFORM_V1, DEFAULT_METRIC, ML_V1
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
 _ROLES = [
     (role, f"{role}Type", f"{role}Config") for role in ("master", "worker", "parameterServer", "evaluator")
@@ -58,7 +58,8 @@ def domain_findings(manifest: Any, filled: frozenset[str] = frozenset()) -> Iter
     if "package" in _mapping(manifest):
         yield from _package(_mapping(manifest["package"]), spec, training_input)
     if "expect" in _mapping(manifest):
-        yield from _expect(_mapping(manifest["expect"]), spec, has_folder="baseOutputDirectory" in filled)
+        expect, has_folder = _mapping(manifest["expect"]), "baseOutputDirectory" in filled
+        yield from expectation_findings(expect, spec, has_folder=has_folder)
 
 
 def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
@@ -128,39 +129,6 @@ def _runs_module(keys: Keys, pool: Mapping[str, Any]) -> Iterator[Finding]:
         message = 'the command is set to run the module under "package"'
         hint = 'remove "command", "args" reach the module; or remove "module"'
         yield Finding((*keys, "containerSpec", "command"), message, hint, of_key=True)
-
-
-def _expect(expect: Mapping[str, Any], spec: Mapping[str, Any], *, has_folder: bool) -> Iterator[Finding]:
-    """Yield bounds that no value meets, and metrics that neither a file nor a study can give.
-
-    `has_folder`: True if the environment's defaults give the job an output folder.
-    """
-    for metric, bounds in expect.items():
-        yield from _bounds(("expect", metric), _mapping(bounds), "min", "max")
-    job, field = spec, "baseOutputDirectory"
-    if "trainingInput" in spec:
-        job, field = _mapping(spec["trainingInput"]), "jobDir"
-    elif "studySpec" in spec or "trialJobSpec" in spec:
-        job = _mapping(spec.get("trialJobSpec"))
-    names = _study_metrics(spec)
-    if has_folder or not job or field in job or not all(isinstance(name, str) for name in names):
-        return  # the schema refuses a job without fields, and a name that isn't text
-    hint = f"add {quote(field)}: the trainer writes metrics.json there"
-    if names:
-        hint = f"{hint}; the study gives {choices(map(quote, names))}"
-    for metric in expect:
-        if metric not in names:
-            yield Finding(("expect", metric), "no file and no study gives this metric", hint, of_key=True)
-
-
-def _study_metrics(spec: Mapping[str, Any]) -> list[Any]:
-    """Return the names of the metrics that a tuning job's trials report; empty for other jobs."""
-    tuning = _mapping(spec.get("trainingInput")).get("hyperparameters")
-    if tuning:
-        return [_mapping(tuning).get("hyperparameterMetricTag") or DEFAULT_METRIC]
-    return [
-        _mapping(metric).get("metricId") for metric in _list(_mapping(spec.get("studySpec")).get("metrics"))
-    ]
 
 
 # --- Vertex AI ------------------------------------------------------------------------------------------
@@ -469,13 +437,10 @@ def _repeats(names: list[str]) -> Iterator[int]:
         seen.add(name)
 
 
-def _bounds(
-    keys: Keys, bounds: Mapping[str, Any], least_field: str = "minValue", most_field: str = "maxValue"
-) -> Iterator[Finding]:
-    least, most = _number(bounds.get(least_field)), _number(bounds.get(most_field))
+def _bounds(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
+    least, most = _number(parameter.get("minValue")), _number(parameter.get("maxValue"))
     if least is not None and most is not None and least > most:
-        message = f"{quote(least_field)} is above {quote(most_field)}: {least} > {most}"
-        yield Finding((*keys, least_field), message, "swap them")
+        yield Finding((*keys, "minValue"), f'"minValue" is above "maxValue": {least} > {most}', "swap them")
 
 
 def _increasing(keys: Keys, values: list[Any], least_apart: float = 0.0) -> Iterator[Finding]:

@@ -19,10 +19,19 @@ _IN_VAIN = (State.FAILED, State.CANCELLED)
 
 def age(run: ActualJob) -> tuple[str, str, int, str]:
     """Return a sort key: time of creation, then the service's number, then the name."""
-    # "…00Z" is before "…00.5Z", but sorts after it as text.
-    moment, _, fraction = run.create_time.removesuffix("Z").partition(".")
     number = run.resource.rpartition("/")[2]
-    return moment, fraction, int(number) if _NUMBER.fullmatch(number) else 0, run.resource
+    return *_moment(run.create_time), int(number) if _NUMBER.fullmatch(number) else 0, run.resource
+
+
+def start_order(run: ActualJob) -> tuple[str, str, str, str, int, str]:
+    """Return a sort key: time of the start, or of the creation if that is unknown, then as `age`."""
+    return *_moment(run.start_time or run.create_time), *age(run)
+
+
+def _moment(time: str) -> tuple[str, str]:
+    # "…00Z" is before "…00.5Z", but sorts after it as text.
+    moment, _, fraction = time.removesuffix("Z").partition(".")
+    return moment, fraction
 
 
 def elder(runs: Iterable[ActualJob]) -> ActualJob:

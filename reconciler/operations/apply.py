@@ -18,15 +18,9 @@ from reconciler.model.reason import ReasonCode, because
 from reconciler.operations.execute import PATIENCE, Applier, applier_of
 from reconciler.operations.lineage import read_lineage
 from reconciler.operations.load_desired import Desired
+from reconciler.operations.observed_state import state_of
 from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
-from reconciler.operations.plan import (
-    accelerator_hours,
-    plan_of,
-    state_of,
-    submitted_by,
-    wanted_of,
-    with_line_ends,
-)
+from reconciler.operations.plan import accelerator_hours, plan_of, submitted_by, wanted_of, with_line_ends
 from reconciler.operations.report import open_record, posts_statuses
 from reconciler.operations.session import Session
 from reconciler.operations.submissions import Listener as SubmissionListener

@@ -1,4 +1,4 @@
-"""Measurement of the metrics that a manifest's `expect` names, of a run that succeeded."""
+"""Measurements of the metrics that a manifest's `expect` names, of a run that succeeded."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _MOST_NAMED = 3
 """Files that are named where a metric has no value: the records of 20 metrics stay small."""
 
 
-class Measurement(Struct, frozen=True):
+class Measurements(Struct, frozen=True):
     """Measured metrics by name; and why the others can't be read now, "" if there are none."""
 
     metrics: Mapping[str, Measured]
     unread: str = ""
 
 
-def measure(session: Session, run: ActualJob, names: Collection[str]) -> Measurement:
+def measure(session: Session, run: ActualJob, names: Collection[str]) -> Measurements:
     """Return the named metrics of a run, which has its spec and its body.
 
     In tuning a metric of the study is that of its best trial; the others are of that trial's files.
@@ -56,8 +56,8 @@ def measure(session: Session, run: ActualJob, names: Collection[str]) -> Measure
             metrics |= _of_files(objects, rest, below)
         except ServiceError as error:
             # Neither a value nor a miss: whoever may read it, or a later pass, measures it.
-            return Measurement(metrics, error.message)
-    return Measurement(metrics)
+            return Measurements(metrics, error.message)
+    return Measurements(metrics)
 
 
 def _of_study(study: Study, name: str) -> Measured:

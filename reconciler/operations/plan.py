@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from reconciler.base.errors import NotFoundError
 from reconciler.engines.spec.container_command import container_command
 from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.engines.spec.output_folder import spec_of_attempt
@@ -19,9 +18,7 @@ from reconciler.manifests.settings import Config, Environment, Limits
 from reconciler.model.applied_tree import Effect, TreeFinding
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Change, Cost, DesiredJob, Edit, Plan, Target, Trigger
-from reconciler.model.ports import JobApi
 from reconciler.operations.earlier_code import EarlierCode
-from reconciler.operations.judgements import Asked, with_judgements
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin, origin_of
 from reconciler.operations.session import Session
@@ -29,12 +26,10 @@ from reconciler.operations.staged_code import lock_file
 from reconciler.output.wording.tree import tree_line
 from reconciler.packaging.staged_uri import staged_uri
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.comparison import code_changed, predecessors
+from reconciler.planning.comparison import code_changed
 from reconciler.planning.limits import limit_refusals
-from reconciler.planning.overwriting import undecided_runs, with_overwriting
 from reconciler.planning.planner import SUBMISSIONS, acting_jobs, digest_of, make_plan, with_blocked
-from reconciler.planning.state import TargetState, target_state
-from reconciler.submission.observe import Observed
+from reconciler.planning.state import TargetState
 
 if TYPE_CHECKING:
     from reconciler.model.details import Workers
@@ -50,31 +45,6 @@ def target_of(config: Config, environment: Environment) -> Target:
 def wanted_of(desired: Iterable[DesiredJob]) -> dict[str, DesiredJob]:
     """Return the desired jobs by key, as `look` takes them; a job is under each of its keys."""
     return {key: job for job in desired for key in keys_of(job)}
-
-
-def state_of(
-    session: Session,
-    desired: Desired,
-    observed: Observed,
-    *,
-    asked: Asked | None = None,
-    may_record: bool = False,
-) -> TargetState:
-    """Return what exists under each base name, with what decides about results; read what that takes.
-
-    Args:
-        asked: Metrics that commits expect, besides those that the manifests expect.
-        may_record: True to record the metrics that are measured.
-    """
-    state = comparable_state(session.ports.jobs, desired.jobs, observed, session.config.source)
-    return with_judgements(
-        session,
-        state,
-        observed.metrics,
-        asked=asked,
-        with_changes=observed.is_full,
-        may_record=may_record,
-    )
 
 
 def plan_of(session: Session, desired: Desired, state: TargetState, *, by_hand: bool = False) -> Plan:
@@ -157,35 +127,6 @@ def with_refusals(plan: Plan, limits: Limits) -> Plan:
         needed_limits={error.name: error.needed for error in refused},
         cost=cost_of(plan) if plan.comparison else None,
     )
-
-
-def comparable_state(
-    jobs: JobApi, desired: Sequence[DesiredJob], observed: Observed, source: str | None
-) -> TargetState:
-    """Return what exists under each base name, with the specs and the folders of the runs that matter.
-
-    `source` is as in `target_state`.
-    """
-    # Listings lack specs. A run that was deleted since the listing changes the predecessors, and a folder
-    # may make others matter: both are computed again until all of them have been read.
-    specs: dict[str, JsonObject] = {}
-    folders = dict(observed.folders)
-    deleted: set[str] = set()
-    while True:
-        existing = [run for run in observed.runs if run.resource not in deleted]
-        state = target_state(desired, existing, observed.claims, source=source, doubtful=observed.doubtful)
-        needed = (*predecessors(state), *undecided_runs(state, folders))
-        unread = {run.resource: run for run in needed if run.resource not in specs}
-        if not unread:
-            return with_overwriting(state.with_specs(specs), folders)
-        for resource, run in unread.items():
-            try:
-                spec = jobs.read(run.api_version, run.kind, resource).spec
-            except NotFoundError:
-                deleted.add(resource)
-                continue
-            specs[resource] = spec
-            folders[resource] = engine_spec(run.api_version).output_directory(run.kind, spec)
 
 
 def with_changed_files(plan: Plan, desired: Desired, root: Path, environ: Mapping[str, str]) -> Plan:

@@ -16,8 +16,9 @@ from reconciler.model.commit_record import CommitRecord
 from reconciler.model.plan import Plan
 from reconciler.model.ports import CommitStore, VersionedRecord
 from reconciler.operations.load_desired import Desired
+from reconciler.operations.observed_state import state_of
 from reconciler.operations.origin import Origin
-from reconciler.operations.plan import plan_of, state_of
+from reconciler.operations.plan import plan_of
 from reconciler.operations.session import Session
 from reconciler.planning.lineage import MOST_APPLIED, Lineage, applied_last, newest_of, newest_whole
 from reconciler.planning.planner import SUBMISSIONS

@@ -28,7 +28,8 @@ from reconciler.model.job import ActualJob, State
 from reconciler.model.ports import Ports
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.named_job import NamedJob, read_run
-from reconciler.operations.plan import plan_of, state_of, target_of
+from reconciler.operations.observed_state import state_of
+from reconciler.operations.plan import plan_of, target_of
 from reconciler.operations.results import Results, result_text
 from reconciler.operations.session import Session
 from reconciler.operations.show import run_details
@@ -84,6 +85,8 @@ def snapshot(
         state = target_state(jobs, observed.runs, observed.claims)
         if desired:
             state = state_of(session, desired, observed)
+            # A later page needn't read again what doesn't change.
+            observed = replace(observed, folders=state.folders, metrics=state.metrics)
             plan = plan_of(session, desired, state)
     except ServiceError as error:
         # Unusable claims must not hide the states of the runs.
@@ -112,7 +115,7 @@ def observe_again(ports: Ports, before: Observed) -> Observed:
     """Return all claims and runs, of which those that had ended before aren't listed again.
 
     For pages alone, as nothing may be decided by it: it misses that an ended run was deleted or relabelled,
-    and a run that began and ended since, while no claim names it.
+    that its metrics changed, and a run that began and ended since, while no claim names it.
     """
     claims = ports.claims.listed()
     live = ports.jobs.live()
@@ -133,7 +136,8 @@ def observe_again(ports: Ports, before: Observed) -> Observed:
     own_runs, others = split_by_instance(ports, claims, tuple(runs.values()))
     ports.claims.check(len(own_runs))
     own_runs = with_reasons(claims, own_runs)
-    return Observed(claims, own_runs, doubtful_runs(ports, claims, own_runs, others))
+    doubtful = doubtful_runs(ports, claims, own_runs, others)
+    return Observed(claims, own_runs, doubtful, before.folders, before.metrics, is_full=False)
 
 
 def _run(ports: Ports, api_version: str, kind: str, resource: str) -> ActualJob | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from reconciler.model.claimed_run import age
+from reconciler.model.claimed_run import start_order
 from reconciler.model.job import ActualJob, State
 from reconciler.planning.attempts import base_of
 from reconciler.planning.state import NameState, Overwriting, TargetState
@@ -24,7 +24,7 @@ def with_overwriting(state: TargetState, folders: Mapping[str, str]) -> TargetSt
 
 
 def overwriting_of(name: NameState, folders: Mapping[str, str]) -> Overwriting | None:
-    """Return the newest run of other content that wrote to the folder of the desired content's run after it.
+    """Return the last run of other content that wrote to the folder of the desired content's run after it.
 
     Args:
         name: What exists under a base name.
@@ -35,7 +35,7 @@ def overwriting_of(name: NameState, folders: Mapping[str, str]) -> Overwriting |
     if run is None or not folder:
         return None
     later = [other for other in _later_runs(name, run) if folders.get(other.resource) == folder]
-    return Overwriting(max(later, key=age), folder) if later else None
+    return Overwriting(max(later, key=start_order), folder) if later else None
 
 
 def undecided_runs(state: TargetState, folders: Mapping[str, str]) -> list[ActualJob]:
@@ -68,6 +68,9 @@ def _desired_run(name: NameState) -> ActualJob | None:
 
 
 def _later_runs(name: NameState, run: ActualJob) -> list[ActualJob]:
-    """Return the runs of other content that are newer than `run`, and whose trainer was started."""
+    """Return the runs of other content whose trainer was started after that of `run`."""
+    if not (run.start_time or run.state.ended):
+        return []  # its trainer is yet to write
+    # A run may wait for longer than one that was created after it.
     runs = (other for attempt in name.others for other in (attempt.run, *attempt.others, *attempt.strangers))
-    return [other for other in runs if other and other.start_time and age(other) > age(run)]
+    return [other for other in runs if other and other.start_time and start_order(other) > start_order(run)]

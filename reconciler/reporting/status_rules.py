@@ -16,10 +16,8 @@ from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import MAX_DESCRIPTION
 from reconciler.model.claim import Claim, ClaimState, time_of
 from reconciler.model.commit_record import CommitRecord, WantedJob
-from reconciler.model.expectation import Judgement
 from reconciler.model.plan import Action, Change, Drift, NotDone, Plan
 from reconciler.model.reason import Reason, ReasonCode, because
-from reconciler.output.wording.judgement import judgement_text, misses_text
 from reconciler.output.wording.plan import held_short, reason_text
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.state import TargetState
@@ -35,6 +33,7 @@ from reconciler.reporting.status import (
     update_status,
 )
 from reconciler.reporting.turns import Claimed, turn_of, turns_of
+from reconciler.reporting.verdict import Verdict, end_verdict, judged_verdict, problem_verdict
 
 MANY = 20
 """Largest number of jobs of a commit with a status per job, unless the settings choose otherwise."""
@@ -44,7 +43,6 @@ _ROOM = MAX_DESCRIPTION - 25
 
 _SUBMITTED_TWICE = "submitted twice"  # in the overall status; `_runs_listed` makes the text of the job's own
 _OVERWRITTEN = "overwritten"
-_MISSED = "below expectations"
 _ENDS = (_SUBMITTED_TWICE, _OVERWRITTEN)
 _TO_BE_RETRIED = (Action.RETRY, Action.BLOCKED)
 _SHOWN_OF_SHA = 7
@@ -90,31 +88,6 @@ class View:
         change = self.changes.get(name)
         desired = change.desired if change else None
         return change if desired and not set(keys_of(desired)).isdisjoint(keys) else None
-
-
-class Verdict(Struct, frozen=True):
-    """State of one job of a commit.
-
-    Attributes:
-        name: The job's base name.
-        word: The state in a word or two, for the overall status.
-        state: The state in GitHub's terms.
-        final: True if the state stays unless a person intervenes.
-        sha: The commit that shows it: that of the first submission, or the record's own before one; "" for
-            none.
-        status: The status for that commit. It also replaces an older status on another commit with the job.
-        guess: True if an earlier apply may have posted a better reason why the job wasn't submitted.
-        step: The job's progress, a number that never falls.
-    """
-
-    name: str
-    word: str
-    state: StatusState
-    final: bool
-    sha: str
-    status: CommitStatus
-    guess: bool = False
-    step: int = 0
 
 
 class DueStatuses(Struct, frozen=True):
@@ -289,41 +262,18 @@ def _verdict(
     shown_on = record.sha if job.brought else ""
     if change and change.stuck is NotDone.OVERWRITTEN and (is_newest or _is_after(record, change.reason)):
         text = reason_text(change.reason, name)
-        verdict = _problem(name, shown_on, view.contexts.of_job(name), _OVERWRITTEN, text)
+        verdict = problem_verdict(name, shown_on, view.contexts.of_job(name), _OVERWRITTEN, text)
     elif job.expect and claimed and verdict.state == "success":
         # Other content that replaced it makes no result better.
         judgement = view.state.judgement(claimed[-1][1].resource, job.expect)
         aside = f"{superseded}, " if superseded and not is_suspended(change) else ""
-        judged = _judged(verdict, claimed[-1][0].job_name, judgement, len(job.expect), aside)
+        judged = judged_verdict(verdict, claimed[-1][0].job_name, judgement, len(job.expect), aside)
         verdict = replace(judged, sha=shown_on)
     if is_of_other and verdict.sha != record.sha:
         verdict = replace(verdict, sha="")  # the commit that began the turn shows its own end
     # These count as an end although they aren't final: they may be found out after the end of the first run,
     # and the number must not fall then.
     return replace(verdict, step=2 * attempts + (verdict.final or verdict.word in _ENDS))
-
-
-def _judged(verdict: Verdict, job_name: str, judgement: Judgement, expected: int, aside: str) -> Verdict:
-    """Return the verdict of a run that succeeded, by the judgement of `expected` metrics.
-
-    `aside` stands before the state.
-    """
-    status = verdict.status
-
-    def shown(state: StatusState, text: str) -> CommitStatus:
-        judged = run_status(state, status.context, text, job_name)
-        return replace(judged, target_url=status.target_url, over=status.over)
-
-    if judgement.misses:
-        text = f"{aside}succeeded, {misses_text(judgement.misses)}"
-        return replace(verdict, word=_MISSED, state="failure", status=shown("failure", text))
-    if len(judgement.judged) < expected:
-        why = f": its metrics can't be read: {judgement.unread}" if judgement.unread else ""
-        text = f"{aside}succeeded, not judged yet{why}"
-        status = shown("pending", text)
-        return replace(verdict, word="not judged yet", state="pending", final=False, status=status)
-    text = f"{status.description.partition(' · run ')[0]}, {judgement_text(judgement)}"
-    return replace(verdict, status=shown("success", text))
 
 
 def _is_after(record: CommitRecord, reason: Reason) -> bool:
@@ -349,12 +299,12 @@ def _judge(
     context = view.contexts.of_job(name)
     twice = next((_runs_listed(attempt) for _, attempt in claimed if attempt.others), "")
     if twice:
-        return _problem(name, first, context, _SUBMITTED_TWICE, twice)
+        return problem_verdict(name, first, context, _SUBMITTED_TWICE, twice)
     # A job that the newest commit contains isn't suspended, even if an older checkout suspends it.
     if superseded and (not claimed or claimed[-1][0].state is ClaimState.REJECTED):
         word = "suspended" if is_suspended(change) else "superseded"
         text = word if word == "suspended" else superseded
-        return _end(name, first, context, word, f"{text} before it was submitted", claimed)
+        return end_verdict(name, first, context, word, f"{text} before it was submitted", claimed)
     problem = view.problems.get(name) or _blocked(change) if change else ""
     if not claimed:
         return _unclaimed(name, first, context, problem)
@@ -362,23 +312,23 @@ def _judge(
     match claim.state:
         case ClaimState.PENDING if change and change.stuck is NotDone.FAILED:
             # The attempt isn't wanted any more, and no pass sends it: a pending status would stay for ever.
-            return _problem(name, first, context, "not retried", reason_text(change.reason, name))
+            return problem_verdict(name, first, context, "not retried", reason_text(change.reason, name))
         case ClaimState.PENDING:
             text = "not known yet whether a job was created"
             status = run_status("pending", context, text, claim.job_name)
             return Verdict(name, "unknown", "pending", final=False, sha=first, status=status)
         case ClaimState.REJECTED:
             text = f"refused: {claim.error or 'no reason given'}"
-            return _problem(name, first, context, "refused", text)
+            return problem_verdict(name, first, context, "refused", text)
         case ClaimState.HELD if claim.given_up:
-            return _end(
+            return end_verdict(
                 name, first, context, "given up", reason_text(because(ReasonCode.GIVEN_UP), name), claimed
             )
         case ClaimState.HELD:
-            return _problem(name, first, context, "held", held_short(claim))
+            return problem_verdict(name, first, context, "held", held_short(claim))
         case ClaimState.BOUND if attempt.state is None:
             text = "deleted outside: the service no longer has it, and its final state is unknown"
-            return _end(name, first, context, "deleted", text, claimed)
+            return end_verdict(name, first, context, "deleted", text, claimed)
         case ClaimState.BOUND if attempt.failed and change and change.action in _TO_BE_RETRIED:
             return _failed(name, first, context, problem, claim, attempt)
         case ClaimState.BOUND:
@@ -392,14 +342,14 @@ def _judge(
 def _unclaimed(name: str, sha: str, context: str, problem: str) -> Verdict:
     """Return the verdict of a job without a claim."""
     if problem:
-        return _problem(name, sha, context, "not submitted", problem)
+        return problem_verdict(name, sha, context, "not submitted", problem)
     status = replace(plain_status("pending", context, "not submitted yet"), over=Over.NOTHING)
     return Verdict(name, "not submitted yet", "pending", final=False, sha=sha, status=status, guess=True)
 
 
 def _failed(name: str, sha: str, context: str, problem: str, claim: Claim, attempt: Attempt) -> Verdict:
     if problem:
-        return _problem(name, sha, context, "not retried", problem)
+        return problem_verdict(name, sha, context, "not retried", problem)
     status = _bound_status(context, claim, attempt, "")
     return Verdict(name, "to be retried", "pending", final=False, sha=sha, status=status)
 
@@ -429,17 +379,6 @@ def is_suspended(change: Change | None) -> bool:
 
 def _blocked(change: Change) -> str:
     return reason_text(change.reason, change.base_name) if change.action is Action.BLOCKED else ""
-
-
-def _problem(name: str, sha: str, context: str, word: str, text: str) -> Verdict:
-    """Return the verdict of a job with a problem that may still be solved."""
-    return Verdict(name, word, "error", final=False, sha=sha, status=plain_status("error", context, text))
-
-
-def _end(name: str, sha: str, context: str, word: str, text: str, claimed: Claimed) -> Verdict:
-    """Return the final verdict of a job without the end of a run."""
-    job_name = claimed[-1][0].job_name if claimed else ""
-    return Verdict(name, word, "error", True, sha, run_status("error", context, text, job_name))
 
 
 def _overall_status(

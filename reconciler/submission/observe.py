@@ -21,8 +21,10 @@ _ASKED = 3
 """Ended jobs that are read by name if a listing is empty."""
 
 
-class Observed(Struct, frozen=True, dict=True):
+class Observed(Struct, frozen=True, dict=True, eq=False):
     """Claims and runs of a target at the time of the read.
+
+    Two are equal if these are: what a summary adds to them is known, or can be read, at any time.
 
     Attributes:
         versions: Every claim of the repository in this target, with its generation.
@@ -40,6 +42,14 @@ class Observed(Struct, frozen=True, dict=True):
     folders: Mapping[str, str] = {}
     metrics: Mapping[str, RunMetrics] = {}
     is_full: bool = True
+
+    def __eq__(self, other: object) -> bool:
+        """Return True if both have the same claims and runs."""
+        if not isinstance(other, Observed):
+            return NotImplemented
+        return (self.versions, self.runs, self.doubtful) == (other.versions, other.runs, other.doubtful)
+
+    __hash__ = None  # type: ignore[assignment]
 
     @cached_property
     def claims(self) -> Mapping[ClaimId, Claim]:

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from reconciler.model.cause import is_failed_set_up
 from reconciler.model.claim import MOST_RETURNS, Claim, ClaimId, ClaimState, checked
-from reconciler.model.claimed_run import age, made
+from reconciler.model.claimed_run import age, made, start_order
 from reconciler.model.expectation import RunMetrics
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.plan import DesiredJob
@@ -267,6 +267,7 @@ def summarize(
     """
     settled, moving = _split(observed, wanted, {kept.versioned.claim.id: kept for kept in before.kept})
     needed = {*wanted, *also, *_predecessors(settled.values(), wanted)} - moving
+    needed |= _started_later(observed, needed | moving, wanted) - moving
     bases = {job.manifest.base_name for job in wanted.values()}
     claimed = {_base_of(versioned.claim) for versioned in observed.versions.values()}
     kept = {id: attempt for id, attempt in settled.items() if id.key in needed}
@@ -327,6 +328,25 @@ def _predecessors(settled: Iterable[Kept], wanted: Wanted) -> Iterator[str]:
     runs = ((age(kept.run), kept.versioned.claim) for kept in settled if kept.run is not None)
     by_age = sorted((at, claim.id.key, _base_of(claim)) for at, claim in runs)
     yield from {base: key for _, key, base in by_age if base in bases and key not in wanted}.values()
+
+
+def _started_later(observed: Observed, known: Collection[str], wanted: Wanted) -> set[str]:
+    """Return the keys whose runs started after a run of a known content of the same desired base name.
+
+    They may have overwritten its result, and a known content may be desired again.
+    """
+    bases = {job.manifest.base_name for job in wanted.values()}
+    claims = {versioned.claim.resource: versioned.claim for versioned in observed.versions.values()}
+    started = (run for run in observed.runs if run.start_time and run.resource in claims)
+    later, reached = set[str](), set[str]()
+    for run in sorted(started, key=start_order):
+        claim = claims[run.resource]
+        base = _base_of(claim)
+        if claim.id.key in known and base in bases:
+            reached.add(base)
+        if base in reached:
+            later.add(claim.id.key)
+    return later
 
 
 def _base_of(claim: Claim) -> str:

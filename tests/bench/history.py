@@ -31,8 +31,9 @@ from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.execute import labels_of
 from reconciler.operations.follow_up import follow_up
 from reconciler.operations.load_desired import Desired, load_desired
+from reconciler.operations.observed_state import state_of
 from reconciler.operations.origin import NO_ORIGIN
-from reconciler.operations.plan import plan_of, request_body, state_of, wanted_of
+from reconciler.operations.plan import plan_of, request_body, wanted_of
 from reconciler.operations.report import record_keys
 from reconciler.operations.session import Session
 from reconciler.operations.watch.loop import FULL_AFTER as HOURLY

@@ -36,7 +36,8 @@ from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.manifest import Manifest
 from reconciler.model.plan import Plan
 from reconciler.operations.load_desired import Desired, desired_jobs
-from reconciler.operations.plan import plan_of, state_of, target_of
+from reconciler.operations.observed_state import state_of
+from reconciler.operations.plan import plan_of, target_of
 from reconciler.operations.session import Session, embedded_endpoint
 from reconciler.output.json import plan_json
 from reconciler.output.text import plan_text

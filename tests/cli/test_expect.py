@@ -45,6 +45,7 @@ def test_missed_expectation_fails_wait_with_both_figures_and_leaves_job_succeede
     assert own.states() == {name: "SUCCEEDED"}, "it uses up no attempt"
 
 
+@pytest.mark.fault(65)
 def test_change_of_expect_alone_judges_recorded_values_again_and_trains_nothing(own: Repository) -> None:
     write(own, "--accuracy=0.90", expect=GOOD)
     assert own.run("apply", "--wait").code == 1
@@ -62,6 +63,7 @@ def test_change_of_expect_alone_judges_recorded_values_again_and_trains_nothing(
     assert own.states() == {name: "SUCCEEDED"}
 
 
+@pytest.mark.fault(65)
 def test_judged_file_that_changes_later_is_drift_and_changes_no_verdict(own: Repository) -> None:
     write(own, "--accuracy=0.96", expect=GOOD)
     assert own.run("apply", "--wait").code == 0
@@ -75,6 +77,7 @@ def test_judged_file_that_changes_later_is_drift_and_changes_no_verdict(own: Rep
     assert planned(own) == ("none", "succeeded")
 
 
+@pytest.mark.fault(64)
 @pytest.mark.parametrize(
     ("files", "why"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sqlite3
@@ -39,6 +40,20 @@ def reconciler(root: Path, *arguments: str) -> str:
 def test_plan_finds_nothing_to_do_in_home_of_earlier_version(repository: Path) -> None:
     jobs = len([*(repository / "jobs").glob("*.yaml")])
     assert f"Nothing to do: {jobs} jobs" in reconciler(repository, "plan", "--detailed-exitcode")
+
+
+def test_own_folders_and_expectations_run_nothing_of_earlier_version_again(repository: Path) -> None:
+    names = [file.stem for file in (repository / "jobs").glob("*.yaml")]
+    before = [json.loads(reconciler(repository, "show", name, "--format", "json")) for name in names]
+    settings = repository / "reconciler.yaml"
+    settings.write_text("outputs: own\n" + (settings.read_text() if settings.exists() else ""))
+    for file in (repository / "jobs").glob("*.yaml"):
+        file.write_text(file.read_text().replace("\nspec:", "\nexpect: {accuracy: {min: 0.9}}\nspec:", 1))
+    plan = json.loads(reconciler(repository, "plan", "--format", "json"))
+    assert {change["action"] for change in plan["changes"]} == {"none"}
+    after = [json.loads(reconciler(repository, "show", name, "--format", "json")) for name in names]
+    for was, now in zip(before, after, strict=True):
+        assert (now["jobName"], now["output"]["uri"]) == (was["jobName"], was["output"]["uri"])
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from reconciler.engines.api.engine_jobs import EngineJobs
 from reconciler.manifests.settings import load_config
 from reconciler.operations.load_desired import load_desired
-from reconciler.operations.plan import plan_of, state_of, wanted_of
+from reconciler.operations.observed_state import state_of
+from reconciler.operations.plan import plan_of, wanted_of
 from reconciler.operations.session import open_session
 from reconciler.submission.look import keep_summary, look
 from tests.support.live_jobs import PLACE, send
@@ -35,6 +36,7 @@ def revert(repository: Repository) -> tuple[str, str]:
     return good, bad
 
 
+@pytest.mark.fault(62)
 def test_revert_leaves_both_models_when_outputs_are_own(models: Repository) -> None:
     settings(models, "outputs: own")
     good, bad = revert(models)
@@ -47,6 +49,7 @@ def test_revert_leaves_both_models_when_outputs_are_own(models: Repository) -> N
     assert job_of(models)["output"]["uri"] == f"gs://models/census/{good}"
 
 
+@pytest.mark.fault(63)
 @pytest.mark.parametrize("default", [False, True])
 def test_retry_of_tuning_job_resumes_no_checkpoint_of_other_parameters(
     models: Repository, default: bool
@@ -129,6 +132,7 @@ def test_live_job_of_another_client_is_adopted_with_its_folder_when_outputs_are_
     assert models.run("cancel", "by hand").code == 0
 
 
+@pytest.mark.fault(62)
 def test_reverted_job_is_overwritten_and_not_green_when_folder_is_shared(models: Repository) -> None:
     settings(models, "outputs: shared")
     good, bad = revert(models)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
-from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing, judge
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing, RunMetrics, judge
 
 GOOD, LOSS = Expectation("accuracy", min=0.95), Expectation("loss", max=1.0)
 BAD, SMALL = Measured(0.9), Measured(0.5)
@@ -51,3 +55,30 @@ def test_judgement_is_unread_only_while_metric_is_not_measured() -> None:
     assert judge([GOOD], {"accuracy": BAD}, "why").unread == ""
     assert judge([GOOD], {}, "why") == Judgement((), "why")
     assert judge([], {}, "why") == Judgement()
+
+
+@given(st.floats(allow_nan=False), st.floats(allow_nan=False), st.floats(allow_nan=False))
+def test_wider_bounds_never_miss_what_narrower_ones_meet(value: float, least: float, most: float) -> None:
+    narrow = Judged(Expectation("x", least, most), Measured(value))
+    wide = Judged(Expectation("x", min(least, -math.inf), max(most, math.inf)), Measured(value))
+    assert wide.is_met >= narrow.is_met
+
+
+def test_stored_words_for_a_missing_metric_never_change() -> None:
+    assert [*map(str, Missing)] == [
+        "no-folder",
+        "no-file",
+        "not-named",
+        "no-number",
+        "not-json",
+        "too-large",
+        "two-values",
+        "no-trial",
+        "record-gone",
+    ]
+
+
+def test_values_that_are_left_out_mean_none() -> None:
+    assert Measured(1.0).missing is None
+    assert RunMetrics("census_1", "jobs/1").folder == ""
+    assert (Judgement().unread, judge([GOOD], {}).unread) == ("", "")

@@ -32,6 +32,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "planning.drift": _PLANS,
     "planning.attempts": _PLANS,
     "planning.state": _PLANS,
+    "planning.overwriting": ("planning/test_overwriting",),
+    "model.expectation": ("model/test_expectation",),
     "submission.adoption": (
         "submission/test_adoption",
         "submission/test_instances",

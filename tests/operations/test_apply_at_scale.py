@@ -26,8 +26,9 @@ from reconciler.operations.apply import Applied, carry_out
 from reconciler.operations.execute import Applier, applier_of
 from reconciler.operations.follow_up import follow_up
 from reconciler.operations.load_desired import Desired, load_desired
+from reconciler.operations.observed_state import state_of
 from reconciler.operations.origin import NO_ORIGIN
-from reconciler.operations.plan import plan_of, state_of
+from reconciler.operations.plan import plan_of
 from reconciler.operations.session import Session, open_session
 from reconciler.output.wording.plan import outcome_error
 from reconciler.planning.outcome import Outcome, Status

@@ -22,8 +22,9 @@ from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.follow_up import follow_up
 from reconciler.operations.judgements import with_judgements
 from reconciler.operations.load_desired import Desired, load_desired
+from reconciler.operations.observed_state import state_of
 from reconciler.operations.origin import NO_ORIGIN
-from reconciler.operations.plan import plan_of, state_of, wanted_of
+from reconciler.operations.plan import plan_of, wanted_of
 from reconciler.operations.session import Session, open_session
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.decide import problem_of_result

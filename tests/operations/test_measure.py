@@ -1,4 +1,4 @@
-"""Measurement of a run's metrics: from real objects, or from the measurements of a study."""
+"""Measurements of a run's metrics: from real objects, or from the measurements of a study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from reconciler.base.errors import ServiceError
 from reconciler.model.expectation import Measured, Missing
-from reconciler.operations.measure import Measurement, changed_files, measure
+from reconciler.operations.measure import Measurements, changed_files, measure
 from reconciler.operations.results import LARGEST_METRICS
 from reconciler.operations.session import Session
 from tests.support.held_service import HeldService
@@ -140,7 +140,7 @@ def test_file_older_than_run_is_left_out(service: HeldService, session: Session)
     for minutes, expected in ((10, Measured(missing=Missing.NO_FILE)), (-10, measured(session))):
         created = (service.now() + timedelta(minutes=minutes)).isoformat()
         found = measure(session, custom_run(create_time=created), ["accuracy"])
-        assert found == Measurement({"accuracy": expected})
+        assert found == Measurements({"accuracy": expected})
 
 
 def test_metric_is_found_when_its_file_has_many_others(service: HeldService, session: Session) -> None:
@@ -187,7 +187,7 @@ def test_metric_of_study_is_measurement_of_its_best_trial(service: HeldService, 
 def test_metric_of_study_is_measured_without_folder_or_request(session: Session) -> None:
     noting, noted = noting_session(session)
     found = measure(noting, study_run(0.5, folder=""), ["accuracy", "loss"])
-    assert found == Measurement({"accuracy": Measured(0.5), "loss": Measured(missing=Missing.NO_FOLDER)})
+    assert found == Measurements({"accuracy": Measured(0.5), "loss": Measured(missing=Missing.NO_FOLDER)})
     assert noted.sent == []
 
 
@@ -195,13 +195,13 @@ def test_metrics_are_missing_when_study_has_no_best_trial(service: HeldService, 
     put_file(service, "1/metrics.json", '{"loss": 1}')
     for run in (study_run(), study_run(None), study_run(float("nan"))):
         found = measure(session, run, ["accuracy", "loss"])
-        assert found == Measurement(dict.fromkeys(("accuracy", "loss"), Measured(missing=Missing.NO_TRIAL)))
+        assert found == Measurements(dict.fromkeys(("accuracy", "loss"), Measured(missing=Missing.NO_TRIAL)))
 
 
 def test_metric_is_missing_without_request_when_run_has_no_folder(session: Session) -> None:
     noting, noted = noting_session(session)
     found = measure(noting, custom_run(""), ["accuracy"])
-    assert found == Measurement({"accuracy": Measured(missing=Missing.NO_FOLDER)})
+    assert found == Measurements({"accuracy": Measured(missing=Missing.NO_FOLDER)})
     assert noted.sent == []
 
 
@@ -214,7 +214,7 @@ def test_metric_is_unread_when_request_is_refused(
     noting, noted = noting_session(session)
     noted.refused = {part: status}
     found = measure(noting, study_run(0.5), ["accuracy", "loss"])
-    assert found == Measurement({"accuracy": Measured(0.5)}, f"refused with {status}")
+    assert found == Measurements({"accuracy": Measured(0.5)}, f"refused with {status}")
     noted.refused.clear()
     assert measure(noting, study_run(0.5), ["loss"]).metrics["loss"].value == 0.99
 

@@ -111,8 +111,8 @@ def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
     ]
     text = plan_text(plan(*rows, replace(CHANGE, action=Action.NONE, reason=saying("succeeded"))))
     assert text.splitlines()[-1] == (
-        "Nothing to do: 9 jobs (1 failed, 1 cancelled, 1 deleted outside, 1 given up, 1 already ran, "
-        "1 unreadable, 1 overwritten, 1 suspended)."
+        "Nothing to do: 11 jobs (1 failed, 1 cancelled, 1 deleted outside, 1 given up, 1 already ran, "
+        "1 unreadable, 1 overwritten, 1 below expectations, 1 not judged yet, 1 suspended)."
     )
     shown = [line.strip() for line in text.splitlines() if "why" in line or "succeeded" in line]
     assert shown == [f"why {stuck}" for stuck in NotDone]

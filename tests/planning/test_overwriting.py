@@ -31,6 +31,7 @@ def plan_of(runs: list[ActualJob], folders: Mapping[str, str]) -> Plan:
     return make_plan(LOCAL, with_overwriting(state_of([GOOD], runs, claims), folders))
 
 
+@pytest.mark.fault(62)
 def test_reverted_content_is_overwritten_when_later_run_has_its_folder() -> None:
     plan = plan_of([FIRST, LATER], BOTH)
     change = only(plan)
@@ -46,6 +47,7 @@ def test_reverted_content_is_overwritten_when_later_run_has_its_folder() -> None
     )
 
 
+@pytest.mark.fault(62)
 def test_result_is_being_overwritten_when_later_run_is_live() -> None:
     plan = plan_of([FIRST, replace(LATER, state=State.RUNNING)], BOTH)
     assert "is writing to its folder" in reason_of(only(plan))
@@ -58,10 +60,11 @@ def test_result_is_being_overwritten_when_later_run_is_live() -> None:
         ([FIRST, LATER], {FIRST.resource: f"{SHARED}/{GOOD.job_name}", LATER.resource: SHARED}),
         ([FIRST, LATER], {FIRST.resource: "", LATER.resource: ""}),
         ([FIRST, replace(LATER, start_time="", state=State.CANCELLED)], BOTH),
-        ([replace(FIRST, create_time="2026-02-01T00:00:00Z"), LATER], BOTH),
+        ([replace(FIRST, start_time="2026-02-01T00:00:00Z"), LATER], BOTH),
+        ([replace(FIRST, state=State.QUEUED, start_time=""), LATER], BOTH),
         ([replace(FIRST, state=State.FAILED), LATER], BOTH),
     ],
-    ids=["own folder", "no folder", "never started", "older", "without a result"],
+    ids=["own folder", "no folder", "never started", "started before", "not started yet", "without a result"],
 )
 def test_result_stays_when_other_run_did_not_write_to_its_folder_later(
     runs: list[ActualJob], folders: dict[str, str]
@@ -69,6 +72,12 @@ def test_result_stays_when_other_run_did_not_write_to_its_folder_later(
     plan = plan_of(runs, folders)
     assert only(plan).stuck is not NotDone.OVERWRITTEN
     assert plan.drift == ()
+
+
+def test_run_that_was_created_before_and_started_later_overwrites_result() -> None:
+    waited = replace(LATER, create_time="2025-12-01T00:00:00Z", start_time="2026-01-01T00:00:00.5Z")
+    change = only(plan_of([replace(FIRST, start_time="2026-01-01T00:00:00Z"), waited], BOTH))
+    assert (change.stuck, change.actual and change.actual.job_name) == (NotDone.OVERWRITTEN, GOOD.job_name)
 
 
 def test_newest_of_several_later_runs_is_named() -> None:
@@ -97,3 +106,44 @@ def test_folder_of_first_attempt_is_own_folder_of_its_retry() -> None:
     retry = started(run_of(GOOD, State.SUCCEEDED, 2, number=1))
     state = state_of([GOOD], [retry, LATER], [])
     assert undecided_runs(state, {retry.resource: f"{SHARED}/{GOOD.job_name}"}) == []
+
+
+def test_cancelled_run_has_no_result_to_overwrite() -> None:
+    plan = plan_of([replace(FIRST, state=State.CANCELLED), LATER], BOTH)
+    assert only(plan).stuck is not NotDone.OVERWRITTEN
+
+
+def test_state_keeps_the_folders_for_its_summary() -> None:
+    assert with_overwriting(state_of([GOOD], [FIRST], []), BOTH).folders == BOTH
+
+
+@pytest.mark.parametrize("runs", [[], [LATER]], ids=["nothing", "other content alone"])
+def test_name_without_a_run_of_desired_content_needs_no_folder(runs: list[ActualJob]) -> None:
+    state = state_of([GOOD], runs, [])
+    assert undecided_runs(state, {}) == []
+    assert with_overwriting(state, BOTH).names["census"].overwriting is None
+
+
+def test_claim_whose_run_the_service_dropped_needs_no_folder() -> None:
+    state = state_of([GOOD], [LATER], [bound_to(GOOD, FIRST), bound_to(BAD, LATER)])
+    assert undecided_runs(state, BOTH) == []
+    assert with_overwriting(state, BOTH).names["census"].overwriting is None
+
+
+def test_second_run_and_stranger_of_other_content_overwrite_as_well() -> None:
+    bound = started(run_of(BAD, State.FAILED, number=3))
+    older = bound_to(BAD, bound)
+    second = started(run_of(BAD, State.SUCCEEDED, number=4))
+    stranger = started(run_of(BAD, State.SUCCEEDED, number=5, mark="unknown"))
+    for other in (second, stranger):
+        state = state_of([GOOD], [FIRST, bound, other], [bound_to(GOOD, FIRST), older])
+        folders = {FIRST.resource: SHARED, bound.resource: "gs://elsewhere", other.resource: SHARED}
+        overwriting = with_overwriting(state, folders).names["census"].overwriting
+        assert overwriting is not None
+        assert overwriting.run == other
+
+
+def test_shared_folder_with_the_form_of_another_jobs_name_is_compared() -> None:
+    folder = f"{SHARED}/{wanted('fraud').job_name}"
+    state = state_of([GOOD], [FIRST, LATER], [bound_to(GOOD, FIRST), bound_to(BAD, LATER)])
+    assert undecided_runs(state, {FIRST.resource: folder}) == [LATER]

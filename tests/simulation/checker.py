@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import takewhile
@@ -16,7 +16,7 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState
 from reconciler.model.job import ATTEMPT, INSTANCE, KEY, REQUEST_ID, SOURCE, ActualJob, State
 from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.naming import label_of
-from reconciler.model.plan import Action, DesiredJob, DriftKind, Plan
+from reconciler.model.plan import Action, Change, DesiredJob, Drift, DriftKind, NotDone, Plan
 from reconciler.model.ports import Versioned
 from reconciler.output.wording.notes import note_text
 from reconciler.output.wording.plan import reason_text
@@ -24,8 +24,8 @@ from reconciler.planning.outcome import Outcome
 from reconciler.submission.look import FULL_AFTER, Observation
 
 from .github import Statuses
-from .model import OURS, PERSON, TIMEOUT, Job, Place, Request, ours, short_slot
-from .scenario import Commit, Repository
+from .model import OURS, PERSON, TIMEOUT, Job, Place, Request, folder_of, ours, short_slot
+from .scenario import Commit, Outputs, Repository
 from .store import Claims
 from .world import World
 
@@ -38,6 +38,7 @@ _BETWEEN_TRIES = 600.0
 _TOLD = 3
 """Whole passes that saw a job's end, after which its claim must record it; one pass may lose a race."""
 _SHOWN = {State.SUCCEEDED: "success", State.FAILED: "failure", State.CANCELLED: "error"}
+_OVERWRITTEN = "overwritten: "
 _DATE = 1.0
 """Seconds by which a job may appear younger to a reconciler: the store's time comes in whole seconds."""
 _MARK = re.compile(r" · run ([0-9a-f]{16}(?:_[0-9]+)?)\Z")
@@ -98,7 +99,9 @@ class Checker:
     two duplicates), "successor" (before a cancel), "blind" (listings), "paused" (processes) and "head" (of a
     request); "adopt": a live job is adopted only by its own content, before any other attempt begins for it;
     "instance": environments in the same project and location never take each other's jobs;
-    "tree": a clone behind the applied commit cancels no job, and isn't recorded as applied; and
+    "tree": a clone behind the applied commit cancels no job, and isn't recorded as applied;
+    "overwritten": a plan says of a result in a shared folder whether other content overwrote it; "folder":
+    two contents with folders of their own never write to the same one; and
     "set-up": a failing set-up is tried at most three times, ten minutes apart, unless a person starts it.
 
     Attributes:
@@ -204,6 +207,8 @@ class Checker:
         # Only a full look finds an ended job of another origin, as no claim names it.
         others = {self._base_of(job) for job in self._world.jobs if job.origin != "create"}
         self.seen["plans compared"] += 1
+        for plan in (short, full):
+            self._say_what_was_overwritten(plan, self._world.now)
         plans = [
             {
                 (change.action, change.job_name, change.is_new and change.base_name not in others)
@@ -419,6 +424,7 @@ class Checker:
         self._to_cancel |= {change.actual.resource for change in cancels if change.actual}
         self._to_stop |= {change.actual.resource for change in cancels if change.actual and not change.repair}
         self._own_cancels(plan)
+        self._say_what_was_overwritten(plan, self._passes[who].began)
 
     def commanded(self, name: str) -> None:
         """Note that a person cancels a run with the tool's own command."""
@@ -493,6 +499,61 @@ class Checker:
             self.seen["retries"] += 1
             if not self._failed_before(key, int(attempt)):
                 self._wrong("I1", f"{job.name} is attempt {attempt}, and none before it has failed")
+
+    def wrote(self, job: Job, folder: str) -> None:
+        """Check that the job that begins to write to a folder has it for its content alone."""
+        if job.origin != "create" or self._repository.outputs is not Outputs.OWN:
+            return
+        before = [other for other in self._world.folders[folder] if other.origin == "create"]
+        if any(other.slot[0] != job.slot[0] for other in before):
+            self._wrong("folder", f"{job.name} writes to {folder} as {before[0].name} of other content did")
+
+    def _say_what_was_overwritten(self, plan: Plan, since: float) -> None:
+        """Check what a plan says about results in shared folders, for a look that began at a moment."""
+        found = [drift for drift in plan.drift if drift.kind is DriftKind.OVERWRITTEN]
+        for drift in found:
+            self._is_overwritten(drift)
+        for change in plan.changes:
+            if change.base_name not in {drift.base_name for drift in found}:
+                self._is_in_its_folder(change, since)
+
+    def _is_overwritten(self, drift: Drift) -> None:
+        """Check that the job of a finding wrote to the folder of the desired content's job after it."""
+        self.seen["results overwritten"] += 1
+        about = drift.detail.values
+        writers = self._world.folders.get(str(about["folder"]), [])
+        names = [job.job_name for job in writers]
+        later = names[names.index(drift.job_name) + 1 :] if drift.job_name in names else []
+        if about["job_name"] not in later:
+            self._wrong("overwritten", f"{drift.job_name} is overwritten, and {about['folder']} has {names}")
+
+    def _is_in_its_folder(self, change: Change, since: float) -> None:
+        """Check that the result of a job in sync is in its folder, as far as a look could tell.
+
+        Only a full look finds the ended jobs that no claim names, and the claims of older versions.
+        """
+        run, done = change.actual, (None, NotDone.REVERTED)
+        is_in_sync = change.action is Action.NONE and change.desired is not None and change.stuck in done
+        if self._beyond or not is_in_sync or run is None or run.state is not State.SUCCEEDED:
+            return
+        job = next(job for job in self._world.jobs if job.name == run.resource)
+        writers = self._world.folders.get(folder_of(job), [])
+        claims = self._claims.all()
+        unknown = self._unannounced | self._claims.forgotten
+        exempt = {claims[id].claim.base_name for id in unknown if id in claims}
+        if job not in writers or job in self._second.values() or change.base_name in exempt:
+            return
+        self.seen["results in a folder"] += 1
+        later = writers[writers.index(job) + 1 :]
+        later = [other for other in later if self._is_known(other, since) and other.slot[0] != change.key]
+        if later:
+            self._wrong("overwritten", f"{job.name} is in sync, and {later[-1].name} wrote to its folder")
+
+    def _is_known(self, job: Job, since: float) -> bool:
+        """Return True if a look that began at a moment shows that a job has started."""
+        began = job.made + job.hidden if job.origin == "create" else self._taken_at.get(job.name, inf)
+        is_started = job.started is not None and job.started < since
+        return self._is_ours(job) and began < since and is_started and not job.gone
 
     def cancelled(self, job: Job, who: str) -> None:
         """Check a reconciler's cancel as it arrives."""
@@ -700,8 +761,9 @@ class Checker:
             if not job.manifest.reconcile.suspend:
                 self._settled(job, plan)
                 self._told(job, plan)
+        overwritten = {drift.base_name for drift in plan.drift if drift.kind is DriftKind.OVERWRITTEN}
         for commit in self._repository.history:
-            self._verdict(commit)
+            self._verdict(commit, overwritten)
         self._findings(plan)
         self._own_cancels(plan)
         self._cancelled_outside(plan)
@@ -780,12 +842,19 @@ class Checker:
         sha = first.commit or self._bringer(job)
         shown = self._statuses.last(sha, context)
         blocked = any(c.action is Action.BLOCKED and c.desired is job for c in plan.changes)
+        if any(c.stuck is NotDone.OVERWRITTEN and c.desired is job for c in plan.changes):
+            # The newest commit shows it, and so does the one that brought the content back.
+            is_said = shown is not None and shown["description"].startswith(_OVERWRITTEN)
+            blocked |= sha == self._repository.head.sha or (is_said and sha == self._bringer(job))
         expected = "error" if blocked or self._twice(turn) else _SHOWN.get(bound.state, "pending")
         if shown is None or shown["state"] != expected:
             self._wrong("I3", f"{bound.job_name} is {bound.state}, and its commit shows {shown}")
 
-    def _verdict(self, commit: Commit) -> None:
-        """Check that a commit with a status has a verdict, and that the verdict isn't pending."""
+    def _verdict(self, commit: Commit, overwritten: Collection[str]) -> None:
+        """Check that a commit with a status has a verdict, and that the verdict isn't pending.
+
+        `overwritten` are the names of the manifests whose results other content overwrote.
+        """
         shown = self._statuses.last(commit.sha, self._place.overall)
         if shown is None:
             if commit.sha not in self._in_part and any(
@@ -802,6 +871,10 @@ class Checker:
         missing = [job.job_name for job in brought if label_of(job.identity) not in succeeded]
         if shown["state"] == "success" and missing:
             self._wrong("I3", f"commit {commit.sha[:7]} is green, and {missing[0]} has not succeeded")
+        if shown["description"].startswith(_OVERWRITTEN) and any(
+            job.manifest.name in overwritten for job in self._brought(commit)
+        ):
+            return
         if shown["state"] in ("failure", "error") and self._has_succeeded(commit):
             self._wrong("I3", f"all jobs of commit {commit.sha[:7]} succeeded: {shown['description']!r}")
 
@@ -882,7 +955,8 @@ class Checker:
             DriftKind.DELETED_OUTSIDE: ["deleted by a person", "record dropped", "foreign job deleted"],
             DriftKind.DUPLICATE: ["foreign copy", "foreign job with other content"],
         }
-        for finding in plan.drift:
+        # Of each plan, an overwritten result is checked by itself.
+        for finding in (one for one in plan.drift if one.kind is not DriftKind.OVERWRITTEN):
             caused = any(counts[cause] for cause in causes.get(finding.kind, []))
             if finding.kind is DriftKind.DELETED_OUTSIDE:
                 known = [job for job in self._ours() if job.told > _TOLD]
@@ -1031,6 +1105,9 @@ class Checkers:
 
     def made(self, job: Job) -> None:
         self._by_instance.get(job.instance, self._by_instance[""]).made(job)
+
+    def wrote(self, job: Job, folder: str) -> None:
+        self._by_instance.get(job.instance, self._by_instance[""]).wrote(job, folder)
 
     def cancelled(self, job: Job, who: str) -> None:
         self._of[who].cancelled(job, who)

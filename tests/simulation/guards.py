@@ -276,6 +276,12 @@ GUARDS: Mapping[str, Guard] = {
         looks=True,
     ),
     "look-empty": Guard("blind", {"submission.look:_short": _with(ports=_all_named)}, beyond=True),
+    "overwriting": Guard("overwritten", {"planning.overwriting:overwriting_of": _nothing}),
+    "overwriting-by-start": Guard("overwritten", {"model.claimed_run:start_order": lambda _, run: age(run)}),
+    "overwriting-kept": Guard("overwritten", {"submission.summary:_started_later": lambda *_: set()}),
+    "folder-own": Guard(
+        "folder", {"engines.spec.output_folder:with_own_folder": lambda _, __, ___, packed, ____: packed}
+    ),
     "paused-before-sending": Guard("paused", {"submission.protocol:Submitter._is_too_late": _never}),
     "paused-while-sending": Guard(
         "paused", {"base.http.connections:write_request": _with(clock=lambda _: lambda: 0.0)}

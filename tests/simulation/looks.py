@@ -24,7 +24,8 @@ from reconciler.model.naming import job_name
 from reconciler.model.plan import Action, DesiredJob, Plan, Target
 from reconciler.model.ports import Place, Ports, Refused, Unknown, Versioned
 from reconciler.operations.execute import Applier
-from reconciler.operations.plan import comparable_state, wanted_of
+from reconciler.operations.observed_state import comparable_state
+from reconciler.operations.plan import wanted_of
 from reconciler.planning.planner import make_plan
 from reconciler.submission.announcements import AnnouncedClaims
 from reconciler.submission.look import FULL_AFTER, Observation, keep_summary, look

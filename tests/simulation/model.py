@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.model.job import ATTEMPT, INSTANCE, KEY, REQUEST_ID, SOURCE, State
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import Answer
@@ -158,6 +159,11 @@ def spec_of(job: Job) -> JsonObject:
     if job.kind == "Job":
         return {"trainingInput": job.body["trainingInput"]}
     return {name: value for name, value in job.body.items() if name not in ("displayName", "labels")}
+
+
+def folder_of(job: Job) -> str:
+    """Return the folder that a job writes its results to; "" for none."""
+    return engine_spec(job.api_version).output_directory(job.kind, spec_of(job))
 
 
 def filled(job: Job) -> JsonObject:

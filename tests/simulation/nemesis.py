@@ -16,7 +16,7 @@ from reconciler.submission.summary import Preface, Summary, encoded
 
 from .github import Statuses
 from .model import OURS, PERSON, Job, by_hand_name, ours, short_id
-from .scenario import Repository, desired
+from .scenario import Repository
 from .store import Claims
 from .world import World
 
@@ -206,7 +206,7 @@ class Nemesis:
         failed = [job for job in jobs if self._next_attempt(job) > 1]
         job = world.rng.choice(failed if failed and world.rng.random() < 0.5 else jobs)
         attempt = self._next_attempt(job) if job in failed else attempt
-        body = _body(job, source, other, attempt, world.rng.randbytes(8).hex())
+        body = self._body(job, source, attempt, world.rng.randbytes(8).hex(), other=other)
         if job.manifest.api_version == ML_V1 and any(job.job_name == body["jobId"] for job in world.jobs):
             return
         self._say(origin, f"makes a job like {job.job_name}")
@@ -220,7 +220,7 @@ class Nemesis:
         spent = [job for job in spent if label_of(job.identity) not in copied]
         if spent:
             job = chance.choice(spent)
-            body = _body(job, OURS, False, self._next_attempt(job), chance.randbytes(8).hex())
+            body = self._body(job, OURS, self._next_attempt(job), chance.randbytes(8).hex())
             self._world.faults.tells("foreign copy")
             self._say("foreign", f"makes a job like the next {job.job_name}")
             self._world.make(job.manifest.api_version, job.manifest.kind, body, "foreign")
@@ -241,6 +241,16 @@ class Nemesis:
         failed = [j for j in ours(self._world.jobs) if j.slot[0] == label and j.state is State.FAILED]
         return 1 + max((int(job.slot[1]) for job in failed), default=0)
 
+    def _body(
+        self, job: DesiredJob, source: str, attempt: int, mark: str, *, other: bool = False
+    ) -> JsonObject:
+        """Return a create's body with a job's name and labels; with `other`, the body of a different job."""
+        manifest = job.manifest
+        labels = {SOURCE: source, KEY: label_of(job.identity), ATTEMPT: str(attempt), REQUEST_ID: mark}
+        name = job_name(manifest.base_name, job.identity, attempt)
+        content = self._repository.desired(manifest.name, "other", manifest.reconcile) if other else job
+        return engine_spec(manifest.api_version).body(manifest.kind, content.spec, name, labels)
+
     def _storm(self, status: int) -> None:
         self._world.storm, self._world.storm_until = status, self._until()
 
@@ -249,11 +259,3 @@ class Nemesis:
 
     def _say(self, who: str, what: str) -> None:
         self._world.trace(who, what)
-
-
-def _body(job: DesiredJob, source: str, other: bool, attempt: int, mark: str) -> JsonObject:
-    """Return a create's body with the job's name and labels; with `other`, the body of a different job."""
-    labels = {SOURCE: source, KEY: label_of(job.identity), ATTEMPT: str(attempt), REQUEST_ID: mark}
-    name = job_name(job.manifest.base_name, job.identity, attempt)
-    content = desired(job.manifest.name, "other", job.manifest.reconcile) if other else job
-    return engine_spec(job.manifest.api_version).body(job.manifest.kind, content.spec, name, labels)

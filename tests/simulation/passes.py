@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from reconciler.base.errors import ReconcilerError
 from reconciler.cli.apply import WAITING_PATIENCE
 from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.engines.spec.output_folder import spec_of_attempt
 from reconciler.manifests.settings import Limits
 from reconciler.model.claim import BY_COMMAND
 from reconciler.model.job import State
@@ -19,7 +20,8 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import Bounds, Ports
 from reconciler.operations.execute import PATIENCE, Applier
-from reconciler.operations.plan import comparable_state, wanted_of
+from reconciler.operations.observed_state import comparable_state
+from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import open_record, report
 from reconciler.operations.tree import TreeCheck
 from reconciler.output.wording.plan import outcome_error, reason_text
@@ -162,7 +164,10 @@ class Outside:
             also = frozenset() if self.least_history else self._record_keys(process)
             seen = self._look(process, ports, wanted, also, full=is_full, is_old=is_old)
             self.world.checker.looked(process.name, seen)
-            observed = seen.observed
+            # The summary keeps the folders that a plan had to read.
+            folders = self._state(commit, ports, seen.observed).folders
+            observed = replace(seen.observed, folders=folders)
+            seen = replace(seen, observed=observed)
             if not applier.upkeep(commit.jobs, observed):
                 self.world.checker.saw(observed.runs)
             if not is_old:
@@ -360,8 +365,10 @@ def is_busy(plan: Plan) -> bool:
 
 def body_of(job: DesiredJob, job_name: str, labels: Mapping[str, str]) -> JsonObject:
     """Return a create's body, as the engine writes it."""
-    engine = engine_spec(job.manifest.api_version)
-    return engine.body(job.manifest.kind, job.spec, job_name, {**job.manifest.labels, **labels})
+    manifest = job.manifest
+    spec = spec_of_attempt(manifest.api_version, manifest.kind, job.spec, job.job_name, job_name)
+    engine = engine_spec(manifest.api_version)
+    return engine.body(manifest.kind, spec, job_name, {**manifest.labels, **labels})
 
 
 def _base_of(job: Job) -> str:

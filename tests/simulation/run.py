@@ -20,7 +20,7 @@ from .model import Place
 from .nemesis import BEFORE_A_LOOK, Nemesis
 from .passes import Outside, is_busy, reconcile
 from .process import Process
-from .scenario import Repository
+from .scenario import Outputs, Repository
 from .store import Claims, Records
 from .world import World
 
@@ -101,7 +101,9 @@ class Simulation:
             set_ups=_set_ups(seed),
         )
         places = _places(seed)
-        self._repository = Repository(rng, rng.choice((1, 2, 3, 4, 10)), legacy=len(places) == 1)
+        self._repository = Repository(
+            rng, rng.choice((1, 2, 3, 4, 10)), legacy=len(places) == 1, outputs=_outputs(seed)
+        )
         self._statuses = Statuses()
         self._outsides = [
             Outside(
@@ -374,6 +376,11 @@ def _edits(seed: int) -> tuple[random.Random, float]:
     """Return the rate of passes over an edited work tree: 0 in half of the runs."""
     rng = random.Random(f"edits of {seed}")
     return rng, rng.choice((0.0, 0.0, 0.1, 0.5))
+
+
+def _outputs(seed: int) -> Outputs:
+    """Return where the results of a run's jobs go: nowhere in a quarter of the runs."""
+    return random.Random(f"outputs of {seed}").choice(tuple(Outputs))
 
 
 def _days(seed: int) -> tuple[random.Random, float]:

@@ -6,11 +6,15 @@ import hashlib
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from typing import Any
+from zlib import crc32
 
 from msgspec.structs import replace
 
+from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.engines.spec.output_folder import with_own_folder
 from reconciler.manifests import schemas
 from reconciler.model.canonical import canonical_spec
 from reconciler.model.commit_record import CommitRecord
@@ -31,8 +35,25 @@ from reconciler.planning.lineage import (
 NAMES = ("census", "churn-model", "iris", "fraud", "ranker", "sales", "tags", "topics", "vision", "wine")
 _TUNED = ("iris", "vision")
 _LEGACY = ("fraud", "wine")
+_WITHOUT_FOLDER = ("sales", "topics")
 _REVERTED = 0.3
 """Fraction of the edits of a work tree that return to older content."""
+
+
+class Outputs(StrEnum):
+    """Where the results of a repository's jobs go.
+
+    Attributes:
+        NONE: Nowhere: no manifest names a folder.
+        SHARED: All contents of a manifest write to the same folder.
+        MOVED: A manifest's contents write to two folders.
+        OWN: Each content writes to a folder of its own.
+    """
+
+    NONE = "none"
+    SHARED = "shared"
+    MOVED = "moved"
+    OWN = "own"
 
 
 def _tree(commit: Commit) -> CommitTree:
@@ -98,15 +119,20 @@ class Repository:
     Args:
         manifests: The maximum number of manifests at the beginning.
         legacy: True if some manifests are for AI Platform, whose job names are unique in a project.
+        outputs: Where the jobs' results go.
 
     Attributes:
         head: Its newest commit.
         asked: The jobs that any commit or work tree ever asked for.
+        outputs: Where the jobs' results go.
         history: All of its commits, the oldest first.
     """
 
-    def __init__(self, rng: random.Random, manifests: int, *, legacy: bool) -> None:
+    def __init__(
+        self, rng: random.Random, manifests: int, *, legacy: bool, outputs: Outputs = Outputs.NONE
+    ) -> None:
         self._rng = rng
+        self.outputs = outputs
         self._names = [name for name in NAMES if legacy or name not in _LEGACY]
         self._number = 0
         self.history: list[Commit] = []
@@ -133,6 +159,16 @@ class Repository:
         said = self._rng.choice(edits)()
         self.head = self._commit()
         return said
+
+    def desired(self, name: str, content: str, reconcile: Reconcile) -> DesiredJob:
+        """Return a desired job with its output folder, as the product gives it one after its name."""
+        job = desired(name, content, reconcile, folder_of_manifest(self.outputs, name, content))
+        if self.outputs is not Outputs.OWN:
+            return job
+        manifest = job.manifest
+        return replace(
+            job, packed=with_own_folder(manifest.api_version, manifest.kind, job.packed, job.job_name)
+        )
 
     def imported(self, rng: random.Random) -> DesiredJob:
         """Commit new content of a job, as for an existing job; usually the job is suspended first."""
@@ -178,7 +214,7 @@ class Repository:
     def _put(self, name: str, content: str, reconcile: Reconcile) -> None:
         if name in self._jobs:
             self._older.setdefault(name, []).append(self._jobs[name])
-        self._jobs[name] = desired(name, content, reconcile)
+        self._jobs[name] = self.desired(name, content, reconcile)
 
     def _reconcile(self) -> Reconcile:
         return Reconcile(
@@ -222,7 +258,7 @@ class Repository:
         if (older := self._older.get(name)) and rng.random() < _REVERTED:
             return rng.choice(older)
         wishes = replace(self._jobs[name].manifest.reconcile, on_change="cancel")
-        draft = desired(name, "a draft", wishes)
+        draft = self.desired(name, "a draft", wishes)
         if draft not in self._drafts:
             self._drafts.append(draft)
         return draft
@@ -278,10 +314,20 @@ class Repository:
         return f"{name} reverted"
 
 
+def folder_of_manifest(outputs: Outputs, name: str, content: str) -> str:
+    """Return the output folder in the manifest of a content; "" for none."""
+    if outputs is Outputs.NONE or name in _WITHOUT_FOLDER:
+        return ""
+    moved = outputs is Outputs.MOVED and crc32(content.encode()) % 2
+    return f"gs://acme-models/{name}" + ("/moved" if moved else "")
+
+
 @cache
-def desired(name: str, content: str, reconcile: Reconcile) -> DesiredJob:
-    """Return a desired job, named as the product names it."""
+def desired(name: str, content: str, reconcile: Reconcile, folder: str = "") -> DesiredJob:
+    """Return a desired job, named as the product names it; `folder` is the one in its manifest."""
     api_version, kind, spec = _spec(name, content)
+    if folder:
+        spec = engine_spec(api_version).with_output_directory(kind, spec, folder)
     schema = schemas.manifest_schema(api_version, kind)
     assert schema is not None, "the kind has a schema"
     manifest = Manifest(api_version, kind, name, spec, reconcile=reconcile, path=f"jobs/{name}.yaml")

@@ -14,7 +14,7 @@ from reconciler.model.manifest import ML_V1, JsonObject
 from reconciler.model.ports import Answer, Bounds, Created, refusal
 
 from .faults import SET_UP, Faults
-from .model import PARENT, Job, Request, filled, short, spec_of
+from .model import PARENT, Job, Request, filled, folder_of, short, spec_of
 
 if TYPE_CHECKING:
     from .checker import Checkers
@@ -42,6 +42,7 @@ class World:
         every_try: True if all jobs show a mark of their claim: a world in which marks carry no information.
         set_ups: The chance of failed set-ups, of its own, so that runs without any stay unchanged.
         log: The events: time, actor, action.
+        folders: By output folder: the jobs that wrote to it, in the order of their starts.
     """
 
     rng: random.Random
@@ -59,6 +60,7 @@ class World:
     set_ups: tuple[random.Random, float] = (random.Random(0), 0.0)
     jobs: list[Job] = field(default_factory=list)
     log: list[tuple[float, str, str]] = field(default_factory=list)
+    folders: dict[str, list[Job]] = field(default_factory=dict)
     requests: int = 0
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _number: int = 0
@@ -202,12 +204,25 @@ class World:
 
     def _starts(self, job: Job) -> None:
         if job.state is State.QUEUED:
-            job.state, job.started = State.RUNNING, self.now
+            job.state = State.RUNNING
+            self._runs_trainer(job)
+
+    def _runs_trainer(self, job: Job) -> None:
+        """Start a job's trainer, which writes to the job's folder at once."""
+        job.started = self.now
+        # The trials of a tuning job write to the folder of that job.
+        folder = folder_of(job) if job.origin != "trial" else ""
+        if folder:
+            self.trace("service", f"{job.name} writes to {folder}")
+            self.folders.setdefault(folder, []).append(job)
+            self.checker.wrote(job, folder)
 
     def ends(self, job: Job, state: State) -> None:
         """End the job, if it hasn't ended."""
         if job.gone or job.state.ended:
             return
+        if state is State.SUCCEEDED and job.started is None:
+            self._runs_trainer(job)
         job.state, job.ended, job.strange = state, self.now, False
         self.trace("service", f"{job.name} ended {state}")
 

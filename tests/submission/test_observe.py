@@ -15,7 +15,7 @@ from reconciler.model.claim import ClaimId, ClaimState
 from reconciler.model.job import ATTEMPT, INSTANCE, KEY, SOURCE, ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.ports import ClaimRead, Versioned
-from reconciler.submission.observe import check_search, doubtful_runs, observe, with_reasons
+from reconciler.submission.observe import Observed, check_search, doubtful_runs, observe, with_reasons
 from tests.support.memory_ports import BOUNDS, Outside, Time, labels
 from tests.support.planning import bound_to, run_of, wanted
 from tests.support.submission import KEY_1, ORDER, body, settle
@@ -333,3 +333,9 @@ def test_unlisted_job_with_changed_key_does_not_make_observe_fail(unlisted: Outs
     unlisted.jobs.jobs = [replace(job, labels={**job.labels, KEY: "other"})]
     unlisted.time.now += BOUNDS.visible + timedelta(days=1)
     assert [run.resource for run in observe(unlisted.ports).runs] == [job.resource]
+
+
+def test_observations_are_equal_when_claims_and_runs_are_whatever_a_summary_adds() -> None:
+    observed = Observed({}, ())
+    assert observed == replace(observed, folders={"run": "gs://b/f"}, is_full=False)
+    assert observed != Observed({}, (run_of(wanted(), State.RUNNING),))

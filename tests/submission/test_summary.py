@@ -258,6 +258,24 @@ def test_newest_run_with_other_content_is_kept_for_each_desired_base_name() -> N
         assert set(list_kept_runs(summary)) == {(own[0].id, run.resource), (claims[1].id, runs[1].resource)}
 
 
+def test_contents_that_started_after_known_one_are_kept_and_those_before_it_are_not() -> None:
+    contents = [wanted("census", content) for content in ("before", "later", "never started", "newest")]
+    starts = ("2026-01-01T00:00:00Z", "2026-01-01T02:00:00Z", "", "")
+    runs = [
+        replace(run_of(content, State.CANCELLED, number=n), start_time=start)
+        for n, (content, start) in enumerate(zip(contents, starts, strict=True), 2)
+    ]
+    run = replace(RUN, start_time="2026-01-01T01:00:00Z")
+    # Of a base name that no manifest has, nothing is needed.
+    gone = replace(run_of(wanted("b"), State.FAILED, number=9), start_time="2026-01-01T03:00:00Z")
+    claims = [bound_to(content, each) for content, each in zip(contents, runs, strict=True)]
+    every = [CLAIM, *claims, bound_to(wanted("b"), gone)]
+    summary = make_summary(every, [run, *runs, gone], JOB)
+    assert {resource for _, resource in list_kept_runs(summary)} == {
+        each.resource for each in (run, runs[1], runs[3])
+    }
+
+
 def test_folder_of_run_is_kept_once_a_plan_has_read_it() -> None:
     observed = replace(make_observed(CLAIM, runs=(RUN,)), folders={RUN.resource: "gs://models/census"})
     known = summarize(observed, EMPTY, index_by_key(JOB))

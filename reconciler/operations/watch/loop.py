@@ -18,8 +18,9 @@ from reconciler.model.plan import Action
 from reconciler.operations.apply import ApplyListener, apply
 from reconciler.operations.follow_up import FollowUp, follow_up, load_or_report
 from reconciler.operations.load_desired import Desired
+from reconciler.operations.observed_state import state_of
 from reconciler.operations.origin import exported
-from reconciler.operations.plan import plan_of, state_of, wanted_of
+from reconciler.operations.plan import plan_of, wanted_of
 from reconciler.operations.report import post_statuses, record_keys, recorded_state, unposted_sentences
 from reconciler.operations.session import Session, open_session
 from reconciler.operations.watch.health import Health

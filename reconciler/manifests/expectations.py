@@ -1,0 +1,50 @@
+"""Expectations in manifests: their mistakes that the schema can't express."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reconciler.base.diagnostics import Finding, quote
+from reconciler.manifests.messages import choices
+from reconciler.model.fields import part_of, parts_of
+from reconciler.model.manifest import DEFAULT_METRIC
+
+
+def expectation_findings(
+    expect: Mapping[str, Any], spec: Mapping[str, Any], *, has_folder: bool
+) -> Iterator[Finding]:
+    """Yield bounds that no value meets, and metrics that neither a file nor a study can give.
+
+    Args:
+        expect, spec: The manifest's fields; what the schema refuses in them is skipped.
+        has_folder: True if the environment's defaults give the job an output folder.
+    """
+    for metric in expect:
+        bounds = part_of(expect, metric)
+        least, most = bounds.get("min"), bounds.get("max")
+        if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
+            message = f'"min" is above "max": {least} > {most}'
+            yield Finding(("expect", metric, "min"), message, "swap them")
+    job, field = spec, "baseOutputDirectory"
+    if "trainingInput" in spec:
+        job, field = part_of(spec, "trainingInput"), "jobDir"
+    elif "studySpec" in spec or "trialJobSpec" in spec:
+        job = part_of(spec, "trialJobSpec")
+    names = _study_metrics(spec)
+    if has_folder or not job or field in job or not all(isinstance(name, str) for name in names):
+        return  # the schema refuses a job without fields, and a name that isn't text
+    hint = f"add {quote(field)}: the trainer writes metrics.json there"
+    if names:
+        hint = f"{hint}; the study gives {choices(map(quote, names))}"
+    for metric in expect:
+        if metric not in names:
+            yield Finding(("expect", metric), "no file and no study gives this metric", hint, of_key=True)
+
+
+def _study_metrics(spec: Mapping[str, Any]) -> list[Any]:
+    """Return the names of the metrics that a tuning job's trials report; empty for other jobs."""
+    tuning = part_of(part_of(spec, "trainingInput"), "hyperparameters")
+    if tuning:
+        return [tuning.get("hyperparameterMetricTag") or DEFAULT_METRIC]
+    return [metric.get("metricId") for metric in parts_of(part_of(spec, "studySpec"), "metrics")]
