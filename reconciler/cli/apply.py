@@ -52,7 +52,7 @@ from reconciler.output.wording.cause import cause_text
 from reconciler.output.wording.plan import reason_text
 from reconciler.output.wording.tree import tree_line
 from reconciler.planning.attempts import base_of, keys_of
-from reconciler.planning.decide import problem_of_result
+from reconciler.planning.decide import problems_of_results
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
 from reconciler.planning.state import TargetState
@@ -295,12 +295,10 @@ def _problems_of_results(plan: Plan, state: TargetState | None, *, only_unread: 
     A result that couldn't be read is a failure of the command itself, whether or not it waits.
     """
     changes = {change.desired.manifest.base_name: change for change in plan.changes if change.desired}
-    for job, name in state.of_desired if state else ():
-        last, problem = name.last_wanted, problem_of_result(name)
-        if problem and last and last.state is State.SUCCEEDED and not job.manifest.reconcile.suspend:
-            reason, kind = problem
-            if kind is NotDone.UNJUDGED or not only_unread:
-                yield changes.get(name.base_name), f"{last.name}: {reason_text(reason, job.manifest.name)}"
+    for name, reason, kind in problems_of_results(state) if state else ():
+        if kind is NotDone.UNJUDGED or not only_unread:
+            assert name.last_wanted is not None, "it has a run that succeeded"
+            yield changes.get(name.base_name), f"{name.last_wanted.name}: {reason_text(reason, name.name)}"
 
 
 def _failure(job: ActualJob, change: Change | None) -> str:

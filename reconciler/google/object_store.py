@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import HttpResponse
@@ -34,6 +34,7 @@ class StoredObject(Struct, frozen=True, gc=False):
     metadata: Mapping[str, str] = {}
     size: str = ""
     updated: str = ""
+    time_created: str = field(default="", name="timeCreated")
 
 
 _PAGES = RecordPages("items", StoredObject)

@@ -28,6 +28,18 @@ def start_order(run: ActualJob) -> tuple[str, str, str, str, int, str]:
     return *_moment(run.start_time or run.create_time), *age(run)
 
 
+def wrote_last(run: ActualJob, other: ActualJob) -> bool:
+    """Return True if a run may have written after another one: it started later, or ended later.
+
+    A run that hasn't started writes nothing.
+    """
+    if not run.start_time:
+        return False
+    if start_order(run) > start_order(other):
+        return True
+    return other.state.ended and (not run.state.ended or _moment(run.end_time) > _moment(other.end_time))
+
+
 def _moment(time: str) -> tuple[str, str]:
     # "…00Z" is before "…00.5Z", but sorts after it as text.
     moment, _, fraction = time.removesuffix("Z").partition(".")

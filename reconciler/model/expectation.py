@@ -31,6 +31,8 @@ class Missing(StrEnum):
     """No file has the metric, and one isn't a JSON object."""
     TOO_LARGE = "too-large"
     """No file has the metric, and one is too large to be read."""
+    WRITTEN_LATER = "written-later"
+    """No file has the metric, but for one that was written after the run had ended."""
     TWO_VALUES = "two-values"
     """Two files have different values."""
     NO_TRIAL = "no-trial"

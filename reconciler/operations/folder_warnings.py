@@ -70,15 +70,21 @@ def _shared_folders(root: Path, folders: Sequence[tuple[Manifest, str]]) -> Iter
 
 def _shared_texts(root: Path, manifest: Manifest, folder: str) -> Iterator[Problem]:
     packed = manifest.packed
-    if isinstance(packed, bytes) and packed.count(folder.encode()) < 2:
+    if isinstance(packed, bytes) and packed.count(folder.removeprefix("gs:/").encode()) < 2:
         return
     is_vertex = manifest.api_version == AIPLATFORM_V1
     given = "the variable AIP_MODEL_DIR or AIP_CHECKPOINT_DIR" if is_vertex else "the argument --job-dir"
     for keys, text in _texts_of_programs(manifest.spec, ("spec",)):
-        start = text.find(folder)
-        if start >= 0 and text[start + len(folder) :][:1] in ("", "/"):
+        places = (folder, f"/gcs/{folder.removeprefix('gs://')}")
+        if any(_is_below(text, place) for place in places):
             message = f"all runs share this place in {folder}, below which each run has a folder of its own"
             yield _problem(root, manifest, keys, message, f"take the run's folder from {given}")
+
+
+def _is_below(text: str, place: str) -> bool:
+    """Return True if a text names a place or something below it."""
+    start = text.find(place)
+    return start >= 0 and text[start + len(place) :][:1] in ("", "/")
 
 
 def _texts_of_programs(value: Any, keys: Keys) -> Iterator[tuple[Keys, str]]:

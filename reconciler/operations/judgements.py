@@ -18,6 +18,7 @@ from reconciler.planning.attempts import Attempt
 from reconciler.planning.state import NameState, TargetState
 
 _TRIES = 3
+_OVERWRITTEN = "another run wrote to its folder"
 
 Asked = Mapping[str, Collection[str]]
 """Names of metrics by the key of a content."""
@@ -63,7 +64,9 @@ def with_judgements(
     needed = _needed(state, asked or {}, with_desired=with_desired)
     if not needed:
         return state
-    reader = _Reader(session, recorded, with_changes=with_changes, may_record=may_record)
+    # The files in an overwritten folder are another run's.
+    foreign = {n.last_wanted.resource for n in state.names.values() if n.overwriting and n.last_wanted}
+    reader = _Reader(session, recorded, foreign, with_changes=with_changes, may_record=may_record)
     found = session.ports.together([partial(reader.read, *need) for need in needed])
     by_resource = {one.resource: one for one in found}
     state = replace(
@@ -108,13 +111,24 @@ def _needed(state: TargetState, asked: Asked, *, with_desired: bool) -> list[tup
 
 
 class _Reader:
-    """Reader of metrics; the arguments are those of `with_judgements`."""
+    """Reader of metrics.
+
+    Args:
+        foreign: Runs whose folders other runs wrote to; the other arguments are those of `with_judgements`.
+    """
 
     def __init__(
-        self, session: Session, recorded: Mapping[str, RunMetrics], *, with_changes: bool, may_record: bool
+        self,
+        session: Session,
+        recorded: Mapping[str, RunMetrics],
+        foreign: Collection[str],
+        *,
+        with_changes: bool,
+        may_record: bool,
     ) -> None:
         self._session = session
         self._recorded = recorded
+        self._foreign = foreign
         self._with_changes = with_changes
         self._may_record = may_record
 
@@ -143,6 +157,8 @@ class _Reader:
         missing = names - known.metrics.keys()
         if not missing:
             return known, ""
+        if attempt.resource in self._foreign:
+            return known, _OVERWRITTEN
         body = self._body(attempt)
         if body is None:
             gone = dict.fromkeys(missing, Measured(missing=Missing.RECORD_GONE))

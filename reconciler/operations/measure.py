@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
 
 from msgspec import Struct
 
 from reconciler.base.errors import ServiceError
 from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.model.claim import time_of
 from reconciler.model.details import Study
 from reconciler.model.expectation import Measured, Missing
 from reconciler.model.job import ActualJob
@@ -21,6 +23,8 @@ from reconciler.operations.results import (
 )
 from reconciler.operations.session import Session
 
+_LATE = timedelta(seconds=10)
+"""Time after the end of a run in which its last files may still appear."""
 _MOST_FILES = 50
 """Metrics files of a run that are read, in the order in which `show` lists them."""
 _MOST_NAMED = 3
@@ -53,11 +57,17 @@ def measure(session: Session, run: ActualJob, names: Collection[str]) -> Measure
         below = f"{study.best.id}/" if study and study.best else ""
         try:
             objects = metrics_objects(session, f"{folder}/{below}", run.create_time)[:_MOST_FILES]
-            metrics |= _of_files(objects, rest, below)
+            metrics |= _of_files(objects, rest, below, run.end_time)
         except ServiceError as error:
             # Neither a value nor a miss: whoever may read it, or a later pass, measures it.
             return Measurements(metrics, error.message)
     return Measurements(metrics)
+
+
+def _is_later(created: str, end: str) -> bool:
+    """Return True for a file of another run, or of a person, that was written after the run had ended."""
+    written, ended = time_of(created), time_of(end)
+    return written is not None and ended is not None and written - ended > _LATE
 
 
 def _of_study(study: Study, name: str) -> Measured:
@@ -67,11 +77,15 @@ def _of_study(study: Study, name: str) -> Measured:
     return Measured(missing=Missing.NO_NUMBER) if value is None else _measured(value, (), ())
 
 
-def _of_files(objects: Collection[MetricsObject], names: Collection[str], below: str) -> dict[str, Measured]:
+def _of_files(
+    objects: Collection[MetricsObject], names: Collection[str], below: str, end: str
+) -> dict[str, Measured]:
     contents: list[tuple[MetricsObject, Mapping[str, object]]] = []
     unusable: dict[Missing, list[MetricsObject]] = {}
     for metrics in objects:
-        if metrics.size > LARGEST_METRICS:
+        if _is_later(metrics.stored.time_created, end):
+            unusable.setdefault(Missing.WRITTEN_LATER, []).append(metrics)
+        elif metrics.size > LARGEST_METRICS:
             unusable.setdefault(Missing.TOO_LARGE, []).append(metrics)
         elif (content := json_object(metrics)) is None:
             unusable.setdefault(Missing.NOT_JSON, []).append(metrics)
@@ -96,7 +110,7 @@ def _of_file(
         if other:
             return Measured(missing=Missing.TWO_VALUES, files=files, generations=generations)
         return _measured(value, files, generations)
-    for missing in (Missing.TOO_LARGE, Missing.NOT_JSON):
+    for missing in (Missing.TOO_LARGE, Missing.NOT_JSON, Missing.WRITTEN_LATER):
         if missing in unusable:
             return Measured(None, missing, *_named(unusable[missing], below))
     missing = Missing.NOT_NAMED if contents else Missing.NO_FILE

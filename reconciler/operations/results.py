@@ -21,7 +21,7 @@ from reconciler.model.job import ActualJob
 from reconciler.operations.session import Session
 from reconciler.output.terminal import number_text
 
-_FIELDS = "name,generation,size,updated"
+_FIELDS = "name,generation,size,updated,timeCreated"
 _MOST_FILES = 1000
 _METRICS_NAMES = ("*metrics*.json", "*results*.json", "eval*.json")
 _METRICS_FOLDERS = ("", "model/", "checkpoints/", "logs/")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
@@ -20,7 +20,7 @@ from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.model.reason import Reason, ReasonCode, because, held_reason
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
-from reconciler.planning.state import NameState
+from reconciler.planning.state import NameState, TargetState
 
 TRIES = 3
 """Tries of one set-up that follow each other without a person."""
@@ -366,6 +366,15 @@ class _Decision:
             free=self._free,
             stuck=stuck,
         )
+
+
+def problems_of_results(state: TargetState) -> Iterator[tuple[NameState, Reason, NotDone]]:
+    """Yield each job whose run succeeded with a result that isn't good or in place; no suspended one."""
+    for job, name in state.of_desired:
+        last, problem = name.last_wanted, problem_of_result(name)
+        is_done = last is not None and last.state is State.SUCCEEDED
+        if problem and is_done and not job.manifest.reconcile.suspend:
+            yield name, *problem
 
 
 def problem_of_result(name: NameState) -> tuple[Reason, NotDone] | None:

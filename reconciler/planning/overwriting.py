@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from reconciler.model.claimed_run import start_order
+from reconciler.model.claimed_run import start_order, wrote_last
 from reconciler.model.job import ActualJob, State
 from reconciler.planning.attempts import base_of
 from reconciler.planning.state import NameState, Overwriting, TargetState
@@ -68,9 +68,8 @@ def _desired_run(name: NameState) -> ActualJob | None:
 
 
 def _later_runs(name: NameState, run: ActualJob) -> list[ActualJob]:
-    """Return the runs of other content whose trainer was started after that of `run`."""
+    """Return the runs of other content that may have written after `run`."""
     if not (run.start_time or run.state.ended):
         return []  # its trainer is yet to write
-    # A run may wait for longer than one that was created after it.
     runs = (other for attempt in name.others for other in (attempt.run, *attempt.others, *attempt.strangers))
-    return [other for other in runs if other and other.start_time and start_order(other) > start_order(run)]
+    return [other for other in runs if other and wrote_last(other, run)]

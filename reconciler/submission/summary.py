@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from reconciler.model.cause import is_failed_set_up
 from reconciler.model.claim import MOST_RETURNS, Claim, ClaimId, ClaimState, checked
-from reconciler.model.claimed_run import age, made, start_order
+from reconciler.model.claimed_run import age, made, wrote_last
 from reconciler.model.expectation import RunMetrics
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.plan import DesiredJob
@@ -267,7 +267,7 @@ def summarize(
     """
     settled, moving = _split(observed, wanted, {kept.versioned.claim.id: kept for kept in before.kept})
     needed = {*wanted, *also, *_predecessors(settled.values(), wanted)} - moving
-    needed |= _started_later(observed, needed | moving, wanted) - moving
+    needed |= _written_later(observed, needed | moving, wanted) - moving
     bases = {job.manifest.base_name for job in wanted.values()}
     claimed = {_base_of(versioned.claim) for versioned in observed.versions.values()}
     kept = {id: attempt for id, attempt in settled.items() if id.key in needed}
@@ -330,22 +330,22 @@ def _predecessors(settled: Iterable[Kept], wanted: Wanted) -> Iterator[str]:
     yield from {base: key for _, key, base in by_age if base in bases and key not in wanted}.values()
 
 
-def _started_later(observed: Observed, known: Collection[str], wanted: Wanted) -> set[str]:
-    """Return the keys whose runs started after a run of a known content of the same desired base name.
+def _written_later(observed: Observed, known: Collection[str], wanted: Wanted) -> set[str]:
+    """Return the keys whose runs may have written after a run of a known content of the same base name.
 
     They may have overwritten its result, and a known content may be desired again.
     """
     bases = {job.manifest.base_name for job in wanted.values()}
     claims = {versioned.claim.resource: versioned.claim for versioned in observed.versions.values()}
-    started = (run for run in observed.runs if run.start_time and run.resource in claims)
-    later, reached = set[str](), set[str]()
-    for run in sorted(started, key=start_order):
-        claim = claims[run.resource]
-        base = _base_of(claim)
-        if claim.id.key in known and base in bases:
-            reached.add(base)
-        if base in reached:
-            later.add(claim.id.key)
+    by_base: dict[str, list[tuple[str, ActualJob]]] = defaultdict(list)
+    for run in observed.runs:
+        claim = claims.get(run.resource)
+        if claim and (base := _base_of(claim)) in bases and run.start_time:
+            by_base[base].append((claim.id.key, run))
+    later = set[str]()
+    for runs in by_base.values():
+        known_runs = [run for key, run in runs if key in known]
+        later |= {key for key, run in runs if any(wrote_last(run, other) for other in known_runs)}
     return later
 
 

@@ -72,6 +72,7 @@ def test_stored_words_for_a_missing_metric_never_change() -> None:
         "no-number",
         "not-json",
         "too-large",
+        "written-later",
         "two-values",
         "no-trial",
         "record-gone",

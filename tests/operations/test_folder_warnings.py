@@ -94,13 +94,15 @@ def test_second_manifest_with_same_folder_gets_warning_unless_outputs_are_own(tm
 def test_argument_and_variable_below_written_folder_stay_shared_when_outputs_are_own(tmp_path: Path) -> None:
     job(tmp_path, "census", arg="--out=gs://models/census/out", variable="gs://models/census")
     job(tmp_path, "fraud", arg="gs://models/census2", folder=FOLDER)
+    job(tmp_path, "mounted", arg="--out=/gcs/models/census/out", folder=FOLDER)
     (tmp_path / "jobs/old.yaml").write_text(ML)
     found = warnings(tmp_path, "own")
     assert [(problem.path, problem.pointer.rpartition("/spec/")[2]) for problem in found] == [
         ("jobs/census.yaml", "workerPoolSpecs/0/containerSpec/args/1"),
         ("jobs/census.yaml", "workerPoolSpecs/0/containerSpec/env/0/value"),
+        ("jobs/mounted.yaml", "workerPoolSpecs/0/containerSpec/args/1"),
         ("jobs/old.yaml", "trainingInput/args/1"),
     ]
-    assert [problem.line for problem in found] == [10, 11, 12]
+    assert [problem.line for problem in found] == [10, 11, 10, 12]
     assert "AIP_MODEL_DIR" in found[0].hint
-    assert "--job-dir" in found[2].hint
+    assert "--job-dir" in found[3].hint

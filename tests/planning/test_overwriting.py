@@ -37,20 +37,23 @@ def test_reverted_content_is_overwritten_when_later_run_has_its_folder() -> None
     change = only(plan)
     assert (change.action, change.stuck, change.actual) == (Action.NONE, NotDone.OVERWRITTEN, FIRST)
     assert reason_of(change) == (
-        f"overwritten: {LATER.job_name} wrote to its folder {SHARED}; "
-        "run it again with `reconciler rerun`, which trains it again"
+        f"overwritten: {LATER.job_name} wrote to its folder {SHARED}; run it again with `reconciler rerun`"
     )
     (drift,) = plan.drift
     assert (drift.kind, drift.job_name, drift.base_name) == (DriftKind.OVERWRITTEN, GOOD.job_name, "census")
     assert detail_of(drift) == (
-        f"{LATER.job_name} (succeeded), which began later, writes to the same folder {SHARED}"
+        f"{LATER.job_name} (succeeded), which began or ended later, has the same folder {SHARED}"
     )
 
 
 @pytest.mark.fault(62)
 def test_result_is_being_overwritten_when_later_run_is_live() -> None:
     plan = plan_of([FIRST, replace(LATER, state=State.RUNNING)], BOTH)
-    assert "is writing to its folder" in reason_of(only(plan))
+    cancel = f"stop it with `reconciler cancel {LATER.job_name}`"
+    assert reason_of(only(plan)) == (
+        f"being overwritten: {LATER.job_name} may write to its folder {SHARED}; {cancel}, "
+        "then run it again with `reconciler rerun`"
+    )
     assert DriftKind.OVERWRITTEN in [drift.kind for drift in plan.drift]
 
 
@@ -147,3 +150,14 @@ def test_shared_folder_with_the_form_of_another_jobs_name_is_compared() -> None:
     folder = f"{SHARED}/{wanted('fraud').job_name}"
     state = state_of([GOOD], [FIRST, LATER], [bound_to(GOOD, FIRST), bound_to(BAD, LATER)])
     assert undecided_runs(state, {FIRST.resource: folder}) == [LATER]
+
+
+def test_older_run_overwrites_when_it_ends_later_or_is_still_live() -> None:
+    ended = replace(FIRST, start_time="2026-01-05T00:00:00Z", end_time="2026-01-05T01:00:00Z")
+    for other in (
+        replace(LATER, end_time="2026-01-05T02:00:00Z"),
+        replace(LATER, state=State.RUNNING),
+    ):
+        assert only(plan_of([ended, other], BOTH)).stuck is NotDone.OVERWRITTEN
+    earlier = replace(LATER, end_time="2026-01-05T00:30:00Z")
+    assert only(plan_of([ended, earlier], BOTH)).stuck is not NotDone.OVERWRITTEN

@@ -524,6 +524,8 @@ class Checker:
         writers = self._world.folders.get(str(about["folder"]), [])
         names = [job.job_name for job in writers]
         later = names[names.index(drift.job_name) + 1 :] if drift.job_name in names else []
+        ends = [job.ended or inf for job in writers if job.job_name == drift.job_name]
+        later += [job.job_name for job in writers if ends and (job.ended or inf) > min(ends)]
         if about["job_name"] not in later:
             self._wrong("overwritten", f"{drift.job_name} is overwritten, and {about['folder']} has {names}")
 

@@ -278,7 +278,7 @@ GUARDS: Mapping[str, Guard] = {
     "look-empty": Guard("blind", {"submission.look:_short": _with(ports=_all_named)}, beyond=True),
     "overwriting": Guard("overwritten", {"planning.overwriting:overwriting_of": _nothing}),
     "overwriting-by-start": Guard("overwritten", {"model.claimed_run:start_order": lambda _, run: age(run)}),
-    "overwriting-kept": Guard("overwritten", {"submission.summary:_started_later": lambda *_: set()}),
+    "overwriting-kept": Guard("overwritten", {"submission.summary:_written_later": lambda *_: set()}),
     "folder-own": Guard(
         "folder", {"engines.spec.output_folder:with_own_folder": lambda _, __, ___, packed, ____: packed}
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reconciler.base.errors import InvalidError, ReconcilerError
@@ -17,10 +17,12 @@ from reconciler.operations.watch.state import Pass, Result
 from reconciler.output.problems import problem_json
 from reconciler.output.text import short_error
 from reconciler.output.wording.notes import note_text
-from reconciler.output.wording.plan import outcome_error
+from reconciler.output.wording.plan import outcome_error, reason_text
 from reconciler.output.wording.tree import tree_line
+from reconciler.planning.decide import problems_of_results
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import SUBMISSIONS
+from reconciler.planning.state import TargetState
 from reconciler.submission.observe import Observed
 
 Fields = tuple[tuple[str, Any], ...]
@@ -119,6 +121,8 @@ class PassReporter(ApplyListener):
         if result.after:
             self._metrics.unposted.set(result.after.unposted)
             self._report_new("not-kept", ((("message", problem),) for problem in result.after.problems))
+            if result.after.state:
+                self._report_new("result", _of_results(result.after.state))
         if result.observed:
             self._seen(result.observed)
         done = any(outcome.status is Status.APPLIED for outcome in result.outcomes)
@@ -191,6 +195,13 @@ def _of_error(error: ReconcilerError) -> Fields:
 
 def _of_drift(drift: Drift) -> Fields:
     return ("job", drift.job_name), ("kind", str(drift.kind)), ("detail", note_text(drift.detail))
+
+
+def _of_results(state: TargetState) -> Iterator[Fields]:
+    """Yield the jobs whose results aren't good, or aren't in their place."""
+    for name, reason, _ in problems_of_results(state):
+        if name.last_wanted:
+            yield ("job", name.last_wanted.name), ("reason", reason_text(reason, name.name))
 
 
 def _identity(drift: Drift) -> object:

@@ -14,6 +14,7 @@ _MISSING = {
     Missing.NO_NUMBER: "{files} has no finite number",
     Missing.NOT_JSON: "{files} is no JSON object",
     Missing.TOO_LARGE: "{files} is too large",
+    Missing.WRITTEN_LATER: "{files} was written after the run had ended",
     Missing.TWO_VALUES: "{files} have different values",
     Missing.NO_TRIAL: "the study has no best trial",
     Missing.RECORD_GONE: "the service no longer has the run's record",
@@ -22,6 +23,7 @@ _OF_SEVERAL = {
     Missing.NOT_NAMED: "{files} lack it",
     Missing.NOT_JSON: "{files} are no JSON objects",
     Missing.TOO_LARGE: "{files} are too large",
+    Missing.WRITTEN_LATER: "{files} were written after the run had ended",
 }
 
 

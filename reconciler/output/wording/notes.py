@@ -34,7 +34,7 @@ _NOTES: Mapping[NoteCode, str] = {
     NoteCode.DELETED_OUTSIDE: "the service no longer has it, and its final state is unknown",
     NoteCode.CANCELLED_OUTSIDE: "cancelled, although a manifest asks for it",
     NoteCode.LABELS_DIFFER: "its labels differ from those it was submitted with",
-    NoteCode.OVERWRITTEN: "{job_name} ({state}), which began later, writes to the same folder {folder}",
+    NoteCode.OVERWRITTEN: "{job_name} ({state}), which began or ended later, has the same folder {folder}",
     NoteCode.FILE_CHANGED: "{files}, which its metrics were read from, changed since; the verdict stays",
     NoteCode.OLD_CONTENT: "{state} with content that {path} no longer has",
     NoteCode.NO_MANIFEST: "{state}, but no manifest asks for it",

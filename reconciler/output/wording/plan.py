@@ -227,9 +227,12 @@ def _outcome_unknown(values: _Values, again: str) -> str:
 
 
 def _overwritten(values: _Values, again: str) -> str:
-    done = "wrote" if values["state"].ended else "is writing"
-    what = f"{values['job_name']} {done} to its folder {values['folder']}"
-    return f"overwritten: {what}; {again}, which trains it again"
+    state, job_name, folder = values["state"], values["job_name"], values["folder"]
+    if not state.ended:
+        stop = f"stop it with `reconciler cancel {job_name}`"
+        return f"being overwritten: {job_name} may write to its folder {folder}; {stop}, then {again}"
+    done = "wrote" if state is State.SUCCEEDED else "may have written"
+    return f"overwritten: {job_name} {done} to its folder {folder}; {again}"
 
 
 def _expectation_missed(values: _Values, again: str) -> str:

@@ -18,7 +18,7 @@ from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage.files import TICK_NS
 from reconciler.training_service.storage.upload_sessions import Checksums
 
-_UNSETTLED = -1
+_UNKNOWN = -1
 
 
 class StoredObject(Struct, frozen=True, gc=False):
@@ -26,7 +26,8 @@ class StoredObject(Struct, frozen=True, gc=False):
 
     Attributes:
         created, updated: RFC 3339; creation of this generation, and last change of its metadata.
-        inode, mtime_ns: The file's when it was recorded; the time is -1 if it was too recent to be trusted.
+        inode, mtime_ns: The file's when it was recorded; the time is negative if it was too recent to be
+            trusted, and -1 if it is unknown.
         body: The client's own metadata, as in the API's Object: contentType, metadata, cacheControl, …
     """
 
@@ -49,7 +50,11 @@ class StoredObject(Struct, frozen=True, gc=False):
 
     def may_be_of(self, status: os.stat_result) -> bool:
         """Return the same, but accept equal size and inode if the recorded time is not trusted."""
-        return self.is_of(status) or (self.mtime_ns == _UNSETTLED and self._is_like(status))
+        return self.is_of(status) or (self.mtime_ns < 0 and self._is_like(status))
+
+    def is_older_than(self, status: os.stat_result) -> bool:
+        """Return whether the file was written again since it was recorded."""
+        return self.mtime_ns != _UNKNOWN and abs(self.mtime_ns) != status.st_mtime_ns
 
     def _is_like(self, status: os.stat_result) -> bool:
         return (self.size, self.inode) == (status.st_size, status.st_ino)
@@ -138,9 +143,10 @@ def note_outside(
     checksums: Checksums,
     now: datetime,
 ) -> StoredObject:
-    """Write the row of a file that changed since it was recorded; equal content keeps its generation.
+    """Write the row of a file that changed since it was recorded.
 
-    Another program wrote it, or this service crashed before it could record it.
+    Another program wrote it, or this service crashed before it could record it. Equal content keeps its
+    generation; if it was written again, that is a change of its metadata, as that of a file's time is.
     """
     # A younger file may change again within one tick of the clock, without a new modification time.
     settled = time.time_ns() - status.st_mtime_ns > TICK_NS
@@ -148,7 +154,11 @@ def note_outside(
     if recorded is None or recorded.inode != status.st_ino or not recorded.has(checksums):
         body = _announced(connection, bucket, name, status.st_ino, checksums.md5)
         recorded = note_new(connection, bucket, name, status, checksums, body, now)
-    return note(connection, replace(recorded, mtime_ns=status.st_mtime_ns if settled else _UNSETTLED))
+    elif recorded.is_older_than(status):
+        more = recorded.metageneration + 1
+        recorded = replace(recorded, metageneration=more, updated=rfc3339(now))
+    mtime_ns = status.st_mtime_ns if settled else -status.st_mtime_ns
+    return note(connection, replace(recorded, mtime_ns=mtime_ns))
 
 
 def forget(connection: sqlite3.Connection, bucket: str, name: str) -> None:
