@@ -40,6 +40,12 @@ def wrote_last(run: ActualJob, other: ActualJob) -> bool:
     return other.state.ended and (not run.state.ended or _moment(run.end_time) > _moment(other.end_time))
 
 
+def may_write_last(run: ActualJob, other: ActualJob) -> bool:
+    """Return the same, also if it will show only by the other run's end, which a listing may show late."""
+    is_beside = bool(run.start_time and run.state.ended) and _moment(run.end_time) > _moment(other.start_time)
+    return wrote_last(run, other) or (not other.state.ended and is_beside)
+
+
 def _moment(time: str) -> tuple[str, str]:
     # "…00Z" is before "…00.5Z", but sorts after it as text.
     moment, _, fraction = time.removesuffix("Z").partition(".")

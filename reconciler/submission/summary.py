@@ -31,7 +31,7 @@ from msgspec.structs import replace
 
 from reconciler.model.cause import is_failed_set_up
 from reconciler.model.claim import MOST_RETURNS, Claim, ClaimId, ClaimState, checked
-from reconciler.model.claimed_run import age, made, wrote_last
+from reconciler.model.claimed_run import age, made, may_write_last
 from reconciler.model.expectation import RunMetrics
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.plan import DesiredJob
@@ -345,7 +345,7 @@ def _written_later(observed: Observed, known: Collection[str], wanted: Wanted) -
     later = set[str]()
     for runs in by_base.values():
         known_runs = [run for key, run in runs if key in known]
-        later |= {key for key, run in runs if any(wrote_last(run, other) for other in known_runs)}
+        later |= {key for key, run in runs if any(may_write_last(run, other) for other in known_runs)}
     return later
 
 

@@ -234,7 +234,14 @@ class Checker:
         copied = {self._base_of(job) for job in copies if job.name not in named}
         both = [[c for c in plan.changes if c.base_name not in copied] for plan in (short, full)]
         said = [[(c.action, c.job_name, c.stuck) for c in changes] for changes in both]
-        drift = [{(d.kind, d.job_name) for d in plan.drift} for plan in (short, full)]
+        drift = [
+            {
+                (d.kind, d.job_name)
+                for d in plan.drift
+                if d.kind is not DriftKind.OVERWRITTEN or d.base_name not in copied
+            }
+            for plan in (short, full)
+        ]
         more = {kind for kind, _ in drift[0] ^ drift[1]}
         if said[0] != said[1] or not drift[0] <= drift[1] or more - {DriftKind.DUPLICATE}:
             self._wrong("look", f"{said[0]} {drift[0]} and in full {said[1]} {drift[1]}")
