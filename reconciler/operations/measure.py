@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from reconciler.base.errors import ServiceError
 from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.google.responses import ApiError
 from reconciler.model.claim import time_of
 from reconciler.model.details import Study
 from reconciler.model.expectation import Measured, Missing
@@ -60,8 +61,16 @@ def measure(session: Session, run: ActualJob, names: Collection[str]) -> Measure
             metrics |= _of_files(objects, rest, below, run.end_time)
         except ServiceError as error:
             # Neither a value nor a miss: whoever may read it, or a later pass, measures it.
-            return Measurements(metrics, error.message)
+            return Measurements(metrics, _unread(error, f"{folder}/{below}".rstrip("/")))
     return Measurements(metrics)
+
+
+def _unread(error: ServiceError, folder: str) -> str:
+    """Return why the metrics of a folder can't be read, and what permits it."""
+    bucket = "/".join(folder.split("/")[:3])
+    is_forbidden = isinstance(error, ApiError) and error.status in (401, 403)
+    way_out = f"; whoever applies needs roles/storage.objectViewer for {bucket}" if is_forbidden else ""
+    return f"{folder}: {error.message.removesuffix('.')}{way_out}"
 
 
 def _is_later(created: str, end: str) -> bool:

@@ -280,8 +280,10 @@ def test_failure_of_one_run_leaves_others_judged(place: Place) -> None:
     place.noted.refused = {"census/2/": 403}
     state = place.judged(jobs, *runs)
     assert [values(state, name) for name in "abc"] == [{"accuracy": 0.91}, {}, {"accuracy": 0.93}]
-    assert state.unread == {runs[1].resource: "refused with 403"}
-    assert state.unread_names == {jobs[1].job_name: "refused with 403"}
+    need = "whoever applies needs roles/storage.objectViewer for gs://models"
+    why = f"gs://models/census/2: refused with 403; {need}"
+    assert state.unread == {runs[1].resource: why}
+    assert state.unread_names == {jobs[1].job_name: why}
     assert place.stored(jobs[1]) is None
     kinds = [problem[1] if (problem := problem_of_result(state.names[name])) else None for name in "abc"]
     assert kinds == [NotDone.MISSED, NotDone.UNJUDGED, NotDone.MISSED]

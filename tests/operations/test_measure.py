@@ -214,7 +214,9 @@ def test_metric_is_unread_when_request_is_refused(
     noting, noted = noting_session(session)
     noted.refused = {part: status}
     found = measure(noting, study_run(0.5), ["accuracy", "loss"])
-    assert found == Measurements({"accuracy": Measured(0.5)}, f"refused with {status}")
+    need = "; whoever applies needs roles/storage.objectViewer for gs://models" * (status == 403)
+    why = f"gs://models/census/1: refused with {status}{need}"
+    assert found == Measurements({"accuracy": Measured(0.5)}, why)
     noted.refused.clear()
     assert measure(noting, study_run(0.5), ["loss"]).metrics["loss"].value == 0.99
 
