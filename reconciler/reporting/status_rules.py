@@ -263,6 +263,8 @@ def _verdict(
     if change and change.stuck is NotDone.OVERWRITTEN and (is_newest or _is_after(record, change.reason)):
         text = reason_text(change.reason, name)
         verdict = problem_verdict(name, shown_on, view.contexts.of_job(name), _OVERWRITTEN, text)
+    elif change and change.stuck is NotDone.OVERWRITTEN and verdict.sha != record.sha:
+        verdict = replace(verdict, sha="")  # another commit, which this one came before, shows it
     elif job.expect and claimed and verdict.state == "success":
         # Other content that replaced it makes no result better.
         judgement = view.state.judgement(claimed[-1][1].resource, job.expect)

@@ -206,6 +206,7 @@ class Checker:
         exempt = {claims[id].claim.base_name for id in unknown if id in claims}
         # Only a full look finds an ended job of another origin, as no claim names it.
         others = {self._base_of(job) for job in self._world.jobs if job.origin != "create"}
+        copies = {job.job_name for job in self._copies()}
         self.seen["plans compared"] += 1
         for plan in (short, full):
             self._say_what_was_overwritten(plan, self._world.now)
@@ -214,6 +215,7 @@ class Checker:
                 (change.action, change.job_name, change.is_new and change.base_name not in others)
                 for change in plan.changes
                 if change.action is not Action.NONE and change.base_name not in exempt
+                if change.job_name not in copies
             }
             for plan in (short, full)
         ]
@@ -229,9 +231,7 @@ class Checker:
         """
         if self._beyond:
             return
-        named = {found.claim.resource for found in self._claims.all().values()}
-        copies = (job for job in self._world.jobs if job.origin == "foreign" and job.state.ended)
-        copied = {self._base_of(job) for job in copies if job.name not in named}
+        copied = {self._base_of(job) for job in self._copies()}
         both = [[c for c in plan.changes if c.base_name not in copied] for plan in (short, full)]
         said = [[(c.action, c.job_name, c.stuck) for c in changes] for changes in both]
         drift = [
@@ -245,6 +245,12 @@ class Checker:
         more = {kind for kind, _ in drift[0] ^ drift[1]}
         if said[0] != said[1] or not drift[0] <= drift[1] or more - {DriftKind.DUPLICATE}:
             self._wrong("look", f"{said[0]} {drift[0]} and in full {said[1]} {drift[1]}")
+
+    def _copies(self) -> list[Job]:
+        """Return the ended copies of jobs that no claim names: only a full look finds them."""
+        named = {found.claim.resource for found in self._claims.all().values()}
+        copies = (job for job in self._world.jobs if job.origin == "foreign" and job.state.ended)
+        return [job for job in copies if job.name not in named]
 
     def read_tree(self, commit: str, who: str) -> None:
         """Note that a reconciler reads the last applied commit."""
