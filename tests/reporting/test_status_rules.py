@@ -363,6 +363,18 @@ class TestOverwritten:
         newest = bringing(JOB, number=3, since=NOW + timedelta(days=5))
         assert overall_status(self.view(), before, newest).state == "success"
 
+    def test_older_commit_leaves_the_status_of_the_commit_that_submitted_the_run(self) -> None:
+        first, later = self.runs
+        claims = [bound_to(JOB, first, commit=OTHER), bound_to(self.bad, later, commit="c" * 40)]
+        folders = {run.resource: "gs://models/census" for run in self.runs}
+        state = with_overwriting(state_of([JOB], self.runs, claims), folders)
+        view = View(CONTEXTS, OTHER, state, make_plan(LOCAL, state))
+        newest = bringing(JOB, number=3, since=NOW + timedelta(days=5))
+        (shown,) = (s for s in due_statuses(view, newest, newest).by_commit[OTHER] if s.context == CONTEXT)
+        assert shown.state == "error"
+        before = bringing(JOB, sha=ASKED, number=1, since=NOW)
+        assert OTHER not in due_statuses(view, before, newest).by_commit
+
     def test_commit_without_a_job_of_its_own_counts_it_as_earlier(self) -> None:
         record = record_of(JOB, number=4, since=NOW + timedelta(days=6))
         overall = overall_status(self.view(), record)
