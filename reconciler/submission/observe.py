@@ -49,6 +49,7 @@ class Observed(Struct, frozen=True, dict=True, eq=False):
             return NotImplemented
         return (self.versions, self.runs, self.doubtful) == (other.versions, other.runs, other.doubtful)
 
+    # Equal observations may differ in what a summary adds, and nobody keeps them in a set.
     __hash__ = None  # type: ignore[assignment]
 
     @cached_property
