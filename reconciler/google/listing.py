@@ -104,28 +104,31 @@ class _BrokenOffError(Exception):
     """Listing that can't be continued."""
 
 
-def listing(get: Callable[..., HttpResponse], pages: PageReader[Found]) -> list[Found]:
+def listing(
+    get: Callable[..., HttpResponse], pages: PageReader[Found], most: int | None = None
+) -> list[Found]:
     """Return every item of a listing; an item that moves to a later page meanwhile is returned once.
 
     Args:
         get: Requests the page of a `pageToken`; None stands for the first page.
+        most: Number of items; after a page with which there are more, no page is requested. None for all.
 
     Raises:
         ServiceError: No complete listing can be read.
     """
     for _ in range(1 + RESTARTS):
         with suppress(_BrokenOffError):
-            return _pass(get, pages)
+            return _pass(get, pages, most)
     raise ServiceError(
         f"the listing of {pages.items} failed {1 + RESTARTS} times: the service rejects its own page tokens",
         hint="try again later; nothing is decided from an incomplete listing",
     )
 
 
-def _pass(get: Callable[..., HttpResponse], pages: PageReader[Found]) -> list[Found]:
+def _pass(get: Callable[..., HttpResponse], pages: PageReader[Found], most: int | None) -> list[Found]:
     tokens: set[str] = set()
     all_items, token = pages.read(get(pageToken=None).body)
-    while token:
+    while token and (most is None or len(all_items) <= most):
         if token in tokens:
             # The service returned a token twice: the listing would never end.
             raise _BrokenOffError

@@ -35,6 +35,7 @@ class StoredObject(Struct, frozen=True, gc=False):
     size: str = ""
     updated: str = ""
     time_created: str = field(default="", name="timeCreated")
+    crc32c: str = ""
 
 
 _PAGES = RecordPages("items", StoredObject)
@@ -65,8 +66,11 @@ class ObjectStore:
         self._fresh = fresh
         self._not_done = not_done
 
-    def list_objects(self, prefix: str) -> list[StoredObject]:
-        """Return all objects with names that begin with `prefix`; raise ServiceError instead of a part."""
+    def list_objects(self, prefix: str, most: int | None = None) -> list[StoredObject]:
+        """Return all objects with names that begin with `prefix`; raise ServiceError instead of a part.
+
+        With `most`, the listing ends as soon as it has more objects than that, and has more then.
+        """
         get = partial(
             self._connection.get,
             _LIST,
@@ -76,7 +80,7 @@ class ObjectStore:
             maxResults=_PAGE_SIZE,
             fields=f"items({self._fields}),nextPageToken",
         )
-        return listing(get, _PAGES)
+        return listing(get, _PAGES, most)
 
     def first_objects(
         self, prefix: str, most: int, delimiter: str | None = None

@@ -21,6 +21,7 @@ from reconciler.model.manifest import JsonObject
 
 if TYPE_CHECKING:
     from reconciler.model.commit_record import CommitRecord  # most passes read no commit record
+    from reconciler.model.publication import CurrentModel, PublishedModel  # nor a publication
 
 
 REFUSALS = frozenset({400, 401, 403, 404, 412, 413, 429})
@@ -291,6 +292,31 @@ class MetricsStore(Protocol):
 
     def write(self, key: str, run: RunMetrics, generation: int) -> bool:
         """Replace those of this generation, 0 for none; return False if the generation differs."""
+
+
+class VersionedCurrent(Struct, frozen=True):
+    """The publication in place at an address as read.
+
+    Attributes:
+        current: None if there is none.
+        generation: Changes with every write; 0 without an object.
+    """
+
+    current: CurrentModel | None
+    generation: int
+
+
+NO_CURRENT = VersionedCurrent(None, 0)
+
+
+class Publications(Protocol):
+    """Publications at an address. All methods raise ServiceError for what is unavailable or unusable."""
+
+    def current(self) -> VersionedCurrent:
+        """Return the publication in place."""
+
+    def model(self, job_name: str) -> PublishedModel | None:
+        """Return the record of a job's published model; None for none."""
 
 
 class JobApi(Protocol):

@@ -114,3 +114,10 @@ def test_a_page_in_an_odd_form_is_read_as_far_as_it_goes() -> None:
     page = b'{"items": [{"name": "a", "size": NaN}, {"name": "b"}], "nextPageToken": false}'
     found, _ = listed([page])
     assert found == ["a", "b"]
+
+
+def test_a_bounded_listing_ends_with_the_page_that_exceeds_the_bound() -> None:
+    service = Service([("ab", "1"), ("c", "2"), ("d", "")])
+    found = listing(lambda **page: service.ask(page["pageToken"]), PAGES, 2)
+    assert [item.name for item in found] == ["a", "b", "c"]
+    assert service.asked == [None, "1"]
