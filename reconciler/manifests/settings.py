@@ -32,10 +32,11 @@ class Limits(Struct, frozen=True):
 
     submissions: int | None = None
     cancels: int | None = None
+    publications: int | None = None
     accelerator_hours: float | None = None
 
 
-GOOGLE_LIMITS = Limits(submissions=20, cancels=5, accelerator_hours=1000)
+GOOGLE_LIMITS = Limits(submissions=20, cancels=5, publications=20, accelerator_hours=1000)
 
 
 class Environment(Struct, frozen=True):
@@ -236,6 +237,7 @@ def _limits(engine: EngineName, part: JsonObject) -> Limits:
     return Limits(
         submissions=part.get("submissions", base.submissions),
         cancels=part.get("cancels", base.cancels),
+        publications=part.get("publications", base.publications),
         accelerator_hours=part.get("acceleratorHours", base.accelerator_hours),
     )
 

@@ -78,6 +78,18 @@ class CurrentModel(Struct, frozen=True, rename="camel"):
     format_version: int = FORMAT
 
 
+class InPlace(Struct, frozen=True, array_like=True):
+    """What the summary of ended runs says of a model that a look found in its place.
+
+    Attributes:
+        to: The address.
+        time: That of `CurrentModel`.
+    """
+
+    to: str
+    time: datetime
+
+
 class PublishedFile(Struct, frozen=True, rename="camel"):
     """File of a published model.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from reconciler.model.applied_tree import Relation
 from reconciler.model.claim import time_of
 from reconciler.model.job import State
-from reconciler.model.publication import CurrentModel, Publish, PublishedModel
+from reconciler.model.publication import CurrentModel, InPlace, Publish
 from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.planning.state import NameState
@@ -47,7 +49,7 @@ class Stored(Struct, frozen=True):
     Attributes:
         current: What `current.json` says; None without it.
         generation: Its generation; 0 without it.
-        model: The record of the desired run's model; None if it was not published here, or not looked for.
+        is_written: True if there is a record of the desired run's model: it was published here.
         missing: Files of that record that the model's folder lacks.
         changed: Objects of that folder that aren't what the record says, or were copied.
         unread: Why any of it can't be read, as a clause; "" if it was.
@@ -55,7 +57,7 @@ class Stored(Struct, frozen=True):
 
     current: CurrentModel | None = None
     generation: int = 0
-    model: PublishedModel | None = None
+    is_written: bool = False
     missing: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     unread: str = ""
@@ -77,7 +79,7 @@ def compares(name: NameState, stored: Stored, publisher: Publisher) -> bool:
     current = stored.current
     if current is None or not current.commit or stored.unread or not _is_own(current, publisher):
         return False
-    return not _is_of(current, name) or _has_other_since(name, current)
+    return not _is_of(current, name) or _has_other_since(name, current.time)
 
 
 def publication_of(
@@ -99,7 +101,7 @@ def publication_of(
         obstacle: Why the run's own files can't be copied, if they have to be; None if they can.
     """
     current = stored.current
-    is_whole = stored.model is not None and not stored.missing
+    is_whole = stored.is_written and not stored.missing
 
     def standing(standing: Standing, code: ReasonCode | None = None, /, **values: object) -> Publication:
         reason = because(code, **values) if code else None
@@ -114,28 +116,30 @@ def publication_of(
         return standing(Standing.REFUSED, ReasonCode.PUBLISHED_BY_OTHER, **about, same_source=is_own_source)
     is_current = current is not None and _is_of(current, name)
     refusal = None
-    if current and (not is_current or _has_other_since(name, current)):
+    if current and (not is_current or _has_other_since(name, current.time)):
         refusal = _refusal(current, checkout)
         if refusal and not is_current:
             return Publication(publish, Standing.REFUSED, refusal, current, stored.generation)
     if stored.changed:
-        about = {"to": publish.to, "job_name": _job_name(name), "files": stored.changed}
-        return standing(Standing.REFUSED, ReasonCode.PUBLICATION_CHANGED, **about)
+        about_files = {"job_name": _job_name(name), "files": stored.changed}
+        return standing(Standing.REFUSED, ReasonCode.PUBLICATION_CHANGED, to=publish.to, **about_files)
     if obstacle and not is_whole:
         return Publication(publish, Standing.REFUSED, obstacle, current, stored.generation)
     if is_current and stored.missing:
         return standing(Standing.DUE, ReasonCode.PUBLICATION_INCOMPLETE, files=stored.missing)
     if is_current and not (current and _is_behind(name, current, checkout)):
-        return standing(Standing.IN_PLACE)
+        mark = InPlace(publish.to, current.time) if current else None
+        return replace(standing(Standing.IN_PLACE), mark=mark)
     if is_current:
         # An apply of a commit between would still find the older one there, and publish its model over this.
         return standing(Standing.DUE, ReasonCode.PUBLISHED_BEFORE_OTHER)
     return standing(Standing.DUE, ReasonCode.PUBLISH, to=publish.to, **_about(name, current))
 
 
-def in_place(publish: Publish, current: CurrentModel) -> Publication:
-    """Return the standing of a model that is known to be in its place."""
-    return Publication(publish, Standing.IN_PLACE, current=current)
+def is_known_in_place(name: NameState, mark: InPlace) -> bool:
+    """Return True if a mark of the summary still says that the desired content's model is in its place."""
+    publish = name.desired.publish if name.desired else None
+    return publish is not None and mark.to == publish.to and not _has_other_since(name, mark.time)
 
 
 def _about(name: NameState, current: CurrentModel | None) -> Mapping[str, object]:
@@ -162,18 +166,18 @@ def _is_of(current: CurrentModel, name: NameState) -> bool:
     return current.job_name == _job_name(name)
 
 
-def _has_other_since(name: NameState, current: CurrentModel) -> bool:
+def _has_other_since(name: NameState, since: datetime) -> bool:
     """Return True if other content was submitted since a model was published.
 
     Its apply may still publish it: what it compares with must be a commit after its own.
     """
     runs = (attempt.run for attempt in name.others if attempt.run)
     created = (time_of(run.create_time) for run in runs)
-    return any(time is not None and time > current.time for time in created)
+    return any(time is not None and time > since for time in created)
 
 
 def _is_behind(name: NameState, current: CurrentModel, checkout: Checkout) -> bool:
-    return _has_other_since(name, current) and checkout.relation is Relation.NEWER
+    return _has_other_since(name, current.time) and checkout.relation is Relation.NEWER
 
 
 def _refusal(current: CurrentModel, checkout: Checkout) -> Reason | None:
@@ -183,4 +187,3 @@ def _refusal(current: CurrentModel, checkout: Checkout) -> Reason | None:
         return None
     about = {"commit": current.commit, "relation": relation, "remedy": checkout.remedy}
     return because(ReasonCode.PUBLISHED_BY_NEWER, **about)
-
