@@ -252,6 +252,7 @@ class NoteCode(StrEnum):
     ON_CHANGE = "on-change"
     ON_DELETE = "on-delete"
     EXPECT = "expect"
+    PUBLISH = "publish"
     LABELS = "labels"
     MOVED = "moved"
     RENAMED = "renamed"
