@@ -278,6 +278,7 @@ class NoteCode(StrEnum):
     ON_CHANGE = "on-change"
     ON_DELETE = "on-delete"
     EXPECT = "expect"
+    PUBLISH = "publish"
     LABELS = "labels"
     MOVED = "moved"
     RENAMED = "renamed"
