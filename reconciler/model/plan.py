@@ -16,7 +16,6 @@ from reconciler.model.manifest import JsonObject, Manifest, Packed, Publish, unp
 if TYPE_CHECKING:
     from reconciler.model.applied_tree import TreeFinding
     from reconciler.model.diff import Comparison, FieldChange, FileChange
-    from reconciler.model.publication import Publish
     from reconciler.model.reason import Note, Reason
     from reconciler.model.standing import Publication
 

@@ -6,7 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from reconciler.model.publication import CurrentModel, InPlace, Publish
+from reconciler.model.manifest import Publish
+from reconciler.model.publication import CurrentModel, InPlace
 from reconciler.model.reason import Reason
 
 

@@ -14,13 +14,13 @@ from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.git.history import GitHistory
 from reconciler.google.publication_store import PublicationStore
 from reconciler.model.applied_tree import AppliedTree, Relation, relation_of
+from reconciler.model.manifest import Publish
 from reconciler.model.publication import (
     MANIFEST,
     MOST_ANCESTORS,
     MOST_FILES,
     CurrentModel,
     InPlace,
-    Publish,
     PublishedModel,
     model_folder,
 )

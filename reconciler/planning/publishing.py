@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from reconciler.model.applied_tree import Relation
 from reconciler.model.claim import time_of
 from reconciler.model.job import State
-from reconciler.model.publication import CurrentModel, InPlace, Publish
+from reconciler.model.manifest import Publish
+from reconciler.model.publication import CurrentModel, InPlace
 from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.planning.state import NameState
