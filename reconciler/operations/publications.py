@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import cached_property, partial
 
@@ -92,7 +93,12 @@ class PublicationReader:
     def __init__(self, session: Session, desired: Desired) -> None:
         self._session = session
         self._desired = desired
-        self._publisher = Publisher(session.config.source, session.environment.name)
+        self._is_whole = desired.whole
+        by_address = defaultdict[str, set[str]](set)
+        for job in desired.jobs:
+            if job.publish:
+                by_address[job.publish.to].add(job.manifest.base_name)
+        self._by_address = by_address
 
     @cached_property
     def history(self) -> GitHistory:
@@ -112,14 +118,20 @@ class PublicationReader:
         """
         publish, attempt = _publish_of(name), _last_of(name)
         stored = self._stored(publish, attempt.name, with_files=with_files)
-        checkout = NOT_COMPARED
-        if stored.current and compares(name, stored, self._publisher):
+        checkout, publisher = NOT_COMPARED, self._publisher(name, publish)
+        if stored.current and compares(name, stored, publisher):
             checkout = self._checkout(name, stored.current)
         obstacle = None
         if not stored.is_written or stored.missing:
             source = self._source(name, stored) if not stored.unread else None
             obstacle = source if isinstance(source, Reason) else None
-        return publication_of(name, publish, stored, self._publisher, checkout, obstacle)
+        return publication_of(name, publish, stored, publisher, checkout, obstacle)
+
+    def _publisher(self, name: NameState, publish: Publish) -> Publisher:
+        others = self._by_address[publish.to] - {name.base_name}
+        return Publisher(
+            self._session.config.source, self._session.environment.name, others, is_whole=self._is_whole
+        )
 
     def source(self, name: NameState) -> Source | Reason:
         """Return the folder whose files are published, or why there is none; raise ServiceError."""

@@ -13,7 +13,7 @@ from msgspec import ValidationError, convert
 
 from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import ReconcilerError, ServiceError
-from reconciler.google.object_store import StoredObject
+from reconciler.google.object_store import StoredObject, ensure_bucket
 from reconciler.google.publication_store import PublicationStore, place_of
 from reconciler.model.claim import ClaimId
 from reconciler.model.plan import Action, Change, Plan
@@ -137,6 +137,8 @@ class Publisher:
         if isinstance(source, Reason):
             return source
         store, to = self._store(publication), _address(publication)
+        if self._session.is_local:  # a person creates it in Google Cloud
+            ensure_bucket(self._session.connection, place_of(to)[0])
         job_name = name.last_wanted.name if name.last_wanted else ""
         files = _files(store, source.folder)
         earlier = store.model(job_name)
