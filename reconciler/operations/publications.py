@@ -39,6 +39,7 @@ from reconciler.planning.publishing import (
     Stored,
     asks_for_publication,
     compares,
+    has_rival,
     is_known_in_place,
     publication_of,
 )
@@ -140,16 +141,19 @@ class PublicationReader:
         """Return the store of an address."""
         return PublicationStore(self._session.connection, publish.to)
 
-    def publication(self, name: NameState, *, with_files: bool) -> Publication:
+    def publication(self, name: NameState, *, with_files: bool, is_first: bool = False) -> Publication:
         """Return the standing of a model, for which `asks_for_publication` is True.
 
         Args:
             name: What exists under its base name.
             with_files: True to compare the files of a model in place with its record.
+            is_first: True if the address had no record of it when its publication began.
         """
         publish, attempt = _publish_of(name), _last_of(name)
-        stored = self._stored(publish, attempt.name, with_files=with_files)
+        stored = replace(self._stored(publish, attempt.name, with_files=with_files), is_first=is_first)
         checkout, publisher = NOT_COMPARED, self._publisher(name, publish)
+        if stored.current and has_rival(name, stored, publisher):
+            stored = self._with_rival(publish, stored, stored.current.job_name)
         if stored.current and compares(name, stored, publisher):
             checkout = self._checkout(name, stored.current)
         obstacle = None
@@ -208,8 +212,14 @@ class PublicationReader:
                 missing, changed = differences(store, publish, model)
             return Stored(current, versioned.generation, model is not None, missing, changed)
         except ServiceError as error:
-            said = f"{error.message} ({error.hint})" if error.hint else error.message
-            return Stored(unread=said)
+            return Stored(unread=_said(error))
+
+    def _with_rival(self, publish: Publish, stored: Stored, job_name: str) -> Stored:
+        try:
+            rival = self.store(publish).model(job_name)
+        except ServiceError as error:
+            return Stored(unread=_said(error))
+        return replace(stored, rival_metrics=rival.metrics) if rival else stored
 
     def _checkout(self, name: NameState, current: CurrentModel) -> Checkout:
         tree = AppliedTree(current.commit, current.time, "", current.ancestors)
@@ -250,6 +260,10 @@ def differences(
     missing = tuple(sorted(recorded.keys() - stored.keys()))
     changed = tuple(sorted(name for name, file in stored.items() if recorded.get(name) != file))
     return missing, changed
+
+
+def _said(error: ServiceError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _publish_of(name: NameState) -> Publish:

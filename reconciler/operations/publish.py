@@ -32,6 +32,7 @@ from reconciler.operations.origin import Origin
 from reconciler.operations.publications import PublicationReader, Source
 from reconciler.operations.session import Session
 from reconciler.planning.outcome import Outcome, Status, failed
+from reconciler.planning.publishing import asks_for_comparison
 from reconciler.planning.state import NameState, TargetState
 
 _TRIES = 5
@@ -86,8 +87,12 @@ class Publisher:
         """Publish a model; return why it may not be published, None once it is in its place."""
         name = self._state.names[change.base_name.replace("-", "_")]
         lost: ServiceError | None = None
+        is_first = False
         for _ in range(_TRIES):
-            publication = self._reader.publication(name, with_files=True)
+            publication = self._reader.publication(name, with_files=True, is_first=is_first)
+            # A record that is written from now on is this publication's: another model that takes the place
+            # meanwhile is compared with all the same.
+            is_first = not publication.was_published
             if publication.standing is Standing.IN_PLACE:
                 return None
             if publication.standing is Standing.REFUSED:
@@ -152,9 +157,21 @@ class Publisher:
             run_concurrently([partial(self._copy_one, store, source, file, job_name) for file in missing]), 1
         ):
             self._on_progress(f"{job_name}: copied {name_of_copy} ({number} of {len(missing)} files)")
+        if earlier is None and (reason := self._refusal_by_now(name)):
+            return reason
         if earlier is None and not store.write_model(self._model(name, source, files)):
             raise _CopyError(f"another process wrote the record of {job_name}", hint="apply again")
         return None
+
+    def _refusal_by_now(self, name: NameState) -> Reason | None:
+        """Return why a copied model may not be put in the place by now, if it is compared with what is there.
+
+        Once there is its record, it counts as published before.
+        """
+        if not asks_for_comparison(name):
+            return None
+        publication = self._reader.publication(name, with_files=False, is_first=True)
+        return publication.reason if publication.standing is Standing.REFUSED else None
 
     def _copy_one(self, store: PublicationStore, source: Source, file: PublishedFile, job_name: str) -> str:
         _, path = place_of(source.folder)

@@ -31,7 +31,15 @@ from reconciler.cli import (
 from reconciler.cli.events import events
 from reconciler.cli.problems import print_problems
 from reconciler.model.diff import FieldChange
-from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing
+from reconciler.model.expectation import (
+    Expectation,
+    Judged,
+    Judgement,
+    Measured,
+    Missing,
+    Rival,
+    Uncompared,
+)
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, DriftKind, NotDone, Plan, Target
 from reconciler.model.reason import Note, NoteCode, Reason, ReasonCode, because
@@ -61,18 +69,28 @@ def change(text: str) -> Change:
 def judgement(text: str) -> Judgement:
     """Return a judgement on a metric with this name, in files with it."""
     missing = (Measured(None, missing, (text, text)) for missing in (Missing.NOT_NAMED, Missing.TWO_VALUES))
-    return Judgement(tuple(Judged(Expectation(text, max=1.0), m) for m in (*missing, Measured(0.5))))
+    judged = [Judged(Expectation(text, max=1.0), m) for m in (*missing, Measured(0.5))]
+    worse = Expectation(text, worse=0.1, goal="max")
+    rivals = Rival(text, {text: 0.9}), Rival(text, {}, Uncompared.NOT_RECORDED)
+    return Judgement((*judged, *(Judged(worse, Measured(0.5), rival) for rival in rivals)))
 
 
 def judged_plan(text: str) -> Plan:
     """Return the plan of jobs whose metrics were missed and can't be read, and whose files changed."""
     missed = because(ReasonCode.EXPECTATION_MISSED, judgement=judgement(text))
     unread = because(ReasonCode.METRICS_UNREAD, why=text)
+    worse = because(ReasonCode.WORSE_THAN_PUBLISHED, judgement=judgement(text))
+    unpublished = because(ReasonCode.NOT_PUBLISHED, why=worse, since="")
 
     def judged(reason: Reason, stuck: NotDone) -> Change:
         return Change(Action.NONE, reason, "census", "census_0", "CustomJob", "a.yaml", 3, stuck=stuck)
 
-    changes = judged(missed, NotDone.MISSED), judged(unread, NotDone.UNJUDGED)
+    changes = (
+        judged(missed, NotDone.MISSED),
+        judged(unread, NotDone.UNJUDGED),
+        judged(unpublished, NotDone.UNPUBLISHED),
+        judged(worse, NotDone.UNPUBLISHED),
+    )
     note = Note(NoteCode.FILE_CHANGED, {"files": text})
     drift = Drift(DriftKind.MODIFIED, "census_0", "census", note)
     return Plan(TARGET, changes, (drift,), "sha256:" + "0" * 64)

@@ -17,6 +17,7 @@ from reconciler.manifests.diagnose import DiagnosedFile, diagnose
 from reconciler.manifests.fast_validate import check_files
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import PackageFolder
+from reconciler.manifests.publications import OWN_FOLDERS
 from reconciler.model.expectation import Expectation
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import identities, label_of
@@ -208,6 +209,27 @@ def test_expectations_keep_order_and_are_no_part_of_identity() -> None:
         (Expectation("z", max=0.0001), Expectation("accuracy", min=-1.0, max=2.0)),
         (Expectation("z", min=0.0),),
     ]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({"min": 0.9, "worse": 0.01}, Expectation("auc", 0.9, None, 0.01, "max")),
+        ({"min": 0.9, "worse": 0.01, "goal": "max"}, Expectation("auc", 0.9, None, 0.01, "max")),
+        ({"max": 1, "worse": 2}, Expectation("auc", None, 1.0, 2.0, "min")),
+        ({"worse": 0, "goal": "min"}, Expectation("auc", None, None, 0.0, "min")),
+        ({"min": 0, "max": 1, "worse": 0, "goal": "max"}, Expectation("auc", 0.0, 1.0, 0.0, "max")),
+        ({"min": 0.9}, Expectation("auc", 0.9)),
+    ],
+)
+def test_goal_follows_from_the_only_bound(bounds: dict[str, Any], expected: Expectation) -> None:
+    value = copy.deepcopy(GOOD["CustomJob"])
+    value |= {"publish": {"to": "gs://risk-models/census"}, "expect": {"auc": bounds}}
+    value["spec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://my-bucket/census"}
+    record = known_file(json.dumps(value).encode(), FILLED | {OWN_FOLDERS})
+    assert record is not None
+    (manifest,) = record.manifests
+    assert manifest.expect == (expected,)
 
 
 def test_few_bytes_that_stand_for_much_text_are_not_known() -> None:

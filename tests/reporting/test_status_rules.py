@@ -18,10 +18,20 @@ from reconciler.manifests.settings import from_document
 from reconciler.model.claim import BY_COMMAND, Claim, ClaimState, by_apply
 from reconciler.model.commit_record import CommitRecord, WantedJob, record_json
 from reconciler.model.commit_record import record_of as record_of_json
-from reconciler.model.expectation import Expectation, Measured, Missing, RunMetrics
+from reconciler.model.expectation import (
+    Expectation,
+    Judged,
+    Judgement,
+    Measured,
+    Missing,
+    Rival,
+    RunMetrics,
+)
 from reconciler.model.job import ActualJob, State
-from reconciler.model.manifest import Reconcile
+from reconciler.model.manifest import Publish, Reconcile
 from reconciler.model.plan import DesiredJob, Drift, DriftKind
+from reconciler.model.reason import Reason, ReasonCode, because
+from reconciler.model.standing import Publication, Standing
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import newest_of
 from reconciler.planning.overwriting import with_overwriting
@@ -437,6 +447,31 @@ class TestExpectations:
         said = "below expectations: census · 0 of 1 succeeded · update 3"
         assert overall == CommitStatus("failure", "reconciler", said)
         assert final
+
+    def test_worse_than_published_is_failure_with_both_figures_until_it_is_published(self) -> None:
+        worse = Expectation("accuracy", min=0.85, worse=0.01, goal="max")
+        publish = Publish("gs://risk-models/census")
+        manifest = structs.replace(JOB.manifest, expect=(worse,))
+        job = structs.replace(JOB, manifest=manifest, publish=publish)
+        view = self.view(desired=job, accuracy=0.93)
+        judgement = Judgement((Judged(worse, Measured(0.93), Rival("census_1163", {"accuracy": 0.95})),))
+        why = because(ReasonCode.WORSE_THAN_PUBLISHED, judgement=judgement)
+
+        def shown(standing: Standing, reason: Reason | None) -> tuple[CommitStatus, CommitStatus, bool]:
+            publication = Publication(publish, standing, reason)
+            named = structs.replace(view.state.names["census"], publication=publication)
+            state = structs.replace(view.state, names={"census": named})
+            return self.single(View(CONTEXTS, OTHER, state, make_plan(LOCAL, state)), self.record(worse))
+
+        found, overall, final = shown(Standing.REFUSED, why)
+        said = "succeeded, accuracy 0.93, expected at most 0.01 below the published 0.95 (census_1163)"
+        assert found == CommitStatus("failure", CONTEXT, f"{said} · run {HASH}")
+        said = "below expectations: census · 0 of 1 succeeded · update 3"
+        assert overall == CommitStatus("failure", "reconciler", said)
+        assert not final, "the model in place may become a worse one"
+        published, after, final = shown(Standing.IN_PLACE, None)
+        assert (published.state, after.state, final) == ("success", "success", True)
+        assert freshness(published, found) is freshness(after, overall) is Freshness.NEW
 
     def test_metric_without_value_is_missed(self) -> None:
         found, overall, final = self.single(self.view(accuracy=Missing.NO_FILE), self.record(GOOD))
