@@ -74,6 +74,8 @@ def grants(environment: Environment, source: str, member: str = MEMBER) -> Itera
     yield Step(f"{member} sees and cancels jobs{submits}", _user(project, member))
     if submitter:
         yield from _of_submitter(project, submitter, member)
+    if environment.publish:
+        yield from _of_publisher(_bucket_of(environment.publish), member)
     account = environment.defaults.get("serviceAccount")
     if account:
         actor = f"serviceAccount:{submitter}" if submitter else member
@@ -82,10 +84,25 @@ def grants(environment: Environment, source: str, member: str = MEMBER) -> Itera
             f"gcloud iam service-accounts add-iam-policy-binding {account} --member={actor} "
             "--role=roles/iam.serviceAccountUser",
         )
-    yield Step(
-        f"{account or 'the service account of training jobs'} must have no role here that writes objects",
-        f"gcloud storage buckets get-iam-policy gs://{environment.claims_bucket}",
-    )
+    trainer = account or "the service account of training jobs"
+    for bucket in filter(None, dict.fromkeys([environment.claims_bucket, _bucket_of(environment.publish)])):
+        yield Step(
+            f"{trainer} must have no role here that writes objects",
+            f"gcloud storage buckets get-iam-policy gs://{bucket}",
+        )
+
+
+def _of_publisher(bucket: str, member: str) -> Iterator[Step]:
+    for role, does in (("objectViewer", "reads published models"), ("objectCreator", "publishes models")):
+        yield Step(f"{member} {does}", _on_bucket(bucket, member, role=role))
+    # The other objects are written once: nobody needs to be able to replace them.
+    expression = 'resource.name.endsWith("/current.json")'
+    condition = f"'^#^title=reconciler-current#expression={expression}'"
+    yield Step(f"{member} replaces current.json alone", _on_bucket(bucket, member, condition))
+
+
+def _bucket_of(uri: str) -> str:
+    return uri.removeprefix("gs://").partition("/")[0]
 
 
 def _of_submitter(project: str, submitter: str, member: str) -> Iterator[Step]:
@@ -111,10 +128,10 @@ def _on_claims(environment: Environment, source: str, member: str) -> str:
     return _on_bucket(bucket, member, f"'^#^title=reconciler-claims#expression={expression}'")
 
 
-def _on_bucket(bucket: str, member: str, condition: str = "None") -> str:
+def _on_bucket(bucket: str, member: str, condition: str = "None", role: str = "objectUser") -> str:
     return (
         f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member={member} "
-        f"--role=roles/storage.objectUser --condition={condition}"
+        f"--role=roles/storage.{role} --condition={condition}"
     )
 
 

@@ -535,6 +535,23 @@ def test_the_steps_run_in_a_shell_as_they_are_printed(empty: Empty, tmp_path: Pa
     assert owners == ["/.github/ @ORG/TEAM", "/jobs/ @ORG/TEAM", "/reconciler.yaml @ORG/TEAM"]
 
 
+def test_publications_bucket_lets_submitter_replace_current_json_alone_and_trainer_write_nothing(
+    empty: Empty,
+) -> None:
+    empty.init(*GOOGLE)
+    assert "current.json" not in empty.steps()
+    before, after = empty.text("reconciler.yaml").split("      timeout: ")
+    empty.write("reconciler.yaml", f"{before}      publish: gs://published/a\n      timeout: {after}")
+    grants = [line for line in empty.steps().splitlines() if "add-iam-policy-binding gs://published " in line]
+    assert all(f"--member=serviceAccount:{SUBMITTER}" in line for line in grants)
+    assert [line.split("--role=roles/storage.")[1] for line in grants] == [
+        "objectViewer --condition=None",
+        "objectCreator --condition=None",
+        "objectUser --condition='^#^title=reconciler-current"
+        '#expression=resource.name.endsWith("/current.json")\'',
+    ]
+
+
 def test_claims_get_a_bucket_that_trainers_cannot_write_to(empty: Empty) -> None:
     empty.init(*GOOGLE)
     grants = [line for line in empty.steps().splitlines() if "add-iam-policy-binding" in line]
