@@ -59,7 +59,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return _set_up(arguments)
     for name in _FLAGS:
         if getattr(arguments, name) is not None:
-            raise UsageError(f"{other} goes without {flag(name)}", hint="see `reconciler init --help`")
+            hint = "see `reconciler init --help`"
+            raise UsageError(f"{other} can't be combined with {flag(name)}", hint=hint)
     return _prepare_claims(arguments) if arguments.claims else _print_steps(arguments)
 
 

@@ -127,7 +127,7 @@ def _runs_module(keys: Keys, pool: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding((*keys, "pythonPackageSpec"), message, hint, of_key=True)
     if "command" in _mapping(pool.get("containerSpec")):
         message = 'the command is set to run the module under "package"'
-        hint = 'remove "command", "args" reach the module; or remove "module"'
+        hint = 'remove "command" ("args" reach the module), or remove "module"'
         yield Finding((*keys, "containerSpec", "command"), message, hint, of_key=True)
 
 

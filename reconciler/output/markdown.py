@@ -168,7 +168,8 @@ def changes_nothing(plan: Plan) -> bool:
 def problems_markdown(message: str, problems: Sequence[Problem], limit: int | None) -> str:
     """Return a list of problems within a limit of bytes in UTF-8, under a message."""
     section = Section("problems", [Piece(_problem(problem)) for problem in problems])
-    return document(f"### {text(message)}", [section], rest="The run's log has the rest.", limit=limit)
+    rest = "The workflow run's log has the rest."
+    return document(f"### {text(message)}", [section], rest=rest, limit=limit)
 
 
 def _plan_markdown(plan: Plan, bodies: _Bodies, limit: int | None, links: Links) -> str:

@@ -175,7 +175,7 @@ def federation(setup: Setup, environment: Environment, account: str) -> Iterator
     )
     member = f"principal://iam.googleapis.com/{_POOLS}/{pool}/subject/$REPOSITORY_ID"
     yield Step(
-        f"it acts as {account}",
+        f"let the workflow act as {account}",
         f"gcloud iam service-accounts add-iam-policy-binding {account} --project={project} "
         f'--role=roles/iam.workloadIdentityUser --member="{member}"',
     )
@@ -284,7 +284,7 @@ def _protection(setup: Setup) -> Step:
     # The rule set's `integration_id` is that of GitHub Actions: https://api.github.com/apps/github-actions.
     body = template("ruleset.json").rstrip()
     return Step(
-        f'require the check "{CHECK}", no longer "reconciler", which only GitHub Actions can post',
+        f'require the check "{CHECK}" of GitHub Actions; remove a rule that still requires "reconciler"',
         f"gh api --method POST repos/{setup.repository}/rulesets --input - <<'END'\n{body}\nEND",
     )
 

@@ -328,7 +328,7 @@ def test_a_wrong_flag_is_named_before_anything_is_written(empty: Empty, flags: l
         (["--project", "acme-ml"], "--project needs --engine google"),
         (["--engine", "local", "--claims-bucket", "b"], "--claims-bucket needs --engine google"),
         (["--engine", "google"], "--project, --location, --staging-bucket"),
-        (["--claims", "--action", "a/b@c"], "--claims goes without --action"),
+        (["--claims", "--action", "a/b@c"], "--claims can't be combined with --action"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(empty: Empty, flags: list[str], named: str) -> None:
@@ -928,7 +928,7 @@ def test_steps_of_google_cloud_need_an_environment_there(empty: Empty) -> None:
     assert done.code == 64
     assert "no environment of reconciler.yaml is in Google Cloud" in done.err
     refused = empty.here("init", "--steps", "google", "--project", "acme-ml")
-    assert (refused.code, "--steps goes without --project" in refused.err) == (64, True)
+    assert (refused.code, "--steps can't be combined with --project" in refused.err) == (64, True)
 
 
 # Templates
