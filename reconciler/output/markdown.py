@@ -210,7 +210,7 @@ def _comparison_markdown(
     top = [first, f"### Plan for {between}", *_refusals(plan)]
     if compared.settings:
         effects = dict.fromkeys(filter(None, (setting_effect(field.pointer) for field in compared.settings)))
-        decided = f"; they affect {', '.join(effects)}" if effects else ""
+        decided = f"; affected: {', '.join(effects)}" if effects else ""
         top.append(f"**Settings change:** {len(compared.settings):,} in {code('reconciler.yaml')}{decided}.")
     top += map(text, compared.notes)
     if compared.problems:

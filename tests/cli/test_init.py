@@ -405,7 +405,8 @@ def test_workflows_of_another_environment_are_told_and_can_be_replaced(empty: Em
         done = empty.init(*quiet, *GOOGLE)
         for path in both:
             assert f'{path} is for the environment "local", and was left unchanged.' in done.out
-        assert f'For "production", remove it and run this command again, with {ACTION[0]} ' in done.out
+        again = f"remove these files and run the same `reconciler init` again, with {ACTION[0]} "
+        assert f'For "production", {again}' in done.out
         assert f"with {' '.join(ACTION)}:\n" in done.out
     (command,) = re.findall("^    rm (.*)$", done.out, re.MULTILINE)
     assert command.split() == both
@@ -415,7 +416,7 @@ def test_workflows_of_another_environment_are_told_and_can_be_replaced(empty: Em
     assert given_to_the_action(empty, APPLY_WORKFLOW)["environment"] == "production"
     other = empty.init(*GOOGLE, *ACTION, "--env", "trial").out
     assert f'{PLAN_WORKFLOW} is for the environment "production"' in other
-    assert "run this command again:\n" in other
+    assert "run the same `reconciler init` again:\n" in other
 
 
 @pytest.mark.parametrize("named", ["${{ matrix.environment }}", "'production'"])
