@@ -329,10 +329,10 @@ def summary_line(plan: Plan) -> str:
     if not any(number for name, number in count.items() if name not in ("none", "drift")):
         in_sync = " is up to date" if count["none"] == 1 else " are up to date"
         done = f"Nothing to do: {counted(count['none'], 'job')}{_out_of_sync(plan) or in_sync}"
-        return f"{done}, {counted(count['drift'], 'finding')}." if count["drift"] else f"{done}."
+        return f"{done}, {counted(count['drift'], 'drift finding')}." if count["drift"] else f"{done}."
     return (
         f"{count['submit']} to submit, {count['retry']} to retry, {count['cancel']} to cancel, "
-        f"{count['none']} unchanged, {count['blocked']} blocked, {counted(count['drift'], 'finding')}."
+        f"{count['none']} unchanged, {count['blocked']} blocked, {counted(count['drift'], 'drift finding')}."
     )
 
 
