@@ -28,7 +28,7 @@ COMMANDS = {
     "logs": "show a job's log",
     "tensorboard": "open TensorBoard on a job's logs",
     "cancel": "stop runs and report how each ended",
-    "report": "post commit statuses for jobs that changed",
+    "report": "post commit statuses, or write jobs and runs as HTML pages",
     "open": "show jobs, runs and logs as live pages in a browser",
     "watch": "run continuously: apply on every change",
     "rerun": 'run a job again by changing "rerun" in its manifest',

@@ -173,7 +173,7 @@ def federation(setup: Setup, environment: Environment, account: str) -> Iterator
     project, pool = environment.project, pool_id(setup)
     pools = "gcloud iam workload-identity-pools"
     yield Step(
-        "look up the numbers behind the names, which the commands below use",
+        "look up the numbers of the project, the repository and its owner, for the commands below",
         f"PROJECT_NUMBER=$(gcloud projects describe {project} --format='value(projectNumber)')\n"
         f"REPOSITORY_ID=$(gh api repos/{setup.repository} --jq .id)\n"
         f"OWNER_ID=$(gh api repos/{setup.repository} --jq .owner.id)",
@@ -192,7 +192,7 @@ def federation(setup: Setup, environment: Environment, account: str) -> Iterator
     )
     member = f"principal://iam.googleapis.com/{_POOLS}/{pool}/subject/$REPOSITORY_ID"
     yield Step(
-        f"it acts as {account}",
+        f"let the workflow act as {account}",
         f"gcloud iam service-accounts add-iam-policy-binding {account} --project={project} "
         f'--role=roles/iam.workloadIdentityUser --member="{member}"',
     )
@@ -272,7 +272,7 @@ def _resources(environment: Environment, account: str) -> Iterator[Step]:
         "create the claims bucket; this warns of settings that make claims less safe",
         f"gcloud auth application-default login\nreconciler init --claims --env {environment.name}",
     )
-    for address, does in ((account, "submits jobs"), (trainer_of(environment), "runs them")):
+    for address, does in ((account, "submits jobs"), (trainer_of(environment), "runs jobs")):
         name, _, host = address.partition("@")
         if address == service_account(name, project):
             yield Step(
@@ -301,7 +301,7 @@ def _protection(setup: Setup) -> Step:
     # The rule set's `integration_id` is that of GitHub Actions: https://api.github.com/apps/github-actions.
     body = template("ruleset.json").rstrip()
     return Step(
-        f'require the check "{CHECK}", no longer "reconciler", which only GitHub Actions can post',
+        f'require the check "{CHECK}" of GitHub Actions; remove a rule that still requires "reconciler"',
         f"gh api --method POST repos/{setup.repository}/rulesets --input - <<'END'\n{body}\nEND",
     )
 

@@ -328,7 +328,7 @@ def test_a_wrong_flag_is_named_before_anything_is_written(empty: Empty, flags: l
         (["--project", "acme-ml"], "--project needs --engine google"),
         (["--engine", "local", "--claims-bucket", "b"], "--claims-bucket needs --engine google"),
         (["--engine", "google"], "--project, --location, --staging-bucket"),
-        (["--claims", "--action", "a/b@c"], "--claims goes without --action"),
+        (["--claims", "--action", "a/b@c"], "--claims can't be combined with --action"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(empty: Empty, flags: list[str], named: str) -> None:
@@ -405,7 +405,8 @@ def test_workflows_of_another_environment_are_told_and_can_be_replaced(empty: Em
         done = empty.init(*quiet, *GOOGLE)
         for path in both:
             assert f'{path} is for the environment "local", and was left unchanged.' in done.out
-        assert f'For "production", remove it and run this command again, with {ACTION[0]} ' in done.out
+        again = f"remove these files and run the same `reconciler init` again, with {ACTION[0]} "
+        assert f'For "production", {again}' in done.out
         assert f"with {' '.join(ACTION)}:\n" in done.out
     (command,) = re.findall("^    rm (.*)$", done.out, re.MULTILINE)
     assert command.split() == both
@@ -415,7 +416,7 @@ def test_workflows_of_another_environment_are_told_and_can_be_replaced(empty: Em
     assert given_to_the_action(empty, APPLY_WORKFLOW)["environment"] == "production"
     other = empty.init(*GOOGLE, *ACTION, "--env", "trial").out
     assert f'{PLAN_WORKFLOW} is for the environment "production"' in other
-    assert "run this command again:\n" in other
+    assert "run the same `reconciler init` again:\n" in other
 
 
 @pytest.mark.parametrize("named", ["${{ matrix.environment }}", "'production'"])
@@ -945,7 +946,7 @@ def test_steps_of_google_cloud_need_an_environment_there(empty: Empty) -> None:
     assert done.code == 64
     assert "no environment of reconciler.yaml is in Google Cloud" in done.err
     refused = empty.here("init", "--steps", "google", "--project", "acme-ml")
-    assert (refused.code, "--steps goes without --project" in refused.err) == (64, True)
+    assert (refused.code, "--steps can't be combined with --project" in refused.err) == (64, True)
 
 
 # Templates
