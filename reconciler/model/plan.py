@@ -16,7 +16,9 @@ from reconciler.model.manifest import JsonObject, Manifest, Packed, unpacked
 if TYPE_CHECKING:
     from reconciler.model.applied_tree import TreeFinding
     from reconciler.model.diff import Comparison, FieldChange, FileChange
+    from reconciler.model.publication import Publish
     from reconciler.model.reason import Note, Reason
+    from reconciler.model.standing import Publication
 
 FORMAT_VERSION = 1
 
@@ -27,6 +29,7 @@ class Action(StrEnum):
     SUBMIT = "submit"
     RETRY = "retry"
     CANCEL = "cancel"
+    PUBLISH = "publish"
     NONE = "none"
     BLOCKED = "blocked"
 
@@ -41,6 +44,7 @@ class DriftKind(StrEnum):
     MODIFIED = "modified"
     DUPLICATE = "duplicate"
     OVERWRITTEN = "overwritten"
+    UNPUBLISHED = "unpublished"
 
 
 class NotDone(StrEnum):
@@ -55,6 +59,7 @@ class NotDone(StrEnum):
     OVERWRITTEN = "overwritten"
     MISSED = "below expectations"
     UNJUDGED = "not judged yet"
+    UNPUBLISHED = "not published"
     SUSPENDED = "suspended"
 
 
@@ -106,6 +111,7 @@ class DesiredJob(Struct, frozen=True):
         packed: The `spec`, decoded on demand.
         earlier: Identities of the same content under older versions of the hash, newest first.
         keys: All of these identities as labels, its own first; () if not computed yet.
+        publish: The address that its model is published at, and what of it; None for none.
     """
 
     manifest: Manifest
@@ -115,6 +121,7 @@ class DesiredJob(Struct, frozen=True):
     packed: Packed
     earlier: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    publish: Publish | None = None
 
     @property
     def spec(self) -> JsonObject:
@@ -132,7 +139,7 @@ class Change(Struct, frozen=True):
         job_name: The run's name, with its attempt.
         attempt: From 1.
         fields: Differences of the desired spec from the newest run of the same base name.
-        desired: The desired job; None for a cancel.
+        desired: The desired job; None for a cancel and a publication.
         actual: The run of the change, if any.
         key: The key of the change's claim, possibly from an older version of the hash.
         free: Number of earlier submissions of the content that used up no attempt.
@@ -150,6 +157,7 @@ class Change(Struct, frozen=True):
         earlier_commit: The commit of the run that it is compared with; "" if unknown.
         files: The changed files of the code, if both sides are known.
         output: The folder (gs://…) that a submission's run writes to; "" for none, and for other changes.
+        publication: What a `publish`, or its blocked form, is about; None for other changes.
     """
 
     action: Action
@@ -178,6 +186,7 @@ class Change(Struct, frozen=True):
     earlier_commit: str = ""
     files: tuple[FileChange, ...] = ()
     output: str = ""
+    publication: Publication | None = None
 
     @property
     def is_awaited(self) -> bool:

@@ -18,6 +18,7 @@ from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Target, Trigger
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.model.reason import Reason, ReasonCode, because, held_reason
+from reconciler.model.standing import Standing
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.comparison import compared
 from reconciler.planning.state import NameState, TargetState
@@ -276,7 +277,8 @@ class _Decision:
             code, stuck = ReasonCode.RECORD_UNREADABLE, NotDone.UNREADABLE
         if stuck is None and (problem := problem_of_result(self._state)):
             return self._none(attempt, *problem)
-        if self._overtaken(attempt):
+        # In its place is the result that the manifest asks for, whatever ran since.
+        if self._state.publication is None and self._overtaken(attempt):
             reason = because(ReasonCode.ALREADY_RAN, job_name=self._name(attempt), state=state)
             return self._none(attempt, reason, stuck or NotDone.REVERTED)
         reason = because(code, state=state, cancelled=attempt.cancelled, is_gone=attempt.run is None)
@@ -388,6 +390,10 @@ def problem_of_result(name: NameState) -> tuple[Reason, NotDone] | None:
         return because(ReasonCode.EXPECTATION_MISSED, judgement=name.judgement), NotDone.MISSED
     if name.judgement and name.judgement.unread:
         return because(ReasonCode.METRICS_UNREAD, why=name.judgement.unread), NotDone.UNJUDGED
+    if name.publication and name.publication.standing is not Standing.IN_PLACE:
+        is_refused = name.publication.standing is Standing.REFUSED
+        why = name.publication.reason if is_refused else None
+        return because(ReasonCode.NOT_PUBLISHED, why=why), NotDone.UNPUBLISHED
     return None
 
 

@@ -15,6 +15,8 @@ from reconciler.model.reason import NotCancelled, Note, NoteCode, Reason, Reason
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.state import NameState
 
+_DAMAGED = (ReasonCode.PUBLICATION_INCOMPLETE, ReasonCode.PUBLICATION_CHANGED)
+
 Finding = tuple[Drift, Change | None]
 """A difference, and the cancel that resolves it, if permitted."""
 
@@ -46,6 +48,15 @@ def changed_metrics(job: DesiredJob, attempt: Attempt, files: Iterable[str]) -> 
     if names := ", ".join(files):
         note = Note(NoteCode.FILE_CHANGED, {"files": names})
         yield Drift(DriftKind.MODIFIED, attempt.name, job.manifest.name, note)
+
+
+def unpublished_model(name: NameState) -> Iterator[Drift]:
+    """Yield a finding if the model in place isn't as it was published."""
+    publication = name.publication
+    if publication and publication.reason and publication.reason.code in _DAMAGED and name.last_wanted:
+        about = {"to": publication.publish.to, "files": publication.reason.values["files"]}
+        note = Note(NoteCode.NOT_AS_PUBLISHED, about)
+        yield Drift(DriftKind.UNPUBLISHED, name.last_wanted.name, name.name, note)
 
 
 def superseded_runs(job: DesiredJob, attempt: Attempt) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ from reconciler.model.canonical import canonical_json
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, Change, DesiredJob, Drift, NotDone, Plan, Target, Trigger
 from reconciler.model.reason import Reason
+from reconciler.model.standing import Standing
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.decide import decide
 from reconciler.planning.drift import (
@@ -22,6 +23,7 @@ from reconciler.planning.drift import (
     orphaned_runs,
     overwritten_result,
     superseded_runs,
+    unpublished_model,
 )
 from reconciler.planning.state import NameState, TargetState
 
@@ -47,6 +49,7 @@ def make_plan(
     for job, name in state.of_desired:
         change = decide(target, job, name, state.doubtful, occasion or Trigger())
         changes.append(change)
+        changes += _publications(job, name)
         findings += _of_wanted(job, name, change, state.changed_files)
         findings += ((finding, None) for finding in foreign_runs(job, state.foreign))
     # With only some paths selected, a base name without a manifest may be on another path.
@@ -76,11 +79,17 @@ def digest_of(plan: Plan, bodies: Mapping[str, JsonObject]) -> str:
     content: Mapping[str, object] = {
         "target": [target.environment, target.engine, target.project, target.location],
         "changes": [
-            [change.action, change.job_name, bodies[change.desired.job_name] if change.desired else None]
+            [change.action, change.job_name, _content_of(change, bodies)]
             for change in _acting(plan)
         ],
     }
     return "sha256:" + hashlib.sha256(canonical_json(content)).hexdigest()
+
+
+def _content_of(change: Change, bodies: Mapping[str, JsonObject]) -> object:
+    if change.publication:
+        return [change.publication.publish.to, change.publication.publish.source]
+    return bodies[change.desired.job_name] if change.desired else None
 
 
 def _acting(plan: Plan) -> list[Change]:
@@ -114,7 +123,7 @@ def _of_wanted(
     job: DesiredJob, name: NameState, change: Change, changed_files: Mapping[str, tuple[str, ...]]
 ) -> Iterator[Finding]:
     keys = keys_of(job)
-    yield from ((drift, None) for drift in overwritten_result(job, name))
+    yield from ((drift, None) for drift in (*overwritten_result(job, name), *unpublished_model(name)))
     for attempt in name.attempts:
         yield from duplicate_runs(attempt, job.manifest.name, any_wanted=True)
         if attempt.id.key in keys:
@@ -124,6 +133,41 @@ def _of_wanted(
         for drift, cancel in superseded_runs(job, attempt):
             # Never cancel for a successor that can't start.
             yield drift, cancel if _replaces(change) else None
+
+
+def _publications(job: DesiredJob, name: NameState) -> Iterator[Change]:
+    """Yield the publication that a job needs, blocked if it may not be made; none in its place."""
+    publication, last = name.publication, name.last_wanted
+    if publication is None or publication.reason is None or last is None:
+        return
+    is_due = publication.standing is Standing.DUE
+    yield Change(
+        action=Action.PUBLISH if is_due else Action.BLOCKED,
+        reason=publication.reason,
+        base_name=job.manifest.name,
+        job_name=last.name,
+        kind=job.manifest.kind,
+        path=job.manifest.path,
+        line=job.manifest.line,
+        attempt=last.id.attempt,
+        actual=last.run,
+        key=last.id.key,
+        publication=publication,
+    )
+
+
+def with_blocked_publications(plan: Plan, reasons: Mapping[str, Reason]) -> Plan:
+    """Return the plan with the reasons against publications, by the names of their jobs.
+
+    The digest stays, as in `with_blocked`.
+    """
+    changes = (
+        replace(change, action=Action.BLOCKED, reason=reasons[change.job_name])
+        if change.action is Action.PUBLISH and change.job_name in reasons
+        else change
+        for change in plan.changes
+    )
+    return replace(plan, changes=tuple(changes)) if reasons else plan
 
 
 def _replaces(change: Change) -> bool:

@@ -18,6 +18,7 @@ from reconciler.model.expectation import Expectation, Judgement, RunMetrics, jud
 from reconciler.model.job import KEY, SOURCE, ActualJob, State, attempt_of
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import DesiredJob
+from reconciler.model.standing import Publication
 from reconciler.planning.attempts import Attempt, base_of, keys_of
 
 _PROGRESS = {state: rank for rank, state in enumerate(sorted(State, key=lambda state: state.ended))}
@@ -40,6 +41,7 @@ class NameState(Struct, frozen=True):
         attempts: The attempts at all contents, sorted by id.
         overwriting: What wrote to the folder of the desired content's run after it; None for nothing.
         judgement: That on the desired content's run, if it succeeded and its manifest expects anything.
+        publication: That of its model, if it is good and its manifest asks for one.
     """
 
     base_name: str
@@ -47,6 +49,7 @@ class NameState(Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     overwriting: Overwriting | None = None
     judgement: Judgement | None = None
+    publication: Publication | None = None
 
     @property
     def wanted(self) -> list[Attempt]:

@@ -36,6 +36,7 @@ _NOTES: Mapping[NoteCode, str] = {
     NoteCode.LABELS_DIFFER: "its labels differ from those it was submitted with",
     NoteCode.OVERWRITTEN: "{job_name} ({state}), which began or ended later, has the same folder {folder}",
     NoteCode.FILE_CHANGED: "{files}, which its metrics were read from, changed since; the verdict stays",
+    NoteCode.NOT_AS_PUBLISHED: "{files} below {to} isn't what was published",
     NoteCode.OLD_CONTENT: "{state} with content that {path} no longer has",
     NoteCode.NO_MANIFEST: "{state}, but no manifest asks for it",
     NoteCode.SECOND_RUN: "a second run of the same attempt ({state}): {resource} beside {stays}",

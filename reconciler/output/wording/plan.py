@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from reconciler.base.diagnostics import quote
+from reconciler.model.applied_tree import Relation
 from reconciler.model.job import State
 from reconciler.model.plan import Edit
+from reconciler.model.publication import model_folder
 from reconciler.model.reason import Reason, ReasonCode
 from reconciler.output.wording.cause import brief_cause
-from reconciler.output.wording.judgement import misses_text
+from reconciler.output.wording.judgement import judgement_text, misses_text
 
 if TYPE_CHECKING:
     from reconciler.model.claim import Claim
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 _Values = Mapping[str, Any]
 
 _SHOWN_OF_SHA = 7
+_NAMED_FILES = 3
+_AGAIN = "run it again with "
 _UNKNOWN = "the outcome of its submission is unknown"
 
 _SENTENCES: Mapping[ReasonCode, str] = {
@@ -66,6 +70,18 @@ _SENTENCES: Mapping[ReasonCode, str] = {
     ReasonCode.RETURN_NOT_REVIEWED: (
         "it isn't submitted by the reviewed plan: apply again once its job has ended"
     ),
+    ReasonCode.PUBLISHED_BEFORE_OTHER: "in its place since before other content ran: this commit is recorded",
+    ReasonCode.PUBLICATION_UNREAD: "{why}",
+    ReasonCode.NOT_COMMITTED: "{difference}: commit it, and apply again",
+    ReasonCode.FOLDER_SHARED: (
+        "the run wrote to the shared folder {folder}, as it began before `outputs: own`; {again}"
+    ),
+    ReasonCode.FOLDER_UNKNOWN: "the service no longer has the run's record, which names its folder; {again}",
+    ReasonCode.NO_BEST_TRIAL: "the study has no best trial; {again}",
+    ReasonCode.TOO_MANY_PUBLICATIONS: (
+        "the plan has {planned} publications, but one apply may do at most {most}: raise "
+        '"limits: {{publications: {planned}}}" in reconciler.yaml if you want that'
+    ),
     ReasonCode.STILL_CANCELLING: "its job is still cancelling: apply again once it has ended",
     ReasonCode.EARLIER_REQUEST: (
         "an earlier request may still create a job: it can be submitted again after {until}"
@@ -81,7 +97,12 @@ def reason_text(reason: Reason, name: str = "") -> str:
         name: The job's base name, for the command that runs it again; by default the command has no name.
     """
     rerun = f"`reconciler rerun {name}`" if name else "`reconciler rerun`"
-    again = f"run it again with {rerun}"
+    return _text_of(reason, rerun)
+
+
+def _text_of(reason: Reason, rerun: str) -> str:
+    """Return the sentence of a reason; `rerun` is the command that runs the job again, in backticks."""
+    again = f"{_AGAIN}{rerun}"
     if template := _SENTENCES.get(reason.code):
         values = {key: _shown(value) for key, value in reason.values.items()}
         return template.format(**values, rerun=rerun, again=again)
@@ -243,6 +264,61 @@ def _metrics_unread(values: _Values, again: str) -> str:
     return f"succeeded; its metrics can't be read: {values['why']}"
 
 
+def _not_published(values: _Values, again: str) -> str:
+    why = values["why"]
+    if why is None:
+        return "succeeded; not yet published"
+    return f"succeeded; not published: {_text_of(why, again.removeprefix(_AGAIN))}"
+
+
+def _publish(values: _Values, again: str) -> str:
+    ended, judgement = values["ended"], values["judgement"]
+    said = [f"of {ended.astimezone(UTC):%-d %b %Y}"] if ended else []
+    said += [judgement_text(judgement)] if judgement else []
+    about = f"to {values['to']}"
+    about += f": {', '.join(said)}" if said else ""
+    taken = f" of {values['taken_from']}, whose manifest is gone" if values["taken_from"] else ""
+    return f"{about}; replaces {values['replaces']}{taken}" if values["replaces"] else about
+
+
+def _publication_incomplete(values: _Values, again: str) -> str:
+    return f"{_files(values['files'])} missing at its address"
+
+
+def _publication_changed(values: _Values, again: str) -> str:
+    folder = model_folder(values["to"], values["job_name"])
+    return (
+        f"somebody wrote to the run's folder or to {folder}, where {_files(values['files'])} not as "
+        "published: find out who, delete that folder, and apply again"
+    )
+
+
+def _files(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED_FILES
+    shown = ", ".join(names[:_NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
+    return f"{shown} {'is' if len(names) == 1 else 'are'}"
+
+
+def _published_by_other(values: _Values, again: str) -> str:
+    if values["same_source"]:
+        other = f"the environment {quote(values['other_environment'])} publishes"
+        return f"{other} to {values['to']}: give each environment its own `defaults: {{publish: gs://…}}`"
+    other = f"the repository with `source: {values['other_source']}` publishes"
+    return f"{other} to {values['to']}: write another `to`, or delete its current.json if that is over"
+
+
+def _published_by_newer(values: _Values, again: str) -> str:
+    commit, remedy = values["commit"][:_SHOWN_OF_SHA], values["remedy"]
+    match values["relation"]:
+        case Relation.OLDER:
+            return f"the newer commit {commit} published the model in place: pull"
+        case Relation.DIVERGED:
+            return f"commit {commit}, from which this checkout has diverged, published the model in place: merge"
+        case _:
+            gone = "if that commit is gone for good, delete current.json"
+            return f"this checkout's history doesn't have {commit}, which published last: {remedy}; {gone}"
+
+
 def _refused(values: _Values, again: str) -> str:
     later = f"; not before {_shown(values['not_before'])}" if values["not_before"] else ""
     return f"refused: {values['error'] or 'no reason given'}{later}"
@@ -314,6 +390,12 @@ _MADE: Mapping[ReasonCode, Callable[[_Values, str], str]] = {
     ReasonCode.OVERWRITTEN: _overwritten,
     ReasonCode.EXPECTATION_MISSED: _expectation_missed,
     ReasonCode.METRICS_UNREAD: _metrics_unread,
+    ReasonCode.NOT_PUBLISHED: _not_published,
+    ReasonCode.PUBLISH: _publish,
+    ReasonCode.PUBLICATION_INCOMPLETE: _publication_incomplete,
+    ReasonCode.PUBLICATION_CHANGED: _publication_changed,
+    ReasonCode.PUBLISHED_BY_OTHER: _published_by_other,
+    ReasonCode.PUBLISHED_BY_NEWER: _published_by_newer,
     ReasonCode.HELD: _held,
     ReasonCode.RUN_WITHOUT_REQUEST: _run_without_request,
     ReasonCode.OTHER_INSTANCE: _other_instance,
