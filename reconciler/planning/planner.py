@@ -79,8 +79,7 @@ def digest_of(plan: Plan, bodies: Mapping[str, JsonObject]) -> str:
     content: Mapping[str, object] = {
         "target": [target.environment, target.engine, target.project, target.location],
         "changes": [
-            [change.action, change.job_name, _content_of(change, bodies)]
-            for change in _acting(plan)
+            [change.action, change.job_name, _content_of(change, bodies)] for change in _acting(plan)
         ],
     }
     return "sha256:" + hashlib.sha256(canonical_json(content)).hexdigest()

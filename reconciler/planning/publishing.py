@@ -183,4 +183,3 @@ def _refusal(current: CurrentModel, checkout: Checkout) -> Reason | None:
         return None
     about = {"commit": current.commit, "relation": relation, "remedy": checkout.remedy}
     return because(ReasonCode.PUBLISHED_BY_NEWER, **about)
-
