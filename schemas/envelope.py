@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rules import WITHOUT_PACKAGE
-from words import Schema, has, lacks, shaped, told, when
+from words import PUBLISHED_ADDRESS, PUBLISHED_PATH, Schema, has, lacks, shaped, told, when
 
 AIPLATFORM_V1 = "aiplatform.googleapis.com/v1"
 ML_V1 = "ml.googleapis.com/v1"
@@ -80,6 +80,7 @@ def one_kind(kind: Kind, defs: Mapping[str, Schema]) -> Schema:
             "package": _PACKAGE,
             "reconcile": _RECONCILE,
             "expect": _EXPECT,
+            "publish": _PUBLISH,
             "spec": {**_body(kind, defs), "description": kind.spec},
         },
         "required": ["apiVersion", "kind", "metadata", "spec"],
@@ -253,6 +254,28 @@ _EXPECT: Schema = {
         "properties": {
             "min": {"description": "The least good value.", **_BOUND},
             "max": {"description": "The greatest good value.", **_BOUND},
+        },
+    },
+}
+_PUBLISH: Schema = {
+    "description": "Copy the model of the desired run to a stable address, once the run succeeded and meets "
+    "`expect`; a revert puts the earlier model back. Changing it runs nothing again.",
+    "type": "object",
+    "x-hint": 'write {}, or {to: "gs://BUCKET/FOLDER"}',
+    "additionalProperties": False,
+    "properties": {
+        "to": {
+            "description": "The address: current.json there names the folder of the model in place. By "
+            "default the environment's `defaults.publish`, and below it the base name.",
+            "type": "string",
+            "allOf": PUBLISHED_ADDRESS,
+        },
+        "from": {
+            "description": "The folder that is published, below the run's own; in tuning, below that of the "
+            "best trial.",
+            "type": "string",
+            "default": "model",
+            "allOf": PUBLISHED_PATH,
         },
     },
 }

@@ -11,6 +11,7 @@ from words import (
     GS_FOLDER,
     IMAGE,
     NETWORK,
+    PUBLISHED_ADDRESSES,
     REGION,
     Schema,
     forbidden,
@@ -70,6 +71,9 @@ _LIMITS = _mapping(
         "acceleratorHours": _limit(
             "Accelerators times the hours that the submitted jobs may run.", "number", "1,000"
         ),
+        "publications": _limit(
+            "Models that are published; over it none is, and apply does everything else.", "integer", "20"
+        ),
     },
 )
 
@@ -81,6 +85,11 @@ _DEFAULTS = _mapping(
         "timeout": {"description": 'How long a job may run, such as "3600s".', **DURATION},
         "baseOutputDirectory": _text(
             "Below it, each job gets a folder of its own name for its output.", GS_FOLDER
+        ),
+        "publish": _text(
+            "Below it, each manifest with `publish` and without an address of its own has its address, with "
+            "its base name; jobs should not be able to write there.",
+            *PUBLISHED_ADDRESSES,
         ),
         "region": _text(
             "The region of `ml.googleapis.com/v1` jobs; by default the environment's location.", *REGION

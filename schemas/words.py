@@ -135,6 +135,66 @@ GS_OBJECT = shaped(
     'write "gs://BUCKET/FOLDER/FILE"',
 )
 
+_LONGEST_FOLDER = 512
+
+
+def _published(folder: Schema, between: str, write: str) -> list[Schema]:
+    """The rules of a publication's address, or of the path of what is published.
+
+    Args:
+        folder: The rule for the whole.
+        between: The pattern of two slashes without a name between them.
+        write: What to write instead.
+    """
+    return [
+        told(
+            {"maxLength": _LONGEST_FOLDER}, "not a folder: it is too long", f"at most {_LONGEST_FOLDER} bytes"
+        ),
+        told(
+            {"not": {"type": "string", "pattern": r"[\x00-\x1f\x7f-\x9f]"}},
+            "not a folder: it has control characters",
+            write,
+        ),
+        told(
+            {"not": {"type": "string", "pattern": r"[#?*\[\]]"}},
+            'not a single folder: "#", "?", "*", "[" and "]" stand for versions, or for several names',
+            write,
+        ),
+        told(
+            {"not": {"type": "string", "pattern": r"(?:^|/)\.{1,2}(?:/|$(?!\n))"}},
+            'not a folder: no part of it may be "." or ".."',
+            write,
+        ),
+        told(
+            {"not": {"type": "string", "pattern": between}},
+            "not a folder: a name is missing between two slashes",
+            write,
+        ),
+        told(folder, folder["x-message"], write),
+    ]
+
+
+_PUBLISHED_PART = r"[^/\x00-\x1f\x7f-\x9f]+"
+PUBLISHED_ADDRESS = _published(
+    shaped(rf"gs://{BUCKET}(?:/{_PUBLISHED_PART})+/?", "not a folder in a bucket of Cloud Storage", ""),
+    "^gs://.*//",
+    'write "gs://BUCKET/FOLDER"',
+)
+"""The address of a publication: a folder in a bucket."""
+PUBLISHED_ADDRESSES = _published(
+    shaped(rf"gs://{BUCKET}(?:/{_PUBLISHED_PART})*/?", "not a Cloud Storage folder", ""),
+    "^gs://.*//",
+    'write "gs://BUCKET", or "gs://BUCKET/FOLDER"',
+)
+"""Where the addresses of an environment's publications lie: a bucket, or a folder in one."""
+_NO_PATH = "not a path below the run's folder"
+_WRITE_PATH = 'write for example "model"'
+PUBLISHED_PATH = [
+    told({"not": {"type": "string", "pattern": "^(?:/|[a-z]+://)"}}, _NO_PATH, _WRITE_PATH),
+    *_published(shaped(rf"{_PUBLISHED_PART}(?:/{_PUBLISHED_PART})*/?", _NO_PATH, ""), "//", _WRITE_PATH),
+]
+"""The published folder, below the run's own."""
+
 # Discovery, `network` of both APIs: "of the form `projects/{project}/global/networks/{network}`".
 NETWORK = shaped(
     "projects/[^/]+/global/networks/[^/]+",

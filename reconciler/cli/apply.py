@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 
-from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError
+from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, RefusedError, UsageError
 from reconciler.base.sanitize import one_line
 from reconciler.cli import (
     has_colours,
@@ -36,7 +36,7 @@ from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.plan import Action, Change, NotDone, Plan
 from reconciler.model.reason import ReasonCode, because
 from reconciler.model.stand_ins import CodeUse
-from reconciler.operations.apply import ApplyListener, apply
+from reconciler.operations.apply import ApplyListener, apply, publish_ended
 from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import follow_up, load_or_report
 from reconciler.operations.load_desired import Desired, load_desired
@@ -87,7 +87,7 @@ _NO_LOGS = (
     "`logs: true`, prints the end of each"
 )
 _MOST_FOLDERS = 20
-_ASKED = (*SUBMISSIONS, Action.CANCEL)
+_ASKED = (*SUBMISSIONS, Action.CANCEL, Action.PUBLISH)
 _UNSUCCESSFUL = (
     NotDone.FAILED,
     NotDone.CANCELLED,
@@ -128,11 +128,12 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
     with context.session(start=True) as session:
         seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full, full_after=FULL_AFTER)
         print_lines(seen.notes, log_format)
+        listener = _Listener(arguments, context, desired)
         applied = apply(
             session,
             desired,
             seen.observed,
-            _Listener(arguments, context, desired),
+            listener,
             by_hand=is_by_hand(),
             reviewed=arguments.plan_digest,
             allow_older=arguments.allow_older,
@@ -148,6 +149,7 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
         jobs = unended(applied.plan, applied.outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
+            applied = publish_ended(session, desired, applied, listener)
             before, after = after, follow_up(session, desired, applied)
             # A warning of a permission stands above already.
             print_unposted(after.problems, {*after.denied} - {*before.denied}, log_format)
@@ -165,8 +167,16 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
     elif outcomes:
         print(outcomes_text(outcomes))
     # A duplicate job of an attempt is a failure, even if it was cancelled in time.
+    _refuse_too_many(outcomes)
     is_done = all(outcome.status is Status.APPLIED and not outcome.change.repair for outcome in outcomes)
     return ExitCode.DONE if is_done and not unsuccessful else ExitCode.FAILED
+
+
+def _refuse_too_many(outcomes: Sequence[Outcome]) -> None:
+    """Raise RefusedError if the limit forbade the publications: everything else is done."""
+    for outcome in outcomes:
+        if outcome.reason and outcome.reason.code is ReasonCode.TOO_MANY_PUBLICATIONS:
+            raise RefusedError(f"nothing was published: {reason_text(outcome.reason)}")
 
 
 class _Listener(ApplyListener):

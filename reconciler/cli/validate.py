@@ -19,6 +19,7 @@ from reconciler.manifests.validate import validate
 from reconciler.model.manifest import Manifest
 from reconciler.operations.folder_warnings import folder_warnings
 from reconciler.operations.jobs_folder import manifest_paths
+from reconciler.operations.publication_rules import publication_problems
 from reconciler.output.problems import validation_github, validation_json, validation_text
 
 EXAMPLES = "reconciler validate jobs/"
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     root = find_root(Path.cwd())
     try:
         config = load_config(root)
-        filled = frozenset(config.environment(arguments.env).defaults)
+        environment = config.environment(arguments.env)
     except InvalidError as error:
         if arguments.format != "github":
             raise
@@ -46,12 +47,15 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.INVALID
     paths, missing = manifest_paths(root, arguments.paths)
     index = GitIndex(root, os.environ)
-    validation = validate(root, paths, filled, index=index)
+    validation = validate(root, paths, environment.filled, index=index)
     check_found(validation, arguments.paths)
-    errors = [*validation.problems, *capped(_code_problems(root, validation.manifests, index))]
+    unfit, doubtful = publication_problems(root, validation.manifests, config, environment)
+    code = capped(_code_problems(root, validation.manifests, index))
+    errors = [*validation.problems, *code, *unfit]
     images = capped(image_warnings(validation.manifests, date.today()))
-    folders = capped(folder_warnings(root, validation.manifests, config.environment(arguments.env)))
-    problems = sorted([*errors, *config.warnings, *missing, *validation.warnings, *images, *folders])
+    folders = capped(folder_warnings(root, validation.manifests, environment))
+    warnings = [*config.warnings, *missing, *validation.warnings, *images, *folders, *doubtful]
+    problems = sorted([*errors, *warnings])
     if arguments.format == "json":
         print_json(validation_json(validation.files, problems))
     elif arguments.format == "github":

@@ -19,9 +19,12 @@ from reconciler.model.publication import (
     LARGEST_CURRENT,
     LARGEST_MANIFEST,
     MANIFEST,
+    CurrentModel,
     PublishedModel,
+    current_json,
     current_of,
     model_folder,
+    published_json,
     published_of,
 )
 
@@ -73,10 +76,39 @@ class PublicationStore:
             )
         return objects
 
+    def copy(self, source_uri: str, source: StoredObject, name: str) -> bool:
+        """Copy an object of a bucket (gs://…) to a new name below the address, as `ObjectStore.copy`."""
+        bucket, path = place_of(self._to)
+        with _explained(self._to, bucket, does="written"):
+            source_bucket, _ = place_of(source_uri)
+            return self._store(bucket).copy(source_bucket, source, f"{path}/{name}")
+
+    def write_model(self, model: PublishedModel) -> bool:
+        """Write the record of a model; return False if there is one."""
+        bucket, path = place_of(model_folder(self._to, model.job_name))
+        content = published_json(model)
+        if len(content) > LARGEST_MANIFEST:  # it could never be read again
+            raise ServiceError(
+                f"the record of {model.job_name} takes more than {LARGEST_MANIFEST:,} bytes",
+                hint="publish fewer files, or files with shorter names",
+            )
+        with _explained(self._to, bucket, does="written"):
+            return self._store(bucket).write(f"{path}/{MANIFEST}", content, 0) is not None
+
+    def write_current(self, current: CurrentModel, generation: int) -> bool:
+        """Replace `current.json` of this generation, 0 for none; return False if there is another one."""
+        bucket, path = place_of(self._to)
+        content = current_json(current)
+        with _explained(self._to, bucket, does="written"):
+            return self._store(bucket).write(f"{path}/{CURRENT}", content, generation) is not None
+
+    def _store(self, bucket: str) -> ObjectStore:
+        return ObjectStore(self._connection, bucket, _FIELDS, fresh=True)
+
     def _read(self, uri: str, largest: int, decode: Callable[[bytes], _Stored]) -> tuple[_Stored, int] | None:
         """Return an object's content and generation; None if there is no such object, or no bucket."""
         bucket, name = place_of(uri)
-        store = ObjectStore(self._connection, bucket, _FIELDS, fresh=True)
+        store = self._store(bucket)
         with _explained(uri, bucket):
             for _ in range(_TRIES):
                 try:
@@ -112,7 +144,7 @@ def place_of(uri: str) -> tuple[str, str]:
 
 
 @contextmanager
-def _explained(uri: str, bucket: str) -> Iterator[None]:
+def _explained(uri: str, bucket: str, *, does: str = "read") -> Iterator[None]:
     """Add the address and a remedy to every failure."""
     try:
         yield
@@ -121,5 +153,6 @@ def _explained(uri: str, bucket: str) -> Iterator[None]:
         if isinstance(error, NotFoundAtServiceError):
             hint = f"create gs://{bucket}, or correct its name in the manifest"
         elif error.status == _FORBIDDEN:
-            hint = f"grant this identity roles/storage.objectViewer on gs://{bucket}"
-        raise ServiceError(f"{uri} can't be read: {error.message}", hint=hint) from None
+            role = "objectViewer" if does == "read" else "objectUser"
+            hint = f"grant this identity roles/storage.{role} on gs://{bucket}"
+        raise ServiceError(f"{uri} can't be {does}: {error.message}", hint=hint) from None

@@ -26,12 +26,8 @@ def expectation_findings(
         if isinstance(least, int | float) and isinstance(most, int | float) and least > most:
             message = f'"min" is above "max": {least} > {most}'
             yield Finding(("expect", metric, "min"), message, "swap them")
-    job, field = spec, "baseOutputDirectory"
-    if "trainingInput" in spec:
-        job, field = part_of(spec, "trainingInput"), "jobDir"
-    elif "studySpec" in spec or "trialJobSpec" in spec:
-        job = part_of(spec, "trialJobSpec")
-    names = _study_metrics(spec)
+    job, field = holder_of_folder(spec)
+    names = study_metrics(spec)
     if has_folder or not job or field in job or not all(isinstance(name, str) for name in names):
         return  # the schema refuses a job without fields, and a name that isn't text
     hint = f"add {quote(field)}: the trainer writes metrics.json there"
@@ -42,7 +38,15 @@ def expectation_findings(
             yield Finding(("expect", metric), "no file and no study gives this metric", hint, of_key=True)
 
 
-def _study_metrics(spec: Mapping[str, Any]) -> list[Any]:
+def holder_of_folder(spec: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Return the part of a spec that names the job's output folder, and the name of its field there."""
+    if "trainingInput" in spec:
+        return part_of(spec, "trainingInput"), "jobDir"
+    is_tuning = "studySpec" in spec or "trialJobSpec" in spec
+    return part_of(spec, "trialJobSpec") if is_tuning else spec, "baseOutputDirectory"
+
+
+def study_metrics(spec: Mapping[str, Any]) -> list[Any]:
     """Return the names of the metrics that a tuning job's trials report; empty for other jobs."""
     tuning = part_of(part_of(spec, "trainingInput"), "hyperparameters")
     if tuning:

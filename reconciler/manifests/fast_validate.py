@@ -22,7 +22,7 @@ from reconciler.manifests.training_images import PlaceImages, noted_images, plac
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.canonical import canonical_spec
 from reconciler.model.expectation import Expectation
-from reconciler.model.manifest import Manifest, Reconcile
+from reconciler.model.manifest import Manifest, Publish, Reconcile
 from reconciler.model.naming import identities, label_of
 
 # Most characters in a document with aliases: a few aliases can repeat a large amount of text.
@@ -95,6 +95,7 @@ def manifest_of(
         python_modules=tuple(module for _, module in python_modules(value)) if package else (),
         images=noted_images(value["spec"], place_images),
         expect=_expectations(value["expect"]) if "expect" in value else (),
+        publish=_publish(value["publish"]) if "publish" in value else None,
     )
     if manifest.written:
         return manifest  # its identities include the code, which is read later
@@ -167,6 +168,13 @@ def _expectations(expect: Mapping[str, Mapping[str, float]]) -> tuple[Expectatio
             float(bounds["max"]) if "max" in bounds else None,
         )
         for metric, bounds in expect.items()
+    )
+
+
+def _publish(publish: Mapping[str, str]) -> Publish:
+    default = Publish()
+    return Publish(
+        publish.get("to", default.to).removesuffix("/"), publish.get("from", default.source).removesuffix("/")
     )
 
 

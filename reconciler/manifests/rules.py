@@ -26,6 +26,7 @@ from reconciler.manifests.known_values import (
     region_doubt,
     runtime_doubt,
 )
+from reconciler.manifests.publications import publication_findings
 from reconciler.manifests.secrets import exemption_findings
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
@@ -43,7 +44,7 @@ _GPU_FIELDS = ("acceleratorType", "acceleratorCount")
 def domain_findings(manifest: Any, filled: frozenset[str] = frozenset()) -> Iterator[Finding]:
     """Yield the mistakes of a manifest, above all in `spec`, that a service refuses, or probably refuses.
 
-    `filled` names the fields that an environment's defaults give.
+    `filled` is what the environment gives, as `Environment.filled` has it.
     """
     spec = _mapping(_mapping(manifest).get("spec"))
     training_input = _mapping(spec.get("trainingInput"))
@@ -60,6 +61,8 @@ def domain_findings(manifest: Any, filled: frozenset[str] = frozenset()) -> Iter
     if "expect" in _mapping(manifest):
         expect, has_folder = _mapping(manifest["expect"]), "baseOutputDirectory" in filled
         yield from expectation_findings(expect, spec, has_folder=has_folder)
+    if isinstance(publish := _mapping(manifest).get("publish"), dict):
+        yield from publication_findings(publish, spec, filled)
 
 
 def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:

@@ -95,14 +95,21 @@ def manifest_schema(
     if name is None:
         return None
     plain = name.replace(".schema.json", ".plain.json")
-    return _with_optional(plain, filled) if filled and kind == "Job" else document(plain)
+    optional = filled.intersection(_required(plain)) if filled and kind == "Job" else None
+    return _with_optional(plain, optional) if optional else document(plain)
+
+
+def _required(name: str) -> list[str]:
+    required: list[str] = document(name)["$defs"]["ml.TrainingInput"]["required"]
+    return required
 
 
 @cache
-def _with_optional(name: str, filled: frozenset[str]) -> dict[str, Any]:
+def _with_optional(name: str, optional: frozenset[str]) -> dict[str, Any]:
     schema = deepcopy(document(name))
-    training = schema["$defs"]["ml.TrainingInput"]
-    training["required"] = [field for field in training["required"] if field not in filled]
+    schema["$defs"]["ml.TrainingInput"]["required"] = [
+        field for field in _required(name) if field not in optional
+    ]
     return schema
 
 

@@ -18,8 +18,14 @@ from reconciler.base.errors import InvalidError, UsageError
 from reconciler.manifests import schemas
 from reconciler.manifests.files import SUFFIXES, read_one
 from reconciler.manifests.known_values import region_doubt
+from reconciler.manifests.publications import (
+    OWN_FOLDERS,
+    PUBLISH,
+    place_of_instance,
+    publication_settings_findings,
+)
 from reconciler.manifests.validate import Validation, check_document
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Publish
 
 FILE_NAME = "reconciler.yaml"
 LOCAL = "local"
@@ -33,9 +39,10 @@ class Limits(Struct, frozen=True):
     submissions: int | None = None
     cancels: int | None = None
     accelerator_hours: float | None = None
+    publications: int | None = None
 
 
-GOOGLE_LIMITS = Limits(submissions=20, cancels=5, accelerator_hours=1000)
+GOOGLE_LIMITS = Limits(submissions=20, cancels=5, accelerator_hours=1000, publications=20)
 
 
 class Environment(Struct, frozen=True):
@@ -58,6 +65,8 @@ class Environment(Struct, frozen=True):
             credentials.
         instance: Name that separates environments with the same Google project and location; "" for at most
             one of them.
+        publish: The folder (gs://…), without a slash at its end, that has the publications of manifests
+            without an address of their own; "" for none.
     """
 
     name: str
@@ -72,6 +81,19 @@ class Environment(Struct, frozen=True):
     limits: Limits = Limits()
     submitter: str = ""
     instance: str = ""
+    publish: str = ""
+
+    @property
+    def filled(self) -> frozenset[str]:
+        """What it gives to manifests: the names of its defaults, `PUBLISH` and `OWN_FOLDERS`."""
+        given = {PUBLISH: bool(self.publish), OWN_FOLDERS: self.outputs == "own"}
+        return frozenset([*self.defaults, *(name for name, is_given in given.items() if is_given)])
+
+    def published(self, manifest: Manifest) -> Publish | None:
+        """Return where a manifest's result is published; None for nowhere."""
+        if manifest.publish is None or manifest.publish.to:
+            return manifest.publish
+        return structs.replace(manifest.publish, to=f"{self.publish}/{manifest.name}")
 
 
 class Config(Struct, frozen=True):
@@ -215,16 +237,24 @@ def _environment(name: str, part: JsonObject, settings: JsonObject) -> Environme
         limits=_limits(engine, {**limits, **(part.get("limits") or {})}),
         submitter=part.get("submitter") or "",
         instance=part.get("instance") or "",
+        publish=_place(part, "publish"),
     )
 
 
 def _defaults(part: JsonObject) -> JsonObject:
     given = {"region": part["location"]} if part.get("location") else {}
     defaults = {**given, **(part.get("defaults") or {})}
-    # Instances that share defaults would overwrite each other's models: each gets a folder of its own.
-    if part.get("instance") and "baseOutputDirectory" in defaults:
-        defaults["baseOutputDirectory"] = f"{defaults['baseOutputDirectory'].rstrip('/')}/{part['instance']}"
+    defaults.pop("publish", None)  # no field of a job
+    if "baseOutputDirectory" in defaults:
+        defaults["baseOutputDirectory"] = _place(part, "baseOutputDirectory")
     return defaults
+
+
+def _place(part: JsonObject, name: str) -> str:
+    """Return a folder (gs://…) of an environment's defaults; "" for none."""
+    place = (part.get("defaults") or {}).get(name, "")
+    # Instances that share defaults would overwrite each other's models: each gets a folder of its own.
+    return place_of_instance(place, part.get("instance") or "") if place else ""
 
 
 def _bucket(text: str) -> str:
@@ -237,6 +267,7 @@ def _limits(engine: EngineName, part: JsonObject) -> Limits:
         submissions=part.get("submissions", base.submissions),
         cancels=part.get("cancels", base.cancels),
         accelerator_hours=part.get("acceleratorHours", base.accelerator_hours),
+        publications=part.get("publications", base.publications),
     )
 
 
@@ -267,6 +298,7 @@ _Scope = tuple[str, ...]
 def settings_findings(settings: Any) -> Iterator[Finding]:
     """Yield the mistakes in settings that their schema can't express, and regions that are doubtful."""
     yield from shared_environments(settings)
+    yield from publication_settings_findings(settings)
     yield from _single_equals_signs(settings)
     for name, value in _mapping(_mapping(settings).get("environments")).items():
         environment = _mapping(value)
@@ -319,10 +351,8 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
             yield Finding(("environments", name), *explain(name, other, scope), of_key=True)
         folder = _mapping(environment.get("defaults")).get("baseOutputDirectory")
         if isinstance(folder, str):
-            engine, folder = scope[0], folder.rstrip("/")
-            # As `_defaults` has it.
-            instance_folder = f"{folder}/{environment.get('instance') or ''}".rstrip("/")
-            other = first_of_folder.setdefault((engine, instance_folder), name)
+            engine, instance = scope[0], str(environment.get("instance") or "")
+            other = first_of_folder.setdefault((engine, place_of_instance(folder, instance)), name)
             if other != name:
                 keys = ("environments", name, "defaults", "baseOutputDirectory")
                 message = (
@@ -331,7 +361,9 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
                 )
                 # Only a warning at Google: repositories have such settings, and their applies must go on.
                 level = WARNING if engine == "google" else ERROR
-                yield Finding(keys, message, f"write another folder, such as {folder}/{name}", level=level)
+                yield Finding(
+                    keys, message, f"write another folder, such as {folder.rstrip('/')}/{name}", level=level
+                )
 
 
 def _scope_at_google(environment: Mapping[Any, Any]) -> _Scope:

@@ -13,6 +13,7 @@ from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from reconciler.model.claim import checked
 from reconciler.model.expectation import Expectation
+from reconciler.model.manifest import Publish
 
 _RECORD_FORMAT = 1
 
@@ -23,10 +24,11 @@ class WantedJob(Struct, frozen=True):
     Attributes:
         keys: Keys of its claims: the label of its identity, then those of older hash versions.
         settled: True if it had ended before the commit was applied: then another commit has its result.
-        brought: True if the commit brought it: by its content, the end of `suspend`, or more `attempts`.
+        brought: True if the commit brought it, see `planning.lineage.lineage_of`.
             Records of earlier versions don't tell, and count every job.
         replaced_by: The passed-over or applied commit that replaced it before it was submitted; "" for none.
         expect: What its manifest expects of the result in this commit.
+        publish: Where its result is published in this commit; None for nowhere.
     """
 
     keys: tuple[str, ...]
@@ -34,6 +36,7 @@ class WantedJob(Struct, frozen=True):
     brought: bool = True
     replaced_by: str = field(default="", name="replacedBy")
     expect: tuple[Expectation, ...] = ()
+    publish: Publish | None = None
 
 
 class CommitRecord(Struct, frozen=True):
@@ -104,6 +107,8 @@ def _wanted_json(job: WantedJob) -> dict[str, Any]:
         said["replacedBy"] = job.replaced_by
     if job.expect:
         said["expect"] = to_builtins(job.expect)
+    if job.publish:
+        said["publish"] = to_builtins(job.publish)
     return said
 
 

@@ -48,6 +48,19 @@ class Reconcile(Struct, frozen=True, array_like=True):
     not_secret: tuple[str, ...] = ()
 
 
+class Publish(Struct, frozen=True, array_like=True):
+    """Where the result of a manifest's job is published: the manifest's `publish`, with its defaults.
+
+    Attributes:
+        to: The address (gs://…), without a slash at its end; "" until the environment's default is known.
+        source: The published folder, below the run's own, `from` in the manifest; in tuning, below that of
+            the best trial.
+    """
+
+    to: str = ""
+    source: str = "model"
+
+
 class PlacedImage(Struct, frozen=True, array_like=True):
     """Image in a file that may deserve a warning.
 
@@ -85,6 +98,7 @@ class Manifest(Struct, frozen=True, array_like=True):
             are to be computed.
         images: Images that deserve a warning now, or from some day on.
         expect: What a good result is; no part of the identities.
+        publish: Where the result is published; None for nowhere; no part of the identities.
     """
 
     api_version: str
@@ -104,6 +118,7 @@ class Manifest(Struct, frozen=True, array_like=True):
     identities: Identities = ()
     images: tuple[PlacedImage, ...] = ()
     expect: tuple[Expectation, ...] = ()
+    publish: Publish | None = None
 
     @property
     def spec(self) -> JsonObject:

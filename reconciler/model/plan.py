@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from reconciler.model.job import ActualJob
-from reconciler.model.manifest import JsonObject, Manifest, Packed, unpacked
+from reconciler.model.manifest import JsonObject, Manifest, Packed, Publish, unpacked
 
 # `validate` imports this module and compares nothing: it needn't pay for the import of `diff`.
 if TYPE_CHECKING:
     from reconciler.model.applied_tree import TreeFinding
     from reconciler.model.diff import Comparison, FieldChange, FileChange
-    from reconciler.model.publication import Publish
     from reconciler.model.reason import Note, Reason
     from reconciler.model.standing import Publication
 
@@ -111,7 +110,7 @@ class DesiredJob(Struct, frozen=True):
         packed: The `spec`, decoded on demand.
         earlier: Identities of the same content under older versions of the hash, newest first.
         keys: All of these identities as labels, its own first; () if not computed yet.
-        publish: The address that its model is published at, and what of it; None for none.
+        publish: Where its result is published in the environment; None for nowhere.
     """
 
     manifest: Manifest

@@ -233,6 +233,13 @@ class Claims(ClaimStore, Protocol):
             ServiceError: The announcement failed: none of the claims may be written.
         """
 
+    def announce_publications(self, ids: Iterable[ClaimId]) -> None:
+        """Announce that the models of these claims' runs may take their places, as the summary doesn't say.
+
+        Raises:
+            ServiceError: The announcement failed: none of them may be published.
+        """
+
     def still_announced(
         self, announced: Iterable[Announcement], seen: Collection[ClaimId], outdated: datetime | None
     ) -> tuple[Announcement, ...]:
@@ -317,6 +324,12 @@ class Publications(Protocol):
 
     def model(self, job_name: str) -> PublishedModel | None:
         """Return the record of a job's published model; None for none."""
+
+    def write_model(self, model: PublishedModel) -> bool:
+        """Write the record of a model; return False if there is one."""
+
+    def write_current(self, current: CurrentModel, generation: int) -> bool:
+        """Replace the publication in place of this generation, 0 for none; return False if it differs."""
 
 
 class JobApi(Protocol):

@@ -39,19 +39,6 @@ _JobName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_]{1,128}\Z")]
 _Text = Annotated[str, Meta(max_length=1024)]
 
 
-class Publish(Struct, frozen=True, array_like=True):
-    """Where the result of a manifest's job is published: the manifest's `publish`, with its defaults.
-
-    Attributes:
-        to: The address (gs://…), without a slash at its end; "" until the environment's default is known.
-        source: The published folder, below the run's own, `from` in the manifest; in tuning, below that of
-            the best trial. "" for the run's folder itself.
-    """
-
-    to: str = ""
-    source: str = "model"
-
-
 class CurrentModel(Struct, frozen=True, rename="camel"):
     """Stored form of `current.json`.
 
@@ -76,6 +63,18 @@ class CurrentModel(Struct, frozen=True, rename="camel"):
     time: datetime
     ancestors: _Ancestors = ()
     format_version: int = FORMAT
+
+
+class InPlace(Struct, frozen=True, array_like=True):
+    """What the summary of ended runs says of a model that a look found in its place.
+
+    Attributes:
+        to: The address.
+        time: That of `CurrentModel`.
+    """
+
+    to: str
+    time: datetime
 
 
 class PublishedFile(Struct, frozen=True, rename="camel"):

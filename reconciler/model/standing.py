@@ -6,7 +6,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from reconciler.model.publication import CurrentModel, Publish
+from reconciler.model.manifest import Publish
+from reconciler.model.publication import CurrentModel, InPlace
 from reconciler.model.reason import Reason
 
 
@@ -30,6 +31,7 @@ class Publication(Struct, frozen=True):
         current: The model in place; None for none.
         generation: The generation of its `current.json`; 0 for none.
         is_copied: True if the model's files are at the address, so that `current.json` alone is written.
+        mark: What the summary keeps of a model in its place; None for another standing.
     """
 
     publish: Publish
@@ -38,3 +40,4 @@ class Publication(Struct, frozen=True):
     current: CurrentModel | None = None
     generation: int = 0
     is_copied: bool = False
+    mark: InPlace | None = None

@@ -20,7 +20,15 @@ from reconciler.operations.lineage import read_lineage
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.observed_state import state_of
 from reconciler.operations.origin import NO_ORIGIN, Origin, origin_of
-from reconciler.operations.plan import accelerator_hours, plan_of, submitted_by, wanted_of, with_line_ends
+from reconciler.operations.plan import (
+    accelerator_hours,
+    plan_of,
+    published_by,
+    submitted_by,
+    wanted_of,
+    with_origin,
+)
+from reconciler.operations.publish import Publisher
 from reconciler.operations.report import open_record, posts_statuses
 from reconciler.operations.session import Session
 from reconciler.operations.submissions import Listener as SubmissionListener
@@ -29,6 +37,7 @@ from reconciler.planning.limits import check_limits
 from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.planner import SUBMISSIONS
+from reconciler.planning.state import TargetState
 from reconciler.submission.look import look
 from reconciler.submission.observe import Observed
 
@@ -105,16 +114,16 @@ def apply(
         go_on: Called before each submission and each wait, from any thread; False stops further ones.
     """
 
-    def planned(observed: Observed) -> Plan:
-        plan = plan_of(session, desired, state_of(session, desired, observed), by_hand=by_hand)
-        return plan if origin is None else with_line_ends(session, plan, origin)
+    def planned(observed: Observed) -> tuple[Plan, TargetState]:
+        state = state_of(session, desired, observed)
+        plan = plan_of(session, desired, state, by_hand=by_hand)
+        return plan if origin is None else with_origin(session, plan, origin), state
 
-    plan = planned(observed)
-    # Only this process's own checkout of a branch comes with its origin.
-    tree = tree_check(session, desired, allow_older=allow_older, is_exported=origin is not None)
+    plan, state = planned(observed)
+    tree = tree_check(session, desired, allow_older=allow_older)
     if origin is None:
         origin = _compare_with_commit(session.config, desired, plan)
-        plan = with_line_ends(session, plan, origin)
+        plan = with_origin(session, plan, origin)
     applier = applier_of(session, desired, origin.commit_of, patience, listener.waiting, go_on)
     applied = Applied(plan, origin, replace(applier, withheld=tree.withheld))
     # Limits are checked against the whole plan, before anything of it is shown or carried out.
@@ -133,8 +142,12 @@ def apply(
         except OlderTreeError as error:
             # Another apply has recorded its commit since the comparison.
             return replace(applied, refused=error, tree=tree.finding)
-        plan, more = _return_ended(session, desired, applier, plan, planned, is_reviewed=reviewed is not None)
+        is_reviewed = reviewed is not None
+        plan, more = _return_ended(
+            session, desired, applier, plan, lambda seen: planned(seen)[0], is_reviewed=is_reviewed
+        )
         outcomes += more
+    outcomes += Publisher(session, desired, state, origin, tree.withheld, listener.waiting).run(plan)
     listener.carried_out(outcomes, origin)
     return replace(applied, plan=plan, outcomes=outcomes, tree=tree.finding)
 
@@ -191,12 +204,12 @@ def _check_limits(session: Session, plan: Plan, reviewed: str | None = None) -> 
 
 
 def _compare_with_commit(config: Config, desired: Desired, plan: Plan) -> Origin:
-    """Compare jobs with the checked-out commit: the submitted jobs, or all jobs if statuses are posted."""
-    submitted, posts = submitted_by(plan), posts_statuses(config)
-    if not submitted and not posts:
+    """Compare jobs with the checked-out commit: the submitted and published ones, or all for statuses."""
+    compared, posts = [*submitted_by(plan), *published_by(plan)], posts_statuses(config)
+    if not compared and not posts:
         return NO_ORIGIN
-    # Without statuses, only the commit label of new runs depends on the comparison.
-    jobs = desired.jobs if posts else submitted
+    # Without statuses, only the commits of new runs and of publications depend on the comparison.
+    jobs = desired.jobs if posts else compared
     return origin_of(config, desired, jobs, os.environ, whole=posts and plan.whole)
 
 
@@ -231,6 +244,28 @@ def _attributed(
     return origin, partial(
         open_record, session.commits, versions, origin.commit, part, owed_lineage, own_names, tree.replaced
     )
+
+
+def publish_ended(session: Session, desired: Desired, applied: Applied, listener: ApplyListener) -> Applied:
+    """Publish the models of runs that have succeeded since; return the result of both.
+
+    Raises:
+        ServiceError: The service can't be read.
+    """
+    observed = look(session.ports, wanted_of(desired.jobs)).observed
+    state = state_of(session, desired, observed)
+    plan = plan_of(session, desired, state)
+    origin = applied.origin
+    if not session.is_exported:
+        origin = _compare_with_commit(session.config, desired, plan)
+    plan = with_origin(session, plan, origin)
+    done = {outcome.change.base_name for outcome in applied.outcomes if outcome.change.publication}
+    changes = tuple(c for c in plan.changes if c.publication and c.base_name not in done)
+    publisher = Publisher(session, desired, state, origin, applied.applier.withheld, listener.waiting)
+    blocked = (Outcome(c, Status.SKIPPED, reason=c.reason) for c in changes if c.action is Action.BLOCKED)
+    outcomes = (*applied.outcomes, *blocked, *publisher.run(replaced(plan, changes=changes)))
+    merged = replaced(applied.plan, changes=(*applied.plan.changes, *changes))
+    return replace(applied, plan=merged, outcomes=outcomes)
 
 
 def carry_out(

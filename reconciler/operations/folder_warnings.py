@@ -23,7 +23,7 @@ def folder_warnings(root: Path, manifests: Iterable[Manifest], environment: Envi
     With own folders, each argument or variable that names a place in the written folder: it stays shared.
     Otherwise each folder of two manifests; and, if the settings don't say which, that they should.
     """
-    folders = [(manifest, folder) for manifest in manifests if (folder := _folder(manifest))]
+    folders = [(manifest, folder) for manifest in manifests if (folder := written_folder(manifest))]
     if not folders:
         return []
     if environment.outputs == "own":
@@ -32,8 +32,8 @@ def folder_warnings(root: Path, manifests: Iterable[Manifest], environment: Envi
     return [*unsaid, *_shared_folders(root, folders)]
 
 
-def _folder(manifest: Manifest) -> str:
-    """Return the folder that a manifest names; "" for none."""
+def written_folder(manifest: Manifest) -> str:
+    """Return the output folder (gs://…) that a manifest names, without a slash at its end; "" for none."""
     packed = manifest.packed
     # Of 10,000 manifests, most needn't be decoded.
     if isinstance(packed, bytes) and not any(field in packed for field in _FIELDS):

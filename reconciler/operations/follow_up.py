@@ -125,10 +125,10 @@ def _update(
     session: Session, desired: Desired, applied: Applied, full: bool, full_after: timedelta | None
 ) -> FollowUp:
     errors = {
-        outcome.change.desired.manifest.name: error
+        outcome.change.base_name: error
         for outcome in applied.outcomes
         if outcome.status is not Status.APPLIED
-        and outcome.change.desired
+        and (outcome.change.desired or outcome.change.publication)
         and (error := outcome_error(outcome, outcome.change.base_name))
     }
     observed = state = None
@@ -138,7 +138,8 @@ def _update(
         seen = look(session.ports, wanted, also, full=full, full_after=full_after)
         state = recorded_state(session, desired, seen.observed)
         # The summary keeps what a plan had to read.
-        observed = replaced(seen.observed, folders=state.folders, metrics=state.metrics)
+        in_place = state.in_place
+        observed = replaced(seen.observed, folders=state.folders, metrics=state.metrics, in_place=in_place)
         seen = replaced(seen, observed=observed)
         not_updated = applied.applier.upkeep(desired.jobs, observed)
         keep_summary(session.ports, seen, wanted, also, whole=applied.plan.whole)

@@ -130,7 +130,9 @@ def _contents(jobs: Iterable[DesiredJob]) -> Iterator[WantedContent]:
     for job in jobs:
         reconcile = job.manifest.reconcile
         if not reconcile.suspend:
-            yield WantedContent(job.manifest.name, keys_of(job), reconcile.attempts, job.manifest.expect)
+            yield WantedContent(
+                job.manifest.name, keys_of(job), reconcile.attempts, job.manifest.expect, job.publish
+            )
 
 
 class _File(NamedTuple):
@@ -240,7 +242,7 @@ class _Reader:
         there = [tree_path for tree_path in tree_paths if commit.lay_out(tree_path, lambda name: True)]
         broken = ["/".join(tree_path) for tree_path in tree_paths if tree_path not in there]
         paths = [commit.root.joinpath(*tree_path) for tree_path in there]
-        filled = frozenset(self._environment.defaults)
+        filled = self._environment.filled
         valid = validate(commit.root, paths, filled, laying_out(commit), self._checked, commit.index)
         # Nothing is staged: a pointer of Git LFS and a submodule's recorded commit stand for files.
         desired, unfit = stageable_jobs(

@@ -30,6 +30,7 @@ from reconciler.model.selection import EVERYTHING, Selection
 from reconciler.model.stand_ins import GET_LFS_FILE, CodeUse
 from reconciler.model.tracking import COMMITTED, Index
 from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
+from reconciler.operations.publication_rules import publication_problems
 from reconciler.operations.staged_code import CodeReader, lock_file, pointers_in
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def _job(manifest: Manifest, tree: SourceTree | None, environment: Environment) 
         command = shown_command(manifest.module, lock_file(manifest, tree))
         packed = with_command(manifest.kind, unpacked(packed), command)
     keys = tuple([key for _, key in labelled])
-    return DesiredJob(manifest, identity, name, code, packed, tuple(earlier), keys)
+    published = environment.published(manifest)
+    return DesiredJob(manifest, identity, name, code, packed, tuple(earlier), keys, published)
 
 
 def load_desired(
@@ -174,15 +176,16 @@ def load_desired(
         UsageError: A path does not exist; or none is named, and `jobs` is lost.
         NotFoundError: No job has a selected name, or none has the selected labels.
     """
-    root, filled = config.root, frozenset(environment.defaults)
+    root = config.root
     index = index or GitIndex(root, os.environ)
     below, missing = manifest_paths(root, paths)
-    validation = validate(root, below, filled, checked=checked, index=index)
+    validation = validate(root, below, environment.filled, checked=checked, index=index)
     if checked is not None:
         checked.end_pass()
     check_found(validation, paths)
-    if validation.problems:
-        raise InvalidError("some manifests are not valid", problems=validation.problems)
+    unfit, _ = publication_problems(root, validation.manifests, config, environment)
+    if problems := (*validation.problems, *unfit):
+        raise InvalidError("some manifests are not valid", problems=problems)
     desired = desired_jobs(root, validation.manifests, environment, index, use)
     jobs = selected_jobs(desired.jobs, selection) if selection else desired.jobs
     is_part = bool(paths or selection)

@@ -11,6 +11,7 @@ from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import JobApi
 from reconciler.operations.judgements import Asked, with_judgements
 from reconciler.operations.load_desired import Desired
+from reconciler.operations.publications import with_publications
 from reconciler.operations.session import Session
 from reconciler.planning.comparison import predecessors
 from reconciler.planning.overwriting import undecided_runs, with_overwriting
@@ -33,7 +34,7 @@ def state_of(
         may_record: True to record the metrics that are measured.
     """
     state = comparable_state(session.ports.jobs, desired.jobs, observed, session.config.source)
-    return with_judgements(
+    state = with_judgements(
         session,
         state,
         observed.metrics,
@@ -41,6 +42,7 @@ def state_of(
         with_changes=observed.is_full,
         may_record=may_record,
     )
+    return with_publications(session, desired, state, observed.in_place, is_full=observed.is_full)
 
 
 def comparable_state(

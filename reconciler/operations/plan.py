@@ -17,7 +17,8 @@ from reconciler.manifests.known_values import accelerator_type_of, machine_doubt
 from reconciler.manifests.settings import Config, Environment, Limits
 from reconciler.model.applied_tree import Effect, TreeFinding
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Change, Cost, DesiredJob, Edit, Plan, Target, Trigger
+from reconciler.model.plan import Action, Change, Cost, DesiredJob, Edit, Plan, Target, Trigger
+from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.operations.earlier_code import EarlierCode
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin, origin_of
@@ -28,7 +29,15 @@ from reconciler.packaging.staged_uri import staged_uri
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.comparison import code_changed
 from reconciler.planning.limits import limit_refusals
-from reconciler.planning.planner import SUBMISSIONS, acting_jobs, digest_of, make_plan, with_blocked
+from reconciler.planning.planner import (
+    SUBMISSIONS,
+    acting_jobs,
+    digest_of,
+    make_plan,
+    with_blocked,
+    with_blocked_publications,
+    with_limited_publications,
+)
 from reconciler.planning.state import TargetState
 
 if TYPE_CHECKING:
@@ -56,7 +65,8 @@ def plan_of(session: Session, desired: Desired, state: TargetState, *, by_hand: 
         occasion=Trigger(by_hand, session.config.images),
     )
     plan = replace(plan, digest=_digest(plan, desired, session.environment.staging_bucket))
-    return with_refusals(with_output_folders(plan), session.environment.limits)
+    limits = session.environment.limits
+    return with_refusals(with_output_folders(with_limited_publications(plan, limits.publications)), limits)
 
 
 def _digest(plan: Plan, desired: Desired, bucket: str) -> str | None:
@@ -73,23 +83,43 @@ def submitted_by(plan: Plan) -> list[DesiredJob]:
     return [c.desired for c in plan.changes if c.desired and (c.action in SUBMISSIONS or c.is_awaited)]
 
 
+def published_by(plan: Plan) -> list[DesiredJob]:
+    """Return the jobs whose models a plan publishes."""
+    jobs = {change.base_name: change.desired for change in plan.changes if change.desired}
+    return [jobs[change.base_name] for change in plan.changes if change.action is Action.PUBLISH]
+
+
 def compared_with_commit(session: Session, desired: Desired, plan: Plan) -> Plan:
     """Return the plan without submissions that `with_line_ends` blocks; compare their files with git's."""
-    submitted = submitted_by(plan)
-    if session.is_local or not submitted:
+    compared = [*submitted_by(plan), *published_by(plan)]
+    if session.is_local or not compared:
         return plan
-    return with_line_ends(
-        session, plan, origin_of(session.config, desired, submitted, os.environ, whole=False)
-    )
+    return with_origin(session, plan, origin_of(session.config, desired, compared, os.environ, whole=False))
 
 
-def with_line_ends(session: Session, plan: Plan, origin: Origin) -> Plan:
-    """Return the plan without submissions of jobs that differ from the commit in line ends alone.
+def with_origin(session: Session, plan: Plan, origin: Origin) -> Plan:
+    """Return the plan without what the comparison of files with the commit forbids.
 
-    On the embedded service such jobs are submitted: nobody shares their names.
+    These are submissions of jobs that differ from the commit in line ends alone, and publications of jobs
+    that differ at all. On the embedded service both are carried out: nobody shares their names.
     """
-    reasons = {} if session.is_local else origin.line_end_reasons()
+    if session.is_local:
+        return plan
+    plan = with_blocked_publications(plan, _uncommitted(plan, origin))
+    reasons = origin.line_end_reasons()
     return with_refusals(with_blocked(plan, reasons), session.environment.limits) if reasons else plan
+
+
+def _uncommitted(plan: Plan, origin: Origin) -> dict[str, Reason]:
+    """Return why jobs aren't those of a commit, by base name as written."""
+    no_commit = origin.reason or "there is no commit of these files"
+    return {
+        job.manifest.name: because(
+            ReasonCode.NOT_COMMITTED, difference=origin.differences.get(job.job_name, no_commit)
+        )
+        for job in published_by(plan)
+        if not origin.commit or job.job_name not in origin.made
+    }
 
 
 def with_tree(plan: Plan, tree: TreeFinding) -> Plan:

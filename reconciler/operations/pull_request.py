@@ -43,6 +43,7 @@ from reconciler.operations.load_desired import (
 )
 from reconciler.operations.origin import laying_out
 from reconciler.operations.plan import hours_of, target_of, with_output_folders, with_refusals
+from reconciler.operations.publication_rules import publication_problems
 from reconciler.planning.proposal import only_of, propose
 from reconciler.planning.settings_changes import changed_settings
 
@@ -82,7 +83,7 @@ def proposal_of(
     named = {path: _names(root, path) for path in paths or [root / JOBS_FOLDER]}
     checked = CheckedFiles()  # most files are the same on both sides
     with revision(root, merge_base(root, base, environ), environ) as commit:
-        target, sides, comparison = _compare_settings(root, commit, environment or LOCAL)
+        config, target, sides, comparison = _compare_settings(root, commit, environment or LOCAL)
         if sides is None:
             return Plan(target, (), (), None, comparison=comparison)
         laid_out = {path: names for path, names in named.items() if commit.lay_out(names, is_manifest)}
@@ -98,6 +99,8 @@ def proposal_of(
     local_paths = [path for path in named if os.path.lexists(path)]
     index = GitIndex(root, environ, by_record=True)  # of submodules, the base has no files either
     new, after, problems = _load(root, local_paths, sides[1], package_folder, checked, index)
+    unfit, _ = publication_problems(root, new.manifests, config, sides[1])
+    problems = tuple(sorted([*problems, *unfit]))
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
@@ -136,7 +139,7 @@ def _load(
     checked: CheckedFiles,
     index: Index,
 ) -> tuple[Validation, Desired, tuple[Problem, ...]]:
-    validation = validate(root, paths, frozenset(environment.defaults), package_of, checked, index)
+    validation = validate(root, paths, environment.filled, package_of, checked, index)
     desired, unfit = stageable_jobs(root, validation.manifests, environment, index, CodeUse.COMPARED)
     return validation, desired, tuple(sorted([*validation.problems, *capped(unfit)]))
 
@@ -179,12 +182,13 @@ def _with_pointers(plan: Plan, root: Path, after: Desired) -> Plan:
 
 def _compare_settings(
     root: Path, commit: Revision, name: str
-) -> tuple[Target, tuple[Environment, Environment] | None, Comparison]:
+) -> tuple[Config, Target, tuple[Environment, Environment] | None, Comparison]:
     """Compare the settings of the work tree at `root` with the commit's.
 
     Returns:
-        The target of environment `name`, the environment by the commit's settings and by the work tree's,
-        and the comparison. With problems there are no environments, and the target is the commit's, if any.
+        The work tree's settings, the target of environment `name`, the environment by the commit's settings
+        and by the work tree's, and the comparison. With problems there are no environments, and the target is
+        the commit's, if any.
 
     Raises:
         UsageError: Neither side has the environment.
@@ -200,7 +204,7 @@ def _compare_settings(
     if problems:
         target = target_of(before, was) if was else Target(name, "", "", "")
         comparison = Comparison(commit.sha, tuple(problems), settings=changes, notes=(_NOT_COMPARED,))
-        return target, None, comparison
+        return after, target, None, comparison
     now = after.environment(name)
     if base_problems:
         notes = [_BASE_INVALID]
@@ -209,7 +213,7 @@ def _compare_settings(
     else:
         notes = [_ELSEWHERE] * (_place(before, was) != _place(after, now))
     comparison = Comparison(commit.sha, settings=changes, notes=tuple(notes), warnings=warnings)
-    return target_of(after, now), (was or now, now), comparison
+    return after, target_of(after, now), (was or now, now), comparison
 
 
 def _missing(root: Path, base: Path, after: Config, name: str) -> Iterator[Problem]:

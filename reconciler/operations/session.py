@@ -56,7 +56,10 @@ _GOOGLE_PAUSE = 15.0
 
 
 class Session:
-    """Access to an environment's services; each part is created at first use."""
+    """Access to an environment's services; each part is created at first use.
+
+    `is_exported` is True if this process fetched the branch of its jobs and checked out its head.
+    """
 
     def __init__(
         self,
@@ -64,8 +67,11 @@ class Session:
         environment: Environment,
         connection: Connection,
         credentials: DefaultCredentials | None = None,
+        *,
+        is_exported: bool = False,
     ) -> None:
         self.config = config
+        self.is_exported = is_exported
         self.environment = environment
         self.connection = connection
         self._default_credentials = credentials
@@ -210,12 +216,14 @@ def open_session(
     environ: Mapping[str, str],
     *,
     start: bool,
+    is_exported: bool = False,
 ) -> Iterator[Session]:
     """Open a session; before its first use it reads no credentials, and sends requests only with `start`.
 
     Args:
         start: True to start the embedded service if it doesn't run, to send it the settings, and to create
             the environment's buckets; without effect for Google Cloud.
+        is_exported: True if this process fetched the branch and checked out its head.
 
     Raises:
         InvalidError: The settings name a host that may not get Google's token, or the embedded service is
@@ -225,14 +233,14 @@ def open_session(
         credentials = DefaultCredentials()
         endpoint = google_endpoint(config.root, environment, credentials, environ)
         connection = Connection(endpoint)
-        yield Session(config, environment, connection, credentials)
+        yield Session(config, environment, connection, credentials, is_exported=is_exported)
         return
     if environment.engine != "local":
         assert_never(environment.engine)
     home = home_of(config.root, environ)
     with EmbeddedService(home, start=start) as service:
         connection = Connection(embedded_endpoint(service, environment, on_runner=is_on_runner(environ)))
-        session = Session(config, environment, connection)
+        session = Session(config, environment, connection, is_exported=is_exported)
         if start:
             _configure(service, config)
             for bucket in {environment.staging_bucket, environment.claims_bucket}:

@@ -171,21 +171,18 @@ class TreeCheck:
         return self.finding.commit if is_asked else ""
 
 
-def tree_check(
-    session: Session, desired: Desired, *, allow_older: bool = False, is_exported: bool = False
-) -> TreeCheck:
+def tree_check(session: Session, desired: Desired, *, allow_older: bool = False) -> TreeCheck:
     """Return the check of a session's checkout.
 
     Args:
         session: The environment.
         desired: The jobs that are applied.
         allow_older: True if a person asked to apply the checkout, whatever was applied.
-        is_exported: True if this process fetched the branch and checked out its head.
     """
     ports = session.ports
     return TreeCheck(
         ports.claims,
-        partial(_git_history, session.config.root, is_exported=is_exported),
+        partial(_git_history, session.config.root, is_exported=session.is_exported),
         session.environment.engine,
         ports.owner,
         whole=not desired.is_part,

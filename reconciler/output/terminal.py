@@ -34,6 +34,7 @@ _COLOURS: dict[str, str] = {
     "head": "1",
     "+": _GREEN,
     "↻": _YELLOW,
+    "^": _CYAN,
     "-": _RED,
     "!": "1;31",
     "~": _YELLOW,

@@ -39,7 +39,14 @@ SHOWN_OF_SHA = 12
 _LEAST_ROOM = 40  # columns of a reason
 _NAMED = 5  # jobs in a sentence
 _SHORT = 4  # lines of a change; blank lines surround longer ones
-_SIGNS = {Action.SUBMIT: "+", Action.RETRY: "↻", Action.CANCEL: "-", Action.BLOCKED: "!", Action.NONE: " "}
+_SIGNS = {
+    Action.SUBMIT: "+",
+    Action.RETRY: "↻",
+    Action.CANCEL: "-",
+    Action.PUBLISH: "^",
+    Action.BLOCKED: "!",
+    Action.NONE: " ",
+}
 
 
 def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False, width: int | None = None) -> str:
@@ -330,8 +337,10 @@ def summary_line(plan: Plan) -> str:
         in_sync = " is up to date" if count["none"] == 1 else " are up to date"
         done = f"Nothing to do: {counted(count['none'], 'job')}{_out_of_sync(plan) or in_sync}"
         return f"{done}, {counted(count['drift'], 'finding')}." if count["drift"] else f"{done}."
+    published = f"{count['publish']} to publish, " if count["publish"] else ""
     return (
         f"{count['submit']} to submit, {count['retry']} to retry, {count['cancel']} to cancel, "
+        f"{published}"
         f"{count['none']} unchanged, {count['blocked']} blocked, {counted(count['drift'], 'finding')}."
     )
 
@@ -342,7 +351,9 @@ def matters(change: Change) -> bool:
         return change.edit is not Edit.UNCHANGED
     if change.action is not Action.NONE or change.is_awaited:
         return True
-    # Of a suspended job only what goes on all the same.
+    # Of a suspended job only what goes on all the same; a publication is a change of its own.
+    if change.stuck is NotDone.UNPUBLISHED:
+        return False
     return change.stuck is not None and change.reason != because(ReasonCode.SUSPENDED)
 
 

@@ -393,7 +393,8 @@ def problem_of_result(name: NameState) -> tuple[Reason, NotDone] | None:
     if name.publication and name.publication.standing is not Standing.IN_PLACE:
         is_refused = name.publication.standing is Standing.REFUSED
         why = name.publication.reason if is_refused else None
-        return because(ReasonCode.NOT_PUBLISHED, why=why), NotDone.UNPUBLISHED
+        since = name.predecessor.run.create_time if name.predecessor and name.predecessor.run else ""
+        return because(ReasonCode.NOT_PUBLISHED, why=why, since=since), NotDone.UNPUBLISHED
     return None
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 from reconciler.model.claim import Claim, ClaimId
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.expectation import Expectation
+from reconciler.model.manifest import Publish
 from reconciler.model.plan import DesiredJob, Plan
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.planner import SUBMISSIONS
@@ -29,12 +30,14 @@ class WantedContent(Struct, frozen=True):
         keys: The keys of its claims, as in `WantedJob`.
         attempts: The number of submissions that its manifest permits.
         expect: What it expects of the result.
+        publish: Where its result is published; None for nowhere.
     """
 
     name: str
     keys: tuple[str, ...]
     attempts: int = 1
     expect: tuple[Expectation, ...] = ()
+    publish: Publish | None = None
 
 
 class CommitTree(Struct, frozen=True):
@@ -96,9 +99,9 @@ def lineage_of(trees: Sequence[CommitTree], parts: Sequence[str] = ()) -> Lineag
     """Return the lineage of the last commit.
 
     A commit brings a job by a content that the commit before doesn't have, by the end of `suspend`, by more
-    `attempts`, and by another `expect`. A content that a later one replaces is never submitted for the commit
-    that brought it. A commit that can't be applied removes none, and a merge brings nothing that the applied
-    commit had.
+    `attempts`, by another `expect`, and by another address of its publication. A content that a later one
+    replaces is never submitted for the commit that brought it. A commit that can't be applied removes none,
+    and a merge brings nothing that the applied commit had.
 
     Args:
         trees: The commit that was applied before, the passed-over commits, and the applied one.
@@ -163,6 +166,7 @@ def _passed_over(
         content.name: WantedJob(
             content.keys,
             expect=content.expect,
+            publish=content.publish,
             brought=base in brought,
             replaced_by=replaced.get((tree.sha if base in brought else bringer.get(base, ""), base), ""),
         )
@@ -180,8 +184,10 @@ def _by_base(files: Mapping[str, tuple[WantedContent, ...]]) -> dict[str, Wanted
 
 
 def _asks_more(content: WantedContent, earlier: WantedContent) -> bool:
-    """Return True if the same content is to be attempted again, or to be judged anew."""
-    return content.attempts > earlier.attempts or set(content.expect) != set(earlier.expect)
+    """Return True if the same content is to be attempted again, to be judged anew, or to be published."""
+    if content.attempts > earlier.attempts or set(content.expect) != set(earlier.expect):
+        return True
+    return content.publish not in (None, earlier.publish)
 
 
 def _is_same(content: WantedContent, other: WantedContent | None) -> bool:
@@ -190,7 +196,10 @@ def _is_same(content: WantedContent, other: WantedContent | None) -> bool:
 
 def tree_of_record(record: CommitRecord) -> CommitTree:
     """Return the jobs of an applied commit that git can't read; how often each may be tried is unknown."""
-    contents = (WantedContent(name, job.keys, sys.maxsize, job.expect) for name, job in record.jobs.items())
+    contents = (
+        WantedContent(name, job.keys, sys.maxsize, job.expect, job.publish)
+        for name, job in record.jobs.items()
+    )
     return CommitTree(record.sha, {"": tuple(contents)})
 
 

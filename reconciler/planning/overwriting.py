@@ -51,11 +51,11 @@ def _undecided(name: NameState, folders: Mapping[str, str]) -> Iterator[ActualJo
     folder = folders.get(run.resource)
     if folder is None:
         yield run
-    elif folder and not _is_own(folder, run):
+    elif folder and not is_own_folder(folder, run):
         yield from (other for other in later if other.resource not in folders)
 
 
-def _is_own(folder: str, run: ActualJob) -> bool:
+def is_own_folder(folder: str, run: ActualJob) -> bool:
     """Return True if no run of other content can have the folder: its name has the content's hash."""
     last = folder.rpartition("/")[2]
     return base_of(last) != last and run.job_name.startswith(last)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from reconciler.model.canonical import canonical_json
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, Change, DesiredJob, Drift, NotDone, Plan, Target, Trigger
-from reconciler.model.reason import Reason
+from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Standing
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.decide import decide
@@ -156,17 +156,26 @@ def _publications(job: DesiredJob, name: NameState) -> Iterator[Change]:
 
 
 def with_blocked_publications(plan: Plan, reasons: Mapping[str, Reason]) -> Plan:
-    """Return the plan with the reasons against publications, by the names of their jobs.
+    """Return the plan with the reasons against publications, by base name as written.
 
     The digest stays, as in `with_blocked`.
     """
     changes = (
-        replace(change, action=Action.BLOCKED, reason=reasons[change.job_name])
-        if change.action is Action.PUBLISH and change.job_name in reasons
+        replace(change, action=Action.BLOCKED, reason=reasons[change.base_name])
+        if change.action is Action.PUBLISH and change.base_name in reasons
         else change
         for change in plan.changes
     )
     return replace(plan, changes=tuple(changes)) if reasons else plan
+
+
+def with_limited_publications(plan: Plan, most: int | None) -> Plan:
+    """Return the plan with all publications blocked if it has more than the limit; None is no limit."""
+    publications = [change for change in plan.changes if change.action is Action.PUBLISH]
+    if most is None or len(publications) <= most:
+        return plan
+    reason = because(ReasonCode.TOO_MANY_PUBLICATIONS, planned=len(publications), most=most)
+    return with_blocked_publications(plan, dict.fromkeys((c.base_name for c in publications), reason))
 
 
 def _replaces(change: Change) -> bool:

@@ -158,6 +158,8 @@ def _treatment(was: Manifest, now: Manifest, *, is_other: bool) -> Iterator[Note
         yield Note(NoteCode.ON_DELETE, {"before": old.on_delete, "after": new.on_delete})
     if {*was.expect} != {*now.expect}:
         yield Note(NoteCode.EXPECT, {"is_judged": bool(now.expect) and not is_other})
+    if was.publish != now.publish:
+        yield Note(NoteCode.PUBLISH, {"is_trained": is_other, "is_gone": now.publish is None})
     if was.labels != now.labels:
         yield Note(NoteCode.LABELS, {"has_run": not is_other})
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from datetime import datetime
 
 from msgspec import Struct
 
 from reconciler.model.applied_tree import Relation
 from reconciler.model.claim import time_of
 from reconciler.model.job import State
-from reconciler.model.publication import CurrentModel, Publish, PublishedModel
+from reconciler.model.manifest import Publish
+from reconciler.model.publication import CurrentModel, InPlace
 from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.planning.state import NameState
 
-_PERMITTED = (Relation.NONE, Relation.SAME, Relation.NEWER)
-
 
 class Publisher(Struct, frozen=True):
-    """Who publishes: the repository's id and the environment's name."""
+    """Who publishes.
+
+    Attributes:
+        source: The repository's id.
+        environment: The environment's name.
+        others: The base names, with '-' as '_', whose manifests publish at the same address.
+        is_whole: True if these are all of the repository's: a job that isn't among them has no manifest.
+    """
 
     source: str
     environment: str
+    others: Collection[str] = ()
+    is_whole: bool = True
 
 
 class Checkout(Struct, frozen=True):
@@ -37,6 +46,17 @@ class Checkout(Struct, frozen=True):
     is_branch_head: bool = False
     remedy: str = ""
 
+    @property
+    def is_after(self) -> bool:
+        """True if the checkout comes after that commit: it is newer, or what its branch was moved to."""
+        is_moved = self.relation is Relation.DIVERGED and self.is_branch_head
+        return self.relation is Relation.NEWER or is_moved
+
+    @property
+    def may_replace(self) -> bool:
+        """True if the checkout's model may take the place of that commit's."""
+        return self.is_after or self.relation in (Relation.NONE, Relation.SAME)
+
 
 NOT_COMPARED = Checkout()
 
@@ -47,7 +67,7 @@ class Stored(Struct, frozen=True):
     Attributes:
         current: What `current.json` says; None without it.
         generation: Its generation; 0 without it.
-        model: The record of the desired run's model; None if it was not published here, or not looked for.
+        is_written: True if there is a record of the desired run's model: it was published here.
         missing: Files of that record that the model's folder lacks.
         changed: Objects of that folder that aren't what the record says, or were copied.
         unread: Why any of it can't be read, as a clause; "" if it was.
@@ -55,7 +75,7 @@ class Stored(Struct, frozen=True):
 
     current: CurrentModel | None = None
     generation: int = 0
-    model: PublishedModel | None = None
+    is_written: bool = False
     missing: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     unread: str = ""
@@ -77,7 +97,7 @@ def compares(name: NameState, stored: Stored, publisher: Publisher) -> bool:
     current = stored.current
     if current is None or not current.commit or stored.unread or not _is_own(current, publisher):
         return False
-    return not _is_of(current, name) or _has_other_since(name, current)
+    return not _is_of(current, name) or _has_other_since(name, current.time)
 
 
 def publication_of(
@@ -99,43 +119,56 @@ def publication_of(
         obstacle: Why the run's own files can't be copied, if they have to be; None if they can.
     """
     current = stored.current
-    is_whole = stored.model is not None and not stored.missing
+    is_copied = stored.is_written and not stored.missing
+    refusal = _refusal(name, publish, stored, publisher, checkout) or (None if is_copied else obstacle)
+    due = None if refusal else _due(name, publish, stored, checkout)
+    standing = Standing.REFUSED if refusal else Standing.DUE if due else Standing.IN_PLACE
+    mark = InPlace(publish.to, current.time) if current and standing is Standing.IN_PLACE else None
+    return Publication(publish, standing, refusal or due, current, stored.generation, is_copied, mark)
 
-    def standing(standing: Standing, code: ReasonCode | None = None, /, **values: object) -> Publication:
-        reason = because(code, **values) if code else None
-        return Publication(publish, standing, reason, current, stored.generation, is_copied=is_whole)
 
+def _refusal(
+    name: NameState, publish: Publish, stored: Stored, publisher: Publisher, checkout: Checkout
+) -> Reason | None:
+    """Return why a model may not be put in the place; None if it may, or is there."""
+    current = stored.current
     if stored.unread:
-        return standing(Standing.REFUSED, ReasonCode.PUBLICATION_UNREAD, why=stored.unread)
+        return because(ReasonCode.PUBLICATION_UNREAD, why=stored.unread)
     if current and not _is_own(current, publisher):
-        other = {"other_source": current.source, "other_environment": current.environment}
-        about = {"to": publish.to, "environment": publisher.environment, **other}
-        is_own_source = current.source == publisher.source
-        return standing(Standing.REFUSED, ReasonCode.PUBLISHED_BY_OTHER, **about, same_source=is_own_source)
-    is_current = current is not None and _is_of(current, name)
-    refusal = None
-    if current and (not is_current or _has_other_since(name, current)):
-        refusal = _refusal(current, checkout)
-        if refusal and not is_current:
-            return Publication(publish, Standing.REFUSED, refusal, current, stored.generation)
+        same_source = current.source == publisher.source
+        other = current.environment if same_source else current.source
+        return because(ReasonCode.PUBLISHED_BY_OTHER, to=publish.to, other=other, same_source=same_source)
+    if current and not _is_of(current, name):
+        if _base_of(current.base_name) in publisher.others:
+            return because(ReasonCode.PUBLISHED_BY_OTHER_JOB, to=publish.to, other=current.base_name)
+        if _base_of(current.base_name) != name.base_name and not publisher.is_whole:
+            return because(ReasonCode.PUBLISHED_BY_UNKNOWN_JOB, to=publish.to, other=current.base_name)
+        if not checkout.may_replace:
+            about = {"commit": current.commit, "relation": checkout.relation, "remedy": checkout.remedy}
+            return because(ReasonCode.PUBLISHED_BY_NEWER, **about)
     if stored.changed:
-        about = {"to": publish.to, "job_name": _job_name(name), "files": stored.changed}
-        return standing(Standing.REFUSED, ReasonCode.PUBLICATION_CHANGED, **about)
-    if obstacle and not is_whole:
-        return Publication(publish, Standing.REFUSED, obstacle, current, stored.generation)
-    if is_current and stored.missing:
-        return standing(Standing.DUE, ReasonCode.PUBLICATION_INCOMPLETE, files=stored.missing)
-    if is_current and not (current and _is_behind(name, current, checkout)):
-        return standing(Standing.IN_PLACE)
-    if is_current:
-        # An apply of a commit between would still find the older one there, and publish its model over this.
-        return standing(Standing.DUE, ReasonCode.PUBLISHED_BEFORE_OTHER)
-    return standing(Standing.DUE, ReasonCode.PUBLISH, to=publish.to, **_about(name, current))
+        about_files = {"job_name": _job_name(name), "files": stored.changed}
+        return because(ReasonCode.PUBLICATION_CHANGED, to=publish.to, **about_files)
+    return None
 
 
-def in_place(publish: Publish, current: CurrentModel) -> Publication:
-    """Return the standing of a model that is known to be in its place."""
-    return Publication(publish, Standing.IN_PLACE, current=current)
+def _due(name: NameState, publish: Publish, stored: Stored, checkout: Checkout) -> Reason | None:
+    """Return why a model is to be published; None if it is in its place."""
+    current = stored.current
+    if current is None or not _is_of(current, name):
+        return because(ReasonCode.PUBLISH, to=publish.to, **_about(name, current))
+    if stored.missing:
+        return because(ReasonCode.PUBLICATION_INCOMPLETE, files=stored.missing)
+    # Else a slower apply of a commit between would find the older commit there, and put its model here.
+    if checkout.is_after and _has_other_since(name, current.time):
+        return because(ReasonCode.PUBLISHED_BEFORE_OTHER)
+    return None
+
+
+def is_known_in_place(name: NameState, mark: InPlace) -> bool:
+    """Return True if a mark of the summary still says that the desired content's model is in its place."""
+    publish = name.desired.publish if name.desired else None
+    return publish is not None and mark.to == publish.to and not _has_other_since(name, mark.time)
 
 
 def _about(name: NameState, current: CurrentModel | None) -> Mapping[str, object]:
@@ -146,12 +179,16 @@ def _about(name: NameState, current: CurrentModel | None) -> Mapping[str, object
         "ended": ended,
         "judgement": judgement,
         "replaces": current.job_name if current else "",
-        "taken_from": current.base_name if current and current.base_name != name.name else "",
+        "taken_from": current.base_name if current and _base_of(current.base_name) != name.base_name else "",
     }
 
 
 def _job_name(name: NameState) -> str:
     return name.last_wanted.name if name.last_wanted else ""
+
+
+def _base_of(name: str) -> str:
+    return name.replace("-", "_")
 
 
 def _is_own(current: CurrentModel, publisher: Publisher) -> bool:
@@ -162,24 +199,11 @@ def _is_of(current: CurrentModel, name: NameState) -> bool:
     return current.job_name == _job_name(name)
 
 
-def _has_other_since(name: NameState, current: CurrentModel) -> bool:
+def _has_other_since(name: NameState, since: datetime) -> bool:
     """Return True if other content was submitted since a model was published.
 
     Its apply may still publish it: what it compares with must be a commit after its own.
     """
     runs = (attempt.run for attempt in name.others if attempt.run)
     created = (time_of(run.create_time) for run in runs)
-    return any(time is not None and time > current.time for time in created)
-
-
-def _is_behind(name: NameState, current: CurrentModel, checkout: Checkout) -> bool:
-    return _has_other_since(name, current) and checkout.relation is Relation.NEWER
-
-
-def _refusal(current: CurrentModel, checkout: Checkout) -> Reason | None:
-    """Return why a checkout may not replace the model in place; None if it may."""
-    relation = checkout.relation
-    if relation in _PERMITTED or (relation is Relation.DIVERGED and checkout.is_branch_head):
-        return None
-    about = {"commit": current.commit, "relation": relation, "remedy": checkout.remedy}
-    return because(ReasonCode.PUBLISHED_BY_NEWER, **about)
+    return any(time is not None and time > since for time in created)

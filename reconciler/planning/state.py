@@ -18,6 +18,7 @@ from reconciler.model.expectation import Expectation, Judgement, RunMetrics, jud
 from reconciler.model.job import KEY, SOURCE, ActualJob, State, attempt_of
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import DesiredJob
+from reconciler.model.publication import InPlace
 from reconciler.model.standing import Publication
 from reconciler.planning.attempts import Attempt, base_of, keys_of
 
@@ -133,6 +134,15 @@ class TargetState(Struct, frozen=True, dict=True):
         """Why metrics of runs can't be read now, by the names of the runs."""
         attempts = (attempt for name in self.names.values() for attempt in name.attempts)
         return {a.name: self.unread[a.resource] for a in attempts if a.resource in self.unread}
+
+    @property
+    def in_place(self) -> Mapping[str, InPlace]:
+        """The models that are in their places, by the resource names of their runs."""
+        return {
+            name.last_wanted.resource: name.publication.mark
+            for name in self.names.values()
+            if name.publication and name.publication.mark and name.last_wanted
+        }
 
     def judgement(self, resource: str, expectations: Sequence[Expectation]) -> Judgement:
         """Return the judgement of a run that succeeded, by its metrics as far as they are measured."""

@@ -86,4 +86,5 @@ def _recorded(change: Change) -> WantedJob:
     assert change.desired is not None, "only wanted jobs are recorded"
     is_live = change.actual is not None and not change.actual.state.ended
     settled = change.action is Action.NONE and not is_live
-    return WantedJob(keys_of(change.desired), settled=settled, expect=change.desired.manifest.expect)
+    job = change.desired
+    return WantedJob(keys_of(job), settled=settled, expect=job.manifest.expect, publish=job.publish)

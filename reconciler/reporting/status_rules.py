@@ -33,7 +33,13 @@ from reconciler.reporting.status import (
     update_status,
 )
 from reconciler.reporting.turns import Claimed, turn_of, turns_of
-from reconciler.reporting.verdict import Verdict, end_verdict, judged_verdict, problem_verdict
+from reconciler.reporting.verdict import (
+    Verdict,
+    end_verdict,
+    judged_verdict,
+    problem_verdict,
+    unpublished_verdict,
+)
 
 MANY = 20
 """Largest number of jobs of a commit with a status per job, unless the settings choose otherwise."""
@@ -271,6 +277,14 @@ def _verdict(
         aside = f"{superseded}, " if superseded and not is_suspended(change) else ""
         judged = judged_verdict(verdict, claimed[-1][0].job_name, judgement, len(job.expect), aside)
         verdict = replace(judged, sha=shown_on)
+    if change and change.stuck is NotDone.UNPUBLISHED and claimed and verdict.state == "success":
+        if is_newest or not change.reason.values["since"] or _is_after(record, change.reason):
+            why = change.reason.values["why"]
+            said = view.problems.get(name) or (reason_text(why, name) if why else "")
+            verdict = unpublished_verdict(verdict, claimed[-1][0].job_name, said)
+            verdict = replace(verdict, sha=shown_on)
+        else:
+            verdict = replace(verdict, sha=verdict.sha if verdict.sha == record.sha else "")
     if is_of_other and verdict.sha != record.sha:
         verdict = replace(verdict, sha="")  # the commit that began the turn shows its own end
     # These count as an end although they aren't final: they may be found out after the end of the first run,

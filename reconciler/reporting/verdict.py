@@ -49,6 +49,18 @@ def end_verdict(name: str, sha: str, context: str, word: str, text: str, claimed
     return Verdict(name, word, "error", True, sha, run_status("error", context, text, job_name))
 
 
+def unpublished_verdict(verdict: Verdict, job_name: str, why: str) -> Verdict:
+    """Return the verdict of a run that succeeded and whose model isn't in its place.
+
+    `why` is what keeps it from there; "" if the next apply publishes it.
+    """
+    state: StatusState = "error" if why else "pending"
+    text = f"succeeded, not published: {why}" if why else "succeeded, not yet published"
+    status = run_status(state, verdict.status.context, text, job_name)
+    shown = replace(status, target_url=verdict.status.target_url, over=verdict.status.over)
+    return replace(verdict, word="not published", state=state, final=False, status=shown)
+
+
 def judged_verdict(
     verdict: Verdict, job_name: str, judgement: Judgement, expected: int, aside: str
 ) -> Verdict:

@@ -2,9 +2,10 @@
 
 Each process announces its new claims in the object of the summary, before it writes them: several at once,
 because Cloud Storage accepts one write per second and object. A short look reads announced claims one by one.
-Only a new claim needs this. A claim that changes was open at every look before, and a summary that leaves it
-out is of a look that saw a later generation. A settled claim opens again only for a second job of its
-request, which every look finds while it is live.
+Only a new claim needs this, and a publication: the summary says which model of a base name is in its place.
+A claim that changes was open at every look before, and a summary that leaves it out is of a look that saw a
+later generation. A settled claim opens again only for a second job of its request, which every look finds
+while it is live.
 """
 
 from __future__ import annotations
@@ -121,17 +122,33 @@ class AnnouncedClaims:
         Leave out claims that exist, by what this object has read.
         """
         new = {*ids} - self._announced - self._existing
+        if not self._try_to_announce(new):
+            raise ServiceError(
+                "the summary of ended runs keeps changing, so no new claim can be announced in it",
+                hint="nothing was submitted: apply again",
+            )
+        self._announced |= new
+
+    def announce_publications(self, ids: Iterable[ClaimId]) -> None:
+        """Announce publications, as `Claims.announce_publications`.
+
+        A short look then takes no word of the summary for a model in the place of these base names.
+        """
+        if not self._try_to_announce({*ids}):
+            raise ServiceError(
+                "the summary of ended runs keeps changing, so no publication can be announced in it",
+                hint="nothing was published: apply again",
+            )
+
+    def _try_to_announce(self, new: set[ClaimId]) -> bool:
+        """Announce claims where there is a summary; return False if it keeps changing."""
         if not new or (self._listed is not None and self._listed < self._small):
-            return
+            return True
         for pause in _PAUSES:
             if self._announce(new):
-                self._announced |= new
-                return
+                return True
             self._clock.sleep(pause)
-        raise ServiceError(
-            "the summary of ended runs keeps changing, so no new claim can be announced in it",
-            hint="nothing was submitted: apply again",
-        )
+        return False
 
     def _announce(self, new: set[ClaimId]) -> bool:
         stored = self._store.summary()

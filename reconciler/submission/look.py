@@ -190,7 +190,15 @@ def _short(
     doubtful = doubtful_runs(ports, versions, runs, others, time_of(summary.oldest))
     folders = {one.run.resource: one.folder for one in rest if one.run and one.folder is not None}
     metrics = {one.metrics.resource: one.metrics for one in rest if one.metrics}
-    return Observed(versions, runs, doubtful, folders, metrics, is_full=False)
+    # An announced publication may have put another model of its base name in the place.
+    announced_ids = {id for announcement in announced for id in announcement.ids}
+    moved = {versions[id].claim.base_name for id in announced_ids & versions.keys()}
+    in_place = {
+        one.run.resource: one.in_place
+        for one in rest
+        if one.run and one.in_place and one.versioned.claim.base_name not in moved
+    }
+    return Observed(versions, runs, doubtful, folders, metrics, in_place, is_full=False)
 
 
 def _to_read(

@@ -16,6 +16,7 @@ from reconciler.model.claimed_run import has_recorded_request
 from reconciler.model.expectation import RunMetrics
 from reconciler.model.job import INSTANCE, KEY, SOURCE, ActualJob, State, attempt_of, is_of_other_instance
 from reconciler.model.ports import Ports, Versioned
+from reconciler.model.publication import InPlace
 
 _ASKED = 3
 """Ended jobs that are read by name if a listing is empty."""
@@ -33,6 +34,7 @@ class Observed(Struct, frozen=True, dict=True, eq=False):
             time before its `instance` changed.
         folders: The output folders of ended runs by resource name, as far as the summary has them.
         metrics: Their recorded metrics, likewise.
+        in_place: Their models that are in their places, likewise.
         is_full: True if every claim and run was read.
     """
 
@@ -41,6 +43,7 @@ class Observed(Struct, frozen=True, dict=True, eq=False):
     doubtful: tuple[ActualJob, ...] = ()
     folders: Mapping[str, str] = {}
     metrics: Mapping[str, RunMetrics] = {}
+    in_place: Mapping[str, InPlace] = {}
     is_full: bool = True
 
     def __eq__(self, other: object) -> bool:

@@ -36,6 +36,7 @@ from reconciler.model.expectation import RunMetrics
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Announcement, Place, StoredSummary, Versioned
+from reconciler.model.publication import InPlace
 from reconciler.submission.claims_upkeep import refreshed, runs_by_claim
 from reconciler.submission.observe import Observed
 
@@ -85,12 +86,14 @@ class Kept(Struct, frozen=True):
     Attributes:
         folder: The run's output folder (gs://…), "" for none; None if no look needed it.
         metrics: The run's recorded metrics; None for none.
+        in_place: Where its model is in its place; None if it isn't, or the last look didn't find out.
     """
 
     versioned: Versioned
     run: ActualJob | None
     folder: str | None = None
     metrics: RunMetrics | None = None
+    in_place: InPlace | None = None
 
 
 class Summary(Struct, frozen=True, forbid_unknown_fields=True):
@@ -290,7 +293,8 @@ def _split(
 ) -> tuple[dict[ClaimId, Kept], set[str]]:
     """Return the settled attempts, and the keys of the contents that may still change.
 
-    `before` are the copies of the summary before: a run's folder and its recorded metrics never change.
+    `before` are the copies of the summary before: a run's folder and its recorded metrics never change. Which
+    model is in its place does, so that each look says it again.
     """
     runs = runs_by_claim(observed)
     settled, moving = dict[ClaimId, Kept](), set[str]()
@@ -301,7 +305,7 @@ def _split(
             earlier, resource = before.get(id), versioned.claim.resource
             folder = observed.folders.get(resource, earlier.folder if earlier else None)
             metrics = observed.metrics.get(resource, earlier.metrics if earlier else None)
-            settled[id] = Kept(versioned, run, folder, metrics)
+            settled[id] = Kept(versioned, run, folder, metrics, observed.in_place.get(resource))
         else:
             moving.add(id.key)
     # A run without its claim may get it back, and is no history while it has none.

@@ -133,7 +133,7 @@ def migrate(config: Config, environment: Environment, paths: Sequence[Path], opt
         hint = "name one that exists, such as python:3.11 or one of your own"
         raise UsageError(f"the image {options.image} is past its end itself", hint=hint)
     root = real_path(config.root)
-    filled = frozenset(environment.defaults)
+    filled = environment.filled
     below, missing = manifest_paths(config.root, paths)
     index = GitIndex(root, os.environ)
     validation = validate(root, below, filled, index=index)
@@ -342,7 +342,7 @@ class _FileMigration:
     ) -> None:
         """Validate the new text: add its problems at the old places, and the jobs' new names."""
         file = ManifestFile(self._path, str(self._real), len(after))
-        filled = frozenset(self._environment.defaults)
+        filled = self._environment.filled
         diagnosed = diagnose(
             file, after, filled, lambda file, written: package_folder(Path(file.real), written)
         )

@@ -138,7 +138,7 @@ def _run(
 ) -> Pass:
     config = checkout.settings(checkout.root)
     environment = config.environment(checkout.environment)
-    opened = partial(open_session, config, environment, checkout.environ)
+    opened = partial(open_session, config, environment, checkout.environ, is_exported=checkout.is_exported)
     load = partial(cache.load_desired, checkout, config, environment)
     reports: list[FollowUp] = []
     try:
@@ -205,7 +205,8 @@ def _clean_commit(checkout: Checkout) -> str | None:
 def _held(session: Session, desired: Desired, previous: Pass | None, inputs: PassInputs, reason: str) -> Pass:
     """Return the result of a pass that only posts statuses, as `report` does; `reason` is why."""
     plan = plan_of(session, desired, state_of(session, desired, inputs.observed))
-    waits = any(change.action is Action.CANCEL or change.action in SUBMISSIONS for change in plan.changes)
+    acting = (*SUBMISSIONS, Action.CANCEL, Action.PUBLISH)
+    waits = any(change.action in acting for change in plan.changes)
     # What the tree lacks at this moment wasn't removed, and it is no commit's.
     after = _post(session, replaced(desired, whole=False), inputs.observed, "")
     return Pass(

@@ -101,6 +101,8 @@ class PassReporter(ApplyListener):
         for outcome in applied:
             if outcome.change.action is Action.CANCEL:
                 self._events.info("cancelled", job=outcome.change.job_name, state=str(outcome.state))
+            if outcome.change.action is Action.PUBLISH and (publication := outcome.change.publication):
+                self._events.info("published", job=outcome.change.job_name, to=publication.publish.to)
 
     def passed(self, result: Pass, seconds: float, commit: str) -> None:
         """Report the end of a pass; `carried_out` has reported its outcomes.

@@ -28,6 +28,7 @@ _NOTES: Mapping[NoteCode, str] = {
     NoteCode.ON_CHANGE: "onChange: {before} → {after}",
     NoteCode.ON_DELETE: "onDelete: {before} → {after}",
     NoteCode.EXPECT: "expect changed",
+    NoteCode.PUBLISH: "publish changed",
     NoteCode.LABELS: "the labels changed",
     NoteCode.MOVED: "moved from {path}",
     NoteCode.RENAMED: 'it was written "{name}"',
@@ -65,6 +66,7 @@ _EFFECTS = {
     "defaults": "the settings of jobs",
     "outputs": "the folders that runs write to",
 }
+_PUBLISHED = "where models are published"
 
 
 def note_text(note: Note) -> str:
@@ -76,6 +78,10 @@ def note_text(note: Note) -> str:
             return f"{said}; if the last attempt failed, the job is retried"
         case NoteCode.EXPECT if values["is_judged"]:
             return f"{said}: the run is judged again"
+        case NoteCode.PUBLISH if values["is_gone"]:
+            return "no longer published; what was published stays"
+        case NoteCode.PUBLISH if not values["is_trained"]:
+            return f"{said}: nothing is trained again"
         case NoteCode.LABELS if values["has_run"]:
             return f"{said}; an existing run keeps its own"
         case _:
@@ -84,6 +90,8 @@ def note_text(note: Note) -> str:
 
 def setting_effect(pointer: str) -> str:
     """Return the effect of the setting at a JSON pointer, as a short phrase; "" for a minor setting."""
+    if setting_of(pointer) == "defaults" and pointer.endswith("/publish"):
+        return _PUBLISHED
     return _EFFECTS.get(setting_of(pointer), "")
 
 

@@ -72,6 +72,10 @@ _SENTENCES: Mapping[ReasonCode, str] = {
     ),
     ReasonCode.PUBLISHED_BEFORE_OTHER: "in its place since before other content ran: this commit is recorded",
     ReasonCode.PUBLICATION_UNREAD: "{why}",
+    ReasonCode.PUBLISHED_BY_OTHER_JOB: "the job {other} publishes to {to}: give each job its own address",
+    ReasonCode.PUBLISHED_BY_UNKNOWN_JOB: (
+        "the job {other} published to {to}, and may still have a manifest: apply all jobs at once"
+    ),
     ReasonCode.NOT_COMMITTED: "{difference}: commit it, and apply again",
     ReasonCode.FOLDER_SHARED: (
         "the run wrote to the shared folder {folder}, as it began before `outputs: own`; {again}"
@@ -277,8 +281,8 @@ def _publish(values: _Values, again: str) -> str:
     said += [judgement_text(judgement)] if judgement else []
     about = f"to {values['to']}"
     about += f": {', '.join(said)}" if said else ""
-    taken = f" of {values['taken_from']}, whose manifest is gone" if values["taken_from"] else ""
-    return f"{about}; replaces {values['replaces']}{taken}" if values["replaces"] else about
+    taken = f"takes over from {values['taken_from']}, " if values["taken_from"] else ""
+    return f"{about}; {taken}replaces {values['replaces']}" if values["replaces"] else about
 
 
 def _publication_incomplete(values: _Values, again: str) -> str:
@@ -301,9 +305,9 @@ def _files(names: Sequence[str]) -> str:
 
 def _published_by_other(values: _Values, again: str) -> str:
     if values["same_source"]:
-        other = f"the environment {quote(values['other_environment'])} publishes"
+        other = f"the environment {quote(values['other'])} publishes"
         return f"{other} to {values['to']}: give each environment its own `defaults: {{publish: gs://…}}`"
-    other = f"the repository with `source: {values['other_source']}` publishes"
+    other = f"the repository with `source: {values['other']}` publishes"
     return f"{other} to {values['to']}: write another `to`, or delete its current.json if that is over"
 
 
@@ -313,9 +317,13 @@ def _published_by_newer(values: _Values, again: str) -> str:
         case Relation.OLDER:
             return f"the newer commit {commit} published the model in place: pull"
         case Relation.DIVERGED:
+<<<<<<< HEAD
             return (
                 f"commit {commit}, from which this checkout has diverged, published the model in place: merge"
             )
+=======
+            return f"this checkout has diverged from {commit}, which published the model in place: merge"
+>>>>>>> h-publish
         case _:
             gone = "if that commit is gone for good, delete current.json"
             return f"this checkout's history doesn't have {commit}, which published last: {remedy}; {gone}"

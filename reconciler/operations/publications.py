@@ -1,0 +1,225 @@
+"""Publications of a state's models: what their addresses have, and what that means for each."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cached_property, partial
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from reconciler.base.errors import NotFoundError, ServiceError
+from reconciler.engines.spec.engine_spec import engine_spec
+from reconciler.git.history import GitHistory
+from reconciler.google.publication_store import PublicationStore
+from reconciler.model.applied_tree import AppliedTree, Relation, relation_of
+from reconciler.model.manifest import Publish
+from reconciler.model.publication import (
+    MANIFEST,
+    MOST_ANCESTORS,
+    MOST_FILES,
+    CurrentModel,
+    InPlace,
+    PublishedModel,
+    model_folder,
+)
+from reconciler.model.reason import Reason, ReasonCode, because
+from reconciler.model.standing import Publication, Standing
+from reconciler.operations.load_desired import Desired
+from reconciler.operations.origin import origin_of
+from reconciler.operations.session import Session
+from reconciler.planning.attempts import Attempt
+from reconciler.planning.overwriting import is_own_folder
+from reconciler.planning.publishing import (
+    NOT_COMPARED,
+    Checkout,
+    Publisher,
+    Stored,
+    asks_for_publication,
+    compares,
+    is_known_in_place,
+    publication_of,
+)
+from reconciler.planning.state import NameState, TargetState
+
+
+def with_publications(
+    session: Session,
+    desired: Desired,
+    state: TargetState,
+    in_place: Mapping[str, InPlace],
+    *,
+    is_full: bool,
+) -> TargetState:
+    """Return the state with the standing of each model that a manifest asks to publish.
+
+    Args:
+        in_place: By the resource names of their runs, the models that the summary says are in their places.
+        is_full: True to take nobody's word, and to compare the published files with their record.
+    """
+    asking = {base: name for base, name in state.names.items() if asks_for_publication(name)}
+    if not asking:
+        return state
+    reader = PublicationReader(session, desired)
+    standings: dict[str, Publication] = {}
+    unknown: list[str] = []
+    for base, name in asking.items():
+        mark = in_place.get(name.last_wanted.resource) if name.last_wanted else None
+        if mark and not is_full and is_known_in_place(name, mark):
+            standings[base] = Publication(_publish_of(name), Standing.IN_PLACE, mark=mark)
+        else:
+            unknown.append(base)
+
+    def read(base: str) -> tuple[str, Publication]:
+        return base, reader.publication(asking[base], with_files=is_full)
+
+    standings |= dict(session.ports.together([partial(read, base) for base in unknown]))
+    named = {base: replace(asking[base], publication=standing) for base, standing in standings.items()}
+    return replace(state, names={**state.names, **named})
+
+
+class Source(Struct, frozen=True):
+    """Folder (gs://…) of a run whose files are published."""
+
+    folder: str
+    resource: str
+
+
+class PublicationReader:
+    """Reader of what addresses have, beside the checkout of a session."""
+
+    def __init__(self, session: Session, desired: Desired) -> None:
+        self._session = session
+        self._desired = desired
+        self._is_whole = desired.whole
+        by_address = defaultdict[str, set[str]](set)
+        for job in desired.jobs:
+            if job.publish:
+                by_address[job.publish.to].add(job.manifest.base_name)
+        self._by_address = by_address
+
+    @cached_property
+    def history(self) -> GitHistory:
+        """The history of the checkout."""
+        return GitHistory(self._session.config.root, os.environ, is_exported=self._session.is_exported)
+
+    def store(self, publish: Publish) -> PublicationStore:
+        """Return the store of an address."""
+        return PublicationStore(self._session.connection, publish.to)
+
+    def publication(self, name: NameState, *, with_files: bool) -> Publication:
+        """Return the standing of a model, for which `asks_for_publication` is True.
+
+        Args:
+            name: What exists under its base name.
+            with_files: True to compare the files of a model in place with its record.
+        """
+        publish, attempt = _publish_of(name), _last_of(name)
+        stored = self._stored(publish, attempt.name, with_files=with_files)
+        checkout, publisher = NOT_COMPARED, self._publisher(name, publish)
+        if stored.current and compares(name, stored, publisher):
+            checkout = self._checkout(name, stored.current)
+        obstacle = None
+        if not stored.is_written or stored.missing:
+            source = self._source(name, stored) if not stored.unread else None
+            obstacle = source if isinstance(source, Reason) else None
+        return publication_of(name, publish, stored, publisher, checkout, obstacle)
+
+    def _publisher(self, name: NameState, publish: Publish) -> Publisher:
+        others = self._by_address[publish.to] - {name.base_name}
+        return Publisher(
+            self._session.config.source, self._session.environment.name, others, is_whole=self._is_whole
+        )
+
+    def source(self, name: NameState) -> Source | Reason:
+        """Return the folder whose files are published, or why there is none; raise ServiceError."""
+        publish, attempt = _publish_of(name), _last_of(name)
+        try:
+            run = self._session.read(attempt.run) if attempt.run else None
+        except NotFoundError:
+            run = None
+        if run is None:
+            return because(ReasonCode.FOLDER_UNKNOWN)
+        engine = engine_spec(run.api_version)
+        folder = engine.output_directory(run.kind, run.spec)
+        if not is_own_folder(folder, run):
+            return because(ReasonCode.FOLDER_SHARED, folder=folder)
+        study = engine.study(run)
+        if study and not study.best:
+            return because(ReasonCode.NO_BEST_TRIAL)
+        parts = [folder, study.best.id if study and study.best else "", publish.source]
+        return Source("/".join(filter(None, parts)), run.resource)
+
+    def _source(self, name: NameState, stored: Stored) -> Source | Reason:
+        try:
+            return self.source(name)
+        except ServiceError as error:
+            return because(ReasonCode.PUBLICATION_UNREAD, why=error.message)
+
+    def _stored(self, publish: Publish, job_name: str, *, with_files: bool) -> Stored:
+        store = self.store(publish)
+        try:
+            versioned = store.current()
+            current = versioned.current
+            if current and current.job_name == job_name and not with_files:
+                # Its files were there when it was published: a full look compares them.
+                return Stored(current, versioned.generation, is_written=True)
+            model = store.model(job_name)
+            missing, changed = differences(store, publish, model) if model else ((), ())
+            return Stored(current, versioned.generation, model is not None, missing, changed)
+        except ServiceError as error:
+            said = f"{error.message} ({error.hint})" if error.hint else error.message
+            return Stored(unread=said)
+
+    def _checkout(self, name: NameState, current: CurrentModel) -> Checkout:
+        tree = AppliedTree(current.commit, current.time, "", current.ancestors)
+        relation = relation_of(tree, self.history)
+        is_behind = relation in (Relation.OLDER, Relation.DIVERGED, Relation.UNKNOWN)
+        # On one machine, what a person tries out there may take the place of anything.
+        if is_behind and self._session.is_local and not self.is_committed(name):
+            return NOT_COMPARED
+        is_head = relation is Relation.DIVERGED and self.history.is_branch_head
+        return Checkout(relation, is_head, self.history.remedy if relation is Relation.UNKNOWN else "")
+
+    def is_committed(self, name: NameState) -> bool:
+        """Return True if a job's files are those of the commit that is checked out."""
+        if name.desired is None:
+            return False
+        origin = origin_of(self._session.config, self._desired, [name.desired], os.environ, whole=False)
+        return bool(origin.commit) and name.desired.job_name in origin.made
+
+    def ancestors(self) -> tuple[str, ...]:
+        """Return the newest ancestors of the checked-out commit, as `current.json` names them."""
+        return self.history.ancestors(MOST_ANCESTORS) if self.history.head else ()
+
+
+def differences(
+    store: PublicationStore, publish: Publish, model: PublishedModel
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the files of a model's record that are missing, and the objects that aren't as it says.
+
+    Raises:
+        ServiceError: The folder can't be listed.
+    """
+    folder = model_folder(publish.to, model.job_name)
+    objects = {file.name: file for file in store.files(folder, MOST_FILES + 1)}
+    prefix = folder.removeprefix("gs://").partition("/")[2] + "/"
+    stored = {name.removeprefix(prefix): (file.size, file.crc32c) for name, file in objects.items()}
+    stored.pop(MANIFEST, None)
+    recorded = {file.name: (str(file.size), file.crc32c) for file in model.files}
+    missing = tuple(sorted(recorded.keys() - stored.keys()))
+    changed = tuple(sorted(name for name, file in stored.items() if recorded.get(name) != file))
+    return missing, changed
+
+
+def _publish_of(name: NameState) -> Publish:
+    publish = name.desired.publish if name.desired else None
+    assert publish is not None, "only jobs with a publication are asked about"
+    return publish
+
+
+def _last_of(name: NameState) -> Attempt:
+    assert name.last_wanted is not None, "its run succeeded"
+    return name.last_wanted
