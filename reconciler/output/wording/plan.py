@@ -317,13 +317,7 @@ def _published_by_newer(values: _Values, again: str) -> str:
         case Relation.OLDER:
             return f"the newer commit {commit} published the model in place: pull"
         case Relation.DIVERGED:
-<<<<<<< HEAD
-            return (
-                f"commit {commit}, from which this checkout has diverged, published the model in place: merge"
-            )
-=======
             return f"this checkout has diverged from {commit}, which published the model in place: merge"
->>>>>>> h-publish
         case _:
             gone = "if that commit is gone for good, delete current.json"
             return f"this checkout's history doesn't have {commit}, which published last: {remedy}; {gone}"
