@@ -30,6 +30,7 @@ from reconciler.operations.origin import laying_out
 from reconciler.operations.publications import differences
 from reconciler.operations.session import Session
 
+_CURRENT_URI = re.compile(rf"(?P<to>gs:/(?:/[^/]+)+)/{re.escape(CURRENT)}")
 _NO_GIT = "verify computes the job's name from the repository: run it in a git checkout"
 
 
@@ -81,10 +82,10 @@ def address_of(session: Session, name: str) -> str:
         UsageError: It is another object's address.
     """
     if name.startswith("gs://"):
-        to = name.removesuffix(f"/{CURRENT}")
-        if to == name or not to.removeprefix("gs://") or "//" in to.removeprefix("gs://"):
+        match = _CURRENT_URI.fullmatch(name)
+        if match is None:
             raise UsageError(f"{name} is no {CURRENT}", hint=f"write gs://BUCKET/FOLDER/{CURRENT}, or a name")
-        return to
+        return match["to"]
     jobs = load_desired(session.config, session.environment, []).jobs
     (job,) = selected_jobs(jobs, Selection((name,)))
     if job.publish is None:
