@@ -26,6 +26,8 @@ COMMANDS = {
     "status": "show jobs and their states",
     "show": "show a job's state, cause, results and log",
     "logs": "show a job's log",
+    "fetch": "download a published model, or the files of a run",
+    "verify": "compare a publication with the repository and its files",
     "tensorboard": "open TensorBoard on a job's logs",
     "cancel": "stop runs and report how each ended",
     "report": "post commit statuses, or write jobs and runs as HTML pages",
