@@ -25,10 +25,10 @@ def problems_of(case: Path) -> list[dict[str, Any]]:
     config = load_config(case)
     environment = config.environment(None)
     found = validate(case, [case / "jobs"], environment.filled)
-    errors, warnings = publication_problems(case, found.manifests, config, environment)
-    problems = [asdict(problem) for problem in (*found.problems, *errors, *found.warnings, *warnings)]
+    addresses = publication_problems(case, found.manifests, config, environment)
+    problems = (*found.problems, *addresses.errors, *found.warnings, *addresses.warnings)
     return [
-        {name: value for name, value in problem.items() if (name, value) != ("level", "error")}
+        {name: value for name, value in asdict(problem).items() if (name, value) != ("level", "error")}
         for problem in problems
     ]
 

@@ -99,8 +99,10 @@ def proposal_of(
     local_paths = [path for path in named if os.path.lexists(path)]
     index = GitIndex(root, environ, by_record=True)  # of submodules, the base has no files either
     new, after, problems = _load(root, local_paths, sides[1], package_folder, checked, index)
-    unfit, _ = publication_problems(root, new.manifests, config, sides[1])
-    problems = tuple(sorted([*problems, *unfit]))
+    publications = publication_problems(root, new.manifests, config, sides[1])
+    problems = tuple(sorted([*problems, *publications.errors]))
+    fit = tuple(job for job in after.jobs if job.manifest.base_name not in publications.refused)
+    after = replace(after, jobs=fit)
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)

@@ -126,7 +126,7 @@ def test_place_of_a_file_that_has_changed_since_is_its_job(tmp_path: Path) -> No
         (tmp_path / "jobs/wine.yaml").unlink()
         if content is not None:
             (tmp_path / "jobs/wine.yaml").write_text(content)
-        (problem,) = publication_problems(tmp_path, manifests, config, config.environment(None))[0]
+        (problem,) = publication_problems(tmp_path, manifests, config, config.environment(None)).errors
         assert (problem.path, problem.line, problem.column) == ("jobs/wine.yaml", 1, 1)
 
 
@@ -137,8 +137,9 @@ def test_default_place_in_a_bucket_of_outputs_is_one_warning(tmp_path: Path) -> 
     for number in range(3):
         job(tmp_path, f"census-{number}", "{}")
     manifests = validate(tmp_path, [tmp_path / "jobs"], config.environment(None).filled).manifests
-    errors, (warning,) = publication_problems(tmp_path, manifests, config, config.environment(None))
-    assert errors == []
+    found = publication_problems(tmp_path, manifests, config, config.environment(None))
+    (warning,) = found.warnings
+    assert (found.errors, found.refused) == ([], frozenset())
     assert (warning.path, warning.line, warning.column) == ("reconciler.yaml", 5, 16)
     assert load(tmp_path, config).warnings == ()
 
@@ -172,7 +173,7 @@ def test_some_address_is_refused_exactly_when_two_places_overlap(
         for number, (folder, address) in enumerate(jobs)
     ]
     given = {"baseOutputDirectory": default} if default else {}
-    errors, _ = publication_problems(root, manifests, config, replace(local, defaults=given))
+    found = publication_problems(root, manifests, config, replace(local, defaults=given))
     folders = [folder for folder, _ in jobs if folder] + [default] * bool(default)
     refused = set()
     for number, (_, address) in enumerate(jobs):
@@ -186,7 +187,8 @@ def test_some_address_is_refused_exactly_when_two_places_overlap(
             or any(address.startswith(f"{other}/") for other in others)
         ):
             refused.add(f"jobs/{number}.yaml")
-    assert {problem.path for problem in errors} == refused
+    assert {problem.path for problem in found.errors} == refused
+    assert found.refused == {f"job_{Path(path).stem}" for path in refused}
 
 
 def test_many_mistakes_in_one_file_take_no_time_each(tmp_path: Path) -> None:
@@ -197,9 +199,9 @@ def test_many_mistakes_in_one_file_take_no_time_each(tmp_path: Path) -> None:
     manifests = validate(tmp_path, [tmp_path / "jobs"], config.environment(None).filled).manifests
     assert len(manifests) == 900
     begun = time.monotonic()
-    errors, warnings = publication_problems(tmp_path, manifests, config, config.environment(None))
+    errors, warnings, refused = publication_problems(tmp_path, manifests, config, config.environment(None))
     assert time.monotonic() - begun < 30
-    assert (len(errors), warnings) == (101, [])
+    assert (len(errors), warnings, len(refused)) == (101, [], 899)
     assert errors[-1].message == "799 more problems in this file"
 
 
@@ -217,5 +219,6 @@ def test_ten_thousand_addresses_are_compared_at_once() -> None:
         for number in range(10_000)
     ]
     begun = time.monotonic()
-    assert publication_problems(root, manifests, config, config.environment(None)) == ([], [])
+    found = publication_problems(root, manifests, config, config.environment(None))
+    assert (found.errors, found.warnings) == ([], [])
     assert time.monotonic() - begun < 5
