@@ -268,6 +268,7 @@ _PUBLISH: Schema = {
             "description": "The address: current.json there names the folder of the model in place. By "
             "default the environment's `defaults.publish`, and below it the base name.",
             "type": "string",
+            "x-hint": 'write "gs://BUCKET/FOLDER"',
             "allOf": PUBLISHED_ADDRESS,
         },
         "from": {
@@ -275,6 +276,7 @@ _PUBLISH: Schema = {
             "best trial.",
             "type": "string",
             "default": "model",
+            "x-hint": 'write for example "model"',
             "allOf": PUBLISHED_PATH,
         },
     },
