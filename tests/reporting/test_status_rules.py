@@ -622,6 +622,13 @@ class TestExpectations:
         lower = structs.replace(JOB, manifest=structs.replace(JOB.manifest, expect=(LOOSE,)))
         assert record_for(plan([lower]), blank, first, ["census"]).jobs["census"].expect == (LOOSE,)
 
+    def test_record_of_plan_has_where_jobs_are_published(self) -> None:
+        publish = Publish("gs://models/census")
+        blank = CommitRecord(OTHER, NOW, 5)
+        first = record_for(plan([structs.replace(JOB, publish=publish)]), blank, None, ["census"])
+        assert first.jobs["census"].publish == publish
+        assert record_for(plan([JOB]), blank, first, ["census"]).jobs["census"].publish is None
+
 
 class TestRollUp:
     """A single verdict over all jobs of a commit."""
