@@ -15,6 +15,8 @@ from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.git.history import GitHistory
 from reconciler.google.publication_store import PublicationStore
 from reconciler.model.applied_tree import AppliedTree, Relation, relation_of
+from reconciler.model.details import PublishedPlace
+from reconciler.model.job import State
 from reconciler.model.manifest import Publish
 from reconciler.model.publication import (
     MANIFEST,
@@ -41,6 +43,7 @@ from reconciler.planning.publishing import (
     compares,
     has_rival,
     is_known_in_place,
+    is_model_of,
     publication_of,
 )
 from reconciler.planning.state import NameState, TargetState
@@ -79,6 +82,33 @@ def with_publications(
     standings |= dict(session.ports.together([partial(read, base) for base in unknown]))
     named = {base: replace(asking[base], publication=standing) for base, standing in standings.items()}
     return replace(state, names={**state.names, **named})
+
+
+def place_of_model(session: Session, name: NameState, mark: InPlace | None = None) -> PublishedPlace | None:
+    """Return whose model is in place where a base name's manifest publishes; None for nowhere.
+
+    Args:
+        name: What exists under the base name; its publication is taken as it is.
+        mark: What the summary says of the desired run's model; None for nothing.
+
+    Raises:
+        ServiceError: The address can't be read.
+    """
+    publish = name.desired.publish if name.desired else None
+    last = name.last_wanted
+    if publish is None or last is None or last.state is not State.SUCCEEDED:
+        return None
+    known = name.publication
+    mark = known.mark if known else mark
+    if mark and is_known_in_place(name, mark):
+        return PublishedPlace(publish.to, last.name, mark.time, is_own=True)
+    store = PublicationStore(session.connection, publish.to)
+    current = known.current if known else store.current().current
+    reason = known.reason if known else None
+    if current is None:
+        return PublishedPlace(publish.to, reason=reason)
+    own = is_model_of(current, last.name, Publisher(session.config.source, session.environment.name))
+    return PublishedPlace(publish.to, current.job_name, current.time, is_own=own, reason=reason)
 
 
 def brought_back(

@@ -227,6 +227,11 @@ def is_known_in_place(name: NameState, mark: InPlace) -> bool:
     return publish is not None and mark.to == publish.to and not _has_other_since(name, mark.time)
 
 
+def is_model_of(current: CurrentModel, job_name: str, publisher: Publisher) -> bool:
+    """Return True if the model in place is that of a run which this environment published."""
+    return current.job_name == job_name and _is_own(current, publisher)
+
+
 def _about(name: NameState, stored: Stored) -> Mapping[str, object]:
     """Return what the sentence about a due publication says: the run, its metrics, and what it replaces."""
     last, current = name.last_wanted, stored.current

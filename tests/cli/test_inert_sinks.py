@@ -30,16 +30,8 @@ from reconciler.cli import (
 )
 from reconciler.cli.events import events
 from reconciler.cli.problems import print_problems
+from reconciler.model.details import PublishedPlace
 from reconciler.model.diff import FieldChange
-from reconciler.model.expectation import (
-    Expectation,
-    Judged,
-    Judgement,
-    Measured,
-    Missing,
-    Rival,
-    Uncompared,
-)
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, DriftKind, NotDone, Plan, Target
 from reconciler.model.reason import Note, NoteCode, Reason, ReasonCode, because
@@ -49,8 +41,11 @@ from reconciler.output.status_text import status_text
 from reconciler.output.text import outcomes_text, plan_text
 from reconciler.output.wording.judgement import judgement_text
 from reconciler.output.wording.plan import reason_text
+from reconciler.output.wording.published_place import with_place
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.setup.claims_bucket import Prepared
+from tests.support.hostile_plans import hostile_judgement as judgement
+from tests.support.hostile_plans import published_plan
 from tests.support.inert import ACTED_ON, runner_finds_command, texts
 from tests.support.planning import noting, saying
 from tests.support.repository import Repository
@@ -64,15 +59,6 @@ TARGET = Target("prod", "google", "acme", "europe-west4")
 def change(text: str) -> Change:
     fields = (FieldChange("/a", text, None), FieldChange(text, None, {text: [text]}))
     return Change(Action.SUBMIT, saying(text), text, text, "CustomJob", text, 3, fields=fields)
-
-
-def judgement(text: str) -> Judgement:
-    """Return a judgement on a metric with this name, in files with it."""
-    missing = (Measured(None, missing, (text, text)) for missing in (Missing.NOT_NAMED, Missing.TWO_VALUES))
-    judged = [Judged(Expectation(text, max=1.0), m) for m in (*missing, Measured(0.5))]
-    worse = Expectation(text, worse=0.1, goal="max")
-    rivals = Rival(text, {text: 0.9}), Rival(text, {}, Uncompared.NOT_RECORDED)
-    return Judgement((*judged, *(Judged(worse, Measured(0.5), rival) for rival in rivals)))
 
 
 def judged_plan(text: str) -> Plan:
@@ -115,7 +101,7 @@ def status(text: str) -> JobStatus:
         error=text,
         resource=text,
         url=text,
-        result=judgement_text(judgement(text)),
+        result=with_place(judgement_text(judgement(text)), PublishedPlace(text, text, NOW)),
     )
 
 
@@ -134,6 +120,11 @@ SINKS: dict[str, Callable[[str], object]] = {
     "judged plan": lambda text: print(plan_text(judged_plan(text), verbose=True, width=60)),
     "judged plan as JSON": lambda text: print_json(plan_json(judged_plan(text))),
     "misses": print_unsuccessful,
+    "published plan": lambda text: print(plan_text(published_plan(text), verbose=True, width=60)),
+    "published plan as JSON": lambda text: print_json(plan_json(published_plan(text))),
+    "publications": lambda text: print(
+        outcomes_text([Outcome(c, Status.SKIPPED, None, c.reason) for c in published_plan(text).changes])
+    ),
     "outcomes": lambda text: print(
         outcomes_text([Outcome(change(text), Status.FAILED, State.FAILED, saying(text))])
     ),

@@ -354,7 +354,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
         "formatVersion": 1,
         "target": {"environment": "local", "engine": "local", "project": "local", "location": "local"},
         "digest": "sha256:" + "0" * 64,
-        "summary": {"submit": 1, "retry": 0, "cancel": 0, "none": 0, "blocked": 0, "drift": 1},
+        "summary": {"submit": 1, "retry": 0, "cancel": 0, "publish": 0, "none": 0, "blocked": 0, "drift": 1},
         "changes": [
             {
                 "action": "submit",
@@ -369,6 +369,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "spec": None,
                 "outputDirectory": None,
                 "files": [{"path": "trainer/task.py", "added": 1, "removed": None}],
+                "publication": {"to": "gs://risk-models/census", "current": None},
             }
         ],
         "drift": [
