@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.INVALID
     paths, missing = manifest_paths(root, arguments.paths)
     index = GitIndex(root, os.environ)
-    validation = validate(root, paths, filled, index=index)
+    validation = validate(root, paths, filled, index=index, with_identities=False)
     check_found(validation, arguments.paths)
     errors = [*validation.problems, *capped(_code_problems(root, validation.manifests, index))]
     images = capped(image_warnings(validation.manifests, date.today()))
