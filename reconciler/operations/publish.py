@@ -15,7 +15,6 @@ from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import ReconcilerError, ServiceError
 from reconciler.google.object_store import StoredObject, ensure_bucket
 from reconciler.google.publication_store import PublicationStore, place_of
-from reconciler.model.claim import ClaimId
 from reconciler.model.plan import Action, Change, Plan
 from reconciler.model.publication import (
     MANIFEST,
@@ -73,14 +72,27 @@ class Publisher:
 
     def run(self, plan: Plan) -> Iterator[Outcome]:
         """Carry out the publications of a plan; yield their outcomes."""
-        for change in plan.changes:
-            if change.action is Action.PUBLISH:
-                try:
-                    reason = self._publish(change)
-                    status = Status.SKIPPED if reason else Status.APPLIED
-                    yield Outcome(change, status, reason=reason)
-                except ReconcilerError as error:
-                    yield failed(change, error)
+        changes = [change for change in plan.changes if change.action is Action.PUBLISH]
+        try:
+            self._announce(changes)
+        except ReconcilerError as error:
+            yield from (failed(change, error) for change in changes)
+            return
+        for change in changes:
+            try:
+                reason = self._publish(change)
+                status = Status.SKIPPED if reason else Status.APPLIED
+                yield Outcome(change, status, reason=reason)
+            except ReconcilerError as error:
+                yield failed(change, error)
+
+    def _announce(self, changes: Iterable[Change]) -> None:
+        """Announce publications at once, as the summary takes one write per second.
+
+        A short look must not take its word for the models that were in the places.
+        """
+        addresses = {change.publication.publish.to for change in changes if change.publication}
+        self._session.ports.claims.announce_publications(addresses)
 
     def _publish(self, change: Change) -> Reason | None:
         """Publish a model; return why it may not be published, None once it is in its place."""
@@ -115,8 +127,6 @@ class Publisher:
         job = name.desired
         assert job is not None, "only desired jobs are published"
         to = _address(publication)
-        # First: a short look must not take the summary's word for the model that was in the place.
-        self._session.ports.claims.announce_publications([ClaimId(change.key, change.attempt)])
         current = CurrentModel(
             folder=model_folder(to, change.job_name),
             job_name=change.job_name,
