@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from reconciler.base.errors import ServiceError
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Reconcile
-from reconciler.model.plan import DesiredJob
+from reconciler.model.plan import DesiredJob, Target
 from reconciler.model.ports import Ports
 from reconciler.model.publication import InPlace
 from reconciler.operations.execute import Applier
@@ -22,12 +22,12 @@ from reconciler.submission.look import keep_summary, look
 from reconciler.submission.summary import OUTDATED, read_preface, read_summary
 from tests.simulation.passes import body_of
 from tests.simulation.scenario import desired
-from tests.submission.test_look import TARGET
 from tests.support.memory_ports import BOUNDS, Outside
 
 GOOD = desired("census", "0", Reconcile())
 BAD = desired("census", "1", Reconcile())
 OTHER = desired("churn-model", "0", Reconcile())
+TARGET = Target("prod", "google", "acme-ml", "us-central1")
 TO, ELSEWHERE = "gs://risk-models/census", "gs://risk-models/churn"
 
 
