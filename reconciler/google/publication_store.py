@@ -62,6 +62,8 @@ class PublicationStore:
     def files(self, folder_uri: str, most: int) -> list[StoredObject]:
         """Return the objects below a folder (gs://…) of any bucket, with generations, sizes and checksums.
 
+        Objects with a slash at their end, which consoles make to show an empty folder, are left out.
+
         Raises:
             ServiceError: There are more than `most`, or they can't be listed.
         """
@@ -74,7 +76,7 @@ class PublicationStore:
                 f"{folder_uri} has more than {most:,} objects",
                 hint="put many small files into few archives, or write them to another folder",
             )
-        return objects
+        return [stored for stored in objects if not stored.name.endswith("/")]
 
     def copy(self, source_uri: str, source: StoredObject, name: str) -> bool:
         """Copy an object of a bucket (gs://…) to a new name below the address, as `ObjectStore.copy`."""
