@@ -134,7 +134,9 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(prog=parser.prog, title="commands", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if name not in argv[:1]:
-            commands.add_parser(name, help=summary)
+            # Without any flag, as only its name and summary are printed: argparse makes a formatter for each,
+            # which imports `shutil`.
+            commands.add_parser(name, help=summary, add_help=False)
             continue
         module = _module(name)
         sub = commands.add_parser(

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.INVALID
     paths, missing = manifest_paths(root, arguments.paths)
     index = GitIndex(root, os.environ)
-    validation = validate(root, paths, environment.filled, index=index)
+    validation = validate(root, paths, environment.filled, index=index, with_identities=False)
     check_found(validation, arguments.paths)
     publications = publication_problems(root, validation.manifests, config, environment)
     code = capped(_code_problems(root, validation.manifests, index))

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.client import Connection
-from reconciler.google.object_store import ObjectStore, StoredObject
+from reconciler.google.object_store import ObjectStore, StoredObject, ensure_bucket
 from reconciler.google.responses import ApiError, NotFoundAtServiceError
 from reconciler.model.ports import NO_CURRENT, VersionedCurrent
 from reconciler.model.publication import (
@@ -48,6 +48,10 @@ class PublicationStore:
         self._connection = connection
         self._to = to
 
+    def prepare(self) -> None:
+        """Create the bucket, if it is missing."""
+        ensure_bucket(self._connection, place_of(self._to)[0])
+
     def current(self) -> VersionedCurrent:
         """Return what `current.json` names; raise ServiceError for an unusable object."""
         read = self._read(f"{self._to}/{CURRENT}", LARGEST_CURRENT, lambda text: current_of(text, self._to))
@@ -62,6 +66,8 @@ class PublicationStore:
     def files(self, folder_uri: str, most: int) -> list[StoredObject]:
         """Return the objects below a folder (gs://…) of any bucket, with generations, sizes and checksums.
 
+        Objects with a slash at their end, which consoles make to show an empty folder, are left out.
+
         Raises:
             ServiceError: There are more than `most`, or they can't be listed.
         """
@@ -74,7 +80,7 @@ class PublicationStore:
                 f"{folder_uri} has more than {most:,} objects",
                 hint="put many small files into few archives, or write them to another folder",
             )
-        return objects
+        return [stored for stored in objects if not stored.name.endswith("/")]
 
     def copy(self, source_uri: str, source: StoredObject, name: str) -> bool:
         """Copy an object of a bucket (gs://…) to a new name below the address, as `ObjectStore.copy`."""

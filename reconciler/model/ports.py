@@ -142,18 +142,22 @@ class StoredSummary(Struct, frozen=True):
     now: datetime
 
 
-class Announcement(Struct, frozen=True, forbid_unknown_fields=True):
-    """New claims that a process may write.
+class Announcement(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """New claims that a process may write, and publications that it may put in their places.
 
     Attributes:
         by: The random id of the process.
         at: The time of the newest of them, by the store's clock.
         ids: The claims.
+        publications: The addresses of the publications; earlier versions can't read an object with any.
     """
 
     by: Annotated[str, Meta(max_length=100)]
     at: datetime
     ids: Annotated[tuple[ClaimId, ...], Meta(max_length=MOST_ANNOUNCED)]
+    publications: Annotated[
+        tuple[Annotated[str, Meta(max_length=1024)], ...], Meta(max_length=MOST_ANNOUNCED)
+    ] = ()
 
 
 class StoredTree(Struct, frozen=True):
@@ -233,11 +237,11 @@ class Claims(ClaimStore, Protocol):
             ServiceError: The announcement failed: none of the claims may be written.
         """
 
-    def announce_publications(self, ids: Iterable[ClaimId]) -> None:
-        """Announce that the models of these claims' runs may take their places, as the summary doesn't say.
+    def announce_publications(self, addresses: Iterable[str]) -> None:
+        """Announce that other models may be put in their places at addresses than the summary says.
 
         Raises:
-            ServiceError: The announcement failed: none of them may be published.
+            ServiceError: The announcement failed: nothing may be published there.
         """
 
     def still_announced(

@@ -6,16 +6,14 @@ what is in the place by then decides anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 
 from msgspec import ValidationError, convert
 
-from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import ReconcilerError, ServiceError
-from reconciler.google.object_store import StoredObject, ensure_bucket
-from reconciler.google.publication_store import PublicationStore, place_of
-from reconciler.model.claim import ClaimId
+from reconciler.google.object_store import StoredObject
+from reconciler.google.publication_store import place_of
 from reconciler.model.plan import Action, Change, Plan
 from reconciler.model.publication import (
     MANIFEST,
@@ -29,8 +27,7 @@ from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
-from reconciler.operations.publications import PublicationReader, Source
-from reconciler.operations.session import Session
+from reconciler.operations.publications import ModelStore, PublicationReader, Site, Source
 from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.publishing import asks_for_comparison
 from reconciler.planning.state import NameState, TargetState
@@ -57,7 +54,7 @@ class Publisher:
 
     def __init__(
         self,
-        session: Session,
+        session: Site,
         desired: Desired,
         state: TargetState,
         origin: Origin,
@@ -74,14 +71,27 @@ class Publisher:
 
     def run(self, plan: Plan) -> Iterator[Outcome]:
         """Carry out the publications of a plan; yield their outcomes."""
-        for change in plan.changes:
-            if change.action is Action.PUBLISH:
-                try:
-                    reason = self._publish(change)
-                    status = Status.SKIPPED if reason else Status.APPLIED
-                    yield Outcome(change, status, reason=reason)
-                except ReconcilerError as error:
-                    yield failed(change, error)
+        changes = [change for change in plan.changes if change.action is Action.PUBLISH]
+        try:
+            self._announce(changes)
+        except ReconcilerError as error:
+            yield from (failed(change, error) for change in changes)
+            return
+        for change in changes:
+            try:
+                reason = self._publish(change)
+                status = Status.SKIPPED if reason else Status.APPLIED
+                yield Outcome(change, status, reason=reason)
+            except ReconcilerError as error:
+                yield failed(change, error)
+
+    def _announce(self, changes: Iterable[Change]) -> None:
+        """Announce publications at once, as the summary takes one write per second.
+
+        A short look must not take its word for the models that were in the places.
+        """
+        addresses = {change.publication.publish.to for change in changes if change.publication}
+        self._session.ports.claims.announce_publications(addresses)
 
     def _publish(self, change: Change) -> Reason | None:
         """Publish a model; return why it may not be published, None once it is in its place."""
@@ -103,6 +113,9 @@ class Publisher:
             except _CopyError as error:
                 lost = error
                 continue
+            if not publication.is_copied and _is_named(publication, change):
+                # An older checkout may repair the model, and its commit must not take that place.
+                continue
             # Another apply may have recorded a newer commit since.
             if reason := self._withheld():
                 return reason
@@ -117,8 +130,6 @@ class Publisher:
         job = name.desired
         assert job is not None, "only desired jobs are published"
         to = _address(publication)
-        # First: a short look must not take the summary's word for the model that was in the place.
-        self._session.ports.claims.announce_publications([ClaimId(change.key, change.attempt)])
         current = CurrentModel(
             folder=model_folder(to, change.job_name),
             job_name=change.job_name,
@@ -127,7 +138,7 @@ class Publisher:
             source=self._session.config.source,
             environment=self._session.environment.name,
             commit=self._commit(name),
-            time=self._session.claims.now(),
+            time=self._session.now(),
             ancestors=self._reader.ancestors() if self._commit(name) else (),
         )
         return self._store(publication).write_current(current, publication.generation)
@@ -145,21 +156,29 @@ class Publisher:
             return source
         store, to = self._store(publication), _address(publication)
         if self._session.is_local:  # a person creates it in Google Cloud
-            ensure_bucket(self._session.connection, place_of(to)[0])
+            store.prepare()
         job_name = name.last_wanted.name if name.last_wanted else ""
-        files = _files(store, source.folder)
+        folder, run_files = model_folder(to, job_name), _files(store, source.folder)
         earlier = store.model(job_name)
-        copies = {file.name: file for file in _files(store, model_folder(to, job_name), with_record=False)}
-        if changed := _changed(files, copies, earlier):
+        if earlier is None:
+            _check_files(run_files, source.folder)
+        # What the run's folder got after the publication is no part of the model.
+        recorded = earlier.files if earlier else run_files
+        copies = [file for file in _files(store, folder, MOST_FILES + 1) if file.name != MANIFEST]
+        missing, changed, lost = _compared(recorded, copies, run_files)
+        if changed:
             return because(ReasonCode.PUBLICATION_CHANGED, to=to, job_name=job_name, files=changed)
-        missing = [file for file in files if file.name not in copies]
-        for number, name_of_copy in enumerate(
-            run_concurrently([partial(self._copy_one, store, source, file, job_name) for file in missing]), 1
-        ):
+        if lost:
+            raise ServiceError(
+                f"{lost[0]} is missing below {folder}, and in the run's folder {source.folder}",
+                hint=f"restore it, or run the job again with `reconciler rerun {name.name}`",
+            )
+        copies_to_make = [partial(self._copy_one, store, source, file, job_name) for file in missing]
+        for number, name_of_copy in enumerate(self._session.ports.together(copies_to_make), 1):
             self._on_progress(f"{job_name}: copied {name_of_copy} ({number} of {len(missing)} files)")
         if earlier is None and (reason := self._refusal_by_now(name)):
             return reason
-        if earlier is None and not store.write_model(self._model(name, source, files)):
+        if earlier is None and not store.write_model(self._model(name, source, run_files)):
             raise _CopyError(f"another process wrote the record of {job_name}", hint="apply again")
         return None
 
@@ -173,7 +192,7 @@ class Publisher:
         publication = self._reader.publication(name, with_files=False, is_first=True)
         return publication.reason if publication.standing is Standing.REFUSED else None
 
-    def _copy_one(self, store: PublicationStore, source: Source, file: PublishedFile, job_name: str) -> str:
+    def _copy_one(self, store: ModelStore, source: Source, file: PublishedFile, job_name: str) -> str:
         _, path = place_of(source.folder)
         stored = StoredObject(f"{path}/{file.name}", file.generation)
         if not store.copy(source.folder, stored, f"{job_name}/{file.name}"):
@@ -195,7 +214,7 @@ class Publisher:
             source=self._session.config.source,
             environment=self._session.environment.name,
             commit=self._commit(name),
-            time=self._session.claims.now(),
+            time=self._session.now(),
             origin=source.folder,
             resource=source.resource,
             metrics={
@@ -204,7 +223,7 @@ class Publisher:
             files=tuple(files),
         )
 
-    def _store(self, publication: Publication) -> PublicationStore:
+    def _store(self, publication: Publication) -> ModelStore:
         return self._reader.store(publication.publish)
 
 
@@ -212,18 +231,18 @@ def _address(publication: Publication) -> str:
     return publication.publish.to
 
 
-def _files(store: PublicationStore, folder: str, *, with_record: bool = True) -> list[PublishedFile]:
+def _files(store: ModelStore, folder: str, most: int = MOST_FILES) -> list[PublishedFile]:
     """Return the files below a folder (gs://…), by names relative to it, sorted.
 
     Raises:
-        ServiceError: They can't be listed or published, or, of a run, there are none.
+        ServiceError: They can't be listed or published.
     """
     _, path = place_of(folder)
-    listed = store.files(folder, MOST_FILES + (not with_record))
-    # Consoles make objects with a slash at the end to show an empty folder.
-    files = [_file(folder, path, stored) for stored in listed if not stored.name.endswith("/")]
-    if not with_record:
-        return [file for file in files if file.name != MANIFEST]
+    return [_file(folder, path, stored) for stored in store.files(folder, most)]
+
+
+def _check_files(files: Sequence[PublishedFile], folder: str) -> None:
+    """Raise ServiceError if a run's files can't become a publication."""
     if not files:
         raise ServiceError(
             f"the run wrote no file below {folder}",
@@ -234,7 +253,6 @@ def _files(store: PublicationStore, folder: str, *, with_record: bool = True) ->
             f"{folder}/{MANIFEST} has the name of the record that a publication gets",
             hint="give that file another name",
         )
-    return files
 
 
 def _file(folder: str, path: str, stored: StoredObject) -> PublishedFile:
@@ -248,13 +266,28 @@ def _file(folder: str, path: str, stored: StoredObject) -> PublishedFile:
         ) from None
 
 
-def _changed(
-    files: list[PublishedFile], copies: dict[str, PublishedFile], earlier: PublishedModel | None
-) -> tuple[str, ...]:
-    """Return the files whose copies, or whose record, differ from the run's; and copies of no file."""
-    run = {file.name: (file.size, file.crc32c) for file in files}
-    recorded = {file.name: (file.size, file.crc32c) for file in earlier.files} if earlier else run
-    copied = {name: (file.size, file.crc32c) for name, file in copies.items()}
-    changed = {name for name, file in copied.items() if run.get(name) != file}
-    changed |= {name for name, file in recorded.items() if run.get(name, file) != file}
-    return tuple(sorted(changed))
+def _compared(
+    recorded: Iterable[PublishedFile], copies: Iterable[PublishedFile], run_files: Iterable[PublishedFile]
+) -> tuple[list[PublishedFile], tuple[str, ...], tuple[str, ...]]:
+    """Compare the files of a model with the copies of them and, where these are missing, with the run's.
+
+    Returns:
+        The run's files that have to be copied; the files whose copy, or whose original, differs, with the
+        copies of no file; and the files that are in neither folder.
+    """
+    wanted = {file.name: _content(file) for file in recorded}
+    copied = {file.name: _content(file) for file in copies}
+    originals = {file.name: file for file in run_files if file.name in wanted.keys() - copied.keys()}
+    changed = {name for name, content in copied.items() if wanted.get(name) != content}
+    changed |= {name for name, file in originals.items() if wanted[name] != _content(file)}
+    lost = wanted.keys() - copied.keys() - originals.keys()
+    return [*originals.values()], tuple(sorted(changed)), tuple(sorted(lost))
+
+
+def _content(file: PublishedFile) -> tuple[int, str]:
+    return file.size, file.crc32c
+
+
+def _is_named(publication: Publication, change: Change) -> bool:
+    """Return True if `current.json` names the model already."""
+    return publication.current is not None and publication.current.job_name == change.job_name

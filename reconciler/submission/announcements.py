@@ -2,7 +2,7 @@
 
 Each process announces its new claims in the object of the summary, before it writes them: several at once,
 because Cloud Storage accepts one write per second and object. A short look reads announced claims one by one.
-Only a new claim needs this, and a publication: the summary says which model of a base name is in its place.
+Only a new claim needs this, and a publication: the summary says which model is in its place at an address.
 A claim that changes was open at every look before, and a summary that leaves it out is of a look that saw a
 later generation. A settled claim opens again only for a second job of its request, which every look finds
 while it is live.
@@ -129,28 +129,29 @@ class AnnouncedClaims:
             )
         self._announced |= new
 
-    def announce_publications(self, ids: Iterable[ClaimId]) -> None:
+    def announce_publications(self, addresses: Iterable[str]) -> None:
         """Announce publications, as `Claims.announce_publications`.
 
-        A short look then takes no word of the summary for a model in the place of these base names.
+        Until this process has looked after them, no short look takes the summary's word for what is in its
+        place at these addresses.
         """
-        if not self._try_to_announce({*ids}):
+        if not self._try_to_announce(set(), {*addresses}):
             raise ServiceError(
                 "the summary of ended runs keeps changing, so no publication can be announced in it",
                 hint="nothing was published: apply again",
             )
 
-    def _try_to_announce(self, new: set[ClaimId]) -> bool:
-        """Announce claims where there is a summary; return False if it keeps changing."""
-        if not new or (self._listed is not None and self._listed < self._small):
+    def _try_to_announce(self, new: set[ClaimId], addresses: Collection[str] = frozenset()) -> bool:
+        """Announce claims and publications where there is a summary; return False if it keeps changing."""
+        if not (new or addresses) or (self._listed is not None and self._listed < self._small):
             return True
         for pause in _PAUSES:
-            if self._announce(new):
+            if self._announce(new, addresses):
                 return True
             self._clock.sleep(pause)
         return False
 
-    def _announce(self, new: set[ClaimId]) -> bool:
+    def _announce(self, new: set[ClaimId], addresses: Collection[str]) -> bool:
         stored = self._store.summary()
         if stored is None:
             return True  # Without a bucket, the write of the claim fails and explains why.
@@ -160,11 +161,14 @@ class AnnouncedClaims:
             genesis = stored.genesis or self._store.genesis_generation()
             preface = Preface(stored.place, genesis)
         mine = next((one for one in preface.announced if one.by == self._by), None)
-        if mine and new <= {*mine.ids}:
+        mine = mine or Announcement(self._by, stored.now, ())
+        if new <= {*mine.ids} and {*addresses} <= {*mine.publications}:
             return True  # The answer to an earlier write was lost.
-        ids = tuple(sorted({*new, *(mine.ids if mine else ())}))
+        ids = tuple(sorted({*new, *mine.ids}))
+        publications = tuple(sorted({*addresses, *mine.publications}))
         others = [one for one in preface.announced if one.by != self._by]
-        announced = sorted([*others, Announcement(self._by, stored.now, ids)], key=lambda one: one.by)
+        own = Announcement(self._by, stored.now, ids, publications)
+        announced = sorted([*others, own], key=lambda one: one.by)
         content = with_preface(content, replace(preface, announced=tuple(announced)))
         try:
             return self._store.write_summary(content, stored.generation)
@@ -177,11 +181,11 @@ class AnnouncedClaims:
         """Return the announcements that a summary still needs, as `Claims.still_announced`."""
         left = []
         for one in announced:
-            missing = {*one.ids} - {*seen}
+            missing, publications = {*one.ids} - {*seen}, one.publications
             if one.by == self._by:
-                missing &= self._uncertain
+                missing, publications = missing & self._uncertain, ()
             elif outdated is not None and one.at < outdated:
-                missing = set()
-            if missing:
-                left.append(replace(one, ids=tuple(sorted(missing))))
+                missing, publications = set(), ()
+            if missing or publications:
+                left.append(replace(one, ids=tuple(sorted(missing)), publications=publications))
         return tuple(left)

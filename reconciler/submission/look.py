@@ -40,6 +40,7 @@ from reconciler.submission.summary import (
     Preface,
     Summary,
     Wanted,
+    announced_addresses,
     announced_keys,
     contradictions,
     encoded,
@@ -148,7 +149,8 @@ def keep_summary(
         before = Summary(stored.now, len(observed.versions), oldest.isoformat() if oldest else "")
     # A base name of others may have its newest run among the announced claims.
     needed = also if whole else {*also, *announced_keys(seen.announced)}
-    summary = summarize(observed, before, wanted, needed, whole=whole)
+    moved = announced_addresses(seen.announced)
+    summary = summarize(observed, before, wanted, needed, whole=whole, moved=moved)
     outdated = stored.now - OUTDATED if seen.full else None
     left = ports.claims.still_announced(seen.announced, observed.versions.keys(), outdated)
     if summary != seen.summary or left != seen.announced:
@@ -191,13 +193,11 @@ def _short(
     doubtful = doubtful_runs(ports, versions, runs, others, time_of(summary.oldest))
     folders = {one.run.resource: one.folder for one in rest if one.run and one.folder is not None}
     metrics = {one.metrics.resource: one.metrics for one in rest if one.metrics}
-    # An announced publication may have put another model of its base name in the place.
-    announced_ids = {id for announcement in announced for id in announcement.ids}
-    moved = {versions[id].claim.base_name for id in announced_ids & versions.keys()}
+    moved = announced_addresses(announced)
     in_place = {
         one.run.resource: one.in_place
         for one in rest
-        if one.run and one.in_place and one.versioned.claim.base_name not in moved
+        if one.run and one.in_place and one.in_place.to not in moved
     }
     return Observed(versions, runs, doubtful, folders, metrics, in_place, is_full=False)
 

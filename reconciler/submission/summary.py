@@ -33,7 +33,7 @@ from reconciler.model.cause import is_failed_set_up
 from reconciler.model.claim import MOST_RETURNS, Claim, ClaimId, ClaimState, checked
 from reconciler.model.claimed_run import age, made, may_write_last
 from reconciler.model.expectation import RunMetrics
-from reconciler.model.job import KEY, ActualJob, State
+from reconciler.model.job import KEY, ActualJob
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Announcement, Place, StoredSummary, Versioned
 from reconciler.model.publication import InPlace
@@ -227,6 +227,11 @@ def announced_keys(announced: Iterable[Announcement]) -> set[str]:
     return {id.key for announcement in announced for id in announcement.ids}
 
 
+def announced_addresses(announced: Iterable[Announcement]) -> set[str]:
+    """Return the addresses of announced publications: another model may be in the place by now."""
+    return {to for announcement in announced for to in announcement.publications}
+
+
 def settled_by_key(summary: Summary, wanted: Wanted) -> dict[str, list[Kept]]:
     """Return the attempts at contents whose claims, as copied, need no update, by their keys."""
     by_key: dict[str, list[Kept]] = defaultdict(list)
@@ -246,18 +251,24 @@ def settled_by_key(summary: Summary, wanted: Wanted) -> dict[str, list[Kept]]:
 def may_go_on(job: DesiredJob, kept: Sequence[Kept]) -> bool:
     """Return True if a further attempt at a settled content may be due, or may have been made since."""
     last = max((attempt.versioned.claim for attempt in kept), key=lambda claim: claim.id.attempt)
+    if not last.may_be_followed:
+        return False
     stopped = sum(attempt.versioned.claim.is_stopped for attempt in kept)
     if last.is_stopped:
         return stopped <= MOST_RETURNS
-    if last.ended is not State.FAILED:
-        return False
     # Neither a failed set-up nor a job that apply cancelled uses up an attempt.
     unstarted = any(attempt.run is not None and is_failed_set_up(attempt.run) for attempt in kept)
     return unstarted or last.id.attempt - stopped < job.manifest.reconcile.attempts
 
 
 def summarize(
-    observed: Observed, before: Summary, wanted: Wanted, also: Collection[str] = (), *, whole: bool = True
+    observed: Observed,
+    before: Summary,
+    wanted: Wanted,
+    also: Collection[str] = (),
+    *,
+    whole: bool = True,
+    moved: Collection[str] = (),
 ) -> Summary:
     """Return the summary after a look.
 
@@ -267,6 +278,7 @@ def summarize(
         wanted: The desired jobs.
         also: The keys of other contents that looks need.
         whole: True if these are all desired jobs of the repository; False leaves what is known of others.
+        moved: Addresses whose model isn't known of the others.
     """
     settled, moving = _split(observed, wanted, {kept.versioned.claim.id: kept for kept in before.kept})
     needed = {*wanted, *also, *_predecessors(settled.values(), wanted)} - moving
@@ -276,7 +288,7 @@ def summarize(
     kept = {id: attempt for id, attempt in settled.items() if id.key in needed}
     if not whole:
         others = (attempt for attempt in before.kept if attempt.versioned.claim.id.key not in needed | moving)
-        kept |= {attempt.versioned.claim.id: attempt for attempt in others}
+        kept |= {attempt.versioned.claim.id: _without_mark(attempt, moved) for attempt in others}
         moving |= set(before.open) - needed
         bases |= set(before.bases)
     return replace(
@@ -286,6 +298,10 @@ def summarize(
         open=tuple(sorted(moving)),
         kept=tuple(attempt for _, attempt in sorted(kept.items())),
     )
+
+
+def _without_mark(kept: Kept, moved: Collection[str]) -> Kept:
+    return replace(kept, in_place=None) if kept.in_place and kept.in_place.to in moved else kept
 
 
 def _split(

@@ -32,7 +32,7 @@ accuracy = next(arg.partition("=")[2] for arg in sys.argv if arg.startswith("--a
 HEAD = """
     apiVersion: aiplatform.googleapis.com/v1
     kind: {kind}
-    metadata: {{name: census}}
+    metadata: {{name: {name}}}
     package: {{path: ../trainer}}
     reconcile: {{attempts: {attempts}}}
     spec:
@@ -70,8 +70,10 @@ def write(
     folder: bool = True,
     machine: str = "n1-standard-4",
     expect: str = "",
+    publish: str = "",
+    name: str = "census",
 ) -> None:
-    """Write the job's manifest; `expect` is YAML, such as "{accuracy: {min: 0.9}}"."""
+    """Write the job's manifest; `expect` and `publish` are YAML, such as "{accuracy: {min: 0.9}}"."""
     kind = "HyperparameterTuningJob" if tuning else "CustomJob"
     job = (
         textwrap.dedent(JOB).format(image=IMAGE, machine=machine, args=json.dumps([*args]))
@@ -81,10 +83,12 @@ def write(
     if tuning:
         trial = "  trialJobSpec:\n" + textwrap.indent(spec, "  ")
         spec = textwrap.indent(textwrap.dedent(STUDY), "  ") + trial
-    head = textwrap.dedent(HEAD).format(kind=kind, attempts=attempts)
+    head = textwrap.dedent(HEAD).format(kind=kind, attempts=attempts, name=name)
     if expect:
         head = head.replace("spec:", f"expect: {expect}\nspec:")
-    repository.write("jobs/census.yaml", head + spec)
+    if publish:
+        head = head.replace("spec:", f"publish: {publish}\nspec:")
+    repository.write(f"jobs/{name}.yaml", head + spec)
     repository.has_jobs = True
 
 

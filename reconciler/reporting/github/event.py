@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from reconciler.base.errors import UsageError, check_machine
 from reconciler.base.git_command import SHA
@@ -15,8 +16,7 @@ _MAX_EVENT = 32 * 1024 * 1024
 _BRANCH = "refs/heads/"
 
 
-@dataclass(frozen=True, slots=True)
-class ProposedMerge:
+class ProposedMerge(Struct, frozen=True):
     """Merge that a run's event is about; all names are text of others.
 
     Attributes:
