@@ -36,7 +36,7 @@ from reconciler.model.job import KEY, ActualJob, State, attempt_of
 from reconciler.model.plan import Action, Change, NotDone, Plan
 from reconciler.model.reason import ReasonCode, because
 from reconciler.model.stand_ins import CodeUse
-from reconciler.operations.apply import ApplyListener, apply, publish_ended
+from reconciler.operations.apply import Applied, ApplyListener, apply, publish_ended
 from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import follow_up, load_or_report
 from reconciler.operations.load_desired import Desired, load_desired
@@ -149,7 +149,7 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
         jobs = unended(applied.plan, applied.outcomes) if arguments.wait else frozenset()
         ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
-            applied = publish_ended(session, desired, applied, listener)
+            applied = _published(session, desired, applied, listener, arguments)
             before, after = after, follow_up(session, desired, applied)
             # A warning of a permission stands above already.
             print_unposted(after.problems, {*after.denied} - {*before.denied}, log_format)
@@ -170,6 +170,22 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
     _refuse_too_many(outcomes)
     is_done = all(outcome.status is Status.APPLIED and not outcome.change.repair for outcome in outcomes)
     return ExitCode.DONE if is_done and not unsuccessful else ExitCode.FAILED
+
+
+def _published(
+    session: Session,
+    desired: Desired,
+    applied: Applied,
+    listener: ApplyListener,
+    arguments: argparse.Namespace,
+) -> Applied:
+    """Publish the models of jobs that ended; return what was applied without them if the service fails."""
+    try:
+        return publish_ended(session, desired, applied, listener)
+    except ReconcilerError as error:
+        # The outcomes of the submissions must be printed all the same.
+        print_error(error, arguments.log_format)
+        return applied
 
 
 def _refuse_too_many(outcomes: Sequence[Outcome]) -> None:

@@ -30,7 +30,7 @@ COMMANDS = {
     "verify": "compare a publication with the repository and its files",
     "tensorboard": "open TensorBoard on a job's logs",
     "cancel": "stop runs and report how each ended",
-    "report": "post commit statuses for jobs that changed",
+    "report": "post commit statuses, or write jobs and runs as HTML pages",
     "open": "show jobs, runs and logs as live pages in a browser",
     "watch": "run continuously: apply on every change",
     "rerun": 'run a job again by changing "rerun" in its manifest',

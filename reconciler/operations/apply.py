@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,6 +28,7 @@ from reconciler.operations.plan import (
     wanted_of,
     with_origin,
 )
+from reconciler.operations.publications import brought_back
 from reconciler.operations.publish import Publisher
 from reconciler.operations.report import open_record, posts_statuses
 from reconciler.operations.session import Session
@@ -36,7 +37,7 @@ from reconciler.operations.tree import OlderTreeError, TreeCheck, tree_check
 from reconciler.planning.limits import check_limits
 from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status, failed
-from reconciler.planning.planner import SUBMISSIONS
+from reconciler.planning.planner import SUBMISSIONS, with_publications_of
 from reconciler.planning.state import TargetState
 from reconciler.submission.look import look
 from reconciler.submission.observe import Observed
@@ -132,8 +133,9 @@ def apply(
         _check_limits(session, plan, reviewed)
     except RefusedError as error:
         return replace(applied, refused=error, tree=tree.finding)
-    origin, record = _attributed(session, desired, observed, plan, origin, tree)
-    applied = replace(applied, origin=origin)
+    origin, brought, record = _attributed(session, desired, observed, plan, origin, tree)
+    plan, state = _with_brought_back(session, desired, plan, state, brought)
+    applied = replace(applied, plan=plan, origin=origin)
     listener.planned(plan, origin)
     with listener.submitting() as progress:
         applier = replace(applied.applier, listener=progress, commit_of=origin.commit_of)
@@ -147,7 +149,8 @@ def apply(
             session, desired, applier, plan, lambda seen: planned(seen)[0], is_reviewed=is_reviewed
         )
         outcomes += more
-    outcomes += Publisher(session, desired, state, origin, tree.withheld, listener.waiting).run(plan)
+    publisher = Publisher(session, desired, state, origin, brought, tree.withheld, listener.waiting)
+    outcomes += publisher.run(plan)
     listener.carried_out(outcomes, origin)
     return replace(applied, plan=plan, outcomes=outcomes, tree=tree.finding)
 
@@ -215,11 +218,14 @@ def _compare_with_commit(config: Config, desired: Desired, plan: Plan) -> Origin
 
 def _attributed(
     session: Session, desired: Desired, observed: Observed, plan: Plan, origin: Origin, tree: TreeCheck
-) -> tuple[Origin, Callable[[], None]]:
-    """Return the origin with the commits that brought the jobs, and a function that records owed statuses."""
+) -> tuple[Origin, Collection[str], Callable[[], None]]:
+    """Return the origin with the commits that brought the jobs, and a function that records owed statuses.
+
+    Between them are the base names whose content the checked-out commit brought, as far as they are known.
+    """
     posts = posts_statuses(session.config) and not tree.finding.is_behind
     if not (origin.exact or origin.made) or not (posts or submitted_by(plan)):
-        return origin, lambda: None
+        return origin, (), lambda: None
     versions = session.commits.all() if posts else {}
     records = {sha: versioned.record for sha, versioned in versions.items()}
     lineage = read_lineage(
@@ -235,15 +241,25 @@ def _attributed(
     brought_by = bringers(plan, lineage, origin.commit, records.values(), observed.claims)
     origin = replace(origin, brought_by=brought_by)
     if not posts:
-        return origin, lambda: None
+        return origin, (), lambda: None
     names = {c.desired.manifest.base_name for c in plan.changes if c.desired}
     own_names = {name for name in names if lineage.brought(name) or brought_by.get(name) == origin.commit}
     part = origin.part(plan)
     # Statuses of passed-over commits need all jobs of the commit.
     owed_lineage = lineage if part.whole else replaced(lineage, passed_over={}, parts=())
-    return origin, partial(
+    record = partial(
         open_record, session.commits, versions, origin.commit, part, owed_lineage, own_names, tree.replaced
     )
+    return origin, own_names, record
+
+
+def _with_brought_back(
+    session: Session, desired: Desired, plan: Plan, state: TargetState, brought: Collection[str]
+) -> tuple[Plan, TargetState]:
+    """Return plan and state with the publications that the commit has to record again as its own."""
+    again = brought_back(session, desired, state, brought)
+    changed = [name for base, name in again.names.items() if name is not state.names[base]]
+    return (with_publications_of(plan, changed) if changed else plan), again
 
 
 def publish_ended(session: Session, desired: Desired, applied: Applied, listener: ApplyListener) -> Applied:
@@ -261,7 +277,7 @@ def publish_ended(session: Session, desired: Desired, applied: Applied, listener
     plan = with_origin(session, plan, origin)
     done = {outcome.change.base_name for outcome in applied.outcomes if outcome.change.publication}
     changes = tuple(c for c in plan.changes if c.publication and c.base_name not in done)
-    publisher = Publisher(session, desired, state, origin, applied.applier.withheld, listener.waiting)
+    publisher = Publisher(session, desired, state, origin, (), applied.applier.withheld, listener.waiting)
     blocked = (Outcome(c, Status.SKIPPED, reason=c.reason) for c in changes if c.action is Action.BLOCKED)
     outcomes = (*applied.outcomes, *blocked, *publisher.run(replaced(plan, changes=changes)))
     merged = replaced(applied.plan, changes=(*applied.plan.changes, *changes))

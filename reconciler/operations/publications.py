@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property, partial
 
 from msgspec import Struct
@@ -80,6 +80,30 @@ def with_publications(
     return replace(state, names={**state.names, **named})
 
 
+def brought_back(
+    session: Session, desired: Desired, state: TargetState, brought: Collection[str]
+) -> TargetState:
+    """Return the state with the publications that the checked-out commit has to record again as its own.
+
+    These are of models in their places whose content it brought back: a slower apply of a commit between
+    would find the older commit there, and put its model in the place.
+
+    Args:
+        brought: The base names whose content the commit brought, with '-' as '_'.
+    """
+    names = [state.names[base] for base in brought if base in state.names]
+    in_place = [n for n in names if n.publication and n.publication.standing is Standing.IN_PLACE]
+    if not in_place:
+        return state
+    reader = PublicationReader(session, desired, brought)
+
+    def read(name: NameState) -> tuple[str, NameState]:
+        return name.base_name, replace(name, publication=reader.publication(name, with_files=False))
+
+    again = dict(session.ports.together([partial(read, name) for name in in_place]))
+    return replace(state, names={**state.names, **again})
+
+
 class Source(Struct, frozen=True):
     """Folder (gs://…) of a run whose files are published."""
 
@@ -88,9 +112,16 @@ class Source(Struct, frozen=True):
 
 
 class PublicationReader:
-    """Reader of what addresses have, beside the checkout of a session."""
+    """Reader of what addresses have, beside the checkout of a session.
 
-    def __init__(self, session: Session, desired: Desired) -> None:
+    Args:
+        session: The environment.
+        desired: The jobs.
+        brought: The base names whose content the checked-out commit brought, as far as they are known.
+    """
+
+    def __init__(self, session: Session, desired: Desired, brought: Collection[str] = ()) -> None:
+        self._brought = brought
         self._session = session
         self._desired = desired
         self._is_whole = desired.whole
@@ -130,7 +161,11 @@ class PublicationReader:
     def _publisher(self, name: NameState, publish: Publish) -> Publisher:
         others = self._by_address[publish.to] - {name.base_name}
         return Publisher(
-            self._session.config.source, self._session.environment.name, others, is_whole=self._is_whole
+            self._session.config.source,
+            self._session.environment.name,
+            others,
+            is_whole=self._is_whole,
+            is_bringer=name.base_name in self._brought,
         )
 
     def source(self, name: NameState) -> Source | Reason:
@@ -167,7 +202,10 @@ class PublicationReader:
                 # Its files were there when it was published: a full look compares them.
                 return Stored(current, versioned.generation, is_written=True)
             model = store.model(job_name)
-            missing, changed = differences(store, publish, model) if model else ((), ())
+            missing: tuple[str, ...] = (MANIFEST,) if current and current.job_name == job_name else ()
+            changed: tuple[str, ...] = ()
+            if model:
+                missing, changed = differences(store, publish, model)
             return Stored(current, versioned.generation, model is not None, missing, changed)
         except ServiceError as error:
             said = f"{error.message} ({error.hint})" if error.hint else error.message

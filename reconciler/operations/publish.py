@@ -6,7 +6,7 @@ what is in the place by then decides anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
 from msgspec import ValidationError, convert
@@ -49,6 +49,7 @@ class Publisher:
         desired: The jobs.
         state: The state that the plan was made of; only the jobs that the plan publishes are looked up in it.
         origin: The commit of the jobs.
+        brought: The base names whose content the checked-out commit brought, with '-' as '_'.
         withheld: Returns why nothing may be replaced, None for nothing; raises ServiceError.
         on_progress: Called with a line about each copied file.
     """
@@ -59,11 +60,12 @@ class Publisher:
         desired: Desired,
         state: TargetState,
         origin: Origin,
+        brought: Collection[str],
         withheld: Callable[[], Reason | None],
         on_progress: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._session = session
-        self._reader = PublicationReader(session, desired)
+        self._reader = PublicationReader(session, desired, brought)
         self._state = state
         self._origin = origin
         self._withheld = withheld

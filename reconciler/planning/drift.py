@@ -17,6 +17,8 @@ from reconciler.planning.state import NameState
 
 _DAMAGED = (ReasonCode.PUBLICATION_INCOMPLETE, ReasonCode.PUBLICATION_CHANGED)
 
+_NAMED_FILES = 3
+
 Finding = tuple[Drift, Change | None]
 """A difference, and the cancel that resolves it, if permitted."""
 
@@ -54,7 +56,8 @@ def unpublished_model(name: NameState) -> Iterator[Drift]:
     """Yield a finding if the model in place isn't as it was published."""
     publication = name.publication
     if publication and publication.reason and publication.reason.code in _DAMAGED and name.last_wanted:
-        about = {"to": publication.publish.to, "files": publication.reason.values["files"]}
+        names = ", ".join(publication.reason.values["files"][:_NAMED_FILES])
+        about = {"to": publication.publish.to, "files": names}
         note = Note(NoteCode.NOT_AS_PUBLISHED, about)
         yield Drift(DriftKind.UNPUBLISHED, name.last_wanted.name, name.name, note)
 

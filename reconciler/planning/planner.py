@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -49,7 +49,7 @@ def make_plan(
     for job, name in state.of_desired:
         change = decide(target, job, name, state.doubtful, occasion or Trigger())
         changes.append(change)
-        changes += _publications(job, name)
+        changes += publications(job, name)
         findings += _of_wanted(job, name, change, state.changed_files)
         findings += ((finding, None) for finding in foreign_runs(job, state.foreign))
     # With only some paths selected, a base name without a manifest may be on another path.
@@ -134,7 +134,7 @@ def _of_wanted(
             yield drift, cancel if _replaces(change) else None
 
 
-def _publications(job: DesiredJob, name: NameState) -> Iterator[Change]:
+def publications(job: DesiredJob, name: NameState) -> Iterator[Change]:
     """Yield the publication that a job needs, blocked if it may not be made; none in its place."""
     publication, last = name.publication, name.last_wanted
     if publication is None or publication.reason is None or last is None:
@@ -153,6 +153,12 @@ def _publications(job: DesiredJob, name: NameState) -> Iterator[Change]:
         key=last.id.key,
         publication=publication,
     )
+
+
+def with_publications_of(plan: Plan, names: Iterable[NameState]) -> Plan:
+    """Return the plan with the publications that these base names need by now, besides its own."""
+    new = (change for name in names if name.desired for change in publications(name.desired, name))
+    return replace(plan, changes=tuple(sorted((*plan.changes, *new), key=_order)))
 
 
 def with_blocked_publications(plan: Plan, reasons: Mapping[str, Reason]) -> Plan:

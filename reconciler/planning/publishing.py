@@ -25,12 +25,14 @@ class Publisher(Struct, frozen=True):
         environment: The environment's name.
         others: The base names, with '-' as '_', whose manifests publish at the same address.
         is_whole: True if these are all of the repository's: a job that isn't among them has no manifest.
+        is_bringer: True if the checked-out commit brought the desired content, first or again.
     """
 
     source: str
     environment: str
     others: Collection[str] = ()
     is_whole: bool = True
+    is_bringer: bool = False
 
 
 class Checkout(Struct, frozen=True):
@@ -97,7 +99,7 @@ def compares(name: NameState, stored: Stored, publisher: Publisher) -> bool:
     current = stored.current
     if current is None or not current.commit or stored.unread or not _is_own(current, publisher):
         return False
-    return not _is_of(current, name) or _has_other_since(name, current.time)
+    return not _is_of(current, name) or publisher.is_bringer or _has_other_since(name, current.time)
 
 
 def publication_of(
@@ -121,7 +123,7 @@ def publication_of(
     current = stored.current
     is_copied = stored.is_written and not stored.missing
     refusal = _refusal(name, publish, stored, publisher, checkout) or (None if is_copied else obstacle)
-    due = None if refusal else _due(name, publish, stored, checkout)
+    due = None if refusal else _due(name, publish, stored, publisher, checkout)
     standing = Standing.REFUSED if refusal else Standing.DUE if due else Standing.IN_PLACE
     mark = InPlace(publish.to, current.time) if current and standing is Standing.IN_PLACE else None
     return Publication(publish, standing, refusal or due, current, stored.generation, is_copied, mark)
@@ -152,7 +154,9 @@ def _refusal(
     return None
 
 
-def _due(name: NameState, publish: Publish, stored: Stored, checkout: Checkout) -> Reason | None:
+def _due(
+    name: NameState, publish: Publish, stored: Stored, publisher: Publisher, checkout: Checkout
+) -> Reason | None:
     """Return why a model is to be published; None if it is in its place."""
     current = stored.current
     if current is None or not _is_of(current, name):
@@ -160,7 +164,7 @@ def _due(name: NameState, publish: Publish, stored: Stored, checkout: Checkout) 
     if stored.missing:
         return because(ReasonCode.PUBLICATION_INCOMPLETE, files=stored.missing)
     # Else a slower apply of a commit between would find the older commit there, and put its model here.
-    if checkout.is_after and _has_other_since(name, current.time):
+    if checkout.is_after and (publisher.is_bringer or _has_other_since(name, current.time)):
         return because(ReasonCode.PUBLISHED_BEFORE_OTHER)
     return None
 

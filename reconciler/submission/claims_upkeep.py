@@ -128,7 +128,7 @@ def record_cancel(ports: Ports, run: ActualJob, reason: str) -> None:
             return
         if ports.claims.write(replace(claim, error=reason), versioned.generation):
             return
-    raise ServiceError(f"the claim of {run.job_name} keeps changing", hint="another run is updating it")
+    raise ServiceError(f"the claim of {run.job_name} keeps changing", hint="another process is updating it")
 
 
 def cancel(ports: Ports, run: ActualJob) -> None:

@@ -65,7 +65,7 @@ def test_a_plan_shows_what_changes_and_counts_the_rest() -> None:
         "      trainer/task.py  +12 -3",
         "      moved from a.yaml",
         "",
-        "1 to submit, 0 to retry, 0 to cancel, 1 unchanged, 0 blocked, 0 findings.",
+        "1 to submit, 0 to retry, 0 to cancel, 1 unchanged, 0 blocked, 0 drift findings.",
         "Digest: sha256:" + "0" * 64,
     ]
 
@@ -102,12 +102,14 @@ def test_a_plan_with_nothing_to_do_says_so() -> None:
     finding = Drift(DriftKind.ORPHANED, "old_0123456789abcdef", "old", detail)
     drifting = plan_text(replace(done, drift=(finding,)))
     assert "  ~ orphaned old_0123456789abcdef: running, but no manifest asks for it" in drifting
-    assert drifting.splitlines()[-1] == "Nothing to do: 1 job is up to date, 1 finding."
+    assert drifting.splitlines()[-1] == "Nothing to do: 1 job is up to date, 1 drift finding."
 
 
 def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
+    # What isn't published has a change of its own.
+    kinds = [stuck for stuck in NotDone if stuck is not NotDone.UNPUBLISHED]
     rows = [
-        replace(CHANGE, action=Action.NONE, stuck=stuck, reason=saying(f"why {stuck}")) for stuck in NotDone
+        replace(CHANGE, action=Action.NONE, stuck=stuck, reason=saying(f"why {stuck}")) for stuck in kinds
     ]
     text = plan_text(plan(*rows, replace(CHANGE, action=Action.NONE, reason=saying("succeeded"))))
     assert text.splitlines()[-1] == (
@@ -115,7 +117,7 @@ def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:
         "1 unreadable, 1 overwritten, 1 below expectations, 1 not judged yet, 1 suspended)."
     )
     shown = [line.strip() for line in text.splitlines() if "why" in line or "succeeded" in line]
-    assert shown == [f"why {stuck}" for stuck in NotDone]
+    assert shown == [f"why {stuck}" for stuck in kinds]
 
 
 def test_a_job_that_is_submitted_again_after_its_cancel_is_shown_and_not_called_up_to_date() -> None:

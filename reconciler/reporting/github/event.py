@@ -33,8 +33,8 @@ class ProposedMerge:
 def pull_request(environ: Mapping[str, str]) -> int:
     """Return the number of a GitHub Actions run's pull request; raise UsageError for other runs."""
     if environ.get("GITHUB_EVENT_NAME") != "pull_request":
-        hint = "use it in a workflow on `pull_request`"
-        raise UsageError("this run is not for a pull request: there is nothing to comment on", hint=hint)
+        hint = "use `reconciler report --comment` in a workflow on `pull_request`"
+        raise UsageError("there is no pull request to comment on", hint=hint)
     match _event(environ):
         case {"pull_request": {"number": int(number)}} if number > 0 and number is not True:
             return number
