@@ -143,9 +143,11 @@ FORMS: tuple[Callable[[str], str], ...] = (
 def names_and_variants(draw: st.DrawFn) -> list[str]:
     """Return names, of which some differ in their case, their form or their depth alone."""
     letters = "aAsSkKiI\u00e4\u00df\u212a\u0131\u0130\u017f\u03c3\u03c2\u1fb4\u01c5\ufb01"
-    plain = st.one_of(st.sampled_from(letters), st.text(f"{letters}\u0308\u0345", min_size=1, max_size=3))
-    names = draw(st.lists(st.one_of(plain, plain, NAMES), min_size=1, max_size=2))
-    changes = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(FORMS)), max_size=6))
+    few = st.sampled_from("aAkK\u212a")
+    part = st.one_of(few, st.sampled_from(letters), st.text(f"{letters}\u0308\u0345", min_size=1, max_size=3))
+    paths = st.lists(part, min_size=1, max_size=3).map("/".join)
+    names = draw(st.lists(st.one_of(paths, paths, paths, NAMES), min_size=1, max_size=4))
+    changes = draw(st.lists(st.tuples(st.sampled_from(names), st.sampled_from(FORMS)), max_size=3))
     return draw(st.permutations([*names, *(change(name) for name, change in changes)]))
 
 
