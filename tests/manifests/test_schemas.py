@@ -407,6 +407,36 @@ OUTPUT_SAMPLES: dict[str, Json] = {
         ],
     },
 }
+_PUBLISHED = {
+    "baseName": "census",
+    "source": "acme-jobs",
+    "environment": "prod",
+    "commit": None,
+    "time": "2026-11-20T09:00:00Z",
+}
+OUTPUT_SAMPLES["fetch"] = {
+    "formatVersion": 1,
+    "jobName": "census_0123456789abcdef",
+    "uri": "gs://risk-models/census/census_0123456789abcdef",
+    "published": {**_PUBLISHED},
+    "folder": "/work/census",
+    "size": 7,
+    "files": [{"name": "model.txt", "size": 7, "crc32c": "AAAAAA=="}],
+}
+OUTPUT_SAMPLES["verify"] = {
+    "formatVersion": 1,
+    "verified": False,
+    "signed": False,
+    "notice": "The record is unsigned.",
+    "to": "gs://risk-models/census",
+    "jobName": "census_0123456789abcdef",
+    "hash": "0" * 64,
+    "uri": "gs://risk-models/census/census_0123456789abcdef",
+    "published": {**_PUBLISHED},
+    "files": 1,
+    "size": 7,
+    "differences": [{"kind": "file-missing", "message": "model.txt is missing"}],
+}
 OUTPUT_SAMPLES["apply"] = {
     **OUTPUT_SAMPLES["plan"],
     "outcomes": [
