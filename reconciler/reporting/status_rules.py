@@ -34,6 +34,7 @@ from reconciler.reporting.status import (
 )
 from reconciler.reporting.turns import Claimed, turn_of, turns_of
 from reconciler.reporting.verdict import (
+    UNPUBLISHED,
     Verdict,
     end_verdict,
     judged_verdict,
@@ -49,7 +50,7 @@ _ROOM = MAX_DESCRIPTION - 25
 
 _SUBMITTED_TWICE = "submitted twice"  # in the overall status; `_runs_listed` makes the text of the job's own
 _OVERWRITTEN = "overwritten"
-_ENDS = (_SUBMITTED_TWICE, _OVERWRITTEN)
+_ENDS = (_SUBMITTED_TWICE, _OVERWRITTEN, UNPUBLISHED)
 _TO_BE_RETRIED = (Action.RETRY, Action.BLOCKED)
 _SHOWN_OF_SHA = 7
 _WORST_FIRST: tuple[StatusState, ...] = ("failure", "error", "pending")

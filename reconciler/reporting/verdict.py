@@ -11,6 +11,7 @@ from reconciler.reporting.status import CommitStatus, StatusState, plain_status,
 from reconciler.reporting.turns import Claimed
 
 MISSED = "below expectations"
+UNPUBLISHED = "not published"
 
 
 class Verdict(Struct, frozen=True):
@@ -58,7 +59,7 @@ def unpublished_verdict(verdict: Verdict, job_name: str, why: str) -> Verdict:
     text = f"succeeded, not published: {why}" if why else "succeeded, not yet published"
     status = run_status(state, verdict.status.context, text, job_name)
     shown = replace(status, target_url=verdict.status.target_url, over=verdict.status.over)
-    return replace(verdict, word="not published", state=state, final=False, status=shown)
+    return replace(verdict, word=UNPUBLISHED, state=state, final=False, status=shown)
 
 
 def judged_verdict(
