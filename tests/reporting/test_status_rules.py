@@ -22,6 +22,8 @@ from reconciler.model.expectation import Expectation, Measured, Missing, RunMetr
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Publish, Reconcile
 from reconciler.model.plan import DesiredJob, Drift, DriftKind
+from reconciler.model.reason import ReasonCode, because
+from reconciler.model.standing import Publication, Standing
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import newest_of
 from reconciler.planning.overwriting import with_overwriting
@@ -382,6 +384,30 @@ class TestOverwritten:
             "success",
             "no job of its own · earlier: 1 overwritten · update 3",
         )
+
+
+class TestUnpublished:
+    """A run that succeeded, whose model isn't in its place any more."""
+
+    run = run_of(JOB, State.SUCCEEDED)
+
+    def view(self, standing: Standing) -> View:
+        reason = because(ReasonCode.FOLDER_UNKNOWN) if standing is Standing.REFUSED else None
+        state = state_of([JOB], [self.run], [bound_to(JOB, self.run, commit=OTHER)])
+        name = state.names["census"]
+        publication = Publication(Publish(to="gs://risk-models/census"), standing, reason)
+        names = {"census": structs.replace(name, publication=publication)}
+        state = structs.replace(state, names=names)
+        return View(CONTEXTS, OTHER, state, make_plan(LOCAL, state))
+
+    @pytest.mark.parametrize(("standing", "state"), [(Standing.DUE, "pending"), (Standing.REFUSED, "error")])
+    def test_its_commit_that_was_green_shows_it(self, standing: Standing, state: str) -> None:
+        green = overall_status(self.view(Standing.IN_PLACE), bringing(JOB))
+        assert green.state == "success"
+        unpublished = overall_status(self.view(standing), bringing(JOB))
+        assert unpublished.state == state
+        assert freshness(unpublished, green) is Freshness.NEW
+        assert freshness(green, unpublished) is Freshness.NEW
 
 
 GOOD, LOOSE = Expectation("accuracy", min=0.95), Expectation("accuracy", min=0.85)
