@@ -409,6 +409,24 @@ class TestUnpublished:
         assert freshness(unpublished, green) is Freshness.NEW
         assert freshness(green, unpublished) is Freshness.NEW
 
+    def test_plan_without_the_job_makes_nothing_green(self) -> None:
+        publish = Publish(to="gs://risk-models/census")
+        record = bringing(JOB)
+        jobs = {n: structs.replace(job, publish=publish) for n, job in record.jobs.items()}
+        record = structs.replace(record, jobs=jobs)
+        view = view_of([self.run], [bound_to(JOB, self.run, commit=OTHER)], [TREES], whole=False)
+        due = due_statuses(view, record)
+        assert {status.state for status in due.by_commit[OTHER]} == {"pending"}
+        assert not due.final
+        (red,) = (
+            status
+            for status in due_statuses(self.view(Standing.REFUSED), record).by_commit[OTHER]
+            if status.context == CONTEXT
+        )
+        assert red.state == "error"
+        (own,) = (status for status in due.by_commit[OTHER] if status.context == CONTEXT)
+        assert freshness(own, red) is Freshness.OLD, "the red one stays"
+
 
 GOOD, LOOSE = Expectation("accuracy", min=0.95), Expectation("accuracy", min=0.85)
 LOSS = Expectation("loss", max=1.0)
