@@ -289,6 +289,9 @@ def _verdict(
             verdict = replace(told(verdict, claimed[-1][0].job_name, said), sha=shown_on)
         else:
             verdict = replace(verdict, sha=verdict.sha if verdict.sha == record.sha else "")
+    elif job.publish and change is None and is_last and not superseded and verdict.state == "success":
+        # A plan of other jobs, or of a work tree with other content, doesn't know if it is published.
+        verdict = replace(unpublished_verdict(verdict, claimed[-1][0].job_name, ""), sha=shown_on)
     if is_of_other and verdict.sha != record.sha:
         verdict = replace(verdict, sha="")  # the commit that began the turn shows its own end
     # These count as an end although they aren't final: they may be found out after the end of the first run,

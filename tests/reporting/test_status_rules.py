@@ -394,6 +394,48 @@ class TestOverwritten:
         )
 
 
+class TestUnpublished:
+    """A run that succeeded, whose model isn't in its place any more."""
+
+    run = run_of(JOB, State.SUCCEEDED)
+
+    def view(self, standing: Standing) -> View:
+        reason = because(ReasonCode.FOLDER_UNKNOWN) if standing is Standing.REFUSED else None
+        state = state_of([JOB], [self.run], [bound_to(JOB, self.run, commit=OTHER)])
+        name = state.names["census"]
+        publication = Publication(Publish(to="gs://risk-models/census"), standing, reason)
+        names = {"census": structs.replace(name, publication=publication)}
+        state = structs.replace(state, names=names)
+        return View(CONTEXTS, OTHER, state, make_plan(LOCAL, state))
+
+    @pytest.mark.parametrize(("standing", "state"), [(Standing.DUE, "pending"), (Standing.REFUSED, "error")])
+    def test_its_commit_that_was_green_shows_it(self, standing: Standing, state: str) -> None:
+        green = overall_status(self.view(Standing.IN_PLACE), bringing(JOB))
+        assert green.state == "success"
+        unpublished = overall_status(self.view(standing), bringing(JOB))
+        assert unpublished.state == state
+        assert freshness(unpublished, green) is Freshness.NEW
+        assert freshness(green, unpublished) is Freshness.NEW
+
+    def test_plan_without_the_job_makes_nothing_green(self) -> None:
+        publish = Publish(to="gs://risk-models/census")
+        record = bringing(JOB)
+        jobs = {n: structs.replace(job, publish=publish) for n, job in record.jobs.items()}
+        record = structs.replace(record, jobs=jobs)
+        view = view_of([self.run], [bound_to(JOB, self.run, commit=OTHER)], [TREES], whole=False)
+        due = due_statuses(view, record)
+        assert {status.state for status in due.by_commit[OTHER]} == {"pending"}
+        assert not due.final
+        (red,) = (
+            status
+            for status in due_statuses(self.view(Standing.REFUSED), record).by_commit[OTHER]
+            if status.context == CONTEXT
+        )
+        assert red.state == "error"
+        (own,) = (status for status in due.by_commit[OTHER] if status.context == CONTEXT)
+        assert freshness(own, red) is Freshness.OLD, "the red one stays"
+
+
 GOOD, LOOSE = Expectation("accuracy", min=0.95), Expectation("accuracy", min=0.85)
 LOSS = Expectation("loss", max=1.0)
 
