@@ -158,10 +158,8 @@ class _Decision:
         if not tried:
             reason = because(ReasonCode.ATTEMPT_FAILED, attempt=number - self._free, left=left)
             return self._submission(last.id.key, number + 1, reason, actual=last.run)
-        reason, when = because(ReasonCode.SET_UP_FAILED, cause=self._cause(last)), None
+        reason, when = because(ReasonCode.SET_UP_FAILED, cause=self._cause(last)), self._next_try(number)
         if not is_due:
-            ended = time_of(last.run.end_time) if last.run else None
-            when = ended and ended + BETWEEN_TRIES
             tries = {"try": tried + 1, "tries": TRIES, "not_before": when}
             reason = replace(reason, values={**reason.values, **tries})
         return self._submission(last.id.key, number + 1, reason, actual=last.run, not_before=when)
@@ -174,8 +172,9 @@ class _Decision:
     def _next_try(self, number: int) -> datetime | None:
         """Return the time before which no try follows a failed set-up; None if it may follow at once."""
         last = self._unstarted.get(number)
-        if last is None or last.run is None or self._is_due(last, self._tries(number)):
+        if last is None or self._is_due(last, self._tries(number)):
             return None
+        assert last.run is not None, "a failed set-up has a run"
         ended = time_of(last.run.end_time)
         return ended and ended + BETWEEN_TRIES
 

@@ -184,7 +184,7 @@ def test_run_of_unknown_origin_blocks_return() -> None:
     run, claim = make_stopped_attempt()
     stranger = run_of(JOB, State.RUNNING, number=2, mark="unknown")
     change = only(plan([JOB], [run, stranger], [claim]))
-    assert (change.action, change.attempt) == (Action.BLOCKED, 2)
+    assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 2, stranger)
 
 
 @pytest.mark.parametrize(

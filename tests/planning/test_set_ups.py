@@ -76,6 +76,13 @@ def test_failed_set_up_is_not_retried_when_older_hash_version_used_up_attempt() 
     assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
 
 
+def test_second_run_without_claim_is_made_again_only_after_wait_should_it_be_gone() -> None:
+    runs = [make_unstarted_run(), run_of(JOB, State.RUNNING, 2, number=2)]
+    change = only(plan([JOB], runs, bind_runs(runs[0])))
+    assert (change.action, change.attempt, change.actual) == (Action.RETRY, 2, runs[1])
+    assert change.not_before == datetime(2026, 1, 1, 0, 10, 5, tzinfo=UTC)
+
+
 def test_set_up_is_tried_at_most_three_times_in_row() -> None:
     runs = [make_unstarted_run(1), make_unstarted_run(2)]
     assert (plan_runs(*runs).action, plan_runs(*runs).attempt) == (Action.RETRY, 3)
