@@ -193,12 +193,11 @@ class _Decision:
         return self._occasion.by_hand or (has_changed and tried <= TRIES)
 
     def _cause(self, last: Attempt) -> Reason:
-        """Return the cause of a failed set-up, with what its few words need."""
+        """Return the cause of a failed set-up, with the service's own word where this version has no code."""
         assert last.run is not None, "a failed set-up has a run"
         cause = cause_of(last.run)
         assert cause is not None, "a failed run has a cause"
-        names = _OF_BRIEF_CAUSE & cause.values.keys()
-        return Reason(cause.code, {name: cause.values[name] for name in names})
+        return Reason(cause.code, {name: value for name, value in cause.values.items() if name == "word"})
 
     def _beside(self) -> ActualJob | None:
         """Return a run without a recorded request that may do the same work as a submission."""
@@ -405,7 +404,6 @@ _END: dict[State, NotDone | None] = {
 }
 """By final state: the reason for being out of sync."""
 _JOB_FOUND = because(ReasonCode.JOB_FOUND)
-_OF_BRIEF_CAUSE = {"exit_code", "stored", "word"}
 
 
 def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:

@@ -178,6 +178,9 @@ def test_refused_return_is_submitted_again_only_after_stopped_run() -> None:
     refused = claim_on(JOB, ClaimState.REJECTED, 2, error="no quota")
     assert plan_attempts(make_stopped_attempt(), (None, refused)).stopped
     assert not plan_attempts(make_failed_attempt(1), (None, refused), attempts=2).stopped
+    found = run_of(JOB, State.RUNNING, 2, number=2)
+    change = plan_attempts(make_stopped_attempt(), (found, refused))
+    assert (change.actual, change.stopped) == (found, False)
 
 
 def test_run_of_unknown_origin_blocks_return() -> None:
