@@ -206,7 +206,7 @@ def _by_owner(
 def _attempts(
     actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim], kinds: Mapping[str, tuple[str, str]]
 ) -> list[Attempt]:
-    bound = {claim.resource: id for id, claim in claims.items() if claim.resource}
+    bound = {claim.resource: id for id, claim in claims.items()}
     runs = defaultdict(list)
     for run in _once(actual):
         # The claim's name for a run counts more than labels, which can be edited outside.
