@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from reconciler.model.claim import ClaimState
 from reconciler.model.expectation import Expectation, Judged, Judgement, Measured
-from reconciler.model.job import State
+from reconciler.model.job import UNREADABLE, ErrorInfo, State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, Change, NotDone
 from reconciler.model.reason import ReasonCode
@@ -100,6 +100,35 @@ def test_blocked_change_names_run_when_ml_job_still_runs() -> None:
     run = run_of(job, State.RUNNING)
     change = only(plan([job], [run], [claim_on(job, ClaimState.PENDING)], GOOGLE))
     assert (change.action, change.actual) == (Action.BLOCKED, run)
+
+
+LOST = ErrorInfo(UNREADABLE, {"class": "service", "columns": "state"})
+
+
+def test_job_is_blocked_when_state_of_its_run_cannot_be_read() -> None:
+    run = run_of(JOB, State.RUNNING, info=LOST, service_state="JOB_STATE_UNSPECIFIED")
+    change = only(plan([JOB], [run], [bound_to(JOB, run)]))
+    assert (change.action, change.key, change.attempt) == (Action.BLOCKED, FIRST.id.key, 1)
+    assert change.actual == run
+    assert reason_of(change) == (
+        f"the training service can't read the state of {run.resource}: `reconciler cancel census` stops it "
+        "if it runs, and finds out how it ended"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "stuck", "code"),
+    [
+        (State.SUCCEEDED, NotDone.UNREADABLE, ReasonCode.RECORD_UNREADABLE),
+        (State.CANCELLED, NotDone.CANCELLED, ReasonCode.CANCELLED),
+    ],
+)
+def test_succeeded_run_is_not_done_when_its_record_cannot_be_read(
+    state: State, stuck: NotDone, code: ReasonCode
+) -> None:
+    run = run_of(JOB, state, info=LOST)
+    change = only(plan([JOB], [run], [bound_to(JOB, run)]))
+    assert (change.action, change.stuck, change.reason.code) == (Action.NONE, stuck, code)
 
 
 def test_plan_blocks_job_when_second_run_of_other_content_has_its_name() -> None:
