@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from reconciler.model.claim import ClaimState
 from reconciler.model.expectation import Expectation, Judged, Judgement, Measured
-from reconciler.model.job import UNREADABLE, ErrorInfo, State
+from reconciler.model.job import UNREADABLE, ActualJob, ErrorInfo, State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, Change, NotDone
-from reconciler.model.reason import ReasonCode
+from reconciler.model.reason import ReasonCode, because
+from reconciler.planning.decide import problems_of_results
 from reconciler.planning.overwriting import with_overwriting
 from reconciler.planning.planner import make_plan
+from reconciler.planning.state import TargetState
 from tests.support.planning import (
     GOOGLE,
     LOCAL,
@@ -151,11 +155,16 @@ BAD = Judged(Expectation("loss", max=1.0), Measured(1.5))
 ENDED = run_of(JOB, State.SUCCEEDED, start_time="2026-01-01T00:00:00Z")
 
 
-def judged_change(judgement: Judgement) -> Change:
-    """Return the change of a job whose run succeeded and was judged."""
-    state = state_of([JOB], [ENDED], [bound_to(JOB, ENDED)])
+def judged_state(judgement: Judgement, run: ActualJob = ENDED, **reconcile: Any) -> TargetState:
+    """Return the state of a job with one run and a judgement."""
+    state = state_of([wanted(**reconcile)], [run], [bound_to(JOB, run)])
     names = {base: replace(name, judgement=judgement) for base, name in state.names.items()}
-    return only(make_plan(LOCAL, replace(state, names=names)))
+    return replace(state, names=names)
+
+
+def judged_change(judgement: Judgement, run: ActualJob = ENDED) -> Change:
+    """Return the change of a job whose run was judged."""
+    return only(make_plan(LOCAL, judged_state(judgement, run)))
 
 
 @pytest.mark.parametrize(
@@ -197,4 +206,27 @@ def test_overwritten_result_is_told_before_its_judgement() -> None:
     state = state_of([JOB], [ENDED, later], [bound_to(JOB, ENDED), bound_to(other, later)])
     state = with_overwriting(state, dict.fromkeys((ENDED.resource, later.resource), "gs://models/census"))
     names = {base: replace(name, judgement=Judgement((BAD,))) for base, name in state.names.items()}
-    assert only(make_plan(LOCAL, replace(state, names=names))).stuck is NotDone.OVERWRITTEN
+    change = only(make_plan(LOCAL, replace(state, names=names)))
+    assert change.stuck is NotDone.OVERWRITTEN
+    assert change.reason.values == {
+        "job_name": later.job_name,
+        "state": State.SUCCEEDED,
+        "since": later.create_time,
+        "folder": "gs://models/census",
+    }
+
+
+def test_cancelled_run_is_told_as_cancelled_before_any_judgement() -> None:
+    run = run_of(JOB, State.CANCELLED)
+    assert judged_change(Judgement((BAD,)), run).stuck is NotDone.CANCELLED
+
+
+def test_problem_of_result_is_told_of_succeeded_run_that_is_not_suspended() -> None:
+    bad = Judgement((BAD,))
+    state = judged_state(bad)
+    reason = because(ReasonCode.EXPECTATION_MISSED, judgement=bad)
+    assert [*problems_of_results(state)] == [(state.names["census"], reason, NotDone.MISSED)]
+    assert [*problems_of_results(judged_state(Judgement((GOOD,))))] == []
+    assert [*problems_of_results(judged_state(bad, suspend=True))] == []
+    assert [*problems_of_results(judged_state(bad, run_of(JOB, State.RUNNING)))] == []
+    assert [*problems_of_results(state_of([JOB]))] == []
