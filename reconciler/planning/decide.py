@@ -435,7 +435,7 @@ def _activity(attempt: Attempt) -> Mapping[str, State | str]:
     if claim and claim.state is ClaimState.PENDING:
         return {"submission": claim.state}
     if claim and claim.state is ClaimState.HELD and not claim.given_up:
-        return {"submission": claim.state, "error": claim.error}
+        return {"error": claim.error}
     return {}
 
 

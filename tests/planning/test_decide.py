@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from reconciler.model.claim import ClaimState
+from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.expectation import Expectation, Judged, Judgement, Measured
 from reconciler.model.job import UNREADABLE, ActualJob, ErrorInfo, State
 from reconciler.model.manifest import ML_V1
@@ -56,18 +56,23 @@ def test_attempt_beyond_lowered_attempts_has_ended_when_claim_records_end() -> N
 
 
 @pytest.mark.parametrize(
-    ("second", "reason"),
+    ("second", "values", "reason"),
     [
-        (SECOND, "suspended; the outcome of its submission is unknown"),
-        (claim_on(JOB, ClaimState.HELD, 2, error="why"), "suspended; why"),
-        (claim_on(JOB, ClaimState.HELD, 2, error="why", given_up=True), "suspended"),
+        (
+            SECOND,
+            {"submission": ClaimState.PENDING},
+            "suspended; the outcome of its submission is unknown",
+        ),
+        (claim_on(JOB, ClaimState.HELD, 2, error="why"), {"error": "why"}, "suspended; why"),
+        (claim_on(JOB, ClaimState.HELD, 2, error="why", given_up=True), {}, "suspended"),
     ],
     ids=["pending", "held", "given up"],
 )
-def test_suspended_change_names_open_attempt_with_its_reason(second: object, reason: str) -> None:
-    assert isinstance(second, type(SECOND))
+def test_suspended_change_names_open_attempt_with_its_reason(
+    second: Claim, values: dict[str, str], reason: str
+) -> None:
     change = only(plan([wanted(suspend=True, attempts=2)], [FAILED], [FIRST, second]))
-    assert (change.attempt, reason_of(change)) == (2, reason)
+    assert (change.attempt, change.reason.values, reason_of(change)) == (2, values, reason)
 
 
 def test_recorded_attempt_counts_when_earlier_attempt_has_no_record() -> None:
