@@ -8,6 +8,7 @@ _PLANS = (
     "planning/test_plan_ownership",
     "model/test_plan",
     "planning/test_comparison",
+    "planning/test_overwriting",
     "planning/test_state",
     "model/test_claimed_run",
     "planning/test_returning_content",

@@ -139,6 +139,12 @@ def test_run_that_has_begun_or_ended_is_overwritten_by_one_that_began_later(firs
     assert overwriting.run == LATER
 
 
+def test_overwritten_result_of_suspended_job_is_no_drift() -> None:
+    state = state_of([wanted(content="good", suspend=True)], [FIRST, LATER], [bound_to(GOOD, FIRST)])
+    assert with_overwriting(state, BOTH).names["census"].overwriting is not None
+    assert make_plan(LOCAL, with_overwriting(state, BOTH)).drift == ()
+
+
 def test_state_keeps_the_folders_for_its_summary() -> None:
     assert with_overwriting(state_of([GOOD], [FIRST], []), BOTH).folders == BOTH
 

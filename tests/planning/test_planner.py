@@ -16,9 +16,11 @@ from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, ErrorInfo, 
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, NotDone, Plan
+from reconciler.model.reason import Note, NoteCode
 from reconciler.planning import decide
 from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.comparison import predecessors
+from reconciler.planning.planner import make_plan
 from tests.support.planning import (
     GOOGLE,
     LIVE,
@@ -938,6 +940,16 @@ def test_labels_changed_after_submission_are_drift(
     for finding in found.drift:
         assert detail_of(finding) == "its labels differ from those it was submitted with"
         assert (finding.job_name, finding.base_name) == (JOB.job_name, "census")
+
+
+def test_changed_metrics_files_of_judged_run_are_drift() -> None:
+    run = run_of(JOB, State.SUCCEEDED)
+    state = state_of([JOB], [run], [bound_to(JOB, run)])
+    files = {run.resource: ("logs/metrics.json", "model/metrics.json"), f"{PARENT}/9": ("metrics.json",)}
+    (drift,) = make_plan(LOCAL, replace(state, changed_files=files)).drift
+    assert (drift.kind, drift.job_name, drift.base_name) == (DriftKind.MODIFIED, run.job_name, "census")
+    note = Note(NoteCode.FILE_CHANGED, {"files": "logs/metrics.json, model/metrics.json"})
+    assert drift.detail == note
 
 
 def test_unrecorded_labels_are_not_drift() -> None:
