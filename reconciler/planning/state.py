@@ -138,8 +138,9 @@ class TargetState(Struct, frozen=True, dict=True):
 
     def with_specs(self, specs: Mapping[str, JsonObject]) -> TargetState:
         """Return the state with the specs of some runs, by their resource names."""
-        names = {base: _with_specs(name, specs) for base, name in self.names.items()} if specs else self.names
-        return replace(self, names=names)
+        if not specs:
+            return self
+        return replace(self, names={base: _with_specs(name, specs) for base, name in self.names.items()})
 
 
 def target_state(
@@ -178,8 +179,6 @@ def target_state(
 
 
 def _with_specs(name: NameState, specs: Mapping[str, JsonObject]) -> NameState:
-    if not any(attempt.run and attempt.run.resource in specs for attempt in name.attempts):
-        return name
     attempts = (
         replace(attempt, run=replace(attempt.run, spec=specs[attempt.run.resource]))
         if attempt.run and attempt.run.resource in specs

@@ -127,3 +127,18 @@ def test_attempts_of_a_content_are_found_by_its_key_under_any_name() -> None:
         keys[0]: [DONE],
         keys[1]: [BEFORE],
     }
+
+
+def test_without_manifest_every_attempt_is_at_other_content_under_the_name_of_its_claim() -> None:
+    claim = bound_to(DASHED, run_of(DASHED, State.FAILED))
+    second = run_of(DASHED, State.RUNNING, attempt=2, number=2)
+    unclaimed = state_of([], [second]).names["a_b"]
+    claimed = state_of([], [second], [claim]).names["a_b"]
+    assert (claimed.wanted, len(claimed.others)) == ([], 2)
+    assert (unclaimed.name, claimed.name) == ("a_b", "a-b")
+    assert replace(claimed, attempts=claimed.attempts[::-1]).name == "a-b"
+
+
+def test_name_is_the_one_of_the_manifest_before_that_of_a_claim() -> None:
+    claim = replace(bound_to(DASHED, run_of(DASHED, State.FAILED)), base_name="a_b")
+    assert state_of([DASHED], [], [claim]).names["a_b"].name == "a-b"
