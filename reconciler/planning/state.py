@@ -96,7 +96,7 @@ class TargetState(Struct, frozen=True, dict=True):
     """
 
     names: Mapping[str, NameState]
-    source: str | None = None
+    source: str | None
     foreign: tuple[ActualJob, ...] = ()
     doubtful: tuple[ActualJob, ...] = ()
     folders: Mapping[str, str] = {}

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, RunMetrics
 from reconciler.model.job import State
 from reconciler.model.naming import label_of
+from reconciler.planning.state import NameState, target_state
 from tests.support.planning import bound_to, claim_on, run_of, state_of, wanted
 
 JOB = wanted()
@@ -142,3 +143,13 @@ def test_without_manifest_every_attempt_is_at_other_content_under_the_name_of_it
 def test_name_is_the_one_of_the_manifest_before_that_of_a_claim() -> None:
     claim = replace(bound_to(DASHED, run_of(DASHED, State.FAILED)), base_name="a_b")
     assert state_of([DASHED], [], [claim]).names["a_b"].name == "a-b"
+
+
+def test_every_run_is_own_without_the_id_of_a_repository() -> None:
+    run = run_of(JOB, State.RUNNING)
+    state = target_state([], [run], {})
+    assert (state.foreign, state.owns(run), [*state.names]) == ((), True, ["census"])
+
+
+def test_base_name_alone_has_no_desired_job() -> None:
+    assert (NameState("a_b").desired, NameState("a_b").name) == (None, "a_b")
