@@ -16,11 +16,11 @@ from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, ErrorInfo, 
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, NotDone, Plan
-from reconciler.model.reason import Note, NoteCode
+from reconciler.model.reason import Note, NoteCode, ReasonCode, because
 from reconciler.planning import decide
 from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.comparison import predecessors
-from reconciler.planning.planner import make_plan
+from reconciler.planning.planner import acting_jobs, make_plan, with_blocked
 from tests.support.planning import (
     GOOGLE,
     LIVE,
@@ -1098,3 +1098,44 @@ def test_first_attempt_is_blocked_while_run_labelled_as_later_attempt_exists(sta
     assert reason_of(change) == (
         f"{run.resource} has this job's labels, but no recorded request created it; {end} it, or {RERUN}"
     )
+
+
+def test_blocked_submission_keeps_run_that_it_would_replace_and_no_other_change_changes() -> None:
+    jobs = [wanted(name, on_change="cancel") for name in ("census", "done", "fraud")]
+    runs, claims = [], []
+    for number, job in enumerate(jobs, 1):
+        old = wanted(job.manifest.name, content="b")
+        runs.append(run_of(old, State.RUNNING, number=number))
+        claims.append(bound_to(old, runs[-1]))
+    second = replace(runs[0], resource=f"{PARENT}/8", create_time="2026-01-08T00:00:00Z")
+    done = run_of(jobs[1], State.SUCCEEDED, number=9)
+    found = plan(jobs, [*runs, second, done], [*claims, bound_to(jobs[1], done)])
+    reason = because(ReasonCode.NAME_OF_OTHER_CLAIM, job_name="x")
+    reasons = {jobs[0].job_name: reason, jobs[1].job_name: reason}
+
+    def actions(changed: Plan) -> list[tuple[str, Action, str]]:
+        return sorted(
+            (one.base_name, one.action, one.actual.resource if one.actual else "") for one in changed.changes
+        )
+
+    kept = [
+        ("census", Action.CANCEL, second.resource),
+        ("done", Action.CANCEL, runs[1].resource),
+        ("done", Action.NONE, done.resource),
+        ("fraud", Action.CANCEL, runs[2].resource),
+        ("fraud", Action.SUBMIT, ""),
+    ]
+    replaced = ("census", Action.CANCEL, runs[0].resource)
+    assert actions(found) == sorted([*kept, replaced, ("census", Action.SUBMIT, "")])
+    blocked = with_blocked(found, reasons)
+    assert actions(blocked) == sorted([*kept, ("census", Action.BLOCKED, "")])
+    assert [one.reason for one in blocked.changes if one.action is Action.BLOCKED] == [reason]
+    assert blocked.digest == found.digest
+    assert with_blocked(found, {}) == found
+    assert acting_jobs(found) == [jobs[0], jobs[2]]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_plan_says_whether_it_is_whole_and_has_no_digest_at_first(whole: bool) -> None:
+    found = make_plan(LOCAL, state_of([JOB]), whole=whole)
+    assert (found.digest, found.whole) == (None, whole)
