@@ -1041,10 +1041,13 @@ def test_base_names_with_dash_and_underscore_are_equal() -> None:
 
 def test_changes_and_findings_are_sorted() -> None:
     jobs = [wanted(name) for name in ("b", "a", "c")]
-    runs = [run_of(OTHER, State.RUNNING), run_of(wanted("another"), State.RUNNING, number=2)]
+    orphans = [wanted(name) for name in ("z", "y", "x", "w")]
+    runs = [
+        run_of(job, State.RUNNING, number=n) for n, job in enumerate((OTHER, wanted("another"), *orphans), 1)
+    ]
     found = plan(jobs, runs)
     assert [change.base_name for change in found.changes] == ["a", "b", "c"]
-    assert [finding.base_name for finding in found.drift] == ["another", "other_job"]
+    assert [finding.base_name for finding in found.drift] == ["another", "other_job", "w", "x", "y", "z"]
 
 
 def get_reasons(changes: Iterable[Any]) -> list[str]:
