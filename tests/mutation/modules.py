@@ -31,7 +31,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "planning.limits": ("planning/test_limits",),
     "planning.decide": _PLANS,
     "planning.drift": _PLANS,
-    "planning.attempts": _PLANS,
+    "planning.attempts": ("planning/test_attempts", *_PLANS),
     "planning.state": _PLANS,
     "planning.overwriting": ("planning/test_overwriting",),
     "model.expectation": ("model/test_expectation",),
