@@ -49,7 +49,12 @@ TESTS: dict[str, tuple[str, ...]] = {
         "submission/test_protocol",
         "operations/test_execute",
     ),
-    "submission.look": ("submission/test_look", "submission/test_summary", "submission/test_observe"),
+    "submission.look": (
+        "submission/test_look",
+        "submission/test_summary",
+        "submission/test_observe",
+        "submission/test_announcements",
+    ),
     "submission.summary": (
         "submission/test_summary",
         "submission/test_look",
