@@ -140,6 +140,10 @@ def test_judgement_is_unread_only_while_metric_is_not_measured() -> None:
     assert judge([], {}, "why") == Judgement()
 
 
+def test_bound_that_is_left_out_is_no_bound() -> None:
+    assert judge([GOOD, LOSS], {"accuracy": Measured(0.97), "loss": SMALL}).misses == []
+
+
 @given(st.floats(allow_nan=False), st.floats(allow_nan=False), st.floats(allow_nan=False))
 def test_wider_bounds_never_miss_what_narrower_ones_meet(value: float, least: float, most: float) -> None:
     narrow = Judged(Expectation("x", least, most), Measured(value))
