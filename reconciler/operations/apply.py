@@ -236,7 +236,7 @@ def _attributed(
         goes_back=bool(tree.replaced),
     )
     brought_by = bringers(plan, lineage, origin.commit, records.values(), observed.claims)
-    origin = replace(origin, brought_by=brought_by)
+    origin = replaced(origin, brought_by=brought_by)
     if not posts:
         return origin, (), lambda: None
     names = {c.desired.manifest.base_name for c in plan.changes if c.desired}
