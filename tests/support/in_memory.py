@@ -107,6 +107,7 @@ def commands_in(root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[], 
         environ: Mapping[str, str],
         *,
         start: bool,
+        is_exported: bool = False,
     ) -> Iterator[Session]:
         yield session_over(made.outside, config, environment)
 
