@@ -208,6 +208,7 @@ def test_short_look_has_folders_and_metrics_of_the_summary(outside: Outside) -> 
             ),
         )
 
+    assert look(get_ports(outside), wanted_of([JOB, OTHER])).observed.folders == {}
     store_forgery(outside, change)
     first, _ = get_summary(outside).kept
     assert first.run
