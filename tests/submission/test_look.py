@@ -201,9 +201,14 @@ def test_short_look_has_folders_and_metrics_of_the_summary(outside: Outside) -> 
         assert first.run
         metrics = RunMetrics(first.run.job_name, first.run.resource, "gs://models/census")
         return preface, replace(
-            summary, kept=(replace(first, folder="gs://models/census", metrics=metrics), second)
+            summary,
+            kept=(
+                replace(first, folder="gs://models/census", metrics=metrics),
+                replace(second, run=None, folder="gs://models/churn"),
+            ),
         )
 
+    assert look(get_ports(outside), wanted_of([JOB, OTHER])).observed.folders == {}
     store_forgery(outside, change)
     first, _ = get_summary(outside).kept
     assert first.run
@@ -628,3 +633,58 @@ def test_summary_has_the_generation_of_the_genesis_that_was_read_first(stored: i
     keep_summary(world.ports, seen, index_by_key(CENSUS))
     world.outside.claims.marked = expected
     assert get_summary(world.outside)
+
+
+def test_partial_look_makes_no_summary_and_leaves_what_one_says_of_others(outside: Outside) -> None:
+    late = desired("late", "0", Reconcile())
+    empty = Outside()
+    keep_summary(get_ports(empty), look(get_ports(empty), {}, full=True), {}, whole=False)
+    stored = empty.claims.summary()
+    assert stored is not None
+    assert stored.content == b""
+    before, wanted_jobs = get_summary(outside), wanted_of([JOB, late])
+    outside.time.now += timedelta(hours=1)
+    seen = look(get_ports(outside), wanted_jobs, full=True)
+    keep_summary(get_ports(outside), seen, wanted_jobs, whole=False)
+    after = get_summary(outside)
+    assert (after.kept, after.taken) == (before.kept, before.taken)
+    assert after.bases == ("census", "churn_model", "late")
+
+
+@pytest.mark.parametrize(
+    ("whole", "also", "is_announced", "kept"),
+    [
+        (True, False, True, False),
+        (True, True, False, True),
+        (False, False, True, True),
+        (False, True, False, True),
+        (False, False, False, False),
+    ],
+)
+def test_summary_keeps_other_content_that_looks_need_or_a_partial_one_finds_announced(
+    outside: Outside, whole: bool, also: bool, is_announced: bool, kept: bool
+) -> None:
+    mine, other = get_summary(outside).kept
+    if mine.run and mine.run.job_name != JOB.job_name:
+        mine, other = other, mine
+    id = other.versioned.claim.id
+    announced = (Announcement("a1", outside.time.now, (id,)),) if is_announced else ()
+    store_forgery(
+        outside,
+        lambda preface, summary: (replace(preface, announced=announced), replace(summary, kept=(mine,))),
+    )
+    wanted_jobs = wanted_of([JOB])
+    seen = look(get_ports(outside), wanted_jobs, full=True)
+    keep_summary(get_ports(outside), seen, wanted_jobs, [id.key] if also else (), whole=whole)
+    assert (id in [one.versioned.claim.id for one in get_summary(outside).kept]) is kept
+
+
+def test_announcement_of_claim_that_was_seen_is_dropped_though_the_summary_stays(outside: Outside) -> None:
+    before, wanted_jobs = get_summary(outside), wanted_of([JOB, OTHER])
+    id = before.kept[0].versioned.claim.id
+    store_forgery(outside, forge_preface(announced=(Announcement("a1", outside.time.now, (id,)),)))
+    seen = look(get_ports(outside), wanted_jobs)
+    keep_summary(get_ports(outside), seen, wanted_jobs)
+    preface, after = read_summary(outside.claims.summary())
+    assert preface is not None
+    assert (preface.announced, after) == ((), before)
