@@ -11,15 +11,16 @@ import re
 import signal
 import subprocess
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from reconciler.model.publication import current_of, model_folder, published_of
+from reconciler.model.publication import CurrentModel, current_of, model_folder, published_of
 from reconciler.training_service.state.records import JobState
-from tests.support.fault_proxy import Fault, FaultProxy, Rule
+from tests.support.fault_proxy import Fault, FaultProxy, Request, Rule
 from tests.support.held_service import HeldService
 from tests.support.publishing import crc32c_of, path_of, put
 from tests.support.repository import Repository, Result
@@ -145,8 +146,7 @@ class Race:
         self.rounds += 1
         commits = [self.commit(f"older {self.rounds}"), self.commit(f"newer {self.rounds}")]
         for clone, sha in zip((self.older, self.newer), commits, strict=True):
-            clone.git("fetch", "-q", "origin")
-            clone.git("checkout", "-q", "--detach", sha)
+            self.check_out(clone, sha)
             self.train(clone)
         # An apply of all jobs also records its commit; of some, only the places tell which one is newer.
         paths = PATHS if self.rounds % 2 else []
@@ -180,6 +180,20 @@ class Race:
         source.git("add", "-A")
         source.git("commit", "-q", "-m", content)
         return source.git("rev-parse", "HEAD")
+
+    def check_out(self, clone: Repository, sha: str) -> None:
+        clone.git("fetch", "-q", "origin")
+        clone.git("checkout", "-q", "--detach", sha)
+
+    def in_place(self) -> list[str]:
+        """Return the names of the models' jobs in the places."""
+        return [self.current(to).job_name for to in ADDRESSES]
+
+    def commits_in_place(self) -> set[str]:
+        return {self.current(to).commit for to in ADDRESSES}
+
+    def current(self, to: str) -> CurrentModel:
+        return current_of(path_of(self.service.home, f"{to}/current.json").read_bytes(), to)
 
     def train(self, clone: Repository) -> None:
         """Submit the jobs of a clone, and have them succeed, without recording its commit."""
@@ -240,10 +254,8 @@ def finished(process: subprocess.Popen[str]) -> Result:
     return Result(process.returncode, out, err)
 
 
-@pytest.mark.slow
-def test_reader_sees_whole_models_and_the_older_commit_never_wins_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Race]:
     home = tmp_path / "home"
     monkeypatch.setenv("RECONCILER_HOME", str(home))
     source = Repository(tmp_path / "source")
@@ -262,6 +274,40 @@ def test_reader_sees_whole_models_and_the_older_commit_never_wins_last(
     ):
         service.found_at(proxy.url)
         (home / "gcs/models").mkdir(parents=True)
-        race = Race(*clones, service, proxy, random.Random(SEED))
-        race.run(KILLS)
-        print(race.told())
+        yield Race(*clones, service, proxy, random.Random(SEED))
+
+
+@pytest.mark.slow
+def test_reader_sees_whole_models_and_the_older_commit_never_wins_last(race: Race) -> None:
+    race.run(KILLS)
+    print(race.told())
+
+
+@pytest.mark.slow
+def test_slow_apply_of_reverted_commit_loses_although_both_models_were_published_before(
+    race: Race,
+) -> None:
+    """Stop an apply right before its last write, and let the revert's apply run from start to end."""
+    for content in ("b", "a"):
+        race.check_out(race.newer, race.commit(content))
+        race.train(race.newer)
+        assert finished(race.newer.start("apply")).code == 0
+    race.check_out(race.older, race.commit("b"))
+    sha = race.commit("a")
+    race.check_out(race.newer, sha)
+    good = race.in_place()
+    overtaken: list[Result] = []
+
+    def overtake(request: Request, answered: bool) -> None:
+        is_last_write = request.method == "POST" and b"current.json" in request.body
+        if is_last_write and not answered and not overtaken:
+            overtaken.append(Result(-1, "", ""))
+            overtaken.append(finished(race.newer.start("apply")))
+
+    race.proxy.watch(overtake)
+    slow = finished(race.older.start("apply"))
+    told = race.told(slow, *overtaken)
+    assert overtaken[1].code == 0, told
+    assert race.in_place() == good, told
+    assert race.commits_in_place() == {sha}, told
+    assert (slow.code, "pull" in slow.out + slow.err) == (1, True), told
