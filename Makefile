@@ -68,6 +68,9 @@ demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training ser
 	@echo
 	@echo "A second plan finds nothing to do:"
 	$(ALONE) $(BIN)/reconciler plan --detailed-exitcode
+	@echo
+	@echo "The published model of breast-cancer, by its one address:"
+	$(ALONE) $(BIN)/reconciler fetch breast-cancer "$$(mktemp -d)/breast-cancer"
 
 demo-container: $(STAMPS)/app  ## run the suspended container example, by Docker or Podman; BASE=image
 	@$(ALONE) $(if $(BASE),BASE=$(BASE)) $(BIN)/python tests/demo_container.py

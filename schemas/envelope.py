@@ -192,7 +192,7 @@ _PACKAGE: Schema = {
         },
         "module": {
             "description": "The Python module that the job's containers run, such as trainer.task. Their "
-            "images need Python 3.7 or newer, and not the code; args reach the module.",
+            "images need Python 3.7 or newer, but needn't contain the code; args reach the module.",
             "type": "string",
             "allOf": [
                 shaped(
@@ -252,8 +252,8 @@ _EXPECT: Schema = {
         "additionalProperties": False,
         "allOf": [{"minProperties": 1, "x-hint": "write {min: …} or {max: …}"}],
         "properties": {
-            "min": {"description": "The least good value.", **_BOUND},
-            "max": {"description": "The greatest good value.", **_BOUND},
+            "min": {"description": "The smallest value that is good.", **_BOUND},
+            "max": {"description": "The largest value that is good.", **_BOUND},
         },
     },
 }
@@ -268,6 +268,7 @@ _PUBLISH: Schema = {
             "description": "The address: current.json there names the folder of the model in place. By "
             "default the environment's `defaults.publish`, and below it the base name.",
             "type": "string",
+            "x-hint": 'write "gs://BUCKET/FOLDER"',
             "allOf": PUBLISHED_ADDRESS,
         },
         "from": {
@@ -275,13 +276,14 @@ _PUBLISH: Schema = {
             "best trial.",
             "type": "string",
             "default": "model",
+            "x-hint": 'write for example "model"',
             "allOf": PUBLISHED_PATH,
         },
     },
 }
 _ON_LIVE_RUN: Schema = {
     "enum": ["keep", "cancel"],
-    "enumDescriptions": ["Let it run to its end, and tell of it as drift.", "Cancel it."],
+    "enumDescriptions": ["Let it run to its end, and report it as drift.", "Cancel it."],
     "default": "keep",
 }
 _RECONCILE: Schema = {
@@ -295,8 +297,8 @@ _RECONCILE: Schema = {
             "default": False,
         },
         "attempts": {
-            "description": "How often the job is submitted in all while it keeps ending FAILED; on the "
-            "embedded service a failed set-up does not count.",
+            "description": "The number of submissions in all while the job keeps ending FAILED, 1 for no "
+            "retry; on the embedded service a failed set-up does not count.",
             "type": "integer",
             "minimum": 1,
             "maximum": 10,

@@ -7,6 +7,7 @@ from typing import Any
 from words import Schema, whole
 
 from reconciler.model.reason import ReasonCode
+from reconciler.operations.verify import DifferenceKind
 
 _STATES = ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED"]
 _ACTIONS = ["submit", "retry", "cancel", "none", "blocked"]
@@ -485,12 +486,56 @@ _MIGRATE: Schema = {
     },
 }
 
+_PUBLISHED: Schema = {
+    "baseName": _text("The base name as the manifest wrote it."),
+    "source": _text("The repository's id."),
+    "environment": _text("The environment that publishes here."),
+    "commit": _text_or_null("The commit that was checked out; null for none."),
+    "time": _text("When it was published; RFC 3339 in UTC."),
+}
+_FETCH: Schema = {
+    "jobName": _text("The run that wrote the files."),
+    "uri": _text("The folder (gs://…) that the files were in."),
+    "published": _object_or_null("The publication; null for the files of a run.", _PUBLISHED),
+    "folder": _text("The new folder; an absolute path."),
+    "size": _count("The bytes of all files."),
+    "files": _list(
+        "The files, each with its checksum as computed here.",
+        {
+            "name": _text("Relative to the folder; with a slash at its end, a folder."),
+            "size": _count("In bytes."),
+            "crc32c": _text("CRC32C in base64."),
+        },
+    ),
+}
+_VERIFY: Schema = {
+    "verified": _value("boolean", "Whether all agrees."),
+    "signed": {"description": "The record is unsigned.", "const": False},
+    "notice": _text("What that means, for readers."),
+    "to": _text("The address (gs://…)."),
+    "jobName": _text("The recorded job."),
+    "hash": _text("Its recorded hash."),
+    "uri": _text("The model's folder (gs://…)."),
+    "published": _object("The publication.", _PUBLISHED),
+    "files": _count("How many files the record has."),
+    "size": _count("Their bytes."),
+    "differences": _list(
+        "What differs.",
+        {
+            "kind": _one_of([str(kind) for kind in DifferenceKind], "What it is about."),
+            "message": _text("What differs, for readers."),
+        },
+    ),
+}
+
 OUTPUTS: dict[str, Schema] = {
     "validate": _output("validate", "Whether the manifests are valid.", _VALIDATE),
     "plan": _output("plan", "What apply would do, and the drift.", _PLAN),
     "apply": _output("apply", "What was to be done, and what became of it.", _APPLY),
     "status": _output("status", "Jobs and their states.", _STATUS),
     "show": _output("show", "All that is known of one job.", _SHOW),
+    "fetch": _output("fetch", "What was fetched, and where it is.", _FETCH),
+    "verify": _output("verify", "Whether a publication is what the repository says.", _VERIFY),
     "migrate": _output("migrate", "The jobs of AI Platform as jobs of Vertex AI.", _MIGRATE),
 }
 """The schema of each command's output."""

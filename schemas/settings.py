@@ -57,14 +57,14 @@ def _mapping(description: str, properties: Schema, **more: Any) -> Schema:
 
 def _limit(description: str, kind: str, default: str) -> Schema:
     return {
-        "description": f"{description} By default {default}, none with `engine: local`; null is no limit.",
+        "description": f"{description} By default {default}; no limit with `engine: local`, or if null.",
         "type": [kind, "null"],
         "minimum": 0,
     }
 
 
 _LIMITS = _mapping(
-    "The most that one apply may do; over it, apply does nothing and ends with 4.",
+    "The most that one apply may do; over it, apply does nothing and exits with 4.",
     {
         "submissions": _limit("Submissions and retries.", "integer", "20"),
         "cancels": _limit("Cancels.", "integer", "5"),
@@ -78,7 +78,8 @@ _LIMITS = _mapping(
 )
 
 _DEFAULTS = _mapping(
-    "What fills a manifest's gaps at submission; the plan shows it, and it is no part of a job's name.",
+    "Values for fields that a manifest leaves out, filled in at submission; the plan shows them, and they "
+    "are no part of a job's name.",
     {
         "serviceAccount": _text("The service account that jobs run as."),
         "network": _text("The network that jobs are peered with.", NETWORK),
@@ -100,7 +101,7 @@ _DEFAULTS = _mapping(
 _OUTPUTS = {
     "description": "Where runs write their files. `own`: each in a folder with the job's name, below the "
     "manifest's folder or the default one. `shared`: in the manifest's folder as it is, where a later run "
-    "overwrites an earlier one; so too where neither is written. No part of a job's name.",
+    "overwrites an earlier one; this is the default. The setting is no part of a job's name.",
     "enum": ["own", "shared"],
 }
 
@@ -110,7 +111,7 @@ _ENVIRONMENT = _mapping(
     "A place where jobs run.",
     {
         "engine": {
-            "description": "Who runs the jobs.",
+            "description": "The service that runs the jobs.",
             "enum": ["local", "google"],
             "enumDescriptions": ["The training service that is part of the reconciler.", "Google Cloud."],
         },
@@ -125,9 +126,9 @@ _ENVIRONMENT = _mapping(
         ),
         "location": _text("The region, such as us-central1.", *REGION),
         "instance": _text(
-            "Tells this environment from others with the same project and location: part of the place of its "
-            "claims, of its jobs' labels and of the output folders that `defaults` give, not of the name. "
-            "The environment without it keeps the claims that exist. Only with `engine: google`.",
+            "Tells this environment from others with the same project and location: part of the place of "
+            "its claims, of its jobs' labels and of the output folders that `defaults` give, not of a job's "
+            "name. The environment without it keeps the claims that exist. Only with `engine: google`.",
             shaped(
                 "[a-z][a-z0-9-]{0,29}",
                 "not the name of an instance",
@@ -142,7 +143,8 @@ _ENVIRONMENT = _mapping(
         ),
         "submitter": _text(
             "The e-mail address of a service account that jobs are submitted as, each with a token of its "
-            "own that lasts five minutes; without it, with the credentials that all else is done with.",
+            "own that lasts five minutes; without it, the credentials that read and cancel jobs also "
+            "submit them.",
             shaped(
                 r"[a-z0-9][a-z0-9-]*@[a-z0-9.-]+\.gserviceaccount\.com",
                 "not the e-mail address of a service account",
@@ -150,7 +152,7 @@ _ENVIRONMENT = _mapping(
             ),
         ),
         "endpoints": _mapping(
-            "URLs for those who need others than Google's; a host outside googleapis.com gets the Google "
+            "URLs to use in place of Google's; a host outside googleapis.com gets the Google "
             "token only if the user allows it in RECONCILER_TOKEN_HOSTS or in the file token-hosts.",
             {api: _text(_ENDPOINT, _URL) for api in _APIS},
         ),
@@ -200,7 +202,7 @@ CONFIG: Schema = {
                 ),
             ),
             "environments": {
-                "description": "The places where jobs run, by name; `local` is there without being written.",
+                "description": "The places where jobs run, by name; `local` exists without being listed.",
                 "type": "object",
                 "propertyNames": shaped(
                     "[a-z][a-z0-9-]{0,29}",
@@ -228,7 +230,7 @@ CONFIG: Schema = {
             },
             "outputs": {
                 **_OUTPUTS,
-                "description": f"{_OUTPUTS['description']} For every environment that doesn't say.",
+                "description": f"{_OUTPUTS['description']} For every environment that has none of its own.",
             },
             "limits": {**_LIMITS, "description": "Limits of every environment that has none of its own."},
             "images": {
@@ -236,7 +238,7 @@ CONFIG: Schema = {
                 "type": "object",
                 "propertyNames": {"allOf": IMAGE},
                 "additionalProperties": _mapping(
-                    "By the `executorImageUri` or `runtimeVersion` of manifests.",
+                    "What the embedded service runs for this `executorImageUri` or `runtimeVersion`.",
                     {
                         "python": _text(
                             "The Python version, or a range of versions as pip writes it.",
@@ -247,7 +249,7 @@ CONFIG: Schema = {
                             ),
                         ),
                         "requirements": {
-                            "description": "What is installed into it, as pip takes it.",
+                            "description": "The requirements that are installed, in pip's format.",
                             "type": "array",
                             "items": {"type": "string", "minLength": 1},
                         },

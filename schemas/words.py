@@ -148,12 +148,9 @@ def _published(folder: Schema, between: str, write: str) -> list[Schema]:
     """
     return [
         told(
-            {"maxLength": _LONGEST_FOLDER}, "not a folder: it is too long", f"at most {_LONGEST_FOLDER} bytes"
-        ),
-        told(
-            {"not": {"type": "string", "pattern": r"[\x00-\x1f\x7f-\x9f]"}},
-            "not a folder: it has control characters",
-            write,
+            {"maxLength": _LONGEST_FOLDER},
+            "not a folder: it is too long",
+            f"at most {_LONGEST_FOLDER} bytes",
         ),
         told(
             {"not": {"type": "string", "pattern": r"[#?*\[\]]"}},
@@ -174,15 +171,15 @@ def _published(folder: Schema, between: str, write: str) -> list[Schema]:
     ]
 
 
-_PUBLISHED_PART = r"[^/\x00-\x1f\x7f-\x9f]+"
+_NAMES = r"[^\x00-\x1f\x7f-\x9f]+"
 PUBLISHED_ADDRESS = _published(
-    shaped(rf"gs://{BUCKET}(?:/{_PUBLISHED_PART})+/?", "not a folder in a bucket of Cloud Storage", ""),
+    shaped(rf"gs://{BUCKET}/{_NAMES}", "not a folder in a bucket of Cloud Storage", ""),
     "^gs://.*//",
     'write "gs://BUCKET/FOLDER"',
 )
 """The address of a publication: a folder in a bucket."""
 PUBLISHED_ADDRESSES = _published(
-    shaped(rf"gs://{BUCKET}(?:/{_PUBLISHED_PART})*/?", "not a Cloud Storage folder", ""),
+    shaped(rf"gs://{BUCKET}(?:/{_NAMES})?/?", "not a Cloud Storage folder", ""),
     "^gs://.*//",
     'write "gs://BUCKET", or "gs://BUCKET/FOLDER"',
 )
@@ -190,8 +187,8 @@ PUBLISHED_ADDRESSES = _published(
 _NO_PATH = "not a path below the run's folder"
 _WRITE_PATH = 'write for example "model"'
 PUBLISHED_PATH = [
-    told({"not": {"type": "string", "pattern": "^(?:/|[a-z]+://)"}}, _NO_PATH, _WRITE_PATH),
-    *_published(shaped(rf"{_PUBLISHED_PART}(?:/{_PUBLISHED_PART})*/?", _NO_PATH, ""), "//", _WRITE_PATH),
+    told({"not": {"type": "string", "pattern": "^/|://"}}, _NO_PATH, _WRITE_PATH),
+    *_published(shaped(_NAMES, _NO_PATH, ""), "[^:]//", _WRITE_PATH),
 ]
 """The published folder, below the run's own."""
 

@@ -12,18 +12,23 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import validate
+from reconciler.operations.publication_rules import publication_problems
 
 CASES = Path(__file__).parent / "bad_manifests"
-"""Folders that each hold a repository of manifests with a single kind of mistake."""
+"""Folders that each hold a repository of manifests with a single kind of mistake, some with settings."""
 
 
 def problems_of(case: Path) -> list[dict[str, Any]]:
     """Return the problems of a case's manifests, without the level of errors."""
-    found = validate(case, [case / "jobs"])
-    problems = [asdict(problem) for problem in (*found.problems, *found.warnings)]
+    config = load_config(case)
+    environment = config.environment(None)
+    found = validate(case, [case / "jobs"], environment.filled)
+    addresses = publication_problems(case, found.manifests, config, environment)
+    problems = (*found.problems, *addresses.errors, *found.warnings, *addresses.warnings)
     return [
-        {name: value for name, value in problem.items() if (name, value) != ("level", "error")}
+        {name: value for name, value in asdict(problem).items() if (name, value) != ("level", "error")}
         for problem in problems
     ]
 

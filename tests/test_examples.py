@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from reconciler.base.state_dir import home_of, prepare_home
+from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import validate
 from tests.support import preloaded
 
@@ -66,7 +67,7 @@ def shown(name: str) -> Any:
 
 
 def test_the_examples_are_valid() -> None:
-    found = validate(ROOT, [ROOT / "jobs"])
+    found = validate(ROOT, [ROOT / "jobs"], load_config(ROOT).environment(None).filled)
     assert found.problems == ()
     assert {manifest.kind for manifest in found.manifests} == {"CustomJob", "HyperparameterTuningJob", "Job"}
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -64,6 +65,20 @@ def run_concurrently(tasks: Sequence[Callable[[], Answer]], most: int = MOST_THR
                 yield future.result()
     if error is not None:
         raise error
+
+
+def run_ahead(tasks: Iterable[Callable[[], Answer]], most: int = MOST_THREADS) -> Iterator[Answer]:
+    """Run the tasks in threads, at most `most` at once, and yield their results in the given order.
+
+    No more than `most` results wait for the caller. Tasks start in the given order; after a task raises, or
+    the caller stops, no other task starts.
+    """
+    waiting = iter(tasks)
+    running = deque(_start(task) for task in islice(waiting, most))
+    while running:
+        answer = running.popleft().result()
+        running.extend(_start(task) for task in islice(waiting, 1))
+        yield answer
 
 
 def call_all(calls: Sequence[Callable[[], Answer]]) -> list[Answer]:

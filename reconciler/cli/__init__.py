@@ -21,7 +21,7 @@ from reconciler.cli.events import events
 
 _BY_SIGNAL = 128  # plus the signal's number, as shells report it
 _INTERRUPTED = """interrupted; submitted jobs keep running
-    the next `reconciler apply` first looks for jobs that this run may have submitted"""
+    the next `reconciler apply` first looks for jobs that this command may have submitted"""
 
 
 def run(argv: Sequence[str]) -> int:

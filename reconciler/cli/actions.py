@@ -39,7 +39,7 @@ def add_to_summary(text: str, log_format: str) -> None:
         with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"\n{text}\n")
     except OSError as error:
-        print_message(f"the job's summary {path} can't be written: {error.strerror}", log_format)
+        print_message(f"the workflow run's summary {path} can't be written: {error.strerror}", log_format)
 
 
 def print_unposted(problems: Iterable[str], denied: Collection[str], log_format: str) -> None:

@@ -110,16 +110,10 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 def _apply(arguments: argparse.Namespace) -> ExitCode:
     context = context_of(arguments)
     config, log_format, selection = context.config, arguments.log_format, selection_of(arguments)
+    environment, paths = context.environment, arguments.paths
     desired = load_or_report(
         config,
-        partial(
-            load_desired,
-            config,
-            context.environment,
-            arguments.paths,
-            selection=selection,
-            use=CodeUse.STAGED,
-        ),
+        partial(load_desired, config, environment, paths, selection=selection, use=CodeUse.STAGED),
         partial(context.session, start=True),
         partial(commit_of, config.root, os.environ),
         lambda report: print_unposted(report.problems, report.denied, log_format),

@@ -28,7 +28,7 @@ from reconciler.planning.outcome import Outcome, Status
 # Together they stay below GitHub's limit for a summary.
 _PLAN_LIMIT = 600_000
 _ENDS_LIMIT = 280_000
-_REST = "the job's summary lists them"
+_REST = "the workflow run's summary lists them"
 
 Failure = tuple[Change | None, str]
 """Sentence about a job that makes the command fail, and the job's change if that is known."""

@@ -26,9 +26,11 @@ COMMANDS = {
     "status": "show jobs and their states",
     "show": "show a job's state, cause, results and log",
     "logs": "show a job's log",
+    "fetch": "download a published model, or the files of a run",
+    "verify": "compare a publication with the repository and its files",
     "tensorboard": "open TensorBoard on a job's logs",
     "cancel": "stop runs and report how each ended",
-    "report": "post commit statuses for jobs that changed",
+    "report": "post commit statuses, or write jobs and runs as HTML pages",
     "open": "show jobs, runs and logs as live pages in a browser",
     "watch": "run continuously: apply on every change",
     "rerun": 'run a job again by changing "rerun" in its manifest',
@@ -132,7 +134,9 @@ def parser_of(argv: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(prog=parser.prog, title="commands", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         if name not in argv[:1]:
-            commands.add_parser(name, help=summary)
+            # Without any flag, as only its name and summary are printed: argparse makes a formatter for each,
+            # which imports `shutil`.
+            commands.add_parser(name, help=summary, add_help=False)
             continue
         module = _module(name)
         sub = commands.add_parser(

@@ -104,7 +104,7 @@ def clients(context: Context) -> tuple[Client, dict[str, dict[str, str]], Path]:
     """
     environment = context.environment
     if environment.engine != "local":
-        text = f'the environment "{environment.name}" is Google\'s, which clients find by themselves'
+        text = f'the environment "{environment.name}" is in Google Cloud: clients need no settings for it'
         raise UsageError(text, hint="choose an environment that has `engine: local` with --env")
     home = home_of(context.config.root, os.environ)
     with context.session(start=True):

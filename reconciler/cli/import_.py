@@ -67,7 +67,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="give a variable or a placeholder <NAME> its value",
     )
-    add("--set-file", action="append", default=[], metavar="NAME=FILE", help="the same, from a file")
+    add(
+        "--set-file",
+        action="append",
+        default=[],
+        metavar="NAME=FILE",
+        help="like --set, with the value from a file",
+    )
 
 
 _MOST_VALUE = 64 * 1024

@@ -59,7 +59,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return _set_up(arguments)
     for name in _FLAGS:
         if getattr(arguments, name) is not None:
-            raise UsageError(f"{other} goes without {flag(name)}", hint="see `reconciler init --help`")
+            hint = "see `reconciler init --help`"
+            raise UsageError(f"{other} can't be combined with {flag(name)}", hint=hint)
     return _prepare_claims(arguments) if arguments.claims else _print_steps(arguments)
 
 
@@ -141,8 +142,9 @@ def _print_others(setup: Setup, changes: Sequence[files.WrittenFile]) -> None:
     for other in others:
         print(f"{other.path} is for the environment {quote(other.environment)}, and was left unchanged.")
     action = "" if setup.action.is_known else next((other.action for other in others if other.action), "")
+    what = "this file" if len(others) == 1 else "these files"
     also = f", with --action {action}" if action else ""
-    print(f"For {quote(name)}, remove it and run this command again{also}:\n")
+    print(f"For {quote(name)}, remove {what} and run the same `reconciler init` again{also}:\n")
     _indented(f"rm {' '.join(other.path for other in others)}")
 
 

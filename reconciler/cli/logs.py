@@ -238,7 +238,7 @@ def _check_replica(name: str, replicas: Mapping[str, int], job: ActualJob) -> No
 
 def _check_trial(number: int, trials: Trials | None, job: ActualJob) -> None:
     if trials is None:
-        raise NotFoundError(f"{job.job_name} has no trials", hint="only tuning jobs have")
+        raise NotFoundError(f"{job.job_name} has no trials", hint="only tuning jobs have trials")
     if str(number) not in trials.begun and not trials.goes_on and 0 < trials.planned < number:
         hint = f"its trials are numbered from 1 to {trials.planned}"
         raise NotFoundError(f"{job.job_name} has no trial {number}", hint=hint)

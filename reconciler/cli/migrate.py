@@ -34,7 +34,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_format(parser, "text", "markdown", "json")
     add("--write", action="store_true", help="replace the manifests: all of them or none")
     add("--run", action="store_true", help="don't suspend the migrated jobs: the next apply submits them")
-    add("--image", help="the image that runs Python packages, in containers, whose image is past its end")
+    add("--image", help="run Python packages whose image is past its end in containers of this image")
 
 
 _EXACT = VERDICTS[-1]
@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     if is_written:
         left = replace_files(migration.contents) & {path.name for path in migration.contents}
         if left:
-            message = f"an earlier run was killed before it had replaced {counted(len(left), 'file')}"
+            message = f"an earlier migration was killed before it had replaced {counted(len(left), 'file')}"
             print_message(f"{message}; this one has completed it", arguments.log_format)
     if arguments.format == "json":
         print_json(_json(migration, is_written))

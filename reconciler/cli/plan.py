@@ -48,7 +48,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
     add_selection(parser)
     add_format(parser, "text", "json", "markdown")
-    add("--base", metavar="REF", help="show the changes since HEAD left REF, offline; exit 4 over a limit")
+    add(
+        "--base",
+        metavar="REF",
+        help="show the changes since the merge base of HEAD and REF, offline; exit 4 over a limit",
+    )
     add(
         "--output-dir",
         type=path,

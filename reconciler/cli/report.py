@@ -57,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--comment",
         type=path,
         metavar="FILE",
-        help="only write FILE as this run's comment on its pull request",
+        help="only write FILE as a comment on the workflow run's pull request",
     )
     instead.add_argument(
         "--html",
@@ -80,8 +80,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
 _UNAUTHORIZED = "GITHUB_TOKEN is not set: no comment was written"
 _READ_ONLY = (
-    "this run's token may not write comments, as on a pull request from a fork or by Dependabot, so none was "
-    "written; otherwise the workflow needs `permissions: {pull-requests: write}`"
+    "no comment was written: the workflow run's token may not write any, as on a pull request from a "
+    "fork or by Dependabot; on other pull requests, the workflow needs `permissions: {pull-requests: write}`"
 )
 
 

@@ -132,7 +132,7 @@ def _check_limits(session: Session, job: DesiredJob) -> None:
     if job.manifest.reconcile.suspend:
         raise RefusedError(
             f"{job.manifest.path} says that {job.manifest.name} is suspended",
-            hint='remove "suspend" from it, or give up the submission',
+            hint=f'remove "suspend" from it, or run `reconciler resolve {job.manifest.name} --give-up`',
         )
     limits = session.environment.limits
     check_limit("submissions", 1, limits.submissions)

@@ -43,7 +43,8 @@ def _run(words: list[str], env: dict[str, str]) -> int:
     try:
         process = subprocess.Popen(words, env=env)
     except FileNotFoundError:
-        raise UsageError(f"there is no program {words[0]!r}", hint="write its path, or see PATH") from None
+        hint = "write its path, or add its folder to PATH"
+        raise UsageError(f"there is no program {words[0]!r}", hint=hint) from None
     except OSError as error:
         raise UsageError(f"{words[0]!r} can't be run: {error.strerror}") from None
     # Signals reach this process alone, but for a terminal's Ctrl-C, which reaches the program too.

@@ -127,7 +127,8 @@ def _last_full(seen: Observation) -> list[str]:
     if seen.full or seen.summary is None:
         return []
     when = f"{seen.summary.taken.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-    return [f"ended runs are as of the last full look, {when}; `reconciler status --all` reads them again"]
+    again = "`reconciler status --all` reads them again"
+    return [f"ended runs are as of {when}, when all were last read; {again}"]
 
 
 def _selected(rows: Sequence[JobStatus], arguments: argparse.Namespace, *, whole: bool) -> list[JobStatus]:

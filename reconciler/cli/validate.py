@@ -47,14 +47,14 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         return ExitCode.INVALID
     paths, missing = manifest_paths(root, arguments.paths)
     index = GitIndex(root, os.environ)
-    validation = validate(root, paths, environment.filled, index=index)
+    validation = validate(root, paths, environment.filled, index=index, with_identities=False)
     check_found(validation, arguments.paths)
-    unfit, doubtful = publication_problems(root, validation.manifests, config, environment)
+    publications = publication_problems(root, validation.manifests, config, environment)
     code = capped(_code_problems(root, validation.manifests, index))
-    errors = [*validation.problems, *code, *unfit]
+    errors = [*validation.problems, *code, *publications.errors]
     images = capped(image_warnings(validation.manifests, date.today()))
     folders = capped(folder_warnings(root, validation.manifests, environment))
-    warnings = [*config.warnings, *missing, *validation.warnings, *images, *folders, *doubtful]
+    warnings = [*config.warnings, *missing, *validation.warnings, *images, *folders, *publications.warnings]
     problems = sorted([*errors, *warnings])
     if arguments.format == "json":
         print_json(validation_json(validation.files, problems))

@@ -120,7 +120,8 @@ def _source(
     # The branch's reconciler.yaml must not redirect the operator's token; the environment overrides it.
     os.environ["GITHUB_API_URL"] = os.environ.get("GITHUB_API_URL") or DEFAULT_API_URL
     if arguments.settle:
-        raise UsageError("--settle is for the files here", hint="leave it out: a fetched branch is at rest")
+        hint = "remove one of the two: --settle waits until local files are at rest"
+        raise UsageError("--settle can't be combined with --remote", hint=hint)
     url, branch = checked_url(arguments.remote), checked_branch(arguments.branch or DEFAULT_BRANCH)
     home = home_of(root, os.environ)
     prepare_home(home)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from reconciler.base.errors import MachineError
 from reconciler.base.git_command import (
@@ -19,8 +20,7 @@ from reconciler.base.git_command import (
 from reconciler.base.replaced_files import write_file
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(Struct, frozen=True):
     """Commit that is checked out.
 
     Attributes:

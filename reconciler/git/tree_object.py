@@ -6,7 +6,8 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reconciler.base.git_command import (
     GitError,
@@ -18,8 +19,7 @@ _MODE = re.compile(rb"[0-7]{5,6}")
 _GITLINK = 0o160000
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """Entry of a tree.
 
     Attributes:

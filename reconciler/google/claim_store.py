@@ -362,7 +362,8 @@ class ObjectClaims:
 
     def _hint(self, error: ApiError) -> str:
         if error.status == 403 and "scope" in error.message.lower():
-            return "they lack the cloud-platform scope: run `gcloud auth application-default login`"
+            remedy = "run `gcloud auth application-default login`"
+            return f"the credentials lack the cloud-platform scope: {remedy}"
         if error.status == 403:
             return (
                 "the account that runs this needs the role roles/storage.objectUser on the bucket: "

@@ -104,15 +104,19 @@ class Connection:
         self._clients: dict[str, Any] = {}
         self._building = threading.RLock()
 
-    def get(self, method: str, *, fresh: bool = False, **parameters: str | int | None) -> HttpResponse:
+    def get(
+        self, method: str, *, fresh: bool = False, part: str = "", **parameters: str | int | None
+    ) -> HttpResponse:
         """Send a GET; raise ApiError for an error response, or the transport's errors.
 
         Args:
             method: The method's id in the discovery document, such as "storage.objects.list".
             fresh: True if no cache on the way may respond.
+            part: The part of the content to get, as the Range header has it; "" for all.
             parameters: The method's parameters; None for a missing parameter.
         """
-        return self._sent("GET", method, parameters, {"cache-control": "no-cache"} if fresh else {})
+        headers = {"cache-control": "no-cache"} if fresh else {}
+        return self._sent("GET", method, parameters, {**headers, "range": part} if part else headers)
 
     def post(self, method: str, body: JsonObject) -> JsonObject:
         """Send a read that takes a body; return its response, or raise as `get` does."""

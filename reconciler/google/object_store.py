@@ -38,6 +38,10 @@ class StoredObject(Struct, frozen=True, gc=False):
     crc32c: str = ""
 
 
+class ChangedObjectError(ServiceError):
+    """Error for an object that isn't as it was listed."""
+
+
 _PAGES = RecordPages("items", StoredObject)
 
 
@@ -133,6 +137,26 @@ class ObjectStore:
             object=stored_object.name,
             generation=stored_object.generation or None,
         )
+        return media.body
+
+    def read_part(self, stored_object: StoredObject, first: int, last: int) -> bytes:
+        """Return the bytes from `first` to `last` of a listed object, at its generation if it has one.
+
+        Raises:
+            ChangedObjectError: The object has another size by now, or is stored in another encoding.
+        """
+        media = self._connection.get(
+            "storage.objects.get",
+            part=f"bytes={first}-{last}",
+            alt="media",
+            bucket=self._bucket,
+            object=stored_object.name,
+            generation=stored_object.generation or None,
+        )
+        # Cloud Storage unpacks objects with a content encoding, and then has no parts.
+        expected = f"bytes {first}-{last}/{stored_object.size}"
+        if media.headers.get("content-range") != expected or len(media.body) != last - first + 1:
+            raise ChangedObjectError("it has another size by now, or a content encoding")
         return media.body
 
     def write(

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from reconciler.base.errors import ServiceError
 from reconciler.google.client import Connection
-from reconciler.google.object_store import ObjectStore, StoredObject
+from reconciler.google.object_store import ObjectStore, StoredObject, ensure_bucket
 from reconciler.google.responses import ApiError, NotFoundAtServiceError
 from reconciler.model.ports import NO_CURRENT, VersionedCurrent
 from reconciler.model.publication import (
@@ -47,6 +47,10 @@ class PublicationStore:
     def __init__(self, connection: Connection, to: str) -> None:
         self._connection = connection
         self._to = to
+
+    def prepare(self) -> None:
+        """Create the bucket, if it is missing."""
+        ensure_bucket(self._connection, place_of(self._to)[0])
 
     def current(self) -> VersionedCurrent:
         """Return what `current.json` names; raise ServiceError for an unusable object."""

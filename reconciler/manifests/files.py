@@ -83,13 +83,13 @@ class Folders:
                 self.close()
                 self._descriptor = _open_folder(folder)
                 self._folder = folder
-            descriptor, _ = open_file(name, folder=self._descriptor)
+            descriptor, status = open_file(name, folder=self._descriptor)
         except IrregularFileError:
             return _no_file(path)
         except OSError as error:
             return _unreadable(path, error)
         try:
-            return _read(descriptor, path)
+            return _read(descriptor, status, path)
         except OSError as error:
             return _unreadable(path, error)
         finally:
@@ -133,18 +133,18 @@ def _leads_out(path: str) -> Problem:
     )
 
 
-def _read(descriptor: int, path: str) -> bytes | Problem:
-    """Return the bytes of an open file; raises OSError."""
+def _read(descriptor: int, status: os.stat_result, path: str) -> bytes | Problem:
+    """Return the bytes of an open file, which had this status when it was opened; raises OSError."""
     data = b""
     # A file that changes while it is read gets another reading: a part of a write must not be taken for all.
     for _ in range(_MAX_READINGS):
-        status = os.fstat(descriptor)
         if status.st_size > MAX_FILE_BYTES:
             return too_large(path)
         data = _bytes_of(descriptor, status.st_size)
         if len(data) > MAX_FILE_BYTES:
             return too_large(path)
-        if len(data) == status.st_size and _version(os.fstat(descriptor)) == _version(status):
+        before, status = status, os.fstat(descriptor)
+        if len(data) == before.st_size and _version(status) == _version(before):
             break
         os.lseek(descriptor, 0, os.SEEK_SET)
     return data

@@ -245,13 +245,13 @@ def _int64(error: Any, keys: Keys) -> Message:
     if re.fullmatch(r"-?[0-9]+", text):
         least = error.schema.get("minimum", 0)
         if text.startswith("-") or least > 0:
-            return f"{quote(text)} is too small for {name_of(keys)}", f"the least is {least}"
+            return f"{quote(text)} is too small for {name_of(keys)}", f"the minimum is {least}"
         return f"{quote(text)} is not a whole number of 64 bits", "write it without zeros in front"
     return f"{name_of(keys)} must be a whole number, not {quote(text)}", "write digits only"
 
 
 def _out_of_bounds(error: Any, keys: Keys, source: str) -> Message:
-    word, limit = ("small", "least") if error.validator == "minimum" else ("large", "most")
+    word, limit = ("small", "minimum") if error.validator == "minimum" else ("large", "maximum")
     message = f"{brief(source)} is too {word} for {name_of(keys)}"
     return message, f"the {limit} is {_scalar(error.validator_value)}"
 

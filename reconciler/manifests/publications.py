@@ -39,8 +39,8 @@ def publication_findings(
             yield Finding((*_KEY, name), f"{quote(name)} is too long", f"at most {MOST_BYTES} bytes")
     if "to" not in publish and PUBLISH not in filled:
         hint = (
-            'write "to: gs://BUCKET/FOLDER" below it, or "publish: gs://BUCKET" under "defaults" of the '
-            "environment in reconciler.yaml"
+            'write "to: gs://BUCKET/FOLDER" below it; or "publish: gs://BUCKET" under "defaults" of the '
+            "environment in reconciler.yaml, which is local without --env"
         )
         yield Finding(_KEY, "neither the manifest nor the environment has an address", hint, of_key=True)
     job, field = holder_of_folder(spec)

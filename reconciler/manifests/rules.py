@@ -129,8 +129,8 @@ def _runs_module(keys: Keys, pool: Mapping[str, Any]) -> Iterator[Finding]:
         hint = 'write "containerSpec: {imageUri: …}" in its place, or remove "module" under "package"'
         yield Finding((*keys, "pythonPackageSpec"), message, hint, of_key=True)
     if "command" in _mapping(pool.get("containerSpec")):
-        message = 'the command is set to run the module under "package"'
-        hint = 'remove "command", "args" reach the module; or remove "module"'
+        message = '"command" can\'t be set: the reconciler sets it to run "module" of "package"'
+        hint = 'remove "command" ("args" reach the module), or remove "module"'
         yield Finding((*keys, "containerSpec", "command"), message, hint, of_key=True)
 
 

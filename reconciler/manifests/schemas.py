@@ -53,7 +53,7 @@ SETTINGS = "config.schema.json"
 """The file with the schema of `reconciler.yaml`."""
 
 _API_VERSIONS = list(dict.fromkeys(api_version for api_version, _ in KINDS))
-_PAIRS_HINT = "there are\n" + "\n".join(f"apiVersion: {version}, kind: {kind}" for version, kind in KINDS)
+_PAIRS_HINT = "write one of\n" + "\n".join(f"apiVersion: {version}, kind: {kind}" for version, kind in KINDS)
 # Top-level keys of gcloud's --config files and of the APIs' messages -> the manifest that they belong in.
 _PASTED = {
     "trainingInput": (ML_V1, "Job"),

@@ -16,10 +16,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from reconciler.base.diagnostics import (
     MAX_COUNTED_PER_FILE,
@@ -45,8 +46,7 @@ _MIN_ENTROPY = 3.0  # bits a character; English words have about 3.3 in a short 
 _MIN_DISTINCT = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     """Form of one kind of secret.
 
     Attributes:
@@ -155,12 +155,9 @@ _REFERENCE = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 # In small letters. Each begins with plain text: searching for them is many times faster than alternatives.
-_PLACEHOLDERS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        *("change.?me", "replace", "placeholder", "example", "dummy", "redacted", "your.", "insert.", "todo"),
-        *("fixme", "not.?set", "xxx", r"\*\*\*", r"\.\.\."),
-    )
+_PLACEHOLDERS = (
+    *("change.?me", "replace", "placeholder", "example", "dummy", "redacted", "your.", "insert.", "todo"),
+    *("fixme", "not.?set", "xxx", r"\*\*\*", r"\.\.\."),
 )
 _NOT_PASSWORDS = frozenset({"password", "passwd", "pass", "secret", "token", "pwd"})
 # Each further word begins with a capital: a text can be divided in one way only, in linear time.
@@ -350,7 +347,8 @@ def _is_placeholder(text: str) -> bool:
     if _REFERENCE.fullmatch(text):
         return True
     lower = text.lower()
-    return any(placeholder.search(lower) for placeholder in _PLACEHOLDERS)
+    # Compiled when first used, as few files have a text that may be a secret.
+    return any(re.search(placeholder, lower) for placeholder in _PLACEHOLDERS)
 
 
 class _TooMuchError(Exception):

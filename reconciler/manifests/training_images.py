@@ -132,15 +132,15 @@ def _warning(field: str, uri: str, today: date) -> tuple[str, str] | None:
         end = training_images()[name].end_of_availability
         if end >= today:
             return None
-        way_out = "run the code in another image, which reconciler migrate --image IMAGE writes"
+        way_out = "move the code to another image with `reconciler migrate --image IMAGE`"
         way_out = way_out if field == _EXECUTOR else "name another image"
-        hint = f'{way_out}: see "Images past their end" in the README'
+        hint = f'{way_out}: see "Images past their end" in the reconciler\'s README'
         return f"Google ended the availability of the image {name} on {end}", hint
     tag = uri.rpartition("/")[2].partition(":")[2]
     named = f"the tag {quote(tag)}" if tag else "an image without a tag"
     bare = uri.removesuffix(f":{tag}") if tag else uri
     return (
-        f"{named} can mean another image tomorrow, under the same name of the job",
+        f"{named} can mean another image tomorrow, and the job's name stays the same",
         f"pin it by its digest: {bare}@sha256:…, which docker push prints",
     )
 

@@ -53,10 +53,13 @@ _results = msgpack.Decoder(list[CheckedFile | None])
 class _FileReader:
     """Reader of files that checks those with a new content; the arguments are those of `validate`."""
 
-    def __init__(self, filled: frozenset[str], checked: CheckedFiles, folders: Folders) -> None:
+    def __init__(
+        self, filled: frozenset[str], checked: CheckedFiles, folders: Folders, *, with_identities: bool
+    ) -> None:
         self.filled = filled
         self.checked = checked
         self._folders = folders
+        self._with_identities = with_identities
 
     def contents(self, files: Sequence[ManifestFile]) -> Iterator[CheckedFile | bytes | Problem]:
         """Yield each file's record if the fast check accepts it, else its bytes or why they can't be read."""
@@ -116,7 +119,7 @@ class _FileReader:
         records = {digest: self.checked.find(self.filled, digest) for digest in contents}
         new = {digest: data for digest, data in contents.items() if records[digest] is None}
         if new:
-            records |= check_files(new, self.filled)
+            records |= check_files(new, self.filled, with_identities=self._with_identities)
         return [records.get(digest) for digest in digests]
 
 
@@ -148,6 +151,8 @@ def validate(
     package_of: PackageOf = package_folder,
     checked: CheckedFiles | None = None,
     index: Index = COMMITTED,
+    *,
+    with_identities: bool = True,
 ) -> Validation:
     """Check all manifests below `paths`.
 
@@ -158,6 +163,7 @@ def validate(
         package_of: Finds the packages' folders; called for each manifest, before reading any package.
         checked: Checked files of earlier passes; those of this pass are added.
         index: What git tracks; by default everything, as among files that were written from a commit.
+        with_identities: False if nobody needs the identities of the manifests.
 
     Raises:
         UsageError: A path is missing.
@@ -165,7 +171,7 @@ def validate(
     checked = CheckedFiles() if checked is None else checked
     search_result = find_manifests(root, paths, index)
     with Folders() as folders:
-        reader = _FileReader(filled, checked, folders)
+        reader = _FileReader(filled, checked, folders, with_identities=with_identities)
         packages = Packages(real_path(root), package_of, index)
         return _Validator(root, search_result, reader, packages).result()
 

@@ -66,7 +66,9 @@ def kept(claim: Claim | None, runs: Iterable[ActualJob]) -> ActualJob | None:
         runs: Runs with the attempt's key and number.
     """
     own_runs = [run for run in runs if claim is None or made(claim, run)]
-    return elder(own_runs) if own_runs else None
+    if len(own_runs) > 1:
+        return elder(own_runs)
+    return own_runs[0] if own_runs else None
 
 
 def made(claim: Claim, run: ActualJob) -> bool:

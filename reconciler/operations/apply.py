@@ -137,20 +137,17 @@ def apply(
     plan, state = _with_brought_back(session, desired, plan, state, brought)
     applied = replace(applied, plan=plan, origin=origin)
     listener.planned(plan, origin)
-    with listener.submitting() as progress:
-        applier = replace(applied.applier, listener=progress, commit_of=origin.commit_of)
-        try:
+    try:
+        with listener.submitting() as progress:
+            applier = replace(applied.applier, listener=progress, commit_of=origin.commit_of)
             outcomes = carry_out(session, applier, plan, tree, record)
-        except OlderTreeError as error:
-            # Another apply has recorded its commit since the comparison.
-            return replace(applied, refused=error, tree=tree.finding)
-        is_reviewed = reviewed is not None
-        plan, more = _return_ended(
-            session, desired, applier, plan, lambda seen: planned(seen)[0], is_reviewed=is_reviewed
-        )
-        outcomes += more
+            is_reviewed = reviewed is not None
+            plan, more = _return_ended(session, desired, applier, plan, planned, is_reviewed=is_reviewed)
+    except OlderTreeError as error:
+        # Another apply has recorded its commit since the comparison.
+        return replace(applied, refused=error, tree=tree.finding)
     publisher = Publisher(session, desired, state, origin, brought, tree.withheld, listener.waiting)
-    outcomes += publisher.run(plan)
+    outcomes += [*more, *publisher.run(plan)]
     listener.carried_out(outcomes, origin)
     return replace(applied, plan=plan, outcomes=outcomes, tree=tree.finding)
 
@@ -160,7 +157,7 @@ def _return_ended(
     desired: Desired,
     applier: Applier,
     plan: Plan,
-    planned: Callable[[Observed], Plan],
+    planned: Callable[[Observed], tuple[Plan, TargetState]],
     *,
     is_reviewed: bool,
 ) -> tuple[Plan, list[Outcome]]:
@@ -168,7 +165,7 @@ def _return_ended(
 
     Args:
         plan: The plan that was carried out.
-        planned: Makes a plan of the same jobs.
+        planned: Makes a plan of the same jobs, and the state that it is made of.
         is_reviewed: True if only what was reviewed is carried out: then nothing is submitted here.
 
     Returns:
@@ -184,7 +181,7 @@ def _return_ended(
     if not ended:
         return plan, unended
     try:
-        again = planned(look(session.ports, wanted_of(desired.jobs)).observed)
+        again, _ = planned(look(session.ports, wanted_of(desired.jobs)).observed)
     except ReconcilerError as error:
         return plan, [*unended, *(failed(change, error) for change in awaited)]
     later = [change for change in again.changes if change.base_name in ended]

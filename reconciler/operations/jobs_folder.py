@@ -21,6 +21,7 @@ from reconciler.model.stand_ins import fetching
 from reconciler.model.tracking import GET_LEFT_OUT, Index
 
 _HOLD = "keep the manifests there, or name the files or folders that hold them"
+_KEPT = "so no job counts as removed, and none is cancelled for that"
 _NONE = Problem(
     JOBS_FOLDER,
     1,
@@ -60,12 +61,12 @@ def left_out_manifests(root: Path, index: Index) -> tuple[list[str], tuple[Probl
     # What such a link leads to isn't known: a folder of manifests, for example.
     left_out += [link for link in index.links if _is_below(link, folders) and not (root / link).is_symlink()]
     unread = [path for path in index.unread if _is_below(path, folders)]
-    said = "this submodule's manifests aren't read: no job counts as removed, or is cancelled for that"
+    said = f"this submodule's manifests aren't read, {_KEPT}"
     warnings = tuple(Problem(one_line(path), 1, 1, "", said, fetching(path), WARNING) for path in unread)
     if not left_out:
         return [], warnings
     number = counted(len(left_out), "manifest")
-    said = f"git leaves {number} out of the work tree: no job counts as removed, or is cancelled for that"
+    said = f"git leaves {number} out of the work tree, {_KEPT}"
     return left_out, (Problem(one_line(left_out[0]), 1, 1, "", said, GET_LEFT_OUT, WARNING), *warnings)
 
 

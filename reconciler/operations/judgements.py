@@ -102,7 +102,7 @@ def _needed(state: TargetState, asked: Asked, *, with_desired: bool) -> list[tup
             needed[attempt.resource] = attempt, earlier | frozenset(names)
 
     for _, name in state.of_desired if with_desired else ():
-        if name.last_wanted and (expect := _expected(name)):
+        if (expect := _expected(name)) and name.last_wanted:
             need(name.last_wanted, [expectation.metric for expectation in expect])
     for key, names in asked.items():
         for attempt in state.by_key.get(key, ()):

@@ -183,8 +183,8 @@ def load_desired(
     if checked is not None:
         checked.end_pass()
     check_found(validation, paths)
-    unfit, _ = publication_problems(root, validation.manifests, config, environment)
-    if problems := (*validation.problems, *unfit):
+    publications = publication_problems(root, validation.manifests, config, environment)
+    if problems := (*validation.problems, *publications.errors):
         raise InvalidError("some manifests are not valid", problems=problems)
     desired = desired_jobs(root, validation.manifests, environment, index, use)
     jobs = selected_jobs(desired.jobs, selection) if selection else desired.jobs

@@ -21,9 +21,10 @@ import os
 import shlex
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from reconciler.base.checkout import repository_in
 from reconciler.base.errors import InvalidError, ReconcilerError
@@ -48,8 +49,7 @@ _NOT_IN = "is not in"
 _LINE_ENDS = "has other line ends than in"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """The commit of a pass's jobs.
 
     Attributes:
@@ -67,12 +67,12 @@ class Origin:
 
     commit: str = ""
     made: Collection[str] = ()
-    differences: Mapping[str, str] = field(default_factory=dict)
-    line_ends: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    differences: Mapping[str, str] = {}
+    line_ends: Mapping[str, Sequence[str]] = {}
     elsewhere: tuple[str, ...] = ()
     all_compared: bool = False
     reason: str = ""
-    brought_by: Mapping[str, str] = field(default_factory=dict)
+    brought_by: Mapping[str, str] = {}
 
     @property
     def exact(self) -> str:
@@ -99,7 +99,6 @@ class Origin:
         if self.exact:
             return plan
         changes = tuple(c for c in plan.changes if c.desired and c.desired.job_name in self.made)
-        # Plan is a msgspec struct: `dataclasses.replace` doesn't take it.
         return Plan(plan.target, changes, (), plan.digest, whole=False)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import ERROR, WARNING, Finding, Keys, Problem, capped, pointer_of, quote
+from reconciler.base.diagnostics import WARNING, Finding, Keys, Problem, capped, pointer_of, quote
 from reconciler.manifests.files import read_one
 from reconciler.manifests.publications import ELSEWHERE, RESERVED, bucket_of, relation_of
 from reconciler.manifests.settings import FILE_NAME, Config, Environment
@@ -27,10 +27,23 @@ class _Writer(NamedTuple):
     manifest: Manifest | None
 
 
+class PublicationProblems(NamedTuple):
+    """What is wrong with the addresses that manifests publish to.
+
+    Attributes:
+        errors, warnings: Sorted, of each at most 100 a file.
+        refused: The base names of the manifests with errors, '-' as '_'.
+    """
+
+    errors: Sequence[Problem] = ()
+    warnings: Sequence[Problem] = ()
+    refused: frozenset[str] = frozenset()
+
+
 def publication_problems(
     root: Path, manifests: Sequence[Manifest], config: Config, environment: Environment
-) -> tuple[list[Problem], list[Problem]]:
-    """Return the errors, and the warnings, about the addresses that valid manifests publish to.
+) -> PublicationProblems:
+    """Return what is wrong with the addresses that valid manifests publish to.
 
     Args:
         root: The repository's root.
@@ -40,16 +53,16 @@ def publication_problems(
     """
     publishing = [manifest for manifest in manifests if manifest.publish is not None]
     if not publishing:
-        return [], []
+        return PublicationProblems()
     files = _Files(root)
-    problems = [
-        files.problem(manifest, finding)
-        for manifest, finding in _Rules(manifests, config, environment).findings(publishing)
-    ]
-    errors, warnings = (
-        capped(problem for problem in problems if problem.level == level) for level in (ERROR, WARNING)
-    )
-    return errors, warnings
+    errors, warnings, refused = [], [], set()
+    for manifest, finding in _Rules(manifests, config, environment).findings(publishing):
+        if finding.level == WARNING or manifest is None:
+            warnings.append(files.problem(manifest, finding))
+        else:
+            errors.append(files.problem(manifest, finding))
+            refused.add(manifest.base_name)
+    return PublicationProblems(capped(errors), capped(warnings), frozenset(refused))
 
 
 class _Rules:

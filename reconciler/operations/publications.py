@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Collection, Mapping
+from datetime import datetime
 from functools import cached_property, partial
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.engines.spec.engine_spec import engine_spec
-from reconciler.git.history import GitHistory
-from reconciler.google.publication_store import PublicationStore
+from reconciler.google.object_store import StoredObject
+from reconciler.manifests.settings import Config, Environment
 from reconciler.model.applied_tree import AppliedTree, Relation, relation_of
+from reconciler.model.job import ActualJob
 from reconciler.model.manifest import Publish
+from reconciler.model.plan import DesiredJob
+from reconciler.model.ports import Ports, Publications
 from reconciler.model.publication import (
     MANIFEST,
     MOST_ANCESTORS,
@@ -28,8 +32,7 @@ from reconciler.model.publication import (
 from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.operations.load_desired import Desired
-from reconciler.operations.origin import origin_of
-from reconciler.operations.session import Session
+from reconciler.operations.tree import CheckedOut
 from reconciler.planning.attempts import Attempt
 from reconciler.planning.overwriting import is_own_folder
 from reconciler.planning.publishing import (
@@ -45,8 +48,56 @@ from reconciler.planning.publishing import (
 from reconciler.planning.state import NameState, TargetState
 
 
+class ModelStore(Publications, Protocol):
+    """Publications at an address, with the files of runs and of published models."""
+
+    def prepare(self) -> None:
+        """Create the bucket, if it is missing."""
+
+    def files(self, folder_uri: str, most: int) -> list[StoredObject]:
+        """Return the objects below a folder (gs://…) of any bucket, with generations, sizes and checksums."""
+
+    def copy(self, source_uri: str, source: StoredObject, name: str) -> bool:
+        """Copy an object to a new name below the address; return False if either has changed."""
+
+
+class Site(Protocol):
+    """Environment whose models are published, with the checkout: the part of a `Session` that this takes."""
+
+    @property
+    def config(self) -> Config:
+        """The repository's settings."""
+
+    @property
+    def environment(self) -> Environment:
+        """The environment."""
+
+    @property
+    def ports(self) -> Ports:
+        """The ports of planning and submission."""
+
+    @property
+    def is_local(self) -> bool:
+        """True if the embedded service runs the jobs."""
+
+    def now(self) -> datetime:
+        """Return the time by Cloud Storage's clock."""
+
+    def read(self, job: ActualJob) -> ActualJob:
+        """Read a job again, with its spec; raise NotFoundError if it is missing."""
+
+    def publications(self, to: str) -> ModelStore:
+        """Return the publications at an address."""
+
+    def history(self) -> CheckedOut:
+        """Return the history of the commit that is checked out now."""
+
+    def is_committed(self, desired: Desired, job: DesiredJob) -> bool:
+        """Return True if a job's files are those of the commit that is checked out."""
+
+
 def with_publications(
-    session: Session,
+    session: Site,
     desired: Desired,
     state: TargetState,
     in_place: Mapping[str, InPlace],
@@ -81,7 +132,7 @@ def with_publications(
 
 
 def brought_back(
-    session: Session, desired: Desired, state: TargetState, brought: Collection[str]
+    session: Site, desired: Desired, state: TargetState, brought: Collection[str]
 ) -> TargetState:
     """Return the state with the publications that the checked-out commit has to record again as its own.
 
@@ -120,7 +171,7 @@ class PublicationReader:
         brought: The base names whose content the checked-out commit brought, as far as they are known.
     """
 
-    def __init__(self, session: Session, desired: Desired, brought: Collection[str] = ()) -> None:
+    def __init__(self, session: Site, desired: Desired, brought: Collection[str] = ()) -> None:
         self._brought = brought
         self._session = session
         self._desired = desired
@@ -132,13 +183,13 @@ class PublicationReader:
         self._by_address = by_address
 
     @cached_property
-    def history(self) -> GitHistory:
+    def history(self) -> CheckedOut:
         """The history of the checkout."""
-        return GitHistory(self._session.config.root, os.environ, is_exported=self._session.is_exported)
+        return self._session.history()
 
-    def store(self, publish: Publish) -> PublicationStore:
+    def store(self, publish: Publish) -> ModelStore:
         """Return the store of an address."""
-        return PublicationStore(self._session.connection, publish.to)
+        return self._session.publications(publish.to)
 
     def publication(self, name: NameState, *, with_files: bool) -> Publication:
         """Return the standing of a model, for which `asks_for_publication` is True.
@@ -216,17 +267,13 @@ class PublicationReader:
         relation = relation_of(tree, self.history)
         is_behind = relation in (Relation.OLDER, Relation.DIVERGED, Relation.UNKNOWN)
         # On one machine, what a person tries out there may take the place of anything.
-        if is_behind and self._session.is_local and not self.is_committed(name):
+        if is_behind and self._session.is_local and not self._is_committed(name):
             return NOT_COMPARED
         is_head = relation is Relation.DIVERGED and self.history.is_branch_head
         return Checkout(relation, is_head, self.history.remedy if relation is Relation.UNKNOWN else "")
 
-    def is_committed(self, name: NameState) -> bool:
-        """Return True if a job's files are those of the commit that is checked out."""
-        if name.desired is None:
-            return False
-        origin = origin_of(self._session.config, self._desired, [name.desired], os.environ, whole=False)
-        return bool(origin.commit) and name.desired.job_name in origin.made
+    def _is_committed(self, name: NameState) -> bool:
+        return name.desired is not None and self._session.is_committed(self._desired, name.desired)
 
     def ancestors(self) -> tuple[str, ...]:
         """Return the newest ancestors of the checked-out commit, as `current.json` names them."""
@@ -234,7 +281,7 @@ class PublicationReader:
 
 
 def differences(
-    store: PublicationStore, publish: Publish, model: PublishedModel
+    store: ModelStore, publish: Publish, model: PublishedModel
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the files of a model's record that are missing, and the objects that aren't as it says.
 

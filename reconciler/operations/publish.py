@@ -11,10 +11,9 @@ from functools import partial
 
 from msgspec import ValidationError, convert
 
-from reconciler.base.concurrency import run_concurrently
 from reconciler.base.errors import ReconcilerError, ServiceError
-from reconciler.google.object_store import StoredObject, ensure_bucket
-from reconciler.google.publication_store import PublicationStore, place_of
+from reconciler.google.object_store import StoredObject
+from reconciler.google.publication_store import place_of
 from reconciler.model.plan import Action, Change, Plan
 from reconciler.model.publication import (
     MANIFEST,
@@ -28,8 +27,7 @@ from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
-from reconciler.operations.publications import PublicationReader, Source
-from reconciler.operations.session import Session
+from reconciler.operations.publications import ModelStore, PublicationReader, Site, Source
 from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.state import NameState, TargetState
 
@@ -55,7 +53,7 @@ class Publisher:
 
     def __init__(
         self,
-        session: Session,
+        session: Site,
         desired: Desired,
         state: TargetState,
         origin: Origin,
@@ -137,7 +135,7 @@ class Publisher:
             source=self._session.config.source,
             environment=self._session.environment.name,
             commit=self._commit(name),
-            time=self._session.claims.now(),
+            time=self._session.now(),
             ancestors=self._reader.ancestors() if self._commit(name) else (),
         )
         return self._store(publication).write_current(current, publication.generation)
@@ -155,7 +153,7 @@ class Publisher:
             return source
         store, to = self._store(publication), _address(publication)
         if self._session.is_local:  # a person creates it in Google Cloud
-            ensure_bucket(self._session.connection, place_of(to)[0])
+            store.prepare()
         job_name = name.last_wanted.name if name.last_wanted else ""
         folder, run_files = model_folder(to, job_name), _files(store, source.folder)
         earlier = store.model(job_name)
@@ -172,15 +170,14 @@ class Publisher:
                 f"{lost[0]} is missing below {folder}, and in the run's folder {source.folder}",
                 hint=f"restore it, or run the job again with `reconciler rerun {name.name}`",
             )
-        for number, name_of_copy in enumerate(
-            run_concurrently([partial(self._copy_one, store, source, file, job_name) for file in missing]), 1
-        ):
+        copies_to_make = [partial(self._copy_one, store, source, file, job_name) for file in missing]
+        for number, name_of_copy in enumerate(self._session.ports.together(copies_to_make), 1):
             self._on_progress(f"{job_name}: copied {name_of_copy} ({number} of {len(missing)} files)")
         if earlier is None and not store.write_model(self._model(name, source, run_files)):
             raise _CopyError(f"another process wrote the record of {job_name}", hint="apply again")
         return None
 
-    def _copy_one(self, store: PublicationStore, source: Source, file: PublishedFile, job_name: str) -> str:
+    def _copy_one(self, store: ModelStore, source: Source, file: PublishedFile, job_name: str) -> str:
         _, path = place_of(source.folder)
         stored = StoredObject(f"{path}/{file.name}", file.generation)
         if not store.copy(source.folder, stored, f"{job_name}/{file.name}"):
@@ -202,7 +199,7 @@ class Publisher:
             source=self._session.config.source,
             environment=self._session.environment.name,
             commit=self._commit(name),
-            time=self._session.claims.now(),
+            time=self._session.now(),
             origin=source.folder,
             resource=source.resource,
             metrics={
@@ -211,7 +208,7 @@ class Publisher:
             files=tuple(files),
         )
 
-    def _store(self, publication: Publication) -> PublicationStore:
+    def _store(self, publication: Publication) -> ModelStore:
         return self._reader.store(publication.publish)
 
 
@@ -219,7 +216,7 @@ def _address(publication: Publication) -> str:
     return publication.publish.to
 
 
-def _files(store: PublicationStore, folder: str, most: int = MOST_FILES) -> list[PublishedFile]:
+def _files(store: ModelStore, folder: str, most: int = MOST_FILES) -> list[PublishedFile]:
     """Return the files below a folder (gs://…), by names relative to it, sorted.
 
     Raises:

@@ -43,7 +43,7 @@ from reconciler.operations.load_desired import (
 )
 from reconciler.operations.origin import laying_out
 from reconciler.operations.plan import hours_of, target_of, with_output_folders, with_refusals
-from reconciler.operations.publication_rules import publication_problems
+from reconciler.operations.publication_rules import PublicationProblems, publication_problems
 from reconciler.planning.proposal import only_of, propose
 from reconciler.planning.settings_changes import changed_settings
 
@@ -99,8 +99,8 @@ def proposal_of(
     local_paths = [path for path in named if os.path.lexists(path)]
     index = GitIndex(root, environ, by_record=True)  # of submodules, the base has no files either
     new, after, problems = _load(root, local_paths, sides[1], package_folder, checked, index)
-    unfit, _ = publication_problems(root, new.manifests, config, sides[1])
-    problems = tuple(sorted([*problems, *unfit]))
+    publications = publication_problems(root, new.manifests, config, sides[1])
+    after, problems = _publishable(after, publications), tuple(sorted([*problems, *publications.errors]))
     # A work tree without manifests is an error unless the base has some, which the plan removes.
     if not old.files:
         check_found(new, paths)
@@ -115,6 +115,12 @@ def proposal_of(
         plan = only_of(plan, selected_jobs((*before.jobs, *after.jobs), selection))
     plan = with_output_folders(_with_code(plan, root, before, after))
     return with_refusals(plan, sides[1].limits)
+
+
+def _publishable(desired: Desired, publications: PublicationProblems) -> Desired:
+    """Return the jobs without those whose address is refused."""
+    jobs = [job for job in desired.jobs if job.manifest.base_name not in publications.refused]
+    return replace(desired, jobs=tuple(jobs))
 
 
 def _hours(jobs: Iterable[DesiredJob]) -> dict[str, float]:

@@ -11,9 +11,10 @@ import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.http import HttpRequest
@@ -21,6 +22,7 @@ from reconciler.base.sanitize import is_on_runner
 from reconciler.base.state_dir import home_of
 from reconciler.engines.api.engine_client import CLIENTS, EngineClient, engine_client
 from reconciler.engines.api.engine_jobs import EngineJobs
+from reconciler.git.history import GitHistory
 from reconciler.google.claim_store import PREFIX, ObjectClaims
 from reconciler.google.client import API_VERSIONS, Connection, Endpoint
 from reconciler.google.commit_store import ObjectCommits
@@ -33,11 +35,13 @@ from reconciler.google.credentials import (
 )
 from reconciler.google.metrics_store import ObjectMetrics
 from reconciler.google.object_store import ensure_bucket
+from reconciler.google.publication_store import PublicationStore
 from reconciler.google.responses import api_error
 from reconciler.google.staging import Staging
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.job import ActualJob, is_of_other_instance
 from reconciler.model.manifest import ML_V1
+from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import (
     EMBEDDED_BOUNDS,
     GOOGLE_BOUNDS,
@@ -48,8 +52,12 @@ from reconciler.model.ports import (
     MetricsStore,
     Ports,
 )
+from reconciler.operations.origin import origin_of
 from reconciler.submission.announcements import AnnouncedClaims
 from reconciler.training_service.client import ROOT, EmbeddedService, folder_of
+
+if TYPE_CHECKING:
+    from reconciler.operations.load_desired import Desired
 
 _LOCAL_PAUSE = 0.2
 _GOOGLE_PAUSE = 15.0
@@ -136,6 +144,23 @@ class Session:
             may_be_new=self.is_local,
             environment=environment.name,
         )
+
+    def now(self) -> datetime:
+        """Return the time by Cloud Storage's clock."""
+        return self.claims.now()
+
+    def publications(self, to: str) -> PublicationStore:
+        """Return the publications at an address (gs://…)."""
+        return PublicationStore(self.connection, to)
+
+    def history(self) -> GitHistory:
+        """Return the history of the commit that is checked out now."""
+        return GitHistory(self.config.root, os.environ, is_exported=self.is_exported)
+
+    def is_committed(self, desired: Desired, job: DesiredJob) -> bool:
+        """Return True if a job's files are those of the commit that is checked out."""
+        origin = origin_of(self.config, desired, [job], os.environ, whole=False)
+        return bool(origin.commit) and job.job_name in origin.made
 
     @cached_property
     def commits(self) -> CommitStore:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from reconciler.base.errors import RefusedError, ServiceError
-from reconciler.git.history import GitHistory
 from reconciler.model.applied_tree import (
     MOST_ANCESTORS,
     NOT_COMPARED,
@@ -29,8 +27,6 @@ from reconciler.model.reason import Reason
 from reconciler.output.wording.tree import tree_hint, tree_message
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from reconciler.operations.load_desired import Desired
     from reconciler.operations.session import Session
 
@@ -182,14 +178,10 @@ def tree_check(session: Session, desired: Desired, *, allow_older: bool = False)
     ports = session.ports
     return TreeCheck(
         ports.claims,
-        partial(_git_history, session.config.root, is_exported=session.is_exported),
+        session.history,
         session.environment.engine,
         ports.owner,
         whole=not desired.is_part,
         is_partial=not desired.whole,
         allow_older=allow_older,
     )
-
-
-def _git_history(root: Path, *, is_exported: bool) -> CheckedOut:
-    return GitHistory(root, os.environ, is_exported=is_exported)

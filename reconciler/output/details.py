@@ -134,7 +134,8 @@ def _headline(details: JobDetails, now: datetime) -> str:
 
 def _state(details: JobDetails) -> str:
     if details.is_gone:
-        return f"deleted outside; it was {details.state}" if details.state else "gone: its end is unknown"
+        known = f"deleted outside; it was {details.state}"
+        return known if details.state else "gone: its final state is unknown"
     if details.state is None:
         claim = details.claim
         words = {

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from reconciler.base.sanitize import one_line
 
@@ -41,8 +42,7 @@ Columns = Sequence[tuple[str, str]]
 """Heads of a table, with the line below each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """Lines that are shown or left out together.
 
     Attributes:
@@ -55,8 +55,7 @@ class Piece:
     number: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """Row of a table, with the attributes of its `Piece`."""
 
     cells: Sequence[str]
@@ -64,8 +63,7 @@ class Row:
     number: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A list of similar pieces, the most important first.
 
     Attributes:

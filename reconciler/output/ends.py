@@ -14,7 +14,7 @@ from reconciler.planning.outcome import Status
 
 _NAMES = ("job", "action", "result", "state", "why", "file")
 _COLUMNS: Columns = tuple((name, "---") for name in _NAMES)
-_REST = "The table is too long to show in full: the run's log has the rest."
+_REST = "The table is too long to show in full: the workflow run's log has the rest."
 
 
 @dataclass(frozen=True, slots=True)

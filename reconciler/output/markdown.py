@@ -168,7 +168,8 @@ def changes_nothing(plan: Plan) -> bool:
 def problems_markdown(message: str, problems: Sequence[Problem], limit: int | None) -> str:
     """Return a list of problems within a limit of bytes in UTF-8, under a message."""
     section = Section("problems", [Piece(_problem(problem)) for problem in problems])
-    return document(f"### {text(message)}", [section], rest="The run's log has the rest.", limit=limit)
+    rest = "The workflow run's log has the rest."
+    return document(f"### {text(message)}", [section], rest=rest, limit=limit)
 
 
 def _plan_markdown(plan: Plan, bodies: _Bodies, limit: int | None, links: Links) -> str:
@@ -209,7 +210,7 @@ def _comparison_markdown(
     top = [first, f"### Plan for {between}", *_refusals(plan)]
     if compared.settings:
         effects = dict.fromkeys(filter(None, (setting_effect(field.pointer) for field in compared.settings)))
-        decided = f"; they affect {', '.join(effects)}" if effects else ""
+        decided = f"; affected: {', '.join(effects)}" if effects else ""
         top.append(f"**Settings change:** {len(compared.settings):,} in {code('reconciler.yaml')}{decided}.")
     top += map(text, compared.notes)
     if compared.problems:

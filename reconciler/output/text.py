@@ -336,12 +336,12 @@ def summary_line(plan: Plan) -> str:
     if not any(number for name, number in count.items() if name not in ("none", "drift")):
         in_sync = " is up to date" if count["none"] == 1 else " are up to date"
         done = f"Nothing to do: {counted(count['none'], 'job')}{_out_of_sync(plan) or in_sync}"
-        return f"{done}, {counted(count['drift'], 'finding')}." if count["drift"] else f"{done}."
+        return f"{done}, {counted(count['drift'], 'drift finding')}." if count["drift"] else f"{done}."
     published = f"{count['publish']} to publish, " if count["publish"] else ""
     return (
         f"{count['submit']} to submit, {count['retry']} to retry, {count['cancel']} to cancel, "
-        f"{published}"
-        f"{count['none']} unchanged, {count['blocked']} blocked, {counted(count['drift'], 'finding')}."
+        f"{published}{count['none']} unchanged, {count['blocked']} blocked, "
+        f"{counted(count['drift'], 'drift finding')}."
     )
 
 
@@ -351,9 +351,9 @@ def matters(change: Change) -> bool:
         return change.edit is not Edit.UNCHANGED
     if change.action is not Action.NONE or change.is_awaited:
         return True
-    # Of a suspended job only what goes on all the same; a publication is a change of its own.
-    if change.stuck is NotDone.UNPUBLISHED:
+    if change.stuck is NotDone.UNPUBLISHED:  # the publication is a change of its own
         return False
+    # Of a suspended job only what goes on all the same.
     return change.stuck is not None and change.reason != because(ReasonCode.SUSPENDED)
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 _Component = Callable[[bytes], object] | None
 """Matcher of a name between slashes; None stands for any number of folders (`**`)."""
@@ -24,8 +25,7 @@ class _UnreadableError(Exception):
     """Error for an invalid pattern: an open bracket, or a backslash at the end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """Pattern of a `.gitignore`.
 
     Attributes:

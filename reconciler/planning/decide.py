@@ -418,9 +418,9 @@ _OF_BRIEF_CAUSE = {"exit_code", "stored", "word"}
 
 def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
     # Without a claim, an attempt rests on labels alone; a later attempt needs a predecessor that permits it.
-    before = attempt.id.attempt - 1
-    permitted = (other.may_be_followed for other in attempts if other.id.attempt == before)
-    return attempt.claim is not None or before == 0 or any(permitted)
+    if attempt.claim is not None or attempt.id.attempt == 1:
+        return True
+    return any(other.may_be_followed for other in attempts if other.id.attempt == attempt.id.attempt - 1)
 
 
 def _counting(attempts: Sequence[Attempt]) -> Attempt:

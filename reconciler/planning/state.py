@@ -33,7 +33,7 @@ class Overwriting(Struct, frozen=True):
     folder: str
 
 
-class NameState(Struct, frozen=True):
+class NameState(Struct, frozen=True, dict=True):
     """What exists under one base name.
 
     Attributes:
@@ -52,14 +52,14 @@ class NameState(Struct, frozen=True):
     judgement: Judgement | None = None
     publication: Publication | None = None
 
-    @property
-    def wanted(self) -> list[Attempt]:
+    @cached_property
+    def wanted(self) -> Sequence[Attempt]:
         """The attempts at the desired content; of equal attempts, the newest version of the hash is last."""
         keys = keys_of(self.desired) if self.desired else ()
-        mine = (attempt for attempt in self.attempts if attempt.id.key in keys)
-        return sorted(mine, key=lambda attempt: -keys.index(attempt.id.key))
+        mine = [attempt for attempt in self.attempts if attempt.id.key in keys]
+        return sorted(mine, key=lambda attempt: -keys.index(attempt.id.key)) if len(keys) > 1 else mine
 
-    @property
+    @cached_property
     def last_wanted(self) -> Attempt | None:
         """The last attempt at the desired content; None before the first."""
         return max(reversed(self.wanted), key=lambda attempt: attempt.id.attempt, default=None)
@@ -248,6 +248,7 @@ def _attempt(id: ClaimId, claim: Claim | None, runs: Sequence[ActualJob]) -> Att
     runs = sorted(runs, key=age) if len(runs) > 1 else runs
     run = kept(claim, runs)
     # Without a claim, no request is recorded that could tell a stranger from an own run.
-    strangers = tuple(other for other in runs if claim and not made(claim, other))
-    others = tuple(other for other in runs if other is not run and other not in strangers)
+    rest = [other for other in runs if other is not run]
+    strangers = tuple(other for other in rest if claim and not made(claim, other))
+    others = tuple(other for other in rest if other not in strangers)
     return Attempt(id, claim, run, others, strangers)

@@ -74,6 +74,8 @@ def grants(environment: Environment, source: str, member: str = MEMBER) -> Itera
     yield Step(f"{member} sees and cancels jobs{submits}", _user(project, member))
     if submitter:
         yield from _of_submitter(project, submitter, member)
+    if environment.publish:
+        yield from _of_publisher(_bucket_of(environment.publish), member)
     account = environment.defaults.get("serviceAccount")
     if account:
         actor = f"serviceAccount:{submitter}" if submitter else member
@@ -82,10 +84,25 @@ def grants(environment: Environment, source: str, member: str = MEMBER) -> Itera
             f"gcloud iam service-accounts add-iam-policy-binding {account} --member={actor} "
             "--role=roles/iam.serviceAccountUser",
         )
-    yield Step(
-        f"{account or 'the service account of training jobs'} must have no role here that writes objects",
-        f"gcloud storage buckets get-iam-policy gs://{environment.claims_bucket}",
-    )
+    trainer = account or "the service account of training jobs"
+    for bucket in filter(None, dict.fromkeys([environment.claims_bucket, _bucket_of(environment.publish)])):
+        yield Step(
+            f"{trainer} must have no role here that writes objects",
+            f"gcloud storage buckets get-iam-policy gs://{bucket}",
+        )
+
+
+def _of_publisher(bucket: str, member: str) -> Iterator[Step]:
+    for role, does in (("objectViewer", "reads published models"), ("objectCreator", "publishes models")):
+        yield Step(f"{member} {does}", _on_bucket(bucket, member, role=role))
+    # The other objects are written once: nobody needs to be able to replace them.
+    expression = 'resource.name.endsWith("/current.json")'
+    condition = f"'^#^title=reconciler-current#expression={expression}'"
+    yield Step(f"{member} replaces current.json alone", _on_bucket(bucket, member, condition))
+
+
+def _bucket_of(uri: str) -> str:
+    return uri.removeprefix("gs://").partition("/")[0]
 
 
 def _of_submitter(project: str, submitter: str, member: str) -> Iterator[Step]:
@@ -111,10 +128,10 @@ def _on_claims(environment: Environment, source: str, member: str) -> str:
     return _on_bucket(bucket, member, f"'^#^title=reconciler-claims#expression={expression}'")
 
 
-def _on_bucket(bucket: str, member: str, condition: str = "None") -> str:
+def _on_bucket(bucket: str, member: str, condition: str = "None", role: str = "objectUser") -> str:
     return (
         f"gcloud storage buckets add-iam-policy-binding gs://{bucket} --member={member} "
-        f"--role=roles/storage.objectUser --condition={condition}"
+        f"--role=roles/storage.{role} --condition={condition}"
     )
 
 
@@ -156,7 +173,7 @@ def federation(setup: Setup, environment: Environment, account: str) -> Iterator
     project, pool = environment.project, pool_id(setup)
     pools = "gcloud iam workload-identity-pools"
     yield Step(
-        "look up the numbers behind the names, which the commands below use",
+        "look up the numbers of the project, the repository and its owner, for the commands below",
         f"PROJECT_NUMBER=$(gcloud projects describe {project} --format='value(projectNumber)')\n"
         f"REPOSITORY_ID=$(gh api repos/{setup.repository} --jq .id)\n"
         f"OWNER_ID=$(gh api repos/{setup.repository} --jq .owner.id)",
@@ -175,7 +192,7 @@ def federation(setup: Setup, environment: Environment, account: str) -> Iterator
     )
     member = f"principal://iam.googleapis.com/{_POOLS}/{pool}/subject/$REPOSITORY_ID"
     yield Step(
-        f"it acts as {account}",
+        f"let the workflow act as {account}",
         f"gcloud iam service-accounts add-iam-policy-binding {account} --project={project} "
         f'--role=roles/iam.workloadIdentityUser --member="{member}"',
     )
@@ -255,7 +272,7 @@ def _resources(environment: Environment, account: str) -> Iterator[Step]:
         "create the claims bucket; this warns of settings that make claims less safe",
         f"gcloud auth application-default login\nreconciler init --claims --env {environment.name}",
     )
-    for address, does in ((account, "submits jobs"), (trainer_of(environment), "runs them")):
+    for address, does in ((account, "submits jobs"), (trainer_of(environment), "runs jobs")):
         name, _, host = address.partition("@")
         if address == service_account(name, project):
             yield Step(
@@ -284,7 +301,7 @@ def _protection(setup: Setup) -> Step:
     # The rule set's `integration_id` is that of GitHub Actions: https://api.github.com/apps/github-actions.
     body = template("ruleset.json").rstrip()
     return Step(
-        f'require the check "{CHECK}", no longer "reconciler", which only GitHub Actions can post',
+        f'require the check "{CHECK}" of GitHub Actions; remove a rule that still requires "reconciler"',
         f"gh api --method POST repos/{setup.repository}/rulesets --input - <<'END'\n{body}\nEND",
     )
 

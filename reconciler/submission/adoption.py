@@ -291,4 +291,4 @@ def _bind(ports: Ports, adoption: Adoption, job: ActualJob) -> Adopted:
         raise failed
     if versioned is not None and versioned.claim.resource == job.resource:
         return Adopted(versioned.claim)
-    return Adopted(None, "lost to another process, which has just claimed the manifest's content")
+    return Adopted(None, "is too late: another process has just claimed the manifest's content")

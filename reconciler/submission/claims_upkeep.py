@@ -60,7 +60,12 @@ def is_left(claim: Claim, job: DesiredJob | None, claims: Mapping[ClaimId, Claim
 
 def _wished(claim: Claim, job: DesiredJob) -> Claim:
     manifest = job.manifest
-    return replace(claim, base_name=manifest.name, path=manifest.path, on_delete=manifest.reconcile.on_delete)
+    return _with(claim, base_name=manifest.name, path=manifest.path, on_delete=manifest.reconcile.on_delete)
+
+
+def _with(claim: Claim, **fields: object) -> Claim:
+    """Return a claim with these fields; the claim itself if it has them already, as nearly all do."""
+    return replace(claim, **fields) if any(getattr(claim, name) != fields[name] for name in fields) else claim
 
 
 def _seen(claim: Claim, runs: Sequence[ActualJob], *, is_desired: bool) -> Claim:
@@ -82,7 +87,7 @@ def _seen(claim: Claim, runs: Sequence[ActualJob], *, is_desired: bool) -> Claim
     is_stale = is_desired and not run.state.ended and run.state is not State.CANCELLING
     if is_stale and is_by_apply(claim.error):
         claim = replace(claim, error="")
-    return replace(claim, ended=run.state if run.state.ended else claim.ended, gone=False)
+    return _with(claim, ended=run.state if run.state.ended else claim.ended, gone=False)
 
 
 def with_reason(ports: Ports, run: ActualJob) -> ActualJob:
@@ -128,7 +133,7 @@ def record_cancel(ports: Ports, run: ActualJob, reason: str) -> None:
             return
         if ports.claims.write(replace(claim, error=reason), versioned.generation):
             return
-    raise ServiceError(f"the claim of {run.job_name} keeps changing", hint="another run is updating it")
+    raise ServiceError(f"the claim of {run.job_name} keeps changing", hint="another process is updating it")
 
 
 def cancel(ports: Ports, run: ActualJob) -> None:

@@ -117,7 +117,8 @@ def look(
     keys = {*wanted, *also, *announced_keys(announced)}
     notes = contradictions(summary, observed, keys) if summary else []
     if summary is None and is_spoiled(stored, preface):
-        notes.append("the summary of ended runs isn't of these claims, or can't be read: apply makes it anew")
+        reason = "belongs to other claims, or can't be read"
+        notes.append(f"the summary of ended runs {reason}: apply writes a new one")
     return Observation(observed, stored, summary, full=True, announced=announced, notes=tuple(notes))
 
 

@@ -507,5 +507,5 @@ def _short(text: str) -> str:
 
 def _contended(id: ClaimId) -> ServiceError:
     return ServiceError(
-        f"the claim {id.key}/{id.attempt} keeps changing", hint="another run is updating it: try again"
+        f"the claim {id.key}/{id.attempt} keeps changing", hint="another process is updating it: try again"
     )

@@ -33,7 +33,7 @@ from reconciler.model.cause import is_failed_set_up
 from reconciler.model.claim import MOST_RETURNS, Claim, ClaimId, ClaimState, checked
 from reconciler.model.claimed_run import age, made, may_write_last
 from reconciler.model.expectation import RunMetrics
-from reconciler.model.job import KEY, ActualJob, State
+from reconciler.model.job import KEY, ActualJob
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Announcement, Place, StoredSummary, Versioned
 from reconciler.model.publication import InPlace
@@ -251,11 +251,11 @@ def settled_by_key(summary: Summary, wanted: Wanted) -> dict[str, list[Kept]]:
 def may_go_on(job: DesiredJob, kept: Sequence[Kept]) -> bool:
     """Return True if a further attempt at a settled content may be due, or may have been made since."""
     last = max((attempt.versioned.claim for attempt in kept), key=lambda claim: claim.id.attempt)
+    if not last.may_be_followed:
+        return False
     stopped = sum(attempt.versioned.claim.is_stopped for attempt in kept)
     if last.is_stopped:
         return stopped <= MOST_RETURNS
-    if last.ended is not State.FAILED:
-        return False
     # Neither a failed set-up nor a job that apply cancelled uses up an attempt.
     unstarted = any(attempt.run is not None and is_failed_set_up(attempt.run) for attempt in kept)
     return unstarted or last.id.attempt - stopped < job.manifest.reconcile.attempts

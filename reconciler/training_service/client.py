@@ -54,7 +54,7 @@ ROOT = "http://embedded.invalid/"
 """Root of the URLs in requests to `EmbeddedService`, which replaces it by the service's present address."""
 
 _DISTRIBUTION = "mljob-reconciler"
-_EXTRA = ("cryptography", "google_crc32c", "optuna", "psutil", "uv")
+_EXTRA = ("cryptography", "optuna", "psutil", "uv")
 _NEVER = "2099-12-31T00:00:00Z"  # the expiry of a token that ends with its service
 _STARTS_WITHIN = 30.0
 _STOPS_WITHIN = 30.0

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from reconciler.base.concurrency import MOST_THREADS, RunTasks, run_concurrently, run_in_order
+from reconciler.base.concurrency import MOST_THREADS, RunTasks, run_ahead, run_concurrently, run_in_order
 from tests.support.waiting import PATIENCE
 
 
@@ -109,3 +109,43 @@ def test_an_interrupt_is_raised_at_once_and_begins_no_other() -> None:
     for thread in mine:
         thread.join(PATIENCE)
     assert len(begun) == 5
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+def test_results_are_yielded_in_order_when_tasks_run_ahead(most: int) -> None:
+    ended = [threading.Event() for _ in range(min(most, 20))]
+
+    def task(number: int) -> int:
+        # Of those that run together at first, the last one ends first.
+        if number + 1 < len(ended):
+            assert ended[number + 1].wait(PATIENCE)
+        if number < len(ended):
+            ended[number].set()
+        return number
+
+    assert [*run_ahead((partial(task, number) for number in range(20)), most)] == [*range(20)]
+    assert [*run_ahead(iter(()), most)] == []
+
+
+def test_no_more_than_so_many_tasks_run_ahead_of_the_caller() -> None:
+    begun: list[int] = []
+    answers = run_ahead((partial(begun.append, number) for number in range(20)), 4)
+    for number in range(3):
+        next(answers)
+        assert len(begun) <= number + 1 + 4
+
+
+def test_no_task_begins_after_one_that_failed() -> None:
+    begun: list[int] = []
+
+    def task(number: int) -> int:
+        begun.append(number)
+        if number == 2:
+            raise ValueError("second")
+        return number
+
+    answers = run_ahead((partial(task, number) for number in range(20)), 2)
+    assert [next(answers), next(answers)] == [0, 1]
+    with pytest.raises(ValueError, match="second"):
+        next(answers)
+    assert max(begun) <= 3

@@ -328,7 +328,7 @@ def test_a_wrong_flag_is_named_before_anything_is_written(empty: Empty, flags: l
         (["--project", "acme-ml"], "--project needs --engine google"),
         (["--engine", "local", "--claims-bucket", "b"], "--claims-bucket needs --engine google"),
         (["--engine", "google"], "--project, --location, --staging-bucket"),
-        (["--claims", "--action", "a/b@c"], "--claims goes without --action"),
+        (["--claims", "--action", "a/b@c"], "--claims can't be combined with --action"),
     ],
 )
 def test_flags_that_do_not_go_together_are_refused(empty: Empty, flags: list[str], named: str) -> None:
@@ -405,7 +405,8 @@ def test_workflows_of_another_environment_are_told_and_can_be_replaced(empty: Em
         done = empty.init(*quiet, *GOOGLE)
         for path in both:
             assert f'{path} is for the environment "local", and was left unchanged.' in done.out
-        assert f'For "production", remove it and run this command again, with {ACTION[0]} ' in done.out
+        again = f"remove these files and run the same `reconciler init` again, with {ACTION[0]} "
+        assert f'For "production", {again}' in done.out
         assert f"with {' '.join(ACTION)}:\n" in done.out
     (command,) = re.findall("^    rm (.*)$", done.out, re.MULTILINE)
     assert command.split() == both
@@ -415,7 +416,7 @@ def test_workflows_of_another_environment_are_told_and_can_be_replaced(empty: Em
     assert given_to_the_action(empty, APPLY_WORKFLOW)["environment"] == "production"
     other = empty.init(*GOOGLE, *ACTION, "--env", "trial").out
     assert f'{PLAN_WORKFLOW} is for the environment "production"' in other
-    assert "run this command again:\n" in other
+    assert "run the same `reconciler init` again:\n" in other
 
 
 @pytest.mark.parametrize("named", ["${{ matrix.environment }}", "'production'"])
@@ -533,6 +534,23 @@ def test_the_steps_run_in_a_shell_as_they_are_printed(empty: Empty, tmp_path: Pa
     assert [job["name"] for job in plan["jobs"].values()] == ["reconciler plan"]
     owners = (folder / ".github" / "CODEOWNERS").read_text().splitlines()
     assert owners == ["/.github/ @ORG/TEAM", "/jobs/ @ORG/TEAM", "/reconciler.yaml @ORG/TEAM"]
+
+
+def test_publications_bucket_lets_submitter_replace_current_json_alone_and_trainer_write_nothing(
+    empty: Empty,
+) -> None:
+    empty.init(*GOOGLE)
+    assert "current.json" not in empty.steps()
+    before, after = empty.text("reconciler.yaml").split("      timeout: ")
+    empty.write("reconciler.yaml", f"{before}      publish: gs://published/a\n      timeout: {after}")
+    grants = [line for line in empty.steps().splitlines() if "add-iam-policy-binding gs://published " in line]
+    assert all(f"--member=serviceAccount:{SUBMITTER}" in line for line in grants)
+    assert [line.split("--role=roles/storage.")[1] for line in grants] == [
+        "objectViewer --condition=None",
+        "objectCreator --condition=None",
+        "objectUser --condition='^#^title=reconciler-current"
+        '#expression=resource.name.endsWith("/current.json")\'',
+    ]
 
 
 def test_claims_get_a_bucket_that_trainers_cannot_write_to(empty: Empty) -> None:
@@ -928,7 +946,7 @@ def test_steps_of_google_cloud_need_an_environment_there(empty: Empty) -> None:
     assert done.code == 64
     assert "no environment of reconciler.yaml is in Google Cloud" in done.err
     refused = empty.here("init", "--steps", "google", "--project", "acme-ml")
-    assert (refused.code, "--steps goes without --project" in refused.err) == (64, True)
+    assert (refused.code, "--steps can't be combined with --project" in refused.err) == (64, True)
 
 
 # Templates

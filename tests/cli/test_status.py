@@ -273,11 +273,11 @@ def test_status_and_plan_say_when_and_what_the_last_full_look_found(
     outside = commands.outside
     outside.jobs.becomes(outside.jobs.jobs[0], State.SUCCEEDED)
     outside.time.now += timedelta(hours=1)
-    assert "last full look" in commands.run("status").err
+    assert "when all were last read" in commands.run("status").err
     assert commands.run("apply", "--yes").code == 0
     assert commands.run("apply", "--yes").code == 0
-    assert "the last full look, 2026-01-01 00:00 UTC" in commands.run("status").err
-    assert "last full look" not in commands.run("status", "--all").err
+    assert "as of 2026-01-01 00:00 UTC, when all were last read" in commands.run("status").err
+    assert "when all were last read" not in commands.run("status", "--all").err
     # The record of a settled run is deleted: short looks don't read it, and a full look does.
     outside.claims.held.clear()
     assert "census" in commands.run("status").out

@@ -523,9 +523,11 @@ class TestPasses:
     ) -> None:
         check, checked = fast_validate.check_files, list[bytes]()
 
-        def noting(contents: dict[bytes, bytes], filled: frozenset[str]) -> dict[bytes, CheckedFile]:
+        def noting(
+            contents: dict[bytes, bytes], filled: frozenset[str], *, with_identities: bool
+        ) -> dict[bytes, CheckedFile]:
             checked.extend(contents.values())
-            return check(contents, filled)
+            return check(contents, filled, with_identities=with_identities)
 
         monkeypatch.setattr("reconciler.manifests.validate.check_files", noting)
         loop.turn()

@@ -195,4 +195,7 @@ def test_a_folder_without_git_is_never_at_work(tmp_path: Path) -> None:
 def test_a_time_to_settle_that_is_too_long_or_none_is_refused(team: Team, value: str) -> None:
     assert team.run(team.author, "watch", "--settle", value).code == 64
     remote = ("--remote", f"file://{team.origin}")
-    assert "--settle is for the files here" in team.run(team.author, "watch", "--settle", "5", *remote).err
+    assert (
+        "--settle can't be combined with --remote"
+        in team.run(team.author, "watch", "--settle", "5", *remote).err
+    )

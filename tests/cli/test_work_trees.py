@@ -455,7 +455,7 @@ class TestLineEnds:
         assert (result.code, cloud.runs()) == (1, [])
         _, command, _ = change["reason"].split("`")
         assert command in result.out
-        assert "commit it so, or run" in change["reason"]
+        assert "commit these line ends, or restore the commit's with" in change["reason"]
         # Other rules of the repository don't break the command, nor does a missing line end.
         (cloud.author.root / ".gitattributes").write_text("* text=auto eol=crlf")
         (cloud.author.root / ".git" / "info" / "attributes").write_text("*.py text")

@@ -341,7 +341,7 @@ def test_an_index_that_is_reachable_again_lets_the_job_train(place: Place, wheel
             breaks,
             "JOB failed, set-up: cloudpickle could not be installed: cannot reach the package index at "
             "http://127.0.0.1:…/simple: Connection refused (os error …); make it reachable, or correct its "
-            "address (`reconciler serve --stop` makes it read changed variables), "
+            "address (after changing an environment variable, run `reconciler serve --stop`), "
             "then run `reconciler apply`",
             "made it reachable",
             mends,

@@ -53,7 +53,7 @@ def _image(
     return story
 
 
-ENTRY = 'correct its entry under "images" in reconciler.yaml'
+ENTRY = 'set the image\'s entry under "images" in reconciler.yaml'
 RESOLVE = f"correct the package's requirements, or {ENTRY}"
 UNKNOWN = "The embedded training service doesn't know the image"
 FIELD = "job_spec.worker_pool_specs[0].python_package_spec.executor_image_uri"

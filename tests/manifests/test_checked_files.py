@@ -50,7 +50,7 @@ def check(root: Path, checked: CheckedFiles) -> Validation:
 
 
 def no_checking(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> dict[bytes, CheckedFile]:
+    def refuse(*arguments: object, **options: object) -> dict[bytes, CheckedFile]:
         raise AssertionError("a file is checked again")
 
     monkeypatch.setattr("reconciler.manifests.validate.check_files", refuse)
@@ -121,7 +121,7 @@ reading.FEWEST = 1 if mode != "alone" else 10**9
 reading._PIECE = 4
 main, check_files = os.getpid(), reading.check_files
 
-def or_end(contents, filled):
+def or_end(contents, filled, *, with_identities):
     if os.getpid() != main:
         if mode == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -129,7 +129,7 @@ def or_end(contents, filled):
             os.kill(os.getpid(), signal.SIGKILL)
         if mode == "raising":
             raise MemoryError
-    return check_files(contents, filled)
+    return check_files(contents, filled, with_identities=with_identities)
 
 reading.check_files = or_end
 if mode == "no forks":

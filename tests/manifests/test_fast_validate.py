@@ -17,6 +17,7 @@ from reconciler.manifests.diagnose import DiagnosedFile, diagnose
 from reconciler.manifests.fast_validate import check_files
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import PackageFolder
+from reconciler.manifests.publications import OWN_FOLDERS, PUBLISH
 from reconciler.model.expectation import Expectation
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import identities, label_of
@@ -27,6 +28,7 @@ from tests.support.yaml_texts import BOMBS, PIECES
 
 JOBS = Path(__file__).parents[2] / "jobs"
 FILLED = frozenset({"region", "timeout"})
+PUBLISHABLE = frozenset({OWN_FOLDERS, PUBLISH, "baseOutputDirectory"})
 NO_FILE = ManifestFile("jobs/job.yaml", "/repository/jobs/job.yaml", 0)
 
 
@@ -127,13 +129,17 @@ ODD_VALUES: list[Any] = [
 def test_what_is_known_has_no_problem_and_means_the_same(data: st.DataObject) -> None:
     """Check good manifests with values exchanged or removed, in several spellings."""
     value = copy.deepcopy(data.draw(st.sampled_from(list(GOOD.values()))))
+    if data.draw(st.booleans()):
+        value["publish"] = data.draw(st.sampled_from([{}, {"to": "gs://models/census/"}, {"from": "export"}]))
     for _ in range(data.draw(st.integers(0, 2))):
         container, key = data.draw(st.sampled_from(parts(value)))
         if data.draw(st.booleans()):
             container[key] = data.draw(st.sampled_from(ODD_VALUES))
         else:
             del container[key]
-    compare(data.draw(written(value)).encode(), data.draw(st.sampled_from([frozenset(), FILLED])))
+    compare(
+        data.draw(written(value)).encode(), data.draw(st.sampled_from([frozenset(), FILLED, PUBLISHABLE]))
+    )
 
 
 @pytest.mark.slow

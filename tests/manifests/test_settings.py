@@ -39,7 +39,7 @@ def test_a_file_adds_environments_and_local_stays(tmp_path: Path) -> None:
     prod = config.environment("prod")
     assert (prod.engine, prod.project, prod.location) == ("google", "acme-ml", "us-central1")
     assert (prod.staging_bucket, prod.claims_bucket) == ("acme-staging", "acme-staging")
-    assert prod.limits == Limits(3, 1, GOOGLE_LIMITS.accelerator_hours)
+    assert prod.limits == Limits(3, 1, GOOGLE_LIMITS.accelerator_hours, 20)
     assert config.environment("local").limits == Limits(cancels=1)
     assert config.source == "acme-jobs"
     assert config.images["2.11"]["requirements"] == ["scikit-learn"]

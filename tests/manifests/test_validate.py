@@ -283,11 +283,11 @@ def test_a_number_for_a_text_is_one_problem_that_shows_the_quotes(
     ("kind", "keys", "written", "hint"),
     [
         ("Job", ("spec", "trainingInput", "workerCount"), '"007"', "write it without zeros in front"),
-        ("Job", ("spec", "trainingInput", "workerCount"), '"-1"', "the least is 0"),
-        ("Job", ("spec", "trainingInput", "workerCount"), "-1", "the least is 0"),
+        ("Job", ("spec", "trainingInput", "workerCount"), '"-1"', "the minimum is 0"),
+        ("Job", ("spec", "trainingInput", "workerCount"), "-1", "the minimum is 0"),
         ("Job", ("spec", "trainingInput", "workerCount"), "2.5", ""),
         ("Job", ("spec", "trainingInput", "workerCount"), "true", ""),
-        ("Job", ("spec", "trainingInput", "scheduling", "priority"), "1001", "the most is 1000"),
+        ("Job", ("spec", "trainingInput", "scheduling", "priority"), "1001", "the maximum is 1000"),
         ("Job", ("spec", "trainingInput", "scheduling", "priority"), '"3"', "write 3 without quotes"),
         ("Job", ("spec", "trainingInput", "scheduling", "priority"), '"1.5"', ""),
         (

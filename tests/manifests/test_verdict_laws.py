@@ -316,7 +316,7 @@ NEAR = [
     ),
     *("projects/p/global/networks/n", "projects/p/locations/l/keyRings/r/cryptoKeys/k", "reconciler-x"),
     *("x@y.gserviceaccount.com", "2026-01-01T00:00:00Z", "google.com:project-1", "my-project", "A_b-9"),
-    *("us-central1-a", "gs://bucket/..", "docker-archive:x"),
+    *("us-central1-a", "gs://bucket/..", "gs://bucket-x/a//b", "docker-archive:x"),
 ]
 SIGNS = [
     *map(

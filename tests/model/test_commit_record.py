@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from reconciler.model.commit_record import CommitRecord, WantedJob, record_json, record_of
 from reconciler.model.expectation import Expectation
+from reconciler.model.manifest import Publish
 
 SINCE = datetime(2026, 11, 21, 13, 6, 11, tzinfo=UTC)
 RECORD = CommitRecord(
@@ -89,6 +90,17 @@ def test_record_without_expectations_is_read_as_of_jobs_that_expect_nothing() ->
     assert [job.expect for job in record_of(stored).jobs.values()] == [(), ()]
 
 
+def test_stored_form_of_where_jobs_are_published_stays_same() -> None:
+    publish = Publish("gs://models/census", "export")
+    record = replace(LEAST, jobs={"tags": WantedJob(("m" * 52,), publish=publish)})
+    stored = json.loads(json.dumps(record_json(record)))
+    expected = {"keys": ["m" * 52], "settled": False, "publish": ["gs://models/census", "export"]}
+    assert stored["jobs"] == {"tags": expected}
+    assert record_of(stored) == record
+    del stored["jobs"]["tags"]["publish"]
+    assert record_of(stored).jobs["tags"].publish is None
+
+
 @pytest.mark.parametrize("field", ["since", "seen"])
 def test_times_are_converted_to_utc(field: str) -> None:
     elsewhere = SINCE.astimezone(timezone(timedelta(hours=2)))
@@ -121,6 +133,8 @@ def test_record_of_other_version_is_refused_with_its_version(version: Any) -> No
         {"jobs": {"tags": "m"}},
         {"jobs": {"tags": {"keys": ["m"], "expect": [["accuracy", "0.9"]]}}},
         {"jobs": {"tags": {"keys": ["m"], "expect": [[]]}}},
+        {"jobs": {"tags": {"keys": ["m"], "publish": "gs://models/tags"}}},
+        {"jobs": {"tags": {"keys": ["m"], "publish": ["gs://models/tags", 7]}}},
         {"number": "3"},
         {"applied": None},
     ],

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from reconciler.manifests.settings import Environment
 from reconciler.model.expectation import Expectation
 from reconciler.model.job import State
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest, Reconcile
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, Manifest, Publish, Reconcile
 from reconciler.model.naming import HASH_VERSION, VERSIONS, identities, identity, job_name, label_of
 from reconciler.model.plan import Action
 from reconciler.operations.load_desired import desired_jobs
@@ -114,6 +114,7 @@ def test_wanted_job_includes_names_of_older_hash_versions(
         {"path": "jobs/other.yaml", "line": 7},
         {"reconcile": Reconcile(suspend=True, attempts=3, on_change="cancel", on_delete="cancel")},
         {"expect": (Expectation("accuracy", min=0.95),)},
+        {"publish": Publish("gs://models/census", "export")},
     ],
     ids=lambda fields: ",".join(fields),
 )

@@ -106,6 +106,37 @@ def test_the_same_is_one_line(repo: Repository) -> None:
 
 
 @pytest.mark.slow
+def test_publication_alone_is_a_note_and_a_wrong_address_is_a_problem(repo: Repository) -> None:
+    folder = "      baseOutputDirectory: {outputUriPrefix: gs://runs/NAME}\n"
+    for name in ("one", "two"):
+        repo.write(f"jobs/{name}.yaml", manifest(name) + folder.replace("NAME", name))
+    settings = (repo.root / "reconciler.yaml").read_text()
+    repo.write("reconciler.yaml", f"outputs: own\n{settings}")
+    commit(repo)
+
+    def publish(name: str, to: str) -> None:
+        text = manifest(name).replace("    spec:", f"    publish: {{to: {to}}}\n    spec:", 1)
+        repo.write(f"jobs/{name}.yaml", text + folder.replace("NAME", name))
+
+    publish("one", "gs://models/one")
+    found = proposed(repo)
+    assert {change.base_name: (change.edit, change.action, notes_of(change)) for change in found.changes} == {
+        "census": (UNCHANGED, Action.NONE, ()),
+        "one": (CHANGED, Action.NONE, ("publish changed: nothing is trained again",)),
+        "two": (UNCHANGED, Action.NONE, ()),
+    }
+    publish("two", "gs://models/one/two")
+    found = proposed(repo)
+    (problem,) = compared(found).problems
+    assert (problem.path, problem.pointer) == ("jobs/two.yaml", "/publish/to")
+    assert {change.base_name for change in found.changes} == {"census", "one"}
+    # The base has the mistake as well now: it is told of the work tree alone.
+    commit(repo)
+    publish("two", "gs://models/two")
+    assert not compared(proposed(repo)).problems
+
+
+@pytest.mark.slow
 def test_what_is_new_changed_and_removed(repo: Repository) -> None:
     repo.job("gone", reconcile="{onDelete: cancel}")
     base = commit(repo)

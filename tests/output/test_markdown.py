@@ -623,7 +623,7 @@ def test_settings_are_told_before_all_else() -> None:
         )
     )
     assert (
-        "**Settings change:** 4 in <code>reconciler.yaml</code>; they affect where jobs run, the limits "
+        "**Settings change:** 4 in <code>reconciler.yaml</code>; affected: where jobs run, the limits "
         "of each apply.\n" in shown
     )
     page = Page(shown).shown
@@ -672,7 +672,7 @@ def test_no_number_of_jobs_and_problems_hides_the_settings() -> None:
     problems = tuple(Problem(f"jobs/{'x' * 400}{n}.yaml", 1, 1, "", "y" * 500) for n in range(500))
     shown = in_full(differing(many(), problems=problems, settings=fields), COMMENT_LIMIT)
     assert len(shown.encode()) < COMMENT_LIMIT
-    assert "they affect which runs belong to this repository, where results are posted." in shown
+    assert "affected: which runs belong to this repository, where results are posted." in shown
     assert shown.count("| <code>&#47;source</code>") == shown.count("| <code>&#47;github/repository") == 1
     much = tuple(FieldChange(f"/images/{'é' * 100}{n}/python", "@" * 300, "#" * 300) for n in range(2000))
     shown = in_full(differing(many(), problems=problems, settings=fields + much), COMMENT_LIMIT)

@@ -65,7 +65,7 @@ def test_a_plan_shows_what_changes_and_counts_the_rest() -> None:
         "      trainer/task.py  +12 -3",
         "      moved from a.yaml",
         "",
-        "1 to submit, 0 to retry, 0 to cancel, 1 unchanged, 0 blocked, 0 findings.",
+        "1 to submit, 0 to retry, 0 to cancel, 1 unchanged, 0 blocked, 0 drift findings.",
         "Digest: sha256:" + "0" * 64,
     ]
 
@@ -102,7 +102,7 @@ def test_a_plan_with_nothing_to_do_says_so() -> None:
     finding = Drift(DriftKind.ORPHANED, "old_0123456789abcdef", "old", detail)
     drifting = plan_text(replace(done, drift=(finding,)))
     assert "  ~ orphaned old_0123456789abcdef: running, but no manifest asks for it" in drifting
-    assert drifting.splitlines()[-1] == "Nothing to do: 1 job is up to date, 1 finding."
+    assert drifting.splitlines()[-1] == "Nothing to do: 1 job is up to date, 1 drift finding."
 
 
 def test_what_is_left_alone_and_is_not_as_wanted_is_counted_and_shown() -> None:

@@ -13,6 +13,7 @@ from reconciler.model.claim import Claim, ClaimState, by_apply
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.expectation import Expectation
 from reconciler.model.job import State
+from reconciler.model.manifest import Publish
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import (
     CommitTree,
@@ -185,6 +186,42 @@ def test_content_that_is_replaced_keeps_what_its_commit_expected() -> None:
     trees = [expecting_tree(BASE), expecting_tree(FIRST, GOOD), expecting_tree(HEAD, LOW, content="2")]
     found = lineage_of(trees)
     assert found.passed_over[FIRST].jobs == {"a": WantedJob(("a-1",), replaced_by=HEAD, expect=(GOOD,))}
+
+
+def publishing_tree(sha: str, publish: Publish | None, content: str = "1") -> CommitTree:
+    """Return a commit with a single job, which is published there."""
+    return CommitTree(sha, {"a": (WantedContent("a", (f"a-{content}",), publish=publish),)})
+
+
+HERE, THERE = Publish("gs://models/a"), Publish("gs://models/b")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "own"),
+    [
+        (None, HERE, {"a"}),
+        (HERE, THERE, {"a"}),
+        (HERE, Publish(HERE.to, "export"), {"a"}),
+        (HERE, HERE, set()),
+        (HERE, None, set()),
+        (None, None, set()),
+    ],
+)
+def test_commit_brings_job_that_it_publishes_elsewhere(
+    before: Publish | None, after: Publish | None, own: set[str]
+) -> None:
+    found = lineage_of([publishing_tree(BASE, before), publishing_tree(HEAD, after)])
+    assert (found.own_names, found.carriers) == (own, {}), "the content keeps its commit"
+    # So it does where only the record of the earlier commit is known.
+    record = CommitRecord(BASE, NOW, 1, {"a": WantedJob(("a-1",), publish=before)})
+    assert lineage_of([tree_of_record(record), publishing_tree(HEAD, after)]).own_names == own
+
+
+def test_passed_over_commit_keeps_where_it_published() -> None:
+    trees = [publishing_tree(BASE, None), publishing_tree(FIRST, HERE), publishing_tree(HEAD, THERE, "2")]
+    assert lineage_of(trees).passed_over[FIRST].jobs == {
+        "a": WantedJob(("a-1",), replaced_by=HEAD, publish=HERE)
+    }
 
 
 JOB = wanted()

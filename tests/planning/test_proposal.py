@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import Problem
 from reconciler.model.diff import Comparison, FieldChange
 from reconciler.model.expectation import Expectation
-from reconciler.model.manifest import ML_V1
+from reconciler.model.manifest import ML_V1, Publish
 from reconciler.model.plan import Action, Change, DesiredJob, Edit, NotDone, Plan
 from reconciler.planning.proposal import only_of, propose
 from tests.support.planning import GOOGLE, LOCAL, notes_of, reason_of, wanted
@@ -249,6 +249,26 @@ def test_other_order_of_expectations_is_no_change() -> None:
 
 def change_manifest(job: DesiredJob, **fields: Any) -> DesiredJob:
     return replace(job, manifest=replace(job.manifest, **fields))
+
+
+def test_changed_publication_is_noted_and_trains_nothing() -> None:
+    here, there = Publish("gs://models/census"), Publish("gs://models/other")
+    again = "publish changed: nothing is trained again"
+    was = change_manifest(JOB, publish=here)
+    exported = Publish(here.to, "export")
+    for before, publish in ((JOB, here), (JOB, Publish()), (was, there), (was, exported)):
+        found = propose_change([before], [change_manifest(JOB, publish=publish)])
+        assert (found.edit, found.action, notes_of(found)) == (Edit.CHANGED, Action.NONE, (again,))
+    found = propose_change([was], [JOB])
+    gone = "no longer published; what was published stays"
+    assert (found.edit, found.action, notes_of(found)) == (Edit.CHANGED, Action.NONE, (gone,))
+    found = propose_change([was], [was])
+    assert (found.edit, notes_of(found)) == (Edit.UNCHANGED, ())
+
+
+def test_note_on_publication_says_nothing_of_training_when_content_changes() -> None:
+    other = change_manifest(wanted(content="b"), publish=Publish())
+    assert notes_of(propose_change([JOB], [other]))[1:] == ("publish changed", NOT_ASKED)
 
 
 def test_changed_labels_path_spelling_and_kind_are_noted() -> None:

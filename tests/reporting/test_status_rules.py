@@ -20,7 +20,7 @@ from reconciler.model.commit_record import CommitRecord, WantedJob, record_json
 from reconciler.model.commit_record import record_of as record_of_json
 from reconciler.model.expectation import Expectation, Measured, Missing, RunMetrics
 from reconciler.model.job import ActualJob, State
-from reconciler.model.manifest import Reconcile
+from reconciler.model.manifest import Publish, Reconcile
 from reconciler.model.plan import DesiredJob, Drift, DriftKind
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import newest_of
@@ -586,6 +586,13 @@ class TestExpectations:
         assert first.jobs["census"].expect == (GOOD,)
         lower = structs.replace(JOB, manifest=structs.replace(JOB.manifest, expect=(LOOSE,)))
         assert record_for(plan([lower]), blank, first, ["census"]).jobs["census"].expect == (LOOSE,)
+
+    def test_record_of_plan_has_where_jobs_are_published(self) -> None:
+        publish = Publish("gs://models/census")
+        blank = CommitRecord(OTHER, NOW, 5)
+        first = record_for(plan([structs.replace(JOB, publish=publish)]), blank, None, ["census"])
+        assert first.jobs["census"].publish == publish
+        assert record_for(plan([JOB]), blank, first, ["census"]).jobs["census"].publish is None
 
 
 class TestRollUp:

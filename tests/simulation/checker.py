@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import takewhile
@@ -21,10 +22,13 @@ from reconciler.model.ports import Versioned
 from reconciler.output.wording.notes import note_text
 from reconciler.output.wording.plan import reason_text
 from reconciler.planning.outcome import Outcome
+from reconciler.planning.state import TargetState
 from reconciler.submission.look import FULL_AFTER, Observation
 
 from .github import Statuses
 from .model import OURS, PERSON, TIMEOUT, Job, Place, Request, folder_of, ours, short_slot
+from .models import Models
+from .published import DAMAGED, Published
 from .scenario import Commit, Outputs, Repository
 from .store import Claims
 from .world import World
@@ -119,6 +123,7 @@ class Checker:
         *,
         beyond: bool,
         is_old: Callable[[str], bool],
+        models: Models | None = None,
     ) -> None:
         self.violations: list[str] = []
         self.seen: Counter[str] = Counter()
@@ -150,6 +155,7 @@ class Checker:
         self._passes: dict[str, _Pass] = {}
         self._comparing: dict[str, bool] = {}
         claims.watch = self.written
+        self._published = models and Published(world, models, repository, place, self.seen, self._wrong)
 
     # Events that the world reports.
 
@@ -161,6 +167,8 @@ class Checker:
         if not whole:
             self._in_part.add(commit.sha)
         self._passes[who] = _Pass(commit, self._world.now)
+        if self._published:
+            self._published.began(commit, who)
         self._comparing[who] = compares
 
     def remembers(self, found: Mapping[ClaimId, Versioned], genesis: int, who: str) -> None:
@@ -204,6 +212,8 @@ class Checker:
         claims = self._claims.all()
         unknown = self._unannounced | self._claims.forgotten
         exempt = {claims[id].claim.base_name for id in unknown if id in claims}
+        # Only a full look finds published objects that aren't as they were written.
+        exempt |= {change.base_name for change in full.changes if _is_damaged(change)}
         # Only a full look finds an ended job of another origin, as no claim names it.
         others = {self._base_of(job) for job in self._world.jobs if job.origin != "create"}
         copies = {job.job_name for job in self._copies()}
@@ -232,6 +242,8 @@ class Checker:
         if self._beyond:
             return
         copied = {self._base_of(job) for job in self._copies()}
+        # So only it finds that published objects aren't as they were written.
+        copied |= {change.base_name for change in full.changes if _is_damaged(change)}
         both = [[c for c in plan.changes if c.base_name not in copied] for plan in (short, full)]
         said = [[(c.action, c.job_name, c.stuck) for c in changes] for changes in both]
         drift = [
@@ -243,7 +255,11 @@ class Checker:
             for plan in (short, full)
         ]
         more = {kind for kind, _ in drift[0] ^ drift[1]}
-        if said[0] != said[1] or not drift[0] <= drift[1] or more - {DriftKind.DUPLICATE}:
+        if (
+            said[0] != said[1]
+            or not drift[0] <= drift[1]
+            or more - {DriftKind.DUPLICATE, DriftKind.UNPUBLISHED}
+        ):
             self._wrong("look", f"{said[0]} {drift[0]} and in full {said[1]} {drift[1]}")
 
     def _copies(self) -> list[Job]:
@@ -722,6 +738,8 @@ class Checker:
     def posted(self, sha: str, status: dict[str, Any], who: str, there: dict[str, Any] | None) -> None:
         """Check a status at a commit, and the status that its poster expected to replace."""
         self.seen["statuses"] += 1
+        if self._published and not self._is_old(who):
+            self._published.posted(sha, status, who)
         if there and status["state"] == "pending" and there["state"] != "pending":
             old, new = _MARK.search(there["description"]), _MARK.search(status["description"])
             if old and new and old[1] == new[1]:
@@ -777,14 +795,22 @@ class Checker:
                 self._settled(job, plan)
                 self._told(job, plan)
         overwritten = {drift.base_name for drift in plan.drift if drift.kind is DriftKind.OVERWRITTEN}
+        unpublished = self._published.keys_of_unpublished(plan) if self._published else set()
         for commit in self._repository.history:
-            self._verdict(commit, overwritten)
+            self._verdict(commit, overwritten, unpublished)
+        if self._published:
+            self._published.at_the_end(plan, self._statuses.last)
         self._findings(plan)
         self._own_cancels(plan)
         self._cancelled_outside(plan)
         self._returned(plan)
         if self._beyond:
             self._kept()
+
+    def published(self, state: TargetState, who: str) -> None:
+        """Note that a pass that publishes ends with this state."""
+        if self._published:
+            self._published.ended(state, who)
 
     def never_still(self, passes: int, plan: Plan | None) -> None:
         """Report that changes remain after the last pass."""
@@ -861,14 +887,19 @@ class Checker:
             # The newest commit shows it, and so does the one that brought the content back.
             is_said = shown is not None and shown["description"].startswith(_OVERWRITTEN)
             blocked |= sha == self._repository.head.sha or (is_said and sha == self._bringer(job))
+        if self._published and self._published.is_unpublished(job, plan):
+            return  # checked with its publication
         expected = "error" if blocked or self._twice(turn) else _SHOWN.get(bound.state, "pending")
         if shown is None or shown["state"] != expected:
             self._wrong("I3", f"{bound.job_name} is {bound.state}, and its commit shows {shown}")
 
-    def _verdict(self, commit: Commit, overwritten: Collection[str]) -> None:
+    def _verdict(self, commit: Commit, overwritten: Collection[str], unpublished: AbstractSet[str]) -> None:
         """Check that a commit with a status has a verdict, and that the verdict isn't pending.
 
-        `overwritten` are the names of the manifests whose results other content overwrote.
+        Args:
+            commit: The commit.
+            overwritten: The names of the manifests whose results other content overwrote.
+            unpublished: The keys of the contents whose models aren't in their places.
         """
         shown = self._statuses.last(commit.sha, self._place.overall)
         if shown is None:
@@ -890,6 +921,8 @@ class Checker:
             job.manifest.name in overwritten for job in self._brought(commit)
         ):
             return
+        if not unpublished.isdisjoint(label_of(job.identity) for job in commit.jobs):
+            return  # its error may be that of a publication
         if shown["state"] in ("failure", "error") and self._has_succeeded(commit):
             self._wrong("I3", f"all jobs of commit {commit.sha[:7]} succeeded: {shown['description']!r}")
 
@@ -1058,6 +1091,10 @@ class Checker:
         self._world.trace("checker", f"VIOLATION {invariant}: {what}")
 
 
+def _is_damaged(change: Change) -> bool:
+    return change.publication is not None and change.reason.code in DAMAGED
+
+
 def _plain_body(job: DesiredJob, name: str) -> JsonObject:
     """Return the body of a create without labels, as a person would send it."""
     manifest = job.manifest
@@ -1159,6 +1196,9 @@ class Checkers:
 
     def fell(self, who: str, error: str) -> None:
         self._of[who].fell(who, error)
+
+    def published(self, state: TargetState, who: str) -> None:
+        self._of[who].published(state, who)
 
     def endless(self, steps: int) -> None:
         self._by_instance[""].endless(steps)

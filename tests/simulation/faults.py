@@ -12,6 +12,19 @@ SET_UP = "set-up failed"
 OF_A_SUMMARY = ("summary lost", "summary cut", "summary oversized", "summary of another environment")
 """Faults that the world's own chance inflicts on the summary."""
 
+OF_A_PUBLICATION: Mapping[str, tuple[int, ...]] = {
+    "publication not read": (66,),
+    "publication not written": (66,),
+    "publication written late": (66, 71),
+    "publication written, answer lost": (66,),
+    "412 to its own publisher": (66,),
+    "no permission or quota to publish": (67, 68),
+    "run's folder emptied": (69,),
+    "late writer": (70,),
+    "published file deleted": (70,),
+}
+"""Faults of publications, of a chance of their own: runs without any stay unchanged."""
+
 KINDS: Mapping[str, tuple[int, ...]] = {
     "request dropped": (2,),
     "request delayed": (2, 8),
@@ -60,6 +73,7 @@ KINDS: Mapping[str, tuple[int, ...]] = {
     "summary not written": (55,),
     **dict.fromkeys(OF_A_SUMMARY, (55,)),
     SET_UP: (53,),
+    **OF_A_PUBLICATION,
 }
 """Each kind of fault, with its rows of the fault matrix."""
 
@@ -101,6 +115,12 @@ _GREAT = (
     "claim store away",
 )
 """Faults that hide most other findings of a run."""
+_OF_THEM = 0.4
+"""Fraction of the runs with publications that have each fault of theirs."""
+_OF_OTHERS = 0.3
+"""Fraction of the other faults that these runs keep: few models are made where everything fails."""
+_OF_MODELS = ("run's folder emptied", "late writer", "published file deleted")
+"""Faults after which a model may never be published."""
 _OF_A_STEP = ("crash", "pause", "clock jumped")
 """Faults at every step of a process; at a higher rate, no pass would ever end."""
 
@@ -116,21 +136,30 @@ class Faults:
         on: False once faults have stopped.
     """
 
-    def __init__(self, rng: random.Random, *, beyond: bool) -> None:
+    def __init__(self, rng: random.Random, *, beyond: bool, publishers: random.Random | None = None) -> None:
         self.counts: Counter[str] = Counter()
         self.on = True
         self._rng = rng
-        kinds = [kind for kind in KINDS if kind not in (SET_UP, *OF_A_SUMMARY)]
+        self._publishers = publishers
+        kinds = [kind for kind in KINDS if kind not in (SET_UP, *OF_A_SUMMARY, *OF_A_PUBLICATION)]
         self._rates = {kind: self._rate(kind, 0.1 if kind in _GREAT else 0.4) for kind in kinds}
         for kind in _OF_A_STEP:
             self._rates[kind] /= 20
         self._rates |= {kind: self._rate(kind, 0.8) for kind in _SELDOM}
         self._rates |= {kind: self._rate(kind, 0.8) if beyond else 0.0 for kind in BEYOND}
+        for kind in OF_A_PUBLICATION:
+            is_there = publishers is not None and publishers.random() < _OF_THEM
+            self._rates[kind] = publishers.choice(_RATES) if publishers and is_there else 0.0
+        if publishers:
+            self._rates |= {kind: 0.0 for kind in kinds if publishers.random() > _OF_OTHERS}
+        for kind in _OF_MODELS:
+            self._rates[kind] /= 10
 
     def happens(self, kind: str, times: int = 1) -> bool:
         """Return True if the fault occurs now, at `times` its usual rate."""
         rate = self._rates[kind] * times
-        if not (self.on and rate and self._rng.random() < rate):
+        rng = self._publishers if self._publishers and kind in OF_A_PUBLICATION else self._rng
+        if not (self.on and rate and rng.random() < rate):
             return False
         self.counts[kind] += 1
         return True

@@ -15,7 +15,8 @@ from reconciler.model.ports import Place
 from reconciler.submission.summary import Preface, Summary, encoded
 
 from .github import Statuses
-from .model import OURS, PERSON, Job, by_hand_name, ours, short_id
+from .model import OURS, PERSON, Job, by_hand_name, folder_of, ours, short_id
+from .models import PUBLISHED, Models
 from .scenario import Repository
 from .store import Claims
 from .world import World
@@ -35,6 +36,7 @@ class Nemesis:
         copycats: Chance of its own and its rate: foreign copies that are gone before they are read.
         losses: Chance of its own and its rate: losses of a bucket that has a summary.
         spoilers: Chance of its own and its rate: summaries that are lost or replaced.
+        models: What is published; None for nothing.
         blinds: The looks before which listings may become blind, by the last step before them.
     """
 
@@ -50,7 +52,9 @@ class Nemesis:
         spoilers: tuple[random.Random, float],
         *,
         blinds: tuple[str, ...],
+        models: Models | None = None,
     ) -> None:
+        self._models = models
         self._world = world
         self._claims = claims
         self._repository = repository
@@ -61,7 +65,7 @@ class Nemesis:
         self._spoilers = spoilers
         self._blinds = blinds
         self._lost: Any = None
-        self._calm = world.rng.choice((0.0, 0.01, 0.03))
+        self._calm = world.rng.choice((0.001, 0.002, 0.004) if models else (0.0, 0.01, 0.03))
 
     def strike(self) -> None:
         """Give each act its chance, once a step."""
@@ -94,6 +98,28 @@ class Nemesis:
         if faults.happens("bucket emptied"):
             self._empty()
         self._meddle()
+        if self._models:
+            self._meddle_with(self._models)
+
+    def _meddle_with(self, models: Models) -> None:
+        """Let trainers, rules and people change the objects of models."""
+        faults, world = self._world.faults, self._world
+        done = [job for job in world.jobs if job.state is State.SUCCEEDED and models.below(folder_of(job))]
+        published = [uri for uri in models.objects if uri.startswith(PUBLISHED) and uri.count("/") > 4]
+        if done and faults.happens("run's folder emptied"):
+            folder = folder_of(world.rng.choice(done))
+            self._say("storage", f"deletes by a rule what is below {folder}")
+            models.empties(folder)
+        elif done and faults.happens("late writer"):
+            job = world.rng.choice(done)
+            self._say("person", f"lets {job.name} write again")
+            models.saves(job, more=f", at {world.now}")
+        if published and faults.happens("published file deleted"):
+            uri = world.rng.choice(published)
+            self._say("person", f"deletes {uri}")
+            models.loses(uri)
+        if faults.happens("no permission or quota to publish"):
+            models.forbidden_until = self._until()
 
     def _spoil(self, chance: random.Random) -> None:
         """Delete the summary, truncate it, or replace it by bytes that aren't a summary of these claims."""
@@ -161,6 +187,8 @@ class Nemesis:
         """Repair everything: end outages, and restore lost data."""
         self._world.storm_until = self._world.store_away_until = self._statuses.away_until = 0.0
         self._world.blind_until = 0.0
+        if self._models:
+            self._models.forbidden_until = 0.0
         if self._lost is not None:
             self._say("person", "restored the claims bucket")
             self._claims.restore(self._lost)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -19,16 +19,22 @@ from reconciler.model.job import State
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import Bounds, Ports
+from reconciler.model.reason import Reason
+from reconciler.model.standing import Publication
 from reconciler.operations.execute import PATIENCE, Applier
+from reconciler.operations.load_desired import Desired
 from reconciler.operations.observed_state import comparable_state
-from reconciler.operations.plan import wanted_of
+from reconciler.operations.origin import Origin
+from reconciler.operations.plan import wanted_of, with_origin
+from reconciler.operations.publications import brought_back, with_publications
+from reconciler.operations.publish import Publisher
 from reconciler.operations.report import open_record, report
 from reconciler.operations.tree import TreeCheck
 from reconciler.output.wording.plan import outcome_error, reason_text
 from reconciler.planning.limits import check_limits
 from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status
-from reconciler.planning.planner import make_plan
+from reconciler.planning.planner import make_plan, with_publications_of
 from reconciler.planning.state import TargetState
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import GitHubReporter
@@ -41,9 +47,10 @@ from reconciler.submission.summary import Wanted
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import CredentialsPort, JobsPort
-from .model import OURS, Job, Place
+from .model import OURS, Job, Place, folder_of
+from .models import Models, ModelsPort, Site, StillModels
 from .process import Process
-from .scenario import Commit, Repository
+from .scenario import SOURCE, Commit, Repository
 from .still import still_ports
 from .store import Claims, Records, RecordsPort, StorePort
 from .world import World
@@ -81,6 +88,7 @@ class Outside:
         behind: Chance of its own and its rate: passes of a clone that lacks the newest commits. At rate 0,
             no pass compares the checkout with the applied commit, so that such runs stay unchanged.
         edits: Chance of its own and its rate: passes of a work tree in which a job has other content.
+        models: What is published; None in runs that publish nothing.
     """
 
     world: World
@@ -102,6 +110,7 @@ class Outside:
     parts: tuple[random.Random, float] = (random.Random(0), 0.0)
     behind: tuple[random.Random, float] = (random.Random(0), 0.0)
     edits: tuple[random.Random, float] = (random.Random(0), 0.0)
+    models: Models | None = None
 
     def one_pass(self, process: Process, *, full: bool = False) -> Plan | None:
         """Run an apply and a report; return the plan, or None if it couldn't be executed."""
@@ -122,7 +131,11 @@ class Outside:
             observed = seen.observed
             self._command(process, ports, observed)
             self._adopt(process, ports, seen, commit)
-            plan = self._plan_of(self._state(commit, ports, observed), by_hand=by_hand, whole=whole)
+            publishing = self._publishing(process, ports, head, commit, whole=whole)
+            state = self._state(commit, ports, observed, publishing)
+            plan = self._plan_of(state, by_hand=by_hand, whole=whole)
+            if publishing:
+                plan = with_origin(publishing.site, plan, publishing.origin)
             if by_hand:
                 self.world.checker.by_hand(plan, process.name)
             check = TreeCheck(ports.claims, lambda: commit, self.place.engine, process.name, whole=whole)
@@ -148,14 +161,20 @@ class Outside:
                 together=partial(process.together, self.world.rng.choice(_AT_ONCE)),
                 withheld=check.withheld if self._compares(process) else lambda: None,
             )
-            if self._compares(process):
-                check.record()
+            own: set[str] = set()
             if not is_edited and not is_behind:
                 names = {job.manifest.base_name for job in commit.jobs}
                 own = {n for n in names if lineage.brought(n) or brought_by.get(n) == commit.sha}
+            if publishing:
+                plan, state = _with_brought_back(publishing, plan, state, own)
+            if self._compares(process):
+                check.record()
+            if not is_edited and not is_behind:
                 passed = lineage if whole else replace(lineage, passed_over={}, parts=())
                 open_record(records, read, commit.sha, plan, passed, own)
             outcomes = list(applier.run(plan))
+            if publishing:
+                outcomes += publishing.publisher(state, own, applier.withheld).run(plan)
             for outcome in outcomes:
                 said = outcome_error(outcome) or outcome.state
                 self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
@@ -165,21 +184,53 @@ class Outside:
             seen = self._look(process, ports, wanted, also, full=is_full, is_old=is_old)
             self.world.checker.looked(process.name, seen)
             # The summary keeps the folders that a plan had to read.
-            folders = self._state(commit, ports, seen.observed).folders
-            observed = replace(seen.observed, folders=folders)
+            state = self._state(commit, ports, seen.observed, publishing)
+            observed = replace(seen.observed, folders=state.folders, in_place=state.in_place)
             seen = replace(seen, observed=observed)
             if not applier.upkeep(commit.jobs, observed):
                 self.world.checker.saw(observed.runs)
             if not is_old:
                 keep_summary(ports, seen, wanted, also, whole=whole)
+            if publishing:
+                self.world.checker.published(state, process.name)
             if is_behind:
                 return plan
             sha = "" if is_edited else commit.sha
-            self._report(process, commit, observed, outcomes, sha=sha, whole=whole)
+            standings = {base: name.publication for base, name in state.names.items()}
+            self._report(process, commit, observed, outcomes, standings, sha=sha, whole=whole)
         except ReconcilerError as error:
             self.world.trace(process.name, f"stopped: {error.message}")
             return None
         return plan
+
+    def _publishing(
+        self, process: Process, ports: Ports, head: Commit, commit: Commit, *, whole: bool
+    ) -> Publishing | None:
+        """Return what a pass publishes with; None if it publishes nothing, as older versions don't."""
+        models, world = self.models, self.world
+        if models is None or self.is_old(process.name):
+            return None
+        changed = {job.job_name for job in commit.jobs} - {job.job_name for job in head.jobs}
+        site = Site(
+            world, self.place, ports, commit, changed, lambda to: ModelsPort(process, world, models, to)
+        )
+        desired = Desired(commit.jobs, {}, whole=whole, is_part=not whole)
+        made = {job.job_name for job in commit.jobs} - changed
+        return Publishing(site, desired, Origin(commit.sha, made))
+
+    def is_busy(self, plan: Plan) -> bool:
+        """Return True if the plan contains an action that may succeed: a folder may have become empty."""
+        return any(
+            change.action not in _ENDS
+            for change in plan.changes
+            if not (change.action is Action.PUBLISH and self.models and self.lacks_files(change.job_name))
+        )
+
+    def lacks_files(self, job_name: str) -> bool:
+        """Return True if a run's folder has no files that can be published."""
+        runs = [job for job in self.world.jobs if job.job_name == job_name]
+        folders = {f"{folder_of(job)}/{SOURCE}" for job in runs}
+        return self.models is not None and not all(self.models.below(folder) for folder in folders)
 
     def _edited(self, commit: Commit) -> Commit:
         """Return a commit, sometimes with other content of a job, as in an edited work tree."""
@@ -202,7 +253,8 @@ class Outside:
         return Commit(commit.sha, tuple(sorted(jobs, key=lambda job: job.manifest.name)), commit.before)
 
     def _compares(self, process: Process) -> bool:
-        return self.behind[1] > 0 and not self.is_old(process.name)
+        compares = self.behind[1] > 0 or self.models is not None
+        return compares and not self.is_old(process.name)
 
     def _checked_out(self, process: Process) -> Commit:
         """Return the newest commit, or sometimes an earlier commit, as in a clone without a recent pull."""
@@ -239,8 +291,17 @@ class Outside:
         commit = self.repository.head
         ports = still_ports(self.world, self.claims, self.place, self.bounds, self.least_history)
         looks = [look(ports, wanted_of(commit.jobs), full=full).observed for full in (False, True)]
-        short, full = (self._plan_of(self._state(commit, ports, observed)) for observed in looks)
+        publishing = self._still_publishing(ports, commit)
+        states = [self._state(commit, ports, observed, publishing) for observed in looks]
+        short, full = map(self._plan_of, states)
         return short, full
+
+    def _still_publishing(self, ports: Ports, commit: Commit) -> Publishing | None:
+        models = self.models
+        if models is None:
+            return None
+        site = Site(self.world, self.place, ports, commit, (), lambda to: StillModels(models, to))
+        return Publishing(site, Desired(commit.jobs, {}), Origin(commit.sha))
 
     def _record_keys(self, process: Process) -> frozenset[str]:
         records = RecordsPort(process, self.world, self.records).all().values()
@@ -287,8 +348,14 @@ class Outside:
         said = f"as {adopted.claim.job_name}" if adopted.claim else f"not: {adopted.why}"
         self.world.trace(process.name, f"adopted {said}")
 
-    def _state(self, commit: Commit, ports: Ports, observed: Observed) -> TargetState:
-        return comparable_state(ports.jobs, commit.jobs, observed, OURS)
+    def _state(
+        self, commit: Commit, ports: Ports, observed: Observed, publishing: Publishing | None = None
+    ) -> TargetState:
+        state = comparable_state(ports.jobs, commit.jobs, observed, OURS)
+        if publishing is None:
+            return state
+        site, desired, is_full = publishing.site, publishing.desired, observed.is_full
+        return with_publications(site, desired, state, observed.in_place, is_full=is_full)
 
     def _plan_of(self, state: TargetState, *, by_hand: bool = False, whole: bool = True) -> Plan:
         plan = make_plan(
@@ -310,16 +377,21 @@ class Outside:
         commit: Commit,
         observed: Observed,
         outcomes: list[Outcome],
+        standings: Mapping[str, Publication | None],
         *,
         sha: str,
         whole: bool,
     ) -> None:
         problems = {
-            o.change.desired.manifest.name: error
+            o.change.base_name: error
             for o in outcomes
-            if o.status is not Status.APPLIED and o.change.desired and (error := outcome_error(o))
+            if o.status is not Status.APPLIED
+            and (o.change.desired or o.change.publication)
+            and (error := outcome_error(o))
         }
         state = self._state(commit, self._ports(process), observed)
+        names = {base: replace(name, publication=standings.get(base)) for base, name in state.names.items()}
+        state = replace(state, names=names)
         view = View(self.place.contexts, sha, state, self._plan_of(state, whole=whole), problems)
         settings = GitHubSettings(REPOSITORY, API, "token")
         transport = GitHubPort(process, self.world, self.statuses)
@@ -349,6 +421,36 @@ class Outside:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """What a pass publishes with.
+
+    Attributes:
+        site: The environment and the checkout.
+        desired: The jobs.
+        origin: The commit of the jobs.
+    """
+
+    site: Site
+    desired: Desired
+    origin: Origin
+
+    def publisher(
+        self, state: TargetState, own: Collection[str], withheld: Callable[[], Reason | None]
+    ) -> Publisher:
+        """Return the product's executor."""
+        return Publisher(self.site, self.desired, state, self.origin, own, withheld)
+
+
+def _with_brought_back(
+    publishing: Publishing, plan: Plan, state: TargetState, own: Collection[str]
+) -> tuple[Plan, TargetState]:
+    """Return plan and state with what the commit records again, as the product's apply does."""
+    again = brought_back(publishing.site, publishing.desired, state, own)
+    changed = [name for base, name in again.names.items() if name is not state.names[base]]
+    return (with_publications_of(plan, changed) if changed else plan), again
+
+
 def reconcile(process: Process, outside: Outside, rng: random.Random) -> None:
     """Run pass after pass; no state is kept between two passes."""
     while not outside.draining:
@@ -356,11 +458,6 @@ def reconcile(process: Process, outside: Outside, rng: random.Random) -> None:
         process.passes += 1
         if not outside.draining:
             process.sleep(rng.choice(_INTERVALS) * rng.random())
-
-
-def is_busy(plan: Plan) -> bool:
-    """Return True if the plan contains an action."""
-    return any(change.action not in _ENDS for change in plan.changes)
 
 
 def body_of(job: DesiredJob, job_name: str, labels: Mapping[str, str]) -> JsonObject:

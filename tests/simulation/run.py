@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -16,9 +17,10 @@ from reconciler.model.ports import GOOGLE_BOUNDS
 from .checker import Checker, Checkers
 from .faults import Faults
 from .github import Statuses
-from .model import Place
+from .model import Job, Place
+from .models import Models
 from .nemesis import BEFORE_A_LOOK, Nemesis
-from .passes import Outside, is_busy, reconcile
+from .passes import Outside, reconcile
 from .process import Process
 from .scenario import Outputs, Repository
 from .store import Claims, Records
@@ -43,6 +45,10 @@ _SOON = 250.0
 """Seconds between two of these passes: most cancelled jobs have ended by then."""
 _SHARED = 1 / 3
 """Fraction of the runs in which two environments share a project and location."""
+_LONGER = 4
+"""How much longer runs with publications are: models come after the runs that make them."""
+_PUBLISHING = 3 / 4
+"""Fraction of the runs with own folders in which manifests publish."""
 _IN_THE_CLOUD = 1 / 2
 """Fraction of these in which an ended job counts as an attempt, whatever its cause."""
 _OLDER = 1 / 3
@@ -88,7 +94,9 @@ class Simulation:
     def __init__(self, seed: int, *, beyond: bool = False, without: str = "") -> None:
         self._seed = seed
         self._rng = rng = random.Random(seed)
-        self._faults = Faults(rng, beyond=beyond)
+        publishers = _publishers(seed)
+        self._publishes = publishers is not None
+        self._faults = Faults(rng, beyond=beyond, publishers=publishers)
         bounds = rng.choice(BOUNDS)
         unsettled = replace(bounds, executes=timedelta(0), visible=timedelta(0), look_again=0.0)
         self._world = world = World(
@@ -99,10 +107,15 @@ class Simulation:
             expires=without != "credential-expiry",
             every_try=without == "try",
             set_ups=_set_ups(seed),
+            shortens=self._publishes,
         )
         places = _places(seed)
         self._repository = Repository(
-            rng, rng.choice((1, 2, 3, 4, 10)), legacy=len(places) == 1, outputs=_outputs(seed)
+            rng,
+            rng.choice((1, 1, 1, 2, 3) if publishers else (1, 2, 3, 4, 10)),
+            legacy=len(places) == 1,
+            outputs=_outputs(seed),
+            publishers=publishers,
         )
         self._statuses = Statuses()
         self._outsides = [
@@ -125,6 +138,7 @@ class Simulation:
                 edits=_edits(seed),
                 # Two environments would adopt the same job: neither knows of the other's claims.
                 adopters=_adopters(seed) if place == places[0] else (random.Random(0), 0.0),
+                models=Models(compares=without != "current-generation") if publishers else None,
             )
             for place in places
         ]
@@ -137,10 +151,14 @@ class Simulation:
                 outside.place,
                 beyond=beyond,
                 is_old=outside.is_old,
+                models=outside.models,
             )
             for outside in self._outsides
         }
         world.checker = self._checker = Checkers(self._checkers)
+        if publishers:
+            by_instance = {outside.place.instance: outside.models for outside in self._outsides}
+            world.saved = partial(_save, by_instance)
         self._nemesis = Nemesis(
             world,
             self._outsides[0].claims,
@@ -151,8 +169,10 @@ class Simulation:
             _losses(seed),
             _spoilers(seed),
             blinds=random.Random(f"blind looks of {seed}").choice(_BLINDS),
+            models=self._outsides[0].models,
         )
-        self._days = _days(seed)
+        days, rate = _days(seed)
+        self._days = days, rate / (_LONGER if self._publishes else 1)
         self._pushes = _pushes(seed)
         self._haste = rng.choice((0.01, 0.05, 0.2))
         self._steps = 0
@@ -164,7 +184,7 @@ class Simulation:
     def run(self) -> Result:
         """Run the phase of faults and the quiet phase; return the result."""
         try:
-            self._trouble(self._rng.randrange(150, 1200))
+            self._trouble(self._rng.randrange(150, 1200) * (_LONGER if self._publishes else 1))
             if not self._checker.violations:
                 self._quiet()
         finally:
@@ -246,7 +266,7 @@ class Simulation:
             if plan:
                 checker.passed(since)
             calm = alone and all(job.gone or job.state.ended for job in self._world.jobs)
-            still = still + 1 if plan and calm and not is_busy(plan) else 0
+            still = still + 1 if plan and calm and not outside.is_busy(plan) else 0
             if plan and still > 2:
                 if raises:
                     # After a day all commits have their statuses, and their records are closed.
@@ -305,6 +325,18 @@ class Simulation:
         process = Process(name, self._world, lambda process: reconcile(process, outside, self._rng))
         process.wakes = max(process.wakes, outside.place.begins)
         return process
+
+
+def _save(models: Mapping[str, Models | None], job: Job) -> None:
+    """Let a job write its model, where its environment's are."""
+    if found := models.get(job.instance):
+        found.saves(job)
+
+
+def _publishers(seed: int) -> random.Random | None:
+    """Return the chance by which a run's manifests publish; None in runs that publish nothing."""
+    rng = random.Random(f"publishers of {seed}")
+    return rng if _outputs(seed) is Outputs.OWN and rng.random() < _PUBLISHING else None
 
 
 def _set_ups(seed: int) -> tuple[random.Random, float]:

@@ -18,7 +18,7 @@ from reconciler.engines.spec.output_folder import with_own_folder
 from reconciler.manifests import schemas
 from reconciler.model.canonical import canonical_spec
 from reconciler.model.commit_record import CommitRecord
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Reconcile
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Publish, Reconcile
 from reconciler.model.naming import identity, job_name
 from reconciler.model.plan import DesiredJob
 from reconciler.planning.attempts import keys_of
@@ -36,6 +36,10 @@ NAMES = ("census", "churn-model", "iris", "fraud", "ranker", "sales", "tags", "t
 _TUNED = ("iris", "vision")
 _LEGACY = ("fraud", "wine")
 _WITHOUT_FOLDER = ("sales", "topics")
+SOURCE = "model"
+"""Folder of a run that is published."""
+_PUBLISHED = 0.8
+"""Fraction of the manifests with `publish`, in repositories that publish."""
 _REVERTED = 0.3
 """Fraction of the edits of a work tree that return to older content."""
 
@@ -58,7 +62,7 @@ class Outputs(StrEnum):
 
 def _tree(commit: Commit) -> CommitTree:
     contents = (
-        WantedContent(job.manifest.name, keys_of(job), job.manifest.reconcile.attempts)
+        WantedContent(job.manifest.name, keys_of(job), job.manifest.reconcile.attempts, publish=job.publish)
         for job in commit.jobs
         if not job.manifest.reconcile.suspend
     )
@@ -120,6 +124,7 @@ class Repository:
         manifests: The maximum number of manifests at the beginning.
         legacy: True if some manifests are for AI Platform, whose job names are unique in a project.
         outputs: Where the jobs' results go.
+        publishers: The chance by which manifests publish; None if none does.
 
     Attributes:
         head: Its newest commit.
@@ -129,9 +134,19 @@ class Repository:
     """
 
     def __init__(
-        self, rng: random.Random, manifests: int, *, legacy: bool, outputs: Outputs = Outputs.NONE
+        self,
+        rng: random.Random,
+        manifests: int,
+        *,
+        legacy: bool,
+        outputs: Outputs = Outputs.NONE,
+        publishers: random.Random | None = None,
     ) -> None:
         self._rng = rng
+        self._publishers = publishers
+        self._unpublished: set[str] = set()
+        for name in NAMES if publishers else ():
+            self._publish(name)
         self.outputs = outputs
         self._names = [name for name in NAMES if legacy or name not in _LEGACY]
         self._number = 0
@@ -156,6 +171,9 @@ class Repository:
             self._more_attempts,
             self._revert,
         )
+        if self._publishers:
+            # What a slow apply of a commit between does shows only where contents come back.
+            edits = (*[self._revert] * 20, self._edit, self._edit, self._toggle, *edits)
         said = self._rng.choice(edits)()
         self.head = self._commit()
         return said
@@ -163,6 +181,8 @@ class Repository:
     def desired(self, name: str, content: str, reconcile: Reconcile) -> DesiredJob:
         """Return a desired job with its output folder, as the product gives it one after its name."""
         job = desired(name, content, reconcile, folder_of_manifest(self.outputs, name, content))
+        if self._publishers and name not in self._unpublished:
+            job = replace(job, publish=Publish(to=f"gs://risk-models/{name}", source=SOURCE))
         if self.outputs is not Outputs.OWN:
             return job
         manifest = job.manifest
@@ -303,6 +323,23 @@ class Repository:
             return "nothing"
         self._older.setdefault(name, []).append(self._jobs.pop(name))
         return f"{name} removed"
+
+    def _publish(self, name: str) -> None:
+        """Decide whether a manifest publishes."""
+        assert self._publishers is not None, "some repositories publish nothing"
+        if self._publishers.random() < _PUBLISHED:
+            self._unpublished.discard(name)
+        else:
+            self._unpublished.add(name)
+
+    def _toggle(self) -> str:
+        name = self._pick()
+        if name is None:
+            return "nothing"
+        job = self._jobs[name]
+        self._publish(name)
+        self._put(name, content_of(job), job.manifest.reconcile)
+        return f"{name} is published or not"
 
     def _revert(self) -> str:
         names = sorted(self._older)

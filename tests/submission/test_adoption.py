@@ -450,7 +450,7 @@ def test_adoption_writes_no_claim_while_request_is_under_way(outside: Outside, j
     before = outside.claim
     result = adopt(outside.ports, make_adoption(job), found)
     assert (result.claim, outside.claim) == (None, before)
-    assert result.why == "lost to another process, which has just claimed the manifest's content"
+    assert result.why == "is too late: another process has just claimed the manifest's content"
 
 
 @pytest.mark.fault(54)
@@ -561,7 +561,7 @@ def test_write_without_effect_is_lost_to_another_process(
     outside: Outside, job: ActualJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outside.claims, "write", lambda claim, generation: None)
-    assert adopt_job(outside, job).why.startswith("lost to another process")
+    assert adopt_job(outside, job).why.startswith("is too late: another process")
 
 
 def test_written_claim_is_not_read_again(

@@ -234,7 +234,7 @@ def test_cancel_record_fails_after_five_failed_claim_writes() -> None:
     outside.claims.write = lambda claim, generation: written.append(claim)  # type: ignore[assignment, method-assign]
     with pytest.raises(ServiceError, match="keeps changing") as raised:
         record_cancel(outside.ports, RUN, "because")
-    assert (raised.value.hint, len(written)) == ("another run is updating it", 5)
+    assert (raised.value.hint, len(written)) == ("another process is updating it", 5)
 
 
 def read_stored_reason(run: ActualJob, *claims: Claim) -> str | None:

@@ -611,7 +611,7 @@ def test_submit_fails_when_claim_keeps_changing(outside: Outside) -> None:
     outside.claims.before_write = change_claim
     with pytest.raises(ServiceError, match="keeps changing") as error:
         settle(outside)
-    assert error.value.hint == "another run is updating it: try again"
+    assert error.value.hint == "another process is updating it: try again"
 
 
 class TestConclude:

@@ -6,6 +6,7 @@ COMMANDS = (
     "apply",
     "cancel census",
     "env",
+    "fetch census",
     "import --live",
     "import --live --adopt",
     "import jobs/census.yaml",
@@ -28,5 +29,6 @@ COMMANDS = (
     "tensorboard census",
     "validate",
     "validate --format github",
+    "verify census",
     "watch",
 )

@@ -257,13 +257,16 @@ ANSWERS = {
 }
 
 
+_PASSED_ON = ("content-range", "content-type", "date", "location", "x-goog-generation", "x-goog-hash")
+
+
 def passing_on(service: str, behave: Behaviour, is_bad: Callable[[Arrived], bool]) -> Behaviour:
     """Return a behaviour that answers the bad requests by `behave`, and all others by the service."""
 
     def pass_on(sock: socket.socket, request: Arrived) -> bool:
         if is_bad(request):
             return behave(sock, request)
-        kept = ("authorization", "content-type", "x-upload-content-type")
+        kept = ("authorization", "content-type", "range", "x-upload-content-type")
         headers = {name: value for name, value in request.headers.items() if name in kept}
         done = urllib3.request(
             request.method,
@@ -276,7 +279,7 @@ def passing_on(service: str, behave: Behaviour, is_bad: Callable[[Arrived], bool
         named = {
             name.lower().replace("-", "_"): value
             for name, value in done.headers.items()
-            if name.lower() in ("content-type", "date", "location", "x-goog-generation", "x-goog-hash")
+            if name.lower() in _PASSED_ON
         }
         return answer(done.status, done.data, **named)(sock, request)
 

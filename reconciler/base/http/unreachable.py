@@ -35,7 +35,7 @@ def explained(
         return NotSentError(f"{address.origin} can't be reached: {error}", hint=error.hint)
     if isinstance(error, AuthoritiesError):
         return NotSentError(
-            f"{address.origin} can't be asked: {error}", hint="correct the variable, or unset it"
+            f"{address.origin} can't be reached: {error}", hint="correct the variable, or unset it"
         )
     reason = why(error)
     if isinstance(error, ssl.SSLCertVerificationError):

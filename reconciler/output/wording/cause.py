@@ -16,7 +16,7 @@ _WORDS_HERE = {
     "log": "see `reconciler logs {name}`",
     "apply": "run `reconciler apply`",
     "again": "run it again with `reconciler rerun {name}`",
-    "restart": " (`reconciler serve --stop` makes it read changed variables)",
+    "restart": " (after changing an environment variable, run `reconciler serve --stop`)",
     "python": "install one with `uv python install`",
 }
 _WORDS_ON_RUNNER = {
@@ -33,7 +33,7 @@ _WAYS_OUT = 'set "suspend: true" to leave it stopped, or {again}'
 _AGAIN = "{again}"
 _LIMIT = 'raise the limit under "scheduling"'
 _STOP = "`reconciler cancel {name}` stops it if it runs, and finds out how it ended"
-_ENTRY = 'correct its entry under "images" in reconciler.yaml'
+_ENTRY = 'set the image\'s entry under "images" in reconciler.yaml'
 
 _CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.NON_ZERO_EXIT: ("its code failed", _CODE),

@@ -58,8 +58,8 @@ _SENTENCES: Mapping[ReasonCode, str] = {
         "run `reconciler migrate`, which rewrites it for Vertex AI"
     ),
     ReasonCode.OTHER_LINE_ENDS: (
-        "{difference}, so that it isn't the commit's job: commit it so, or run "
-        "`printf '\\n* -text\\n' >> \"$(git rev-parse --git-path info/attributes)\" && "
+        "{difference}, so that the job isn't the commit's: commit these line ends, or restore the commit's "
+        "with `printf '\\n* -text\\n' >> \"$(git rev-parse --git-path info/attributes)\" && "
         "rm -- {paths} && git restore -- {paths}`"
     ),
     ReasonCode.RECORD_GONE: "the service no longer has its record",

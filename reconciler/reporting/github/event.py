@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from reconciler.base.errors import UsageError, check_machine
 from reconciler.base.git_command import SHA
@@ -15,8 +16,7 @@ _MAX_EVENT = 32 * 1024 * 1024
 _BRANCH = "refs/heads/"
 
 
-@dataclass(frozen=True, slots=True)
-class ProposedMerge:
+class ProposedMerge(Struct, frozen=True):
     """Merge that a run's event is about; all names are text of others.
 
     Attributes:
@@ -33,8 +33,8 @@ class ProposedMerge:
 def pull_request(environ: Mapping[str, str]) -> int:
     """Return the number of a GitHub Actions run's pull request; raise UsageError for other runs."""
     if environ.get("GITHUB_EVENT_NAME") != "pull_request":
-        hint = "use it in a workflow on `pull_request`"
-        raise UsageError("this run is not for a pull request: there is nothing to comment on", hint=hint)
+        hint = "use `reconciler report --comment` in a workflow on `pull_request`"
+        raise UsageError("there is no pull request to comment on", hint=hint)
     match _event(environ):
         case {"pull_request": {"number": int(number)}} if number > 0 and number is not True:
             return number

@@ -89,6 +89,7 @@ _STORAGE_REASONS = {
     403: "forbidden",
     404: "notFound",
     409: "conflict",
+    410: "gone",
     412: "conditionNotMet",
     416: "requestedRangeNotSatisfiable",
     501: "notImplemented",

@@ -28,7 +28,7 @@ _MAC_BYTES = 16
 
 
 class Pages:
-    """Issuer and reader of page tokens; the key is a setting, so tokens survive a restart."""
+    """Issuer and reader of tokens of pages and copies; the key is a setting, so they survive a restart."""
 
     def __init__(self, store: Store) -> None:
         key = store.setting(_PAGE_KEY)
@@ -54,7 +54,7 @@ class Pages:
             raw = b""
         mac, text = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
         if not hmac.compare_digest(mac, self._mac(text, query)):
-            raise invalid("The page token is invalid: it wasn't given for this query.")
+            raise invalid("The token is invalid: it wasn't given for this request.")
         return json.loads(text)
 
     def _mac(self, text: bytes, query: Json) -> bytes:

@@ -17,6 +17,7 @@ from reconciler.training_service.http.discovery import Form
 from reconciler.training_service.http.message import ApiError, invalid
 from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.state.records import JsonObject
+from reconciler.training_service.storage.copies import Copies
 from reconciler.training_service.storage.files import ListEntry, Wanted
 from reconciler.training_service.storage.globs import Glob
 from reconciler.training_service.storage.index import StoredObject
@@ -40,7 +41,13 @@ from reconciler.training_service.storage.resources import (
     policy_resource,
 )
 from reconciler.training_service.storage.upload_sessions import Uploads
-from reconciler.training_service.storage.uploads import StorageUploads, chunks, conditions_of, download
+from reconciler.training_service.storage.uploads import (
+    StorageUploads,
+    check_generation,
+    chunks,
+    conditions_of,
+    download,
+)
 
 LARGEST_PAGE = 1000
 
@@ -67,6 +74,7 @@ class StorageApi:
         self._uploads = uploads
         self._pages = pages
         self._incoming = StorageUploads(objects, uploads)
+        self._copies = Copies(objects, uploads, pages)
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by method id."""
@@ -169,14 +177,14 @@ class StorageApi:
         if call.form is Form.DOWNLOAD or call.text("alt") == "media":
             return self._download(call, bucket, name)
         stored = self._objects.get(bucket, name)
-        _check_generation(call, stored.generation, bucket, name)
+        check_generation(call, stored.generation, bucket, name)
         conditions_of(call).check(stored, reading=True)
         return object_resource(stored, call.request.base)
 
     def _download(self, call: Call, bucket: str, name: str) -> Response:
         content = self._objects.open(bucket, name)
         try:
-            _check_generation(call, content.object.generation, bucket, name)
+            check_generation(call, content.object.generation, bucket, name)
             conditions_of(call).check(content.object, reading=True)
             return download(content, call.request.headers.get("range", ""))
         except BaseException:  # the response closes the file only if it is returned
@@ -263,20 +271,17 @@ class StorageApi:
         return object_resource(stored, call.request.base)
 
     def _copy(self, call: Call) -> JsonObject:
-        _, copy = self._copied(call, _object(call, "sourceBucket", "sourceObject"), _target(call))
+        _, copy = self._copies.copied(call, _object(call, "sourceBucket", "sourceObject"), _target(call))
         return object_resource(copy, call.request.base)
 
     def _rewrite(self, call: Call) -> JsonObject:
-        _, copy = self._copied(call, _object(call, "sourceBucket", "sourceObject"), _target(call))
-        sizes = {"totalBytesRewritten": str(copy.size), "objectSize": str(copy.size)}
-        resource = object_resource(copy, call.request.base)
-        return {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": resource}
+        return self._copies.rewritten(call, _object(call, "sourceBucket", "sourceObject"), _target(call))
 
     def _move(self, call: Call) -> JsonObject:
         source, target = _object(call, name="sourceObject"), _object(call, name="destinationObject")
         if source != target:
             check_holds(self._objects.get(*source))  # before there is a copy
-        original, copy = self._copied(call, source, target)
+        original, copy = self._copies.copied(call, source, target)
         if source != target:  # otherwise the object would be lost
             # The original's generation: a newer object of that name must stay.
             self._objects.delete(*source, original.generation, ANY)
@@ -319,18 +324,6 @@ class StorageApi:
         condition = source.get("objectPreconditions", {}).get("ifGenerationMatch")
         Conditions(generation=None if condition is None else int(condition)).check(content.object)
         return content
-
-    def _copied(
-        self, call: Call, source: tuple[str, str], target: tuple[str, str]
-    ) -> tuple[StoredObject, StoredObject]:
-        """Copy the source; return the source and the copy."""
-        content = self._objects.open(*source)
-        with content.file as file:
-            _check_generation(call, content.object.generation, *source, parameter="sourceGeneration")
-            _source_conditions(call).check(content.object)
-            body = object_body(call.body or content.object.body)
-            with self._uploads.staged(chunks(file)) as staged:
-                return content.object, self._objects.put(*target, staged, body, conditions_of(call))
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,27 +406,10 @@ def _target(call: Call) -> tuple[str, str]:
     return _object(call, "destinationBucket", "destinationObject")
 
 
-def _check_generation(
-    call: Call, generation: int, bucket: str, name: str, parameter: str = "generation"
-) -> None:
-    # Only the latest generation is stored.
-    if call.number(parameter) not in (None, generation):
-        raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}#{call.number(parameter)}")
-
-
 def _check_metageneration(call: Call, bucket: Bucket) -> None:
     wanted, unwanted = call.number("ifMetagenerationMatch"), call.number("ifMetagenerationNotMatch")
     if wanted not in (None, bucket.metageneration) or unwanted == bucket.metageneration:
         raise not_met(412)
-
-
-def _source_conditions(call: Call) -> Conditions:
-    return Conditions(
-        generation=call.number("ifSourceGenerationMatch"),
-        generation_not=call.number("ifSourceGenerationNotMatch"),
-        metageneration=call.number("ifSourceMetagenerationMatch"),
-        metageneration_not=call.number("ifSourceMetagenerationNotMatch"),
-    )
 
 
 def _unless_unserved(handler: Handler, call: Call) -> Response | JsonObject:

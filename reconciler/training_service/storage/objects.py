@@ -29,7 +29,7 @@ from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.storage import files, index
 from reconciler.training_service.storage.files import ListEntry, Wanted
 from reconciler.training_service.storage.index import StoredObject
-from reconciler.training_service.storage.upload_sessions import Staged, checksums_of
+from reconciler.training_service.storage.upload_sessions import Checksums, Staged, Uploads, checksums_of
 
 _TRIES = 100
 
@@ -52,6 +52,20 @@ class Content:
 
     object: StoredObject
     file: BinaryIO
+
+    def staged(self, path: Path, uploads: Uploads) -> Staged:
+        """Return a durable copy of the whole content as staged.
+
+        Raises:
+            ApiError: UNAVAILABLE: The content changed while it was copied.
+        """
+        stored = self.object
+        if stored.is_of(os.fstat(self.file.fileno())):  # a large copy isn't read again for its checksums
+            return Staged(path, Checksums(stored.size, stored.md5, stored.crc32c))
+        staged = uploads.whole(path)
+        if staged.checksums.crc32c != stored.crc32c:
+            raise _always_changing(stored.bucket, stored.name)
+        return staged
 
 
 @dataclass(frozen=True, slots=True)

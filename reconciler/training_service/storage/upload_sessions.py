@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -60,6 +62,41 @@ def checksums_of(file: BinaryIO, size: int) -> Checksums | None:
     )
 
 
+def copy_range(source: BinaryIO, copy: BinaryIO, start: int, end: int) -> None:
+    """Copy the bytes from `start` to `end` to the same place of `copy`, durably; `copy` then ends there.
+
+    Holes stay holes. Where the source ends earlier, the rest is a hole too.
+    """
+    copy.truncate(start)  # what a call that was cut off has left behind may be torn
+    position = start
+    while position < end:
+        begin, hole = _next_data(source, position)
+        if begin >= end or not (copied := _copy_some(source, copy, begin, min(end, hole))):
+            break
+        position = begin + copied
+    copy.truncate(end)
+    os.fsync(copy.fileno())
+
+
+def _next_data(source: BinaryIO, position: int) -> tuple[int, int]:
+    """Return the beginning and the end of the next bytes from `position` on that are no hole."""
+    try:
+        begin = os.lseek(source.fileno(), position, os.SEEK_DATA)
+        return begin, os.lseek(source.fileno(), begin, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing follows but a hole, or the file became shorter
+            return sys.maxsize, sys.maxsize
+        raise
+
+
+def _copy_some(source: BinaryIO, copy: BinaryIO, start: int, end: int) -> int:
+    """Copy bytes from `start` on, up to `end`, and return their number; 0 at the end of the source."""
+    with suppress(OSError, AttributeError):  # not between these file systems, or not on this system
+        if copied := os.copy_file_range(source.fileno(), copy.fileno(), end - start, start, start):
+            return copied
+    return os.pwrite(copy.fileno(), os.pread(source.fileno(), min(end - start, _CHUNK), start), start)
+
+
 class Uploads:
     """Folder of content that is not yet an object."""
 
@@ -69,13 +106,19 @@ class Uploads:
     @contextmanager
     def staged(self, chunks: Iterator[bytes]) -> Iterator[Staged]:
         """Write content to a file; remove it after the block unless it was moved to its place."""
-        self._folder.mkdir(exist_ok=True)
-        path = self._folder / f"{secrets.token_hex(16)}.tmp"
-        try:
+        with self.new_path() as path:
             with path.open("xb") as file:
                 for chunk in chunks:
                     file.write(chunk)
             yield self.whole(path)
+
+    @contextmanager
+    def new_path(self) -> Iterator[Path]:
+        """Yield the path of a file to make; remove it after the block unless it was moved to its place."""
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"{secrets.token_hex(16)}.tmp"
+        try:
+            yield path
         finally:
             path.unlink(missing_ok=True)
 
@@ -89,7 +132,7 @@ class Uploads:
         return Staged(path, checksums)
 
     def start(self, about: JsonObject) -> str:
-        """Start a resumable upload and return its id; `about` is the data that its end needs."""
+        """Start a resumable upload, or a copy in parts, and return its id; `about` is what its end needs."""
         self._folder.mkdir(exist_ok=True)
         upload = secrets.token_urlsafe(32)
         (self._folder / f"{upload}.part").touch()
@@ -135,7 +178,7 @@ class Uploads:
 
 @dataclass(frozen=True, slots=True)
 class UploadSession:
-    """A resumable upload.
+    """A resumable upload, or a copy in parts.
 
     Attributes:
         about: The data of its start; contains `object` once it has finished.
@@ -163,9 +206,13 @@ class UploadSession:
         """Return the received content as staged."""
         return self.uploads.whole(self.path)
 
+    def note(self, about: JsonObject) -> None:
+        """Store changed data of the upload."""
+        self.uploads.write(self.id, about)
+
     def done(self, answer: JsonObject) -> None:
         """Store the answer, for a client that misses it and asks again."""
-        self.uploads.write(self.id, self.about | {"object": answer})
+        self.note(self.about | {"object": answer})
         self.path.touch()  # the file has moved away; `session` and `clean` need one with a fresh time
 
     def give_up(self) -> None:

@@ -212,7 +212,7 @@ class StorageUploads:
 
     def _continue(self, call: Call, upload: str) -> Response | JsonObject:
         with self._uploads.session(upload) as session:
-            if session.about["bucket"] != call.path["bucket"]:
+            if session.about.get("bucket") != call.path["bucket"]:
                 raise invalid("The upload was begun for another bucket.")
             call.access.check_object(session.about["bucket"], session.about["name"])
             if call.request.method == "DELETE":
@@ -255,6 +255,14 @@ def conditions_of(call: Call) -> Conditions:
         metageneration=call.number("ifMetagenerationMatch"),
         metageneration_not=call.number("ifMetagenerationNotMatch"),
     )
+
+
+def check_generation(
+    call: Call, generation: int, bucket: str, name: str, parameter: str = "generation"
+) -> None:
+    """Raise NOT_FOUND for a call that asks for another generation: only the latest is stored."""
+    if call.number(parameter) not in (None, generation):
+        raise ApiError("NOT_FOUND", f"No such object: {bucket}/{name}#{call.number(parameter)}")
 
 
 def _about(call: Call, given: JsonObject) -> JsonObject:

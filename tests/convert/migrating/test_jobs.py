@@ -641,7 +641,7 @@ def test_migration_that_was_killed_at_a_file_is_completed_by_another(root: Path,
     again = started("-m", "reconciler")
     assert again.returncode == 0, again.stderr
     left = f"{4 - number} files" if number < 3 else "1 file"
-    said = f"an earlier run was killed before it had replaced {left}; this one has completed it"
+    said = f"an earlier migration was killed before it had replaced {left}; this one has completed it"
     assert again.stderr.splitlines()[-1:] == [f"reconciler: {said}"]
     assert {path: (root / path).read_bytes() for path in whole} == whole
     assert not (root / ".git" / "reconciler-writes").exists()

@@ -35,6 +35,7 @@ _STATUSES = {
     403: ("PERMISSION_DENIED",),
     404: ("NOT_FOUND",),
     409: ("ALREADY_EXISTS", "ABORTED"),
+    410: ("NOT_FOUND",),
     412: ("FAILED_PRECONDITION",),
     416: ("OUT_OF_RANGE",),
     500: ("INTERNAL",),

@@ -80,7 +80,10 @@ class Storage:
     def copy(self, source: tuple[str, str], target: tuple[str, str]) -> None:
         """Copy an object."""
         there = _object(*target).removeprefix("/storage/v1")
-        self._json("POST", f"{_object(*source)}/rewriteTo{there}")
+        answer = self._json("POST", f"{_object(*source)}/rewriteTo{there}")
+        while not answer["done"]:
+            token = {"rewriteToken": answer["rewriteToken"]}
+            answer = self._json("POST", f"{_object(*source)}/rewriteTo{there}", token)
 
     def delete(self, bucket: str, name: str) -> None:
         """Delete an object."""

@@ -13,6 +13,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 
+from reconciler.training_service.storage import copies
 from reconciler.training_service.storage.gsutil.main import write_launchers
 from tests.support.training_service import trainers
 from tests.support.training_service.served import Service
@@ -68,7 +69,7 @@ def plant(folder: Path, names: tuple[str, ...]) -> None:
 @pytest.fixture
 def shell(service: Service, tmp_path: Path) -> Shell:
     spec = {"baseOutputDirectory": {"outputUriPrefix": "gs://out/x"}}
-    job = service.store.add_job(trainers.custom_job(spec=spec))
+    job = service.store.add_job(trainers.custom_job(spec=spec, args=["gs://away"]))
     work = tmp_path / "work"
     plant(work, TREE)
     (service.home / "gcs" / "out").mkdir(parents=True)
@@ -193,6 +194,19 @@ def test_ls_rm_and_mv(shell: Shell) -> None:
     assert not (shell.work / "f").exists()
     shell.out("gsutil -m rm -r gs://out/a && gsutil rm gs://out/up")
     assert shell.objects() == {"moved/e"}
+
+
+@pytest.mark.slow
+def test_mv_between_locations_takes_as_many_calls_as_it_needs(
+    shell: Shell, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "LARGEST_PART", 1024**2)
+    service.post("/storage/v1/b?project=demo", {"name": "away", "location": "EU"})
+    data = os.urandom(5 * 1024**2 // 2)
+    (shell.buckets / "out/large").write_bytes(data)
+    shell.out("gsutil mv gs://out/large gs://away/large")
+    assert (shell.buckets / "away/large").read_bytes() == data
+    assert shell.objects() == set()
 
 
 @pytest.mark.slow
