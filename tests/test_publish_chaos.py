@@ -265,8 +265,8 @@ def race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Race]:
     source.git("commit", "-q", "-m", "first")
     for name in ("older", "newer"):
         source.git("clone", "-q", str(source.root), str(tmp_path / name))
-    clones = [Repository(tmp_path / name) for name in ("older", "newer")]
-    for clone in clones:
+    older, newer = (Repository(tmp_path / name) for name in ("older", "newer"))
+    for clone in (older, newer):
         clone.git("checkout", "-q", ".")
     with (
         HeldService(home).running() as service,
@@ -274,7 +274,7 @@ def race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Race]:
     ):
         service.found_at(proxy.url)
         (home / "gcs/models").mkdir(parents=True)
-        yield Race(*clones, service, proxy, random.Random(SEED))
+        yield Race(older, newer, service, proxy, random.Random(SEED))
 
 
 @pytest.mark.slow

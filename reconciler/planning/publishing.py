@@ -175,6 +175,17 @@ def is_known_in_place(name: NameState, mark: InPlace) -> bool:
     return publish is not None and mark.to == publish.to and not _has_other_since(name, mark.time)
 
 
+def may_be_replaced(name: NameState) -> bool:
+    """Return True if a model is in its place, and an apply of another commit may have another one for it."""
+    if name.publication is None or name.publication.standing is not Standing.IN_PLACE:
+        return False
+    return any(attempt.run and attempt.state in _PUBLISHED_STATES for attempt in name.others)
+
+
+_PUBLISHED_STATES = frozenset({state for state in State if not state.ended} | {State.SUCCEEDED})
+"""The states of a run whose model is published, or may be later."""
+
+
 def _about(name: NameState, current: CurrentModel | None) -> Mapping[str, object]:
     """Return what the sentence about a due publication says: the run, its metrics, and what it replaces."""
     last, judgement = name.last_wanted, name.judgement
