@@ -135,8 +135,7 @@ def apply(
         _check_limits(session, plan, reviewed)
     except RefusedError as error:
         return replace(applied, refused=error, tree=tree.finding)
-    again = bool(replaceable)
-    origin, brought, record = _attributed(session, desired, observed, plan, origin, tree, again=again)
+    origin, brought, record = _attributed(session, desired, observed, plan, origin, tree, replaceable)
     plan, state = _with_brought_back(session, desired, plan, state, brought)
     applied = replace(applied, plan=plan, origin=origin)
     listener.planned(plan, origin)
@@ -229,19 +228,19 @@ def _attributed(
     plan: Plan,
     origin: Origin,
     tree: TreeCheck,
-    *,
-    again: bool,
+    replaceable: Sequence[DesiredJob],
 ) -> tuple[Origin, Collection[str], Callable[[], None]]:
     """Return the origin with the commits that brought the jobs, and a function that records owed statuses.
 
     Between them are the base names whose content the checked-out commit brought, as far as they are known.
 
     Args:
-        again: True to find out for which models in their places the commit is to be recorded again.
+        replaceable: The jobs with a model in its place that another commit's apply may replace: with those
+            that this commit brought back, it is recorded again.
     """
     posts = posts_statuses(session.config) and not tree.finding.is_behind
     # The first apply of a commit has found that out.
-    again &= tree.applied is not None and tree.applied.commit != origin.commit
+    again = bool(replaceable and tree.applied and tree.applied.commit != origin.commit)
     if not (origin.exact or origin.made) or not (posts or submitted_by(plan) or again):
         return origin, (), lambda: None
     versions = session.commits.all() if posts else {}

@@ -126,7 +126,11 @@ def publication_of(
     due = None if refusal else _due(name, publish, stored, publisher, checkout)
     standing = Standing.REFUSED if refusal else Standing.DUE if due else Standing.IN_PLACE
     mark = InPlace(publish.to, current.time) if current and standing is Standing.IN_PLACE else None
-    return Publication(publish, standing, refusal or due, current, stored.generation, is_copied, mark)
+    is_named = current is not None and _is_own(current, publisher) and _is_of(current, name)
+    damaged = (*stored.missing, *stored.changed) if is_named else ()
+    return Publication(
+        publish, standing, refusal or due, current, stored.generation, is_copied, mark, damaged
+    )
 
 
 def _refusal(
