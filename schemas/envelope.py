@@ -246,7 +246,7 @@ _EXPECT: Schema = {
         ]
     },
     "additionalProperties": {
-        "description": "The bounds of this metric, at least one of both.",
+        "description": "The bounds of this metric, and how it compares with that of the published model.",
         "type": "object",
         "x-hint": "write {min: …} or {max: …}",
         "additionalProperties": False,
@@ -254,6 +254,18 @@ _EXPECT: Schema = {
         "properties": {
             "min": {"description": "The smallest value that is good.", **_BOUND},
             "max": {"description": "The largest value that is good.", **_BOUND},
+            "worse": {
+                "description": "How much worse it may be than that of the published model in place. Not "
+                "asked of a model that was published before.",
+                **_BOUND,
+                "minimum": 0,
+                "x-hint": "write a number from 0, without quotes, such as 0.01",
+            },
+            "goal": {
+                "description": "Which value is better, for `worse`; by default max with `min` alone, and min "
+                "with `max` alone.",
+                "enum": ["max", "min"],
+            },
         },
     },
 }

@@ -10,7 +10,7 @@ from reconciler.model.reason import ReasonCode
 from reconciler.operations.verify import DifferenceKind
 
 _STATES = ["QUEUED", "PREPARING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED"]
-_ACTIONS = ["submit", "retry", "cancel", "none", "blocked"]
+_ACTIONS = ["submit", "retry", "cancel", "publish", "none", "blocked"]
 _DRIFT = [
     "orphaned",
     "superseded",
@@ -19,6 +19,7 @@ _DRIFT = [
     "modified",
     "duplicate",
     "overwritten",
+    "unpublished",
 ]
 
 
@@ -67,6 +68,15 @@ def _object(description: str, properties: Schema) -> Schema:
 
 def _list(description: str, properties: Schema) -> Schema:
     return {"description": description, "type": "array", "items": _object("One of them.", properties)}
+
+
+def _publication(description: str) -> Schema:
+    """Where a model is published, and whose is in place there; null where nothing is published."""
+    properties = {
+        "to": _text("The address, gs://…."),
+        "current": _text_or_null("The run whose model is in place there; null for none."),
+    }
+    return {**_object(description, properties), "type": ["object", "null"]}
 
 
 def _output(command: str, description: str, properties: Schema) -> Schema:
@@ -173,6 +183,9 @@ _PLAN: Schema = {
                         minimum=0,
                     ),
                 },
+            ),
+            "publication": _publication(
+                "Where the model of a `publish` belongs, or of a `blocked` in its place; null for others."
             ),
         },
     ),
@@ -371,6 +384,10 @@ _SHOW: Schema = {
             ),
         },
     ),
+    "publication": _publication(
+        "Where the model of a desired run that succeeded belongs; null for no such run, without `publish` in "
+        "its manifest, and where it can't be read."
+    ),
     "metrics": _list(
         "Numbers of the metrics files.",
         {
@@ -432,7 +449,7 @@ _SHOW: Schema = {
     "unread": _list(
         "The parts that could not be read.",
         {
-            "part": _one_of(["claim", "log", "manifest", "metrics", "output"], "The part."),
+            "part": _one_of(["claim", "log", "manifest", "metrics", "output", "publication"], "The part."),
             "reason": _text("Why."),
         },
     ),

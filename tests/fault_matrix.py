@@ -82,6 +82,12 @@ ROWS: Mapping[int, str] = {
     63: "A further attempt at a tuning job meets the checkpoints of an earlier one",
     64: "A metric that is expected is missing, no number, in two files, or can't be read",
     65: "A metrics file changes after its run was judged, or several processes judge it at once",
+    66: "The answer to a step of a publication is lost: a copy, the record, or `current.json`",
+    67: "The identity that publishes may not read the run's folder, or may not write to the address",
+    68: "A quota refuses a step of a publication",
+    69: "A lifecycle rule empties a run's folder before its model is published, or after that",
+    70: "Somebody writes to a run's folder, or to a published model, after the model was published",
+    71: "An apply of an older commit publishes while one of a newer commit does, or after it",
 }
 """Possible faults, by row."""
 

@@ -118,6 +118,7 @@ def test_a_comment_is_kept_in_a_local_environment(run: Run, tmp_path: Path) -> N
     "command",
     [
         *("plan", "apply", "status", "logs census", "tensorboard census", "cancel census", "watch"),
+        *("fetch census", "fetch census --run census"),
         *("resolve census --give-up", "init --claims", "env", "serve", "serve --stop"),
     ],
 )

@@ -78,6 +78,6 @@ def _fault(name: str, parts: tuple[str, ...], longest_part: int, longest: int) -
 def _folded(part: str) -> str:
     """Return a text that is equal for all names which any file system takes for one and the same."""
     # Both: upper case alone tells the dotless i from i, lower case alone the long s from s.
-    text = unicodedata.normalize("NFD", unicodedata.normalize("NFD", part).upper().casefold())
+    text = unicodedata.normalize("NFD", part).upper().casefold()
     # Some file systems ignore invisible characters, such as zero-width joiners.
     return "".join(char for char in text if unicodedata.category(char) != "Cf")

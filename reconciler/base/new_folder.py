@@ -1,7 +1,8 @@
 """A new folder whose files appear all at once, or not at all.
 
-They are written into a temporary folder beside it, `.NAME.incomplete`, which is renamed at the end. A killed
-process leaves that folder, and nothing else; the next process that fills the same new folder removes it.
+They are written into a temporary folder beside it, `.NAME.incomplete`, and take their place by a rename. A
+killed process leaves the temporary folder, and nothing else; the next process for the same new folder removes
+it.
 """
 
 from __future__ import annotations
@@ -12,14 +13,16 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from reconciler.base.errors import MachineError, ReconcilerError, UsageError, check_machine
-from reconciler.base.safe_files import new_file, open_folder
+from reconciler.base.safe_files import new_file, open_folder, opened_folder
 
 _FILE, _FOLDER = 0o644, 0o755  # without what the umask takes
+_FILES, _LOCK = "files", "lock"  # in the temporary folder
+_OPEN_LOCK = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 5
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 _NEW = "name a folder that is new or empty"
@@ -108,59 +111,58 @@ def new_folder(path: Path) -> Iterator[NewFolder]:
         ReconcilerError: The system refuses, for want of room or of a permission.
     """
     temporary = f".{path.name}.incomplete"
-    with _explained(path):
-        check_new(path)
-        parent = open_folder(path.parent, follow=True)
-    try:
+    with ExitStack() as stack:
+        with _explained(path):
+            check_new(path)
+            parent = stack.enter_context(opened_folder(path.parent, follow=True))
         with _explained(path.parent / temporary):
-            descriptor = _locked(path, temporary, parent)
-        try:
-            yield NewFolder(path, descriptor)
-            with _explained(path):
-                _rename(path, temporary, parent)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True, dir_fd=parent)
-            raise
-        finally:
-            os.close(descriptor)
-    finally:
-        os.close(parent)
+            above = _locked(path, temporary, parent, stack)
+            stack.callback(_remove, temporary, above, parent)
+            os.mkdir(_FILES, _FOLDER, dir_fd=above)
+            folder = stack.enter_context(opened_folder(_FILES, folder=above))
+        yield NewFolder(path, folder)
+        with _explained(path):
+            _rename(path, above, parent)
 
 
-def _locked(path: Path, temporary: str, parent: int) -> int:
-    """Return a descriptor of the empty temporary folder; until it is closed, no other process uses it."""
+def _locked(path: Path, temporary: str, parent: int, stack: ExitStack) -> int:
+    """Return a descriptor of the temporary folder, without files; until the stack ends, it is ours alone."""
     for _ in range(_TRIES):
         with suppress(FileExistsError):
             os.mkdir(temporary, _FOLDER, dir_fd=parent)
-        try:
-            descriptor = open_folder(temporary, folder=parent)
-        except FileNotFoundError:
-            continue  # its process has renamed or removed it meanwhile
-        if _is_ours(descriptor, temporary, parent):
-            return descriptor
-        os.close(descriptor)
+        with suppress(FileNotFoundError):  # its process has removed it meanwhile
+            folder = stack.enter_context(opened_folder(temporary, folder=parent))
+            # Not the folder itself: in network file systems, only what is open to write can be locked.
+            lock = os.open(_LOCK, _OPEN_LOCK, 0o600, dir_fd=folder)
+            stack.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                break
+            there = os.stat(f"{temporary}/{_LOCK}", dir_fd=parent, follow_symlinks=False)
+            if os.path.samestat(os.fstat(lock), there):
+                # A killed process left them.
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(_FILES, dir_fd=folder)
+                return folder
     raise UsageError(
         f"another process fills {path} just now", hint="wait for its end, or name another folder"
     )
 
 
-def _is_ours(descriptor: int, temporary: str, parent: int) -> bool:
-    """Lock the temporary folder, and return True if it is empty; remove one that a killed process left."""
-    with suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        there = os.stat(temporary, dir_fd=parent, follow_symlinks=False)
-        # Its process may have renamed it after it was opened here.
-        if os.path.samestat(os.fstat(descriptor), there):
-            if not os.listdir(descriptor):
-                return True
-            shutil.rmtree(temporary, dir_fd=parent)
-    return False
+def _remove(temporary: str, above: int, parent: int) -> None:
+    """Remove the temporary folder, which is locked."""
+    # Without the lock, the files would be another process's.
+    shutil.rmtree(_FILES, ignore_errors=True, dir_fd=above)
+    with suppress(OSError):
+        os.unlink(_LOCK, dir_fd=above)
+        os.rmdir(temporary, dir_fd=parent)
 
 
-def _rename(path: Path, temporary: str, parent: int) -> None:
+def _rename(path: Path, above: int, parent: int) -> None:
     try:
         # It replaces an empty folder, and nothing else.
-        os.rename(temporary, path.name, src_dir_fd=parent, dst_dir_fd=parent)
+        os.rename(_FILES, path.name, src_dir_fd=above, dst_dir_fd=parent)
     except OSError as error:
         if error.errno not in _TAKEN:
             raise

@@ -18,18 +18,21 @@ from reconciler.cli import has_colours, print_error, print_json_rows, print_line
 from reconciler.cli.context import context_of, readable_jobs, selection_of
 from reconciler.cli.flag_types import count, terminal_columns, words
 from reconciler.cli.flags import add_format, add_labels, complete_with, job_names
+from reconciler.model.details import PublishedPlace
 from reconciler.model.expectation import Expectation
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import FORMAT_VERSION, DesiredJob
 from reconciler.operations.judgements import with_judgements
 from reconciler.operations.plan import wanted_of
+from reconciler.operations.publications import place_of_model
 from reconciler.operations.results import short_result
 from reconciler.operations.session import Session
 from reconciler.output.json import job_json
 from reconciler.output.status_text import status_text
 from reconciler.output.wording.judgement import judgement_text
+from reconciler.output.wording.published_place import with_place
 from reconciler.planning.outcome import Condition, JobStatus
-from reconciler.planning.state import TargetState, target_state
+from reconciler.planning.state import NameState, TargetState, target_state
 from reconciler.planning.status_rows import by_attention, is_shown, job_statuses, newest_first
 from reconciler.submission.look import Observation, look
 from reconciler.submission.observe import Observed
@@ -176,7 +179,29 @@ def _with_results(
     read = [partial(_result, session, by_resource[name]) for name in others if name in by_resource]
     run_all = run_concurrently if session.connection.endpoint.distant else run_in_order
     results |= dict(run_all(read))
-    return [replace(row, result=results[row.resource]) if row.resource in results else row for row in rows]
+    places = dict(run_all([partial(_place, session, name, observed) for name in _published(wanted, state)]))
+    shown = {name: with_place(results.get(name, ""), places.get(name)) for name in {*results, *places}}
+    return [replace(row, result=shown[row.resource]) if row.resource in shown else row for row in rows]
+
+
+def _published(rows: Sequence[JobStatus], state: TargetState) -> list[NameState]:
+    """Return the states of the base names whose desired run is one of these, and is published somewhere."""
+    resources = {row.resource for row in rows}
+    return [
+        name
+        for job, name in state.of_desired
+        if job.publish and name.last_wanted and name.last_wanted.resource in resources
+    ]
+
+
+def _place(session: Session, name: NameState, observed: Observed) -> tuple[str, PublishedPlace | None]:
+    """Return a run's resource name, and where its model is published; None if that can't be read."""
+    assert name.last_wanted is not None, "its run succeeded"
+    resource = name.last_wanted.resource
+    try:
+        return resource, place_of_model(session, name, observed.in_place.get(resource))
+    except ServiceError:
+        return resource, None
 
 
 def _asked(state: TargetState, expected: Mapping[str, Sequence[Expectation]]) -> dict[str, set[str]]:

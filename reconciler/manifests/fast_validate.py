@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from reconciler.manifests import schemas
 from reconciler.manifests.checked_files import CheckedFile
+from reconciler.manifests.expectations import goal_of
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import is_valid, plain_form
 from reconciler.manifests.secrets import has_secrets
@@ -169,12 +170,14 @@ def _reconcile(policy: Mapping[str, Any]) -> Reconcile:
     )
 
 
-def _expectations(expect: Mapping[str, Mapping[str, float]]) -> tuple[Expectation, ...]:
+def _expectations(expect: Mapping[str, Mapping[str, Any]]) -> tuple[Expectation, ...]:
     return tuple(
         Expectation(
             metric,
-            float(bounds["min"]) if "min" in bounds else None,
-            float(bounds["max"]) if "max" in bounds else None,
+            min=float(bounds["min"]) if "min" in bounds else None,
+            max=float(bounds["max"]) if "max" in bounds else None,
+            worse=float(bounds["worse"]) if "worse" in bounds else None,
+            goal=goal_of(bounds) if "worse" in bounds else "",
         )
         for metric, bounds in expect.items()
     )

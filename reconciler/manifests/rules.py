@@ -60,7 +60,8 @@ def domain_findings(manifest: Any, filled: frozenset[str] = frozenset()) -> Iter
         yield from _package(_mapping(manifest["package"]), spec, training_input)
     if "expect" in _mapping(manifest):
         expect, has_folder = _mapping(manifest["expect"]), "baseOutputDirectory" in filled
-        yield from expectation_findings(expect, spec, has_folder=has_folder)
+        is_published = "publish" in _mapping(manifest)
+        yield from expectation_findings(expect, spec, has_folder=has_folder, is_published=is_published)
     if isinstance(publish := _mapping(manifest).get("publish"), dict):
         yield from publication_findings(publish, spec, filled)
 

@@ -17,15 +17,15 @@ _NUMBER = re.compile("[0-9]{1,100}")  # Python refuses to convert thousands of d
 _IN_VAIN = (State.FAILED, State.CANCELLED)
 
 
-def age(run: ActualJob) -> tuple[str, str, int, str]:
+def age(run: ActualJob) -> tuple[str, int, str]:
     """Return a sort key: time of creation, then the service's number, then the name."""
     number = run.resource.rpartition("/")[2]
-    return *_moment(run.create_time), int(number) if _NUMBER.fullmatch(number) else 0, run.resource
+    return _moment(run.create_time), int(number) if _NUMBER.fullmatch(number) else 0, run.resource
 
 
-def start_order(run: ActualJob) -> tuple[str, str, str, str, int, str]:
+def start_order(run: ActualJob) -> tuple[str, str, int, str]:
     """Return a sort key: time of the start, or of the creation if that is unknown, then as `age`."""
-    return *_moment(run.start_time or run.create_time), *age(run)
+    return _moment(run.start_time or run.create_time), *age(run)
 
 
 def wrote_last(run: ActualJob, other: ActualJob) -> bool:
@@ -42,14 +42,12 @@ def wrote_last(run: ActualJob, other: ActualJob) -> bool:
 
 def may_write_last(run: ActualJob, other: ActualJob) -> bool:
     """Return the same, also if it will show only by the other run's end, which a listing may show late."""
-    is_beside = bool(run.start_time and run.state.ended) and _moment(run.end_time) > _moment(other.start_time)
+    is_beside = bool(run.start_time) and _moment(run.end_time) > _moment(other.start_time)
     return wrote_last(run, other) or (not other.state.ended and is_beside)
 
 
-def _moment(time: str) -> tuple[str, str]:
-    # "…00Z" is before "…00.5Z", but sorts after it as text.
-    moment, _, fraction = time.removesuffix("Z").partition(".")
-    return moment, fraction
+def _moment(time: str) -> str:
+    return time.removesuffix("Z")  # "…00Z" is before "…00.5Z", but sorts after it as text
 
 
 def elder(runs: Iterable[ActualJob]) -> ActualJob:

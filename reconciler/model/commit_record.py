@@ -16,6 +16,8 @@ from reconciler.model.expectation import Expectation
 from reconciler.model.manifest import Publish
 
 _RECORD_FORMAT = 1
+_FIELDS_OF_BOUNDS = 3
+"""Number of the fields of `Expectation` that every version has."""
 
 
 class WantedJob(Struct, frozen=True):
@@ -106,10 +108,16 @@ def _wanted_json(job: WantedJob) -> dict[str, Any]:
     if job.replaced_by:
         said["replacedBy"] = job.replaced_by
     if job.expect:
-        said["expect"] = to_builtins(job.expect)
+        said["expect"] = [_expectation_json(expectation) for expectation in job.expect]
     if job.publish:
         said["publish"] = to_builtins(job.publish)
     return said
+
+
+def _expectation_json(expectation: Expectation) -> list[Any]:
+    """Return the stored form, without the fields that earlier versions don't have if they are empty."""
+    said: list[Any] = to_builtins(expectation)
+    return said if expectation.worse is not None else said[:_FIELDS_OF_BOUNDS]
 
 
 def record_of(said: Any) -> CommitRecord:

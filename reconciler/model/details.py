@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import datetime
 
 from msgspec import Struct
 
@@ -11,6 +12,7 @@ from reconciler.model.cause import Cause
 from reconciler.model.claim import Claim
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.model.manifest import ManifestPlace
+from reconciler.model.reason import Reason
 
 Value = float | str
 """A hyper-parameter's value."""
@@ -132,6 +134,24 @@ class MetricsFile(Struct, frozen=True):
     values: Mapping[str, float]
 
 
+class PublishedPlace(Struct, frozen=True):
+    """Address at which a manifest's `publish` puts models, and whose model is in place there.
+
+    Attributes:
+        to: The address, gs://….
+        job_name: The run of the model in place; "" for none.
+        since: When it was published; None for none.
+        is_own: True if it is the model of the job that is shown.
+        reason: Why that one isn't in place; None if it is, or if that is unknown.
+    """
+
+    to: str
+    job_name: str = ""
+    since: datetime | None = None
+    is_own: bool = False
+    reason: Reason | None = None
+
+
 class JobLinks(Struct, frozen=True):
     """Pages and commands about a job; "" for none.
 
@@ -161,8 +181,9 @@ class JobDetails(Struct, frozen=True):
         other_run: The newest run of other content, if a person asked for the base name; None for none.
         spec: The effective spec without secrets; empty if unknown.
         labels: The labels on the run, else those of the manifest.
+        place: Where the model of a desired run that succeeded is published; None for nowhere.
         log: The last entries, oldest first.
-        unread: Reason by the part that could not be read: claim, manifest, output, metrics, log.
+        unread: Reason by the part that could not be read: claim, manifest, output, publication, metrics, log.
     """
 
     job_name: str
@@ -197,6 +218,7 @@ class JobDetails(Struct, frozen=True):
     timeout: str = ""
     labels: Mapping[str, str] = {}
     output: Output | None = None
+    place: PublishedPlace | None = None
     metrics: tuple[MetricsFile, ...] = ()
     study: Study | None = None
     links: JobLinks = JobLinks()

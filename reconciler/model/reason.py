@@ -70,6 +70,8 @@ class ReasonCode(StrEnum):
     """Another job published at the address, and only some manifests are looked at: it may have one."""
     PUBLISHED_BY_NEWER = "published-by-newer"
     """The checkout isn't known to be newer than the commit that published the model in place."""
+    WORSE_THAN_PUBLISHED = "worse-than-published"
+    """A metric is worse than that of the model in place by more than the manifest's `worse` permits."""
     NOT_COMMITTED = "not-committed"
     """The job's files aren't those of a commit, and only a commit's model is published in Google Cloud."""
     FOLDER_SHARED = "folder-shared"

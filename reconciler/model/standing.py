@@ -33,6 +33,7 @@ class Publication(Struct, frozen=True):
         is_copied: True if the model's files are at the address, so that `current.json` alone is written.
         mark: What the summary keeps of a model in its place; None for another standing.
         damaged: The files of the model in place that are missing, or aren't as they were published.
+        was_published: True if it was published there before: `worse` isn't asked of it.
     """
 
     publish: Publish
@@ -43,3 +44,4 @@ class Publication(Struct, frozen=True):
     is_copied: bool = False
     mark: InPlace | None = None
     damaged: tuple[str, ...] = ()
+    was_published: bool = False

@@ -16,7 +16,8 @@ from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.google.object_store import StoredObject
 from reconciler.manifests.settings import Config, Environment
 from reconciler.model.applied_tree import AppliedTree, Relation, relation_of
-from reconciler.model.job import ActualJob
+from reconciler.model.details import PublishedPlace
+from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Publish
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Ports, Publications
@@ -42,7 +43,9 @@ from reconciler.planning.publishing import (
     Stored,
     asks_for_publication,
     compares,
+    has_rival,
     is_known_in_place,
+    is_model_of,
     publication_of,
 )
 from reconciler.planning.state import NameState, TargetState
@@ -131,6 +134,32 @@ def with_publications(
     return replace(state, names={**state.names, **named})
 
 
+def place_of_model(session: Site, name: NameState, mark: InPlace | None = None) -> PublishedPlace | None:
+    """Return whose model is in place where a base name's manifest publishes; None for nowhere.
+
+    Args:
+        name: What exists under the base name; its publication is taken as it is.
+        mark: What the summary says of the desired run's model; None for nothing.
+
+    Raises:
+        ServiceError: The address can't be read.
+    """
+    publish = name.desired.publish if name.desired else None
+    last = name.last_wanted
+    if publish is None or last is None or last.state is not State.SUCCEEDED:
+        return None
+    known = name.publication
+    mark = known.mark if known else mark
+    if mark and is_known_in_place(name, mark):
+        return PublishedPlace(publish.to, last.name, mark.time, is_own=True)
+    current = known.current if known else session.publications(publish.to).current().current
+    reason = known.reason if known else None
+    if current is None:
+        return PublishedPlace(publish.to, reason=reason)
+    own = is_model_of(current, last.name, Publisher(session.config.source, session.environment.name))
+    return PublishedPlace(publish.to, current.job_name, current.time, is_own=own, reason=reason)
+
+
 def brought_back(
     session: Site, desired: Desired, state: TargetState, brought: Collection[str]
 ) -> TargetState:
@@ -191,16 +220,19 @@ class PublicationReader:
         """Return the store of an address."""
         return self._session.publications(publish.to)
 
-    def publication(self, name: NameState, *, with_files: bool) -> Publication:
+    def publication(self, name: NameState, *, with_files: bool, is_first: bool = False) -> Publication:
         """Return the standing of a model, for which `asks_for_publication` is True.
 
         Args:
             name: What exists under its base name.
             with_files: True to compare the files of a model in place with its record.
+            is_first: True if the address had no record of it when its publication began.
         """
         publish, attempt = _publish_of(name), _last_of(name)
-        stored = self._stored(publish, attempt.name, with_files=with_files)
+        stored = replace(self._stored(publish, attempt.name, with_files=with_files), is_first=is_first)
         checkout, publisher = NOT_COMPARED, self._publisher(name, publish)
+        if stored.current and has_rival(name, stored, publisher):
+            stored = self._with_rival(publish, stored, stored.current.job_name)
         if stored.current and compares(name, stored, publisher):
             checkout = self._checkout(name, stored.current)
         obstacle = None
@@ -259,8 +291,14 @@ class PublicationReader:
                 missing, changed = differences(store, publish, model)
             return Stored(current, versioned.generation, model is not None, missing, changed)
         except ServiceError as error:
-            said = f"{error.message} ({error.hint})" if error.hint else error.message
-            return Stored(unread=said)
+            return Stored(unread=_said(error))
+
+    def _with_rival(self, publish: Publish, stored: Stored, job_name: str) -> Stored:
+        try:
+            rival = self.store(publish).model(job_name)
+        except ServiceError as error:
+            return Stored(unread=_said(error))
+        return replace(stored, rival_metrics=rival.metrics) if rival else stored
 
     def _checkout(self, name: NameState, current: CurrentModel) -> Checkout:
         tree = AppliedTree(current.commit, current.time, "", current.ancestors)
@@ -297,6 +335,10 @@ def differences(
     missing = tuple(sorted(recorded.keys() - stored.keys()))
     changed = tuple(sorted(name for name, file in stored.items() if recorded.get(name) != file))
     return missing, changed
+
+
+def _said(error: ServiceError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def _publish_of(name: NameState) -> Publish:

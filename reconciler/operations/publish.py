@@ -29,6 +29,7 @@ from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
 from reconciler.operations.publications import ModelStore, PublicationReader, Site, Source
 from reconciler.planning.outcome import Outcome, Status, failed
+from reconciler.planning.publishing import asks_for_comparison
 from reconciler.planning.state import NameState, TargetState
 
 _TRIES = 5
@@ -96,8 +97,12 @@ class Publisher:
         """Publish a model; return why it may not be published, None once it is in its place."""
         name = self._state.names[change.base_name.replace("-", "_")]
         lost: ServiceError | None = None
+        is_first = False
         for _ in range(_TRIES):
-            publication = self._reader.publication(name, with_files=True)
+            publication = self._reader.publication(name, with_files=True, is_first=is_first)
+            # A record that is written from now on is this publication's: another model that takes the place
+            # meanwhile is compared with all the same.
+            is_first = not publication.was_published
             if publication.standing is Standing.IN_PLACE:
                 return None
             if publication.standing is Standing.REFUSED:
@@ -173,9 +178,21 @@ class Publisher:
         copies_to_make = [partial(self._copy_one, store, source, file, job_name) for file in missing]
         for number, name_of_copy in enumerate(self._session.ports.together(copies_to_make), 1):
             self._on_progress(f"{job_name}: copied {name_of_copy} ({number} of {len(missing)} files)")
+        if earlier is None and (reason := self._refusal_by_now(name)):
+            return reason
         if earlier is None and not store.write_model(self._model(name, source, run_files)):
             raise _CopyError(f"another process wrote the record of {job_name}", hint="apply again")
         return None
+
+    def _refusal_by_now(self, name: NameState) -> Reason | None:
+        """Return why a copied model may not be put in the place by now, if it is compared with what is there.
+
+        Once there is its record, it counts as published before.
+        """
+        if not asks_for_comparison(name):
+            return None
+        publication = self._reader.publication(name, with_files=False, is_first=True)
+        return publication.reason if publication.standing is Standing.REFUSED else None
 
     def _copy_one(self, store: ModelStore, source: Source, file: PublishedFile, job_name: str) -> str:
         _, path = place_of(source.folder)

@@ -22,6 +22,7 @@ from reconciler.model.details import JobDetails, JobLinks, Output
 from reconciler.model.job import COMMIT, ActualJob, State
 from reconciler.model.plan import DesiredJob
 from reconciler.operations.named_job import NamedJob
+from reconciler.operations.publications import place_of_model
 from reconciler.operations.results import results_of
 from reconciler.operations.session import Session
 from reconciler.reporting.github.settings import run_url
@@ -52,6 +53,7 @@ def run_details(session: Session, job: NamedJob, environ: Mapping[str, str], *, 
     results = results_of(session, uri, job.run.create_time, environ)
     unread = {**results.unread, **details.unread}
     details = replace(details, output=results.output, metrics=results.metrics, unread=unread)
+    details = _with_place(details, session, job)
     return _with_log(details, session, job.run, entries)
 
 
@@ -148,6 +150,17 @@ def _with_commit(details: JobDetails, root: Path, environ: Mapping[str, str]) ->
     head, _, message = (Git(root, environ).ask("cat-file", "commit", details.commit) or "").partition("\n\n")
     author = re.search(r"^author (.*?) <", head, re.MULTILINE)
     return replace(details, author=author[1] if author else "", subject=message.strip().partition("\n")[0])
+
+
+def _with_place(details: JobDetails, session: Session, job: NamedJob) -> JobDetails:
+    """Add where the model of the desired run is published."""
+    last = job.state.last_wanted
+    if job.run is None or last is None or last.resource != job.run.resource:
+        return details
+    try:
+        return replace(details, place=place_of_model(session, job.state))
+    except ServiceError as error:
+        return replace(details, unread={**details.unread, "publication": error.message})
 
 
 def _with_log(details: JobDetails, session: Session, run: ActualJob, most: int) -> JobDetails:

@@ -35,9 +35,11 @@ from reconciler.output.terminal import (
 from reconciler.output.text import short_error
 from reconciler.output.wording.cause import cause_headline, cause_remedy
 from reconciler.output.wording.plan import reason_text
+from reconciler.output.wording.published_place import published_text
 
 _LABEL = 13  # columns of a row's name
 _LEAST_ROOM = 20
+_ESCAPED = 3  # columns that an escaped character takes more
 _INDENT = 2  # of a table
 _LEAST = 5  # columns of a cell
 _MOST_LINES = 12
@@ -95,6 +97,8 @@ def _lines(row: Row, width: int | None, paint: Paint) -> Iterator[str]:
     else:
         # `textwrap` counts characters, and some take two columns.
         narrow = room if width_of(plain) <= len(plain) else room // 2
+        # A part that would begin with a command is escaped below.
+        narrow -= _ESCAPED if "::" in plain or "##[" in plain else 0
         # A word stays whole, because a broken address can't be copied: the terminal wraps it.
         parts = textwrap.wrap(plain, narrow, break_on_hyphens=False, break_long_words=False) or [""]
     for number, part in enumerate(parts):
@@ -112,6 +116,8 @@ def _rows(details: JobDetails, now: datetime, width: int | None) -> Iterator[Row
         yield "Output", details.output.uri, False
         # Without a run, nothing is listed.
         yield from _files(details.output, details.unread.get("output", "")) if details.create_time else ()
+    if published := published_text(details):
+        yield "Published", published, False
     yield from _metrics(details)
     if details.study is not None:
         yield from _study(details, details.study, width and width - _INDENT)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from reconciler.model.applied_tree import TreeFinding
     from reconciler.model.cause import Cause
     from reconciler.model.details import JobDetails, Output, Study, Workers
+    from reconciler.model.standing import Publication
     from reconciler.planning.outcome import JobStatus, Outcome
 
 Json = dict[str, Any]
@@ -82,7 +83,7 @@ def job_json(job: JobStatus) -> Json:
 
 def details_json(details: JobDetails) -> Json:
     """Return the output of `show --format json`."""
-    claim, manifest, links = details.claim, details.manifest, details.links
+    claim, manifest, links, place = details.claim, details.manifest, details.links, details.place
     commit = {"sha": details.commit, **_known(details, "author", "subject")}
     requests = len(claim.request_ids) if claim else 0
     return {
@@ -104,6 +105,7 @@ def details_json(details: JobDetails) -> Json:
         **_known(details, "service_account", "network", "timeout"),
         "labels": details.labels,
         "output": _output_json(details.output) if details.output else None,
+        "publication": {"to": place.to, "current": place.job_name or None} if place else None,
         "metrics": [{"file": file.name, "values": _numbers_json(file.values)} for file in details.metrics],
         "study": _study_json(details.study) if details.study else None,
         "links": {
@@ -196,7 +198,13 @@ def _change_json(change: Change) -> Json:
         "spec": change.spec,
         "outputDirectory": change.output or None,
         "files": [_values(file, "path", "added", "removed") for file in change.files],
+        "publication": _publication_json(change.publication) if change.publication else None,
     }
+
+
+def _publication_json(publication: Publication) -> Json:
+    current = publication.current
+    return {"to": publication.publish.to, "current": current.job_name if current else None}
 
 
 def _values(value: object, *names: str) -> Json:

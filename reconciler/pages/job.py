@@ -27,6 +27,7 @@ from reconciler.output.details import (
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import number_text
 from reconciler.output.wording.cause import cause_remedy
+from reconciler.output.wording.published_place import published_text
 from reconciler.pages.charts import figures
 from reconciler.pages.template import PageClock, PageContent, safe_link, shown_spec
 from reconciler.pages.timeline import Span
@@ -110,6 +111,7 @@ def _facts(details: JobDetails, content: PageContent, clock: PageClock, commit: 
     yield "Time limit", details.timeout
     if details.output is not None:
         yield "Output", _code([details.output.uri, details.output.folder])
+    yield "Published", without_secrets(published_text(details))
     yield (
         "Labels",
         _code(f"{name}={value}" for name, value in details.labels.items() if not name.startswith(PREFIX)),

@@ -243,8 +243,8 @@ class LiveJobs:
                 run_all = run_concurrently if session.connection.endpoint.distant else run_in_order
                 tasks = [partial(self._brief, session, row) for row in unread]
                 read = {name: details for name, details in run_all(tasks) if details}
-        # A page that is opened later tries again to read a missing part.
-        self._ended |= {name: details for name, details in read.items() if not details.unread}
+        # A page that is opened later tries again to read a missing part, and whether a model is published.
+        self._ended |= {name: details for name, details in read.items() if _stays(details)}
         return [completed(row, read.get(row.resource) or self._ended.get(row.resource)) for row in rows]
 
     def prepare_times(self, rows: Sequence[JobStatus]) -> list[str]:
@@ -268,3 +268,8 @@ class LiveJobs:
         except ReconcilerError:
             details = None
         return row.resource, details
+
+
+def _stays(details: JobDetails) -> bool:
+    """Return True if the details of an ended run are complete, and its model doesn't wait for its place."""
+    return not details.unread and (details.place is None or details.place.is_own)

@@ -33,6 +33,7 @@ from reconciler.operations.plan import plan_of, target_of
 from reconciler.operations.results import Results, result_text
 from reconciler.operations.session import Session
 from reconciler.operations.show import run_details
+from reconciler.output.wording.published_place import with_place
 from reconciler.pages.site import CommitInfo, Site, row_key
 from reconciler.pages.template import PageContent
 from reconciler.planning.outcome import JobStatus
@@ -86,7 +87,8 @@ def snapshot(
         if desired:
             state = state_of(session, desired, observed)
             # A later page needn't read again what doesn't change.
-            observed = replace(observed, folders=state.folders, metrics=state.metrics)
+            in_place = state.in_place
+            observed = replace(observed, folders=state.folders, metrics=state.metrics, in_place=in_place)
             plan = plan_of(session, desired, state)
     except ServiceError as error:
         # Unusable claims must not hide the states of the runs.
@@ -137,7 +139,8 @@ def observe_again(ports: Ports, before: Observed) -> Observed:
     ports.claims.check(len(own_runs))
     own_runs = with_reasons(claims, own_runs)
     doubtful = doubtful_runs(ports, claims, own_runs, others)
-    return Observed(claims, own_runs, doubtful, before.folders, before.metrics, is_full=False)
+    kept = before.folders, before.metrics, before.in_place
+    return Observed(claims, own_runs, doubtful, *kept, is_full=False)
 
 
 def _run(ports: Ports, api_version: str, kind: str, resource: str) -> ActualJob | None:
@@ -182,7 +185,7 @@ def completed(row: JobStatus, details: JobDetails | None) -> JobStatus:
         return row
     results = Results(details.output, details.metrics)
     has_result = row.state is State.SUCCEEDED and not details.is_gone
-    result = result_text(details.study, results) if has_result else ""
+    result = with_place(result_text(details.study, results), details.place) if has_result else ""
     return replace(row, cause=details.cause, error=details.error, reason=None, result=result)
 
 

@@ -159,10 +159,8 @@ class _Decision:
         if not tried:
             reason = because(ReasonCode.ATTEMPT_FAILED, attempt=number - self._free, left=left)
             return self._submission(last.id.key, number + 1, reason, actual=last.run)
-        reason, when = because(ReasonCode.SET_UP_FAILED, cause=self._cause(last)), None
+        reason, when = because(ReasonCode.SET_UP_FAILED, cause=self._cause(last)), self._next_try(number)
         if not is_due:
-            ended = time_of(last.run.end_time) if last.run else None
-            when = ended and ended + BETWEEN_TRIES
             tries = {"try": tried + 1, "tries": TRIES, "not_before": when}
             reason = replace(reason, values={**reason.values, **tries})
         return self._submission(last.id.key, number + 1, reason, actual=last.run, not_before=when)
@@ -175,8 +173,9 @@ class _Decision:
     def _next_try(self, number: int) -> datetime | None:
         """Return the time before which no try follows a failed set-up; None if it may follow at once."""
         last = self._unstarted.get(number)
-        if last is None or last.run is None or self._is_due(last, self._tries(number)):
+        if last is None or self._is_due(last, self._tries(number)):
             return None
+        assert last.run is not None, "a failed set-up has a run"
         ended = time_of(last.run.end_time)
         return ended and ended + BETWEEN_TRIES
 
@@ -195,12 +194,11 @@ class _Decision:
         return self._occasion.by_hand or (has_changed and tried <= TRIES)
 
     def _cause(self, last: Attempt) -> Reason:
-        """Return the cause of a failed set-up, with what its few words need."""
+        """Return the cause of a failed set-up, with the service's own word where this version has no code."""
         assert last.run is not None, "a failed set-up has a run"
         cause = cause_of(last.run)
         assert cause is not None, "a failed run has a cause"
-        names = _OF_BRIEF_CAUSE & cause.values.keys()
-        return Reason(cause.code, {name: cause.values[name] for name in names})
+        return Reason(cause.code, {name: value for name, value in cause.values.items() if name == "word"})
 
     def _beside(self) -> ActualJob | None:
         """Return a run without a recorded request that may do the same work as a submission."""
@@ -413,7 +411,6 @@ _END: dict[State, NotDone | None] = {
 }
 """By final state: the reason for being out of sync."""
 _JOB_FOUND = because(ReasonCode.JOB_FOUND)
-_OF_BRIEF_CAUSE = {"exit_code", "stored", "word"}
 
 
 def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
@@ -445,7 +442,7 @@ def _activity(attempt: Attempt) -> Mapping[str, State | str]:
     if claim and claim.state is ClaimState.PENDING:
         return {"submission": claim.state}
     if claim and claim.state is ClaimState.HELD and not claim.given_up:
-        return {"submission": claim.state, "error": claim.error}
+        return {"error": claim.error}
     return {}
 
 

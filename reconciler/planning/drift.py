@@ -36,11 +36,12 @@ def drift_of_desired(job: DesiredJob, attempt: Attempt) -> Iterator[Drift]:
 
 def overwritten_result(job: DesiredJob, name: NameState) -> Iterator[Drift]:
     """Yield a finding if a run of other content wrote to the folder of the desired content's run after it."""
-    if name.overwriting and name.last_wanted and not job.manifest.reconcile.suspend:
-        run = name.overwriting.run
+    if name.overwriting and not job.manifest.reconcile.suspend:
+        last, run = name.last_wanted, name.overwriting.run
+        assert last is not None, "only a run of the desired content is overwritten"
         about = {"job_name": run.job_name, "state": run.state, "folder": name.overwriting.folder}
         note = Note(NoteCode.OVERWRITTEN, about)
-        yield Drift(DriftKind.OVERWRITTEN, name.last_wanted.name, job.manifest.name, note)
+        yield Drift(DriftKind.OVERWRITTEN, last.name, job.manifest.name, note)
 
 
 def changed_metrics(job: DesiredJob, attempt: Attempt, files: Iterable[str]) -> Iterator[Drift]:

@@ -31,8 +31,7 @@ def overwriting_of(name: NameState, folders: Mapping[str, str]) -> Overwriting |
         folders: The folders of runs by resource name, as far as `undecided_runs` asks for them.
     """
     run = _desired_run(name)
-    folder = folders.get(run.resource) if run else None
-    if run is None or not folder:
+    if not run or not (folder := folders.get(run.resource)):
         return None
     later = [other for other in _later_runs(name, run) if folders.get(other.resource) == folder]
     return Overwriting(max(later, key=start_order), folder) if later else None
@@ -45,8 +44,7 @@ def undecided_runs(state: TargetState, folders: Mapping[str, str]) -> list[Actua
 
 def _undecided(name: NameState, folders: Mapping[str, str]) -> Iterator[ActualJob]:
     run = _desired_run(name)
-    later = _later_runs(name, run) if run else []
-    if run is None or not later:
+    if not run or not (later := _later_runs(name, run)):
         return
     folder = folders.get(run.resource)
     if folder is None:

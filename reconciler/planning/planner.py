@@ -203,10 +203,10 @@ def _order(change: Change) -> tuple[str, str, str, str]:
     return change.base_name, change.job_name, change.action, resource
 
 
-def _drift_order(finding: Drift) -> tuple[str, str, str, list[str], str]:
+def _drift_order(finding: Drift) -> tuple[str, str, list[str]]:
     # The order of the sentences: a second run's begins with "a", and its values with a state in upper case.
     values = [*map(str, finding.detail.values.values())]
-    return finding.kind, finding.job_name, finding.base_name, values, finding.detail.code
+    return finding.kind, finding.job_name, values
 
 
 SUBMISSIONS = (Action.SUBMIT, Action.RETRY)

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from reconciler.model.applied_tree import Relation
 from reconciler.model.claim import time_of
+from reconciler.model.expectation import Judgement, Rival, Uncompared
 from reconciler.model.job import State
 from reconciler.model.manifest import Publish
 from reconciler.model.publication import CurrentModel, InPlace
@@ -72,6 +73,8 @@ class Stored(Struct, frozen=True):
         is_written: True if there is a record of the desired run's model: it was published here.
         missing: Files of that record that the model's folder lacks.
         changed: Objects of that folder that aren't what the record says, or were copied.
+        is_first: True if that record, if there is one, was only written by this publication.
+        rival_metrics: The metrics that the record of the model in place has, if `has_rival` asks for them.
         unread: Why any of it can't be read, as a clause; "" if it was.
     """
 
@@ -80,7 +83,14 @@ class Stored(Struct, frozen=True):
     is_written: bool = False
     missing: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
+    is_first: bool = False
+    rival_metrics: Mapping[str, float] = {}
     unread: str = ""
+
+    @property
+    def was_published(self) -> bool:
+        """True if the desired run's model was published here before."""
+        return self.is_written and not self.is_first
 
 
 def asks_for_publication(name: NameState) -> bool:
@@ -94,12 +104,26 @@ def asks_for_publication(name: NameState) -> bool:
     return not expect or bool(judgement and not judgement.misses and len(judgement.judged) == len(expect))
 
 
+def asks_for_comparison(name: NameState) -> bool:
+    """Return True if a manifest asks to compare a metric with that of the model in place."""
+    judged = name.judgement.judged if name.judgement else ()
+    return any(one.expectation.worse is not None for one in judged)
+
+
 def compares(name: NameState, stored: Stored, publisher: Publisher) -> bool:
     """Return True if `publication_of` needs the checkout's relation to the commit in `current.json`."""
     current = stored.current
     if current is None or not current.commit or stored.unread or not _is_own(current, publisher):
         return False
     return not _is_of(current, name) or publisher.is_bringer or _has_other_since(name, current.time)
+
+
+def has_rival(name: NameState, stored: Stored, publisher: Publisher) -> bool:
+    """Return True if `publication_of` needs the metrics that the record of the model in place has."""
+    current = stored.current
+    if current is None or stored.unread or not _is_own(current, publisher) or not asks_for_comparison(name):
+        return False
+    return _rival(name, stored).uncompared is None
 
 
 def publication_of(
@@ -126,10 +150,17 @@ def publication_of(
     due = None if refusal else _due(name, publish, stored, publisher, checkout)
     standing = Standing.REFUSED if refusal else Standing.DUE if due else Standing.IN_PLACE
     mark = InPlace(publish.to, current.time) if current and standing is Standing.IN_PLACE else None
-    is_named = current is not None and _is_own(current, publisher) and _is_of(current, name)
-    damaged = (*stored.missing, *stored.changed) if is_named else ()
+    is_named = current is not None and is_model_of(current, _job_name(name), publisher)
     return Publication(
-        publish, standing, refusal or due, current, stored.generation, is_copied, mark, damaged
+        publish,
+        standing,
+        reason=refusal or due,
+        current=current,
+        generation=stored.generation,
+        is_copied=is_copied,
+        mark=mark,
+        was_published=stored.was_published,
+        damaged=(*stored.missing, *stored.changed) if is_named else (),
     )
 
 
@@ -155,7 +186,26 @@ def _refusal(
     if stored.changed:
         about_files = {"job_name": _job_name(name), "files": stored.changed}
         return because(ReasonCode.PUBLICATION_CHANGED, to=publish.to, **about_files)
+    compared = _compared(name, stored)
+    if compared and compared.misses:
+        return because(ReasonCode.WORSE_THAN_PUBLISHED, judgement=compared)
     return None
+
+
+def _compared(name: NameState, stored: Stored) -> Judgement | None:
+    """Return the judgement of a model, beside the model in place where its manifest asks for that."""
+    return name.judgement.beside(_rival(name, stored)) if name.judgement else None
+
+
+def _rival(name: NameState, stored: Stored) -> Rival:
+    current = stored.current
+    if current is None:
+        return Rival(uncompared=Uncompared.NOTHING_PUBLISHED)
+    if _is_of(current, name):
+        return Rival(current.job_name, uncompared=Uncompared.IN_PLACE)
+    if stored.was_published:
+        return Rival(current.job_name, uncompared=Uncompared.PUBLISHED_BEFORE)
+    return Rival(current.job_name, stored.rival_metrics)
 
 
 def _due(
@@ -164,7 +214,7 @@ def _due(
     """Return why a model is to be published; None if it is in its place."""
     current = stored.current
     if current is None or not _is_of(current, name):
-        return because(ReasonCode.PUBLISH, to=publish.to, **_about(name, current))
+        return because(ReasonCode.PUBLISH, to=publish.to, **_about(name, stored))
     if stored.missing:
         return because(ReasonCode.PUBLICATION_INCOMPLETE, files=stored.missing)
     # Else a slower apply of a commit between would find the older commit there, and put its model here.
@@ -190,13 +240,18 @@ _PUBLISHED_STATES = frozenset({state for state in State if not state.ended} | {S
 """The states of a run whose model is published, or may be later."""
 
 
-def _about(name: NameState, current: CurrentModel | None) -> Mapping[str, object]:
+def is_model_of(current: CurrentModel, job_name: str, publisher: Publisher) -> bool:
+    """Return True if the model in place is that of a run which this environment published."""
+    return current.job_name == job_name and _is_own(current, publisher)
+
+
+def _about(name: NameState, stored: Stored) -> Mapping[str, object]:
     """Return what the sentence about a due publication says: the run, its metrics, and what it replaces."""
-    last, judgement = name.last_wanted, name.judgement
+    last, current = name.last_wanted, stored.current
     ended = time_of(last.run.end_time) if last and last.run else None
     return {
         "ended": ended,
-        "judgement": judgement,
+        "judgement": _compared(name, stored),
         "replaces": current.job_name if current else "",
         "taken_from": current.base_name if current and _base_of(current.base_name) != name.base_name else "",
     }

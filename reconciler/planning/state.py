@@ -100,7 +100,7 @@ class TargetState(Struct, frozen=True, dict=True):
     """
 
     names: Mapping[str, NameState]
-    source: str | None = None
+    source: str | None
     foreign: tuple[ActualJob, ...] = ()
     doubtful: tuple[ActualJob, ...] = ()
     folders: Mapping[str, str] = {}
@@ -151,8 +151,9 @@ class TargetState(Struct, frozen=True, dict=True):
 
     def with_specs(self, specs: Mapping[str, JsonObject]) -> TargetState:
         """Return the state with the specs of some runs, by their resource names."""
-        names = {base: _with_specs(name, specs) for base, name in self.names.items()} if specs else self.names
-        return replace(self, names=names)
+        if not specs:
+            return self
+        return replace(self, names={base: _with_specs(name, specs) for base, name in self.names.items()})
 
 
 def target_state(
@@ -191,8 +192,6 @@ def target_state(
 
 
 def _with_specs(name: NameState, specs: Mapping[str, JsonObject]) -> NameState:
-    if not any(attempt.run and attempt.run.resource in specs for attempt in name.attempts):
-        return name
     attempts = (
         replace(attempt, run=replace(attempt.run, spec=specs[attempt.run.resource]))
         if attempt.run and attempt.run.resource in specs
@@ -219,7 +218,7 @@ def _by_owner(
 def _attempts(
     actual: Iterable[ActualJob], claims: Mapping[ClaimId, Claim], kinds: Mapping[str, tuple[str, str]]
 ) -> list[Attempt]:
-    bound = {claim.resource: id for id, claim in claims.items() if claim.resource}
+    bound = {claim.resource: id for id, claim in claims.items()}
     runs = defaultdict(list)
     for run in _once(actual):
         # The claim's name for a run counts more than labels, which can be edited outside.

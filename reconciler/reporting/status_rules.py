@@ -34,11 +34,14 @@ from reconciler.reporting.status import (
 )
 from reconciler.reporting.turns import Claimed, turn_of, turns_of
 from reconciler.reporting.verdict import (
+    MISSED,
+    UNPUBLISHED,
     Verdict,
     end_verdict,
     judged_verdict,
     problem_verdict,
     unpublished_verdict,
+    worse_verdict,
 )
 
 MANY = 20
@@ -49,7 +52,7 @@ _ROOM = MAX_DESCRIPTION - 25
 
 _SUBMITTED_TWICE = "submitted twice"  # in the overall status; `_runs_listed` makes the text of the job's own
 _OVERWRITTEN = "overwritten"
-_ENDS = (_SUBMITTED_TWICE, _OVERWRITTEN)
+_ENDS = (_SUBMITTED_TWICE, _OVERWRITTEN, MISSED, UNPUBLISHED)
 _TO_BE_RETRIED = (Action.RETRY, Action.BLOCKED)
 _SHOWN_OF_SHA = 7
 _WORST_FIRST: tuple[StatusState, ...] = ("failure", "error", "pending")
@@ -281,10 +284,14 @@ def _verdict(
         if is_newest or not change.reason.values["since"] or _is_after(record, change.reason):
             why = change.reason.values["why"]
             said = view.problems.get(name) or (reason_text(why, name) if why else "")
-            verdict = unpublished_verdict(verdict, claimed[-1][0].job_name, said)
-            verdict = replace(verdict, sha=shown_on)
+            is_worse = why is not None and why.code is ReasonCode.WORSE_THAN_PUBLISHED
+            told = worse_verdict if is_worse else unpublished_verdict
+            verdict = replace(told(verdict, claimed[-1][0].job_name, said), sha=shown_on)
         else:
             verdict = replace(verdict, sha=verdict.sha if verdict.sha == record.sha else "")
+    elif job.publish and change is None and is_last and not superseded and verdict.state == "success":
+        # A plan of other jobs, or of a work tree with other content, doesn't know if it is published.
+        verdict = replace(unpublished_verdict(verdict, claimed[-1][0].job_name, ""), sha=shown_on)
     if is_of_other and verdict.sha != record.sha:
         verdict = replace(verdict, sha="")  # the commit that began the turn shows its own end
     # These count as an end although they aren't final: they may be found out after the end of the first run,

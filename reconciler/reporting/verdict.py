@@ -11,6 +11,7 @@ from reconciler.reporting.status import CommitStatus, StatusState, plain_status,
 from reconciler.reporting.turns import Claimed
 
 MISSED = "below expectations"
+UNPUBLISHED = "not published"
 
 
 class Verdict(Struct, frozen=True):
@@ -58,7 +59,17 @@ def unpublished_verdict(verdict: Verdict, job_name: str, why: str) -> Verdict:
     text = f"succeeded, not published: {why}" if why else "succeeded, not yet published"
     status = run_status(state, verdict.status.context, text, job_name)
     shown = replace(status, target_url=verdict.status.target_url, over=verdict.status.over)
-    return replace(verdict, word="not published", state=state, final=False, status=shown)
+    return replace(verdict, word=UNPUBLISHED, state=state, final=False, status=shown)
+
+
+def worse_verdict(verdict: Verdict, job_name: str, why: str) -> Verdict:
+    """Return the verdict of a run whose model is too much worse than the published one; `why` is how much.
+
+    It isn't final: another model in place may be a worse one.
+    """
+    status = run_status("failure", verdict.status.context, f"succeeded, {why}", job_name)
+    shown = replace(status, target_url=verdict.status.target_url, over=verdict.status.over)
+    return replace(verdict, word=MISSED, state="failure", final=False, status=shown)
 
 
 def judged_verdict(

@@ -19,7 +19,7 @@ from reconciler.submission.protocol import bound
 
 def runs_by_claim(observed: Observed) -> dict[ClaimId, list[ActualJob]]:
     """Return the runs of each claim: those with its labels, and the run that it names."""
-    bound = {claim.resource: id for id, claim in observed.claims.items() if claim.resource}
+    bound = {claim.resource: id for id, claim in observed.claims.items()}
     by_claim: dict[ClaimId, list[ActualJob]] = defaultdict(list)
     for run in observed.runs:
         by_claim[bound.get(run.resource) or ClaimId(run.labels.get(KEY, ""), attempt_of(run))].append(run)

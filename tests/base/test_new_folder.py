@@ -68,8 +68,8 @@ def test_files_are_there_after_the_block_and_not_before(tmp_path: Path, is_there
         folder.folder("a")
         assert not path.exists() or not tree(path)
         assert tree(tmp_path) - {"model"} == {
-            ".model.incomplete",
-            *(f".model.incomplete/{name}" for name in ("a", "a/b", "a/b/model.bin", "a/empty")),
+            *(".model.incomplete", ".model.incomplete/lock", ".model.incomplete/files"),
+            *(f".model.incomplete/files/{name}" for name in ("a", "a/b", "a/b/model.bin", "a/empty")),
         }
     assert tree(tmp_path) == {"model", "model/a", "model/a/b", "model/a/b/model.bin", "model/a/empty"}
     assert (path / "a/b/model.bin").read_bytes() == b"weights"
@@ -156,7 +156,7 @@ def test_links_in_the_folder_are_not_written_through(tmp_path: Path, link: str, 
     (tmp_path / "outside/file").write_bytes(b"theirs")
 
     def plant() -> None:
-        (tmp_path / ".model.incomplete" / link).symlink_to(tmp_path / target)
+        (tmp_path / ".model.incomplete/files" / link).symlink_to(tmp_path / target)
 
     with pytest.raises(ReconcilerError, match="can't be written"):
         filled(tmp_path / "model", "file" if link == "file" else "below/new", before=plant)
@@ -187,14 +187,26 @@ with new_folder(Path(sys.argv[1])) as folder, folder.file("half/model.bin") as f
 """
 
 
+RACING = """
+import sys
+from pathlib import Path
+from reconciler.base.new_folder import new_folder
+
+with new_folder(Path(sys.argv[1])) as folder:
+    for number in range(50):
+        with folder.file(str(number)) as file:
+            file.write(sys.argv[2].encode())
+"""
+
+
 @pytest.mark.slow
 def test_killed_process_leaves_the_temporary_folder_which_the_next_one_removes(tmp_path: Path) -> None:
     path = tmp_path / "model"
     done = subprocess.run([sys.executable, "-c", KILLED, path], timeout=PATIENCE)
     assert done.returncode == -signal.SIGKILL
-    (tmp_path / ".model.incomplete/half/link").symlink_to(tmp_path)
-    left = {".model.incomplete", *(f".model.incomplete/{name}" for name in ("half", "half/model.bin"))}
-    assert tree(tmp_path) == {*left, ".model.incomplete/half/link"}
+    (tmp_path / ".model.incomplete/files/half/link").symlink_to(tmp_path)
+    left = ("lock", "files", "files/half", "files/half/model.bin", "files/half/link")
+    assert tree(tmp_path) == {".model.incomplete", *(f".model.incomplete/{name}" for name in left)}
     filled(path, "model.bin")
     assert tree(tmp_path) == {"model", "model/model.bin"}
 
@@ -210,25 +222,45 @@ def test_second_process_for_the_same_folder_is_refused(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"model", "model/a", "other", "other/a", "other/a/b", "other/a/b/model.bin"}
 
 
-def test_temporary_folder_that_its_process_renames_meanwhile_is_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("renames", [True, False])
+def test_temporary_folder_that_its_process_removes_meanwhile_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: bool
 ) -> None:
-    """Another process ends between the opening of its folder here and the lock of it."""
-    temporary = tmp_path / ".model.incomplete"
-    temporary.mkdir()
-    (temporary / "a").write_bytes(b"theirs")
+    """Another process ends between the opening of its lock here and the locking."""
+    temporary, path = tmp_path / ".model.incomplete", tmp_path / "model"
+    (temporary / "files").mkdir(parents=True)
+    (temporary / "files/a").write_bytes(b"theirs")
     flock = fcntl.flock
 
     def late(descriptor: int, operation: int) -> None:
         monkeypatch.setattr(fcntl, "flock", flock)
-        shutil.move(temporary, tmp_path / "model")
+        if renames:
+            (temporary / "files").rename(path)
+        shutil.rmtree(temporary)
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(UsageError, match="was filled meanwhile"):
-        filled(tmp_path / "model", "a", b"ours")
+    if renames:
+        with pytest.raises(UsageError, match="was filled meanwhile"):
+            filled(path, "a", b"ours")
+    else:
+        filled(path, "a", b"ours")
     assert tree(tmp_path) == {"model", "model/a"}
-    assert (tmp_path / "model/a").read_bytes() == b"theirs"
+    assert (path / "a").read_bytes() == (b"theirs" if renames else b"ours")
+
+
+@pytest.mark.slow
+def test_processes_that_fill_one_folder_at_once_leave_the_files_of_one(tmp_path: Path) -> None:
+    for number in range(5):
+        path = tmp_path / f"model-{number}"
+        commands = [[sys.executable, "-c", RACING, path, word] for word in ("one", "two", "three")]
+        running = [subprocess.Popen(command, stderr=subprocess.PIPE) for command in commands]
+        errors = [process.communicate(timeout=PATIENCE)[1].decode() for process in running]
+        assert [process.returncode for process in running].count(0) == 1, errors
+        assert all("UsageError" in error for error in errors if error)
+        words = {file.read_text() for file in path.iterdir()}
+        assert (len(words), len(tree(path))) == (1, 50)
+    assert {path.name for path in tmp_path.iterdir()} == {f"model-{number}" for number in range(5)}
 
 
 def test_full_disk_leaves_nothing_and_is_told_with_remedy(tmp_path: Path) -> None:

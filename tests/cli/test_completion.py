@@ -98,6 +98,10 @@ def test_commands_flags_and_names_of_valid_jobs_are_completed(shell: Shell, repo
     shell.type("reconciler show cens\t")
     shell.shows("reconciler show census-income ")
     shell.type("\x15")
+    for command in ("fetch", "verify"):
+        shell.type(f"reconciler {command} cens\t")
+        shell.shows(f"reconciler {command} census-income ")
+        shell.type("\x15")
     shell.type("reconciler --env local show cens\t")
     shell.shows("reconciler --env local show census-income ")
     assert not (repository.root / "made").exists()

@@ -284,11 +284,11 @@ def test_killed_fetch_leaves_a_temporary_folder_that_the_next_one_removes(
     with RawServer([behave]).running() as server:
         service.found_at(f"http://127.0.0.1:{server.port}")
         process = repository.start("fetch", "census")
-        until(lambda: (incomplete / "variables").exists())
+        until(lambda: (incomplete / "files/variables").exists())
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert not (repository.root / "census").exists()
-    assert "model.txt" in contents(incomplete)
+    assert contents(incomplete / "files")["model.txt"] == FILES["model.txt"]
     service.found_at(service.url)
     done = run("fetch", "census")
     assert done.code == 0, done.err

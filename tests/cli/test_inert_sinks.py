@@ -30,8 +30,8 @@ from reconciler.cli import (
 )
 from reconciler.cli.events import events
 from reconciler.cli.problems import print_problems
+from reconciler.model.details import PublishedPlace
 from reconciler.model.diff import FieldChange
-from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing
 from reconciler.model.job import ActualJob, LogEntry, State
 from reconciler.model.plan import FORMAT_VERSION, Action, Change, Drift, DriftKind, NotDone, Plan, Target
 from reconciler.model.reason import Note, NoteCode, Reason, ReasonCode, because
@@ -41,8 +41,11 @@ from reconciler.output.status_text import status_text
 from reconciler.output.text import outcomes_text, plan_text
 from reconciler.output.wording.judgement import judgement_text
 from reconciler.output.wording.plan import reason_text
+from reconciler.output.wording.published_place import with_place
 from reconciler.planning.outcome import JobStatus, Outcome, Status
 from reconciler.setup.claims_bucket import Prepared
+from tests.support.hostile_plans import hostile_judgement as judgement
+from tests.support.hostile_plans import published_plan
 from tests.support.inert import ACTED_ON, runner_finds_command, texts
 from tests.support.planning import noting, saying
 from tests.support.repository import Repository
@@ -58,21 +61,22 @@ def change(text: str) -> Change:
     return Change(Action.SUBMIT, saying(text), text, text, "CustomJob", text, 3, fields=fields)
 
 
-def judgement(text: str) -> Judgement:
-    """Return a judgement on a metric with this name, in files with it."""
-    missing = (Measured(None, missing, (text, text)) for missing in (Missing.NOT_NAMED, Missing.TWO_VALUES))
-    return Judgement(tuple(Judged(Expectation(text, max=1.0), m) for m in (*missing, Measured(0.5))))
-
-
 def judged_plan(text: str) -> Plan:
     """Return the plan of jobs whose metrics were missed and can't be read, and whose files changed."""
     missed = because(ReasonCode.EXPECTATION_MISSED, judgement=judgement(text))
     unread = because(ReasonCode.METRICS_UNREAD, why=text)
+    worse = because(ReasonCode.WORSE_THAN_PUBLISHED, judgement=judgement(text))
+    unpublished = because(ReasonCode.NOT_PUBLISHED, why=worse, since="")
 
     def judged(reason: Reason, stuck: NotDone) -> Change:
         return Change(Action.NONE, reason, "census", "census_0", "CustomJob", "a.yaml", 3, stuck=stuck)
 
-    changes = judged(missed, NotDone.MISSED), judged(unread, NotDone.UNJUDGED)
+    changes = (
+        judged(missed, NotDone.MISSED),
+        judged(unread, NotDone.UNJUDGED),
+        judged(unpublished, NotDone.UNPUBLISHED),
+        judged(worse, NotDone.UNPUBLISHED),
+    )
     note = Note(NoteCode.FILE_CHANGED, {"files": text})
     drift = Drift(DriftKind.MODIFIED, "census_0", "census", note)
     return Plan(TARGET, changes, (drift,), "sha256:" + "0" * 64)
@@ -97,7 +101,7 @@ def status(text: str) -> JobStatus:
         error=text,
         resource=text,
         url=text,
-        result=judgement_text(judgement(text)),
+        result=with_place(judgement_text(judgement(text)), PublishedPlace(text, text, NOW)),
     )
 
 
@@ -116,6 +120,11 @@ SINKS: dict[str, Callable[[str], object]] = {
     "judged plan": lambda text: print(plan_text(judged_plan(text), verbose=True, width=60)),
     "judged plan as JSON": lambda text: print_json(plan_json(judged_plan(text))),
     "misses": print_unsuccessful,
+    "published plan": lambda text: print(plan_text(published_plan(text), verbose=True, width=60)),
+    "published plan as JSON": lambda text: print_json(plan_json(published_plan(text))),
+    "publications": lambda text: print(
+        outcomes_text([Outcome(c, Status.SKIPPED, None, c.reason) for c in published_plan(text).changes])
+    ),
     "outcomes": lambda text: print(
         outcomes_text([Outcome(change(text), Status.FAILED, State.FAILED, saying(text))])
     ),

@@ -44,6 +44,8 @@ COMMANDS = (
     ("apply",),
     ("status",),
     ("logs", "first"),
+    ("fetch", "first"),
+    ("verify", "first"),
     ("cancel", "first"),
     ("report",),
     ("render", "first"),

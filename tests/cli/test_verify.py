@@ -327,3 +327,22 @@ def test_commit_is_read_without_running_anything(
     assert kinds() == []
     assert not ran.exists()
     assert sorted(repository.root.rglob("*")) == before
+
+
+def test_code_in_a_submodule_is_read_at_its_recorded_commit(
+    repository: Repository, service: HeldService, tmp_path: Path
+) -> None:
+    commit(repository)
+    library = Repository(tmp_path / "library")
+    library.git("init", "-q", "-b", "main")
+    library.git("add", "-A")
+    library.git("commit", "-qm", "trainer")
+    repository.git("-c", "protocol.file.allow=always", "submodule", "-q", "add", str(library.root), "lib")
+    file = repository.write("jobs/census.yaml", MANIFEST.format(args=""))
+    text = file.read_text().replace("../trainer", "../lib/trainer")
+    file.write_text(text)
+    repository.git("add", "-A")
+    repository.git("commit", "-qm", "use it")
+    published(service, repository, repository.git("rev-parse", "HEAD"))
+    (repository.root / "lib/trainer/task.py").write_text("raise SystemExit(3)\n")
+    assert kinds() == []

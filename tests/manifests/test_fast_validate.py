@@ -216,6 +216,27 @@ def test_expectations_keep_order_and_are_no_part_of_identity() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({"min": 0.9, "worse": 0.01}, Expectation("auc", 0.9, None, 0.01, "max")),
+        ({"min": 0.9, "worse": 0.01, "goal": "max"}, Expectation("auc", 0.9, None, 0.01, "max")),
+        ({"max": 1, "worse": 2}, Expectation("auc", None, 1.0, 2.0, "min")),
+        ({"worse": 0, "goal": "min"}, Expectation("auc", None, None, 0.0, "min")),
+        ({"min": 0, "max": 1, "worse": 0, "goal": "max"}, Expectation("auc", 0.0, 1.0, 0.0, "max")),
+        ({"min": 0.9}, Expectation("auc", 0.9)),
+    ],
+)
+def test_goal_follows_from_the_only_bound(bounds: dict[str, Any], expected: Expectation) -> None:
+    value = copy.deepcopy(GOOD["CustomJob"])
+    value |= {"publish": {"to": "gs://risk-models/census"}, "expect": {"auc": bounds}}
+    value["spec"]["baseOutputDirectory"] = {"outputUriPrefix": "gs://my-bucket/census"}
+    record = known_file(json.dumps(value).encode(), FILLED | {OWN_FOLDERS})
+    assert record is not None
+    (manifest,) = record.manifests
+    assert manifest.expect == (expected,)
+
+
 def test_few_bytes_that_stand_for_much_text_are_not_known() -> None:
     value = copy.deepcopy(GOOD["HyperparameterTuningJob"])
     container = value["spec"]["trialJobSpec"]["workerPoolSpecs"][0]["containerSpec"]

@@ -354,7 +354,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
         "formatVersion": 1,
         "target": {"environment": "local", "engine": "local", "project": "local", "location": "local"},
         "digest": "sha256:" + "0" * 64,
-        "summary": {"submit": 1, "retry": 0, "cancel": 0, "none": 0, "blocked": 0, "drift": 1},
+        "summary": {"submit": 1, "retry": 0, "cancel": 0, "publish": 0, "none": 0, "blocked": 0, "drift": 1},
         "changes": [
             {
                 "action": "submit",
@@ -369,6 +369,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "spec": None,
                 "outputDirectory": None,
                 "files": [{"path": "trainer/task.py", "added": 1, "removed": None}],
+                "publication": {"to": "gs://risk-models/census", "current": None},
             }
         ],
         "drift": [
@@ -405,6 +406,36 @@ OUTPUT_SAMPLES: dict[str, Json] = {
             }
         ],
     },
+}
+_PUBLISHED = {
+    "baseName": "census",
+    "source": "acme-jobs",
+    "environment": "prod",
+    "commit": None,
+    "time": "2026-11-20T09:00:00Z",
+}
+OUTPUT_SAMPLES["fetch"] = {
+    "formatVersion": 1,
+    "jobName": "census_0123456789abcdef",
+    "uri": "gs://risk-models/census/census_0123456789abcdef",
+    "published": {**_PUBLISHED},
+    "folder": "/work/census",
+    "size": 7,
+    "files": [{"name": "model.txt", "size": 7, "crc32c": "AAAAAA=="}],
+}
+OUTPUT_SAMPLES["verify"] = {
+    "formatVersion": 1,
+    "verified": False,
+    "signed": False,
+    "notice": "The record is unsigned.",
+    "to": "gs://risk-models/census",
+    "jobName": "census_0123456789abcdef",
+    "hash": "0" * 64,
+    "uri": "gs://risk-models/census/census_0123456789abcdef",
+    "published": {**_PUBLISHED},
+    "files": 1,
+    "size": 7,
+    "differences": [{"kind": "file-missing", "message": "model.txt is missing"}],
 }
 OUTPUT_SAMPLES["apply"] = {
     **OUTPUT_SAMPLES["plan"],

@@ -481,8 +481,11 @@ COMMANDS = [
 ]
 
 
+ALSO = ["tensorboard census", "fetch census", "verify gs://a/current.json", "init --claims", "report"]
+
+
 @pytest.mark.parametrize("scheme", ["https", "http"])
-@pytest.mark.parametrize("command", [*COMMANDS, "tensorboard census", "init --claims", "report"])
+@pytest.mark.parametrize("command", [*COMMANDS, *ALSO])
 def test_endpoints_of_a_branch_get_no_google_token(
     repository: Repository, google: dict[str, str], serve: Serve, command: str, scheme: str
 ) -> None:

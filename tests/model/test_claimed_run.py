@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.model.claim import ClaimState
-from reconciler.model.claimed_run import age, elder, kept, made, may_cancel
+from reconciler.model.claimed_run import (
+    age,
+    elder,
+    kept,
+    made,
+    may_cancel,
+    may_write_last,
+    start_order,
+    wrote_last,
+)
 from reconciler.model.job import ATTEMPT, KEY, REQUEST_ID, SOURCE, ActualJob, State, attempt_of, labels_digest
 from reconciler.model.manifest import ML_V1
 from tests.support.planning import PARENT, bound_to, claim_on, run_of, wanted
@@ -90,6 +99,67 @@ def test_age_compares_resource_numbers_of_any_length() -> None:
     runs = [run_of(JOB, State.RUNNING, resource=f"{PARENT}/{end}") for end in ends]
     assert elder(runs) == elder(runs[::-1])
     assert age(runs[0]) < age(runs[1])
+
+
+def test_start_order_is_by_start_then_by_age() -> None:
+    at = "2026-01-{:02}T00:00:00Z".format
+    first = run_of(JOB, State.RUNNING, number=6, create_time=at(2), start_time=at(5))
+    second = run_of(JOB, State.RUNNING, number=5, create_time=at(3), start_time=at(5))
+    waiting = run_of(JOB, State.QUEUED, number=7)
+    last = run_of(JOB, State.RUNNING, number=1, start_time=at(8))
+    assert sorted([last, waiting, second, first], key=start_order) == [first, second, waiting, last]
+
+
+def ran_between(start: int, end: int = 0) -> ActualJob:
+    """Return a run that began and ended on these days of a month; 0 for not yet."""
+    times = [f"2026-02-{day:02}T00:00:00Z" if day else "" for day in (start, end)]
+    state = State.SUCCEEDED if end else State.RUNNING if start else State.QUEUED
+    return run_of(JOB, state, start_time=times[0], end_time=times[1])
+
+
+@pytest.mark.parametrize(
+    ("run", "other", "wrote", "may"),
+    [
+        (ran_between(5, 6), ran_between(1, 2), True, True),
+        (ran_between(5), ran_between(1), True, True),
+        (ran_between(1, 9), ran_between(2, 8), True, True),
+        (ran_between(1), ran_between(2, 8), True, True),
+        (ran_between(1, 7), ran_between(2, 8), False, False),
+        (ran_between(1, 8), ran_between(2, 8), False, False),
+        (ran_between(1), ran_between(2), False, False),
+        (ran_between(1, 3), ran_between(2), False, True),
+        (ran_between(1, 2), ran_between(2), False, False),
+        (ran_between(1, 2), ran_between(3), False, False),
+        (ran_between(0, 9), ran_between(2, 8), False, False),
+        (ran_between(0, 9), ran_between(2), False, False),
+        (ran_between(0), ran_between(2, 8), False, False),
+    ],
+    ids=[
+        "began after the end",
+        "began later",
+        "ended later",
+        "goes on after the end",
+        "ended before",
+        "ended together",
+        "both go on",
+        "ended beside one that goes on",
+        "ended as the other began",
+        "ended before the other began",
+        "never began",
+        "never began beside one that goes on",
+        "waits",
+    ],
+)
+def test_run_writes_last_if_it_began_or_ended_later(
+    run: ActualJob, other: ActualJob, wrote: bool, may: bool
+) -> None:
+    run = replace(run, resource=f"{PARENT}/2")
+    assert (wrote_last(run, other), may_write_last(run, other)) == (wrote, may)
+
+
+def test_no_run_writes_after_itself() -> None:
+    run = ran_between(1, 2)
+    assert (wrote_last(run, run), may_write_last(run, run)) == (False, False)
 
 
 # Runs that belong to a claim, or not: only the former may be cancelled

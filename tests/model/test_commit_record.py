@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from msgspec import Struct, convert
 from msgspec.structs import replace
 
 from reconciler.model.commit_record import CommitRecord, WantedJob, record_json, record_of
@@ -81,6 +82,24 @@ def test_stored_form_of_what_jobs_expect_stays_same() -> None:
         "tags": {"keys": ["m" * 52], "settled": False, "expect": [["a\x1b\n", -1.0, 1.0]]},
     }
     assert record_of(stored) == EXPECTING
+
+
+def test_stored_form_of_a_comparison_is_read_by_earlier_versions_too() -> None:
+    worse = Expectation("accuracy", 0.9, None, 0.01, "max")
+    record = replace(LEAST, jobs={"ranker": WantedJob(("k" * 52,), expect=(worse,))})
+    stored = json.loads(json.dumps(record_json(record)))
+    assert stored["jobs"]["ranker"]["expect"] == [["accuracy", 0.9, None, 0.01, "max"]]
+    assert record_of(stored) == record
+    earlier = convert(stored["jobs"]["ranker"]["expect"], list[_BoundsAlone])
+    assert earlier == [_BoundsAlone("accuracy", 0.9, None)]
+
+
+class _BoundsAlone(Struct, frozen=True, array_like=True):
+    """`Expectation` as versions before `worse` have it."""
+
+    metric: str
+    min: float | None = None
+    max: float | None = None
 
 
 def test_record_without_expectations_is_read_as_of_jobs_that_expect_nothing() -> None:

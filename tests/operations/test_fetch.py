@@ -7,12 +7,14 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 import urllib3
 from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ReconcilerError, ServiceError
+from reconciler.base.http import HttpRequest, HttpResponse, Transport
 from reconciler.google.object_store import StoredObject
 from reconciler.operations import fetch as operation
 from reconciler.operations.fetch import (
@@ -365,3 +367,55 @@ def test_run_with_too_many_files_is_refused(
         put(service.home, f"{RUNS}/{number}", b"")
     with pytest.raises(ServiceError, match=f"{RUNS} has more than 3 objects"):
         folder_of(session, custom_run(RUNS))
+
+
+def test_empty_file_with_the_checksum_of_other_bytes_is_refused(
+    service: HeldService, session: Session, tmp_path: Path
+) -> None:
+    put(service.home, f"{TO}/{JOB}/a", b"x")
+    remote = remote_of({"a": b"x"})
+    remote = replace(remote, files=[replace(remote.files[0], size=0)])
+    with pytest.raises(ServiceError, match="a isn't what its size and checksum say"):
+        fetched(session, remote, tmp_path / "model")
+
+
+class Stripping:
+    """A transport whose listings lack a field."""
+
+    def __init__(self, transport: Transport, field: str) -> None:
+        self._transport = transport
+        self._field = field
+
+    def send(self, request: HttpRequest) -> HttpResponse:
+        response = self._transport.send(request)
+        listed = json.loads(response.body)
+        for item in listed.get("items", ()):
+            item.pop(self._field, None)
+        return replace(response, body=json.dumps(listed).encode())
+
+
+@pytest.mark.parametrize("field", ["crc32c", "size", "generation"])
+def test_listing_without_checksums_is_refused(service: HeldService, session: Session, field: str) -> None:
+    put(service.home, f"{RUNS}/a", b"x")
+    endpoint = session.connection.endpoint
+    session.connection.endpoint = replace(endpoint, transport=Stripping(endpoint.transport, field))
+    with pytest.raises(ServiceError, match="a is listed without its size or its checksum") as raised:
+        folder_of(session, custom_run(RUNS))
+    assert raised.value.hint
+
+
+def test_folder_of_a_run_that_is_an_object_itself_is_no_file(
+    service: HeldService, session: Session, tmp_path: Path
+) -> None:
+    url = f"{service.url}/upload/storage/v1/b/acme-runs/o"
+    put(service.home, f"{RUNS}/a", b"x")
+    for name in (f"{JOB}/", f"{JOB}/assets/"):
+        fields = {"uploadType": "media", "name": name}
+        headers = {"Authorization": f"Bearer {service.token}"}
+        answer = urllib3.request("POST", f"{url}?{urlencode(fields)}", body=b"", headers=headers)
+        assert answer.status == 200, answer.data
+    remote = folder_of(session, custom_run(RUNS))
+    assert [file.name for file in remote.files] == ["a", "assets/"]
+    fetched(session, remote, tmp_path / "run")
+    assert names(tmp_path / "run") == ["a", "assets"]
+    assert (tmp_path / "run/assets").is_dir()

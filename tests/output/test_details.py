@@ -22,15 +22,18 @@ from reconciler.model.details import (
     MetricsFile,
     Output,
     OutputFile,
+    PublishedPlace,
     Study,
     Trial,
     Workers,
 )
 from reconciler.model.job import LogEntry, State
 from reconciler.model.manifest import ManifestPlace
+from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.output.details import claim_words, details_text, resource_yaml
 from reconciler.output.json import details_json
 from reconciler.output.terminal import width_of
+from reconciler.output.wording.plan import reason_text
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 NOW = datetime(2026, 1, 2, 4, 0, tzinfo=UTC)
@@ -48,6 +51,8 @@ DONE = JobDetails(
     log=(LogEntry("2026-01-02T03:29:00Z", "INFO", "done"),),
 )
 CLAIM = Claim(ClaimId("k"), ClaimState.BOUND, "census_0", "census", "v", "CustomJob", resource="r")
+
+TO, SINCE = "gs://risk-models/census", datetime(2026, 11, 20, 9, tzinfo=UTC)
 
 
 def row(text: str, name: str) -> list[str]:
@@ -76,6 +81,7 @@ def hostile_details(text: str) -> JobDetails:
         subject=text,
         labels={text: text},
         output=Output(f"gs://{text}", "", (OutputFile(text, 10**15),), is_complete=False),
+        place=PublishedPlace(f"gs://{text}", text, NOW, reason=refused_by(text)),
         metrics=(MetricsFile(text, {text: 0.5}),),
         study=Study((Goal(text, is_maximum=True),), trials, 2),
         links=JobLinks(text, "", text),
@@ -83,6 +89,11 @@ def hostile_details(text: str) -> JobDetails:
         log=(LogEntry(text, "ERROR", text, replica=text), LogEntry("", text, text, trial=text)),
         unread={"metrics": text, "claim": text},
     )
+
+
+def refused_by(text: str) -> Reason:
+    """Return why a model isn't in place: another repository, which this is the name of, publishes there."""
+    return because(ReasonCode.PUBLISHED_BY_OTHER, to=f"gs://{text}", other=text, same_source=False)
 
 
 HOSTILE = st.text(st.sampled_from("a \x1b[2J\n\r:#\u202e漢\ud800é-"), max_size=60)
@@ -99,6 +110,37 @@ def test_whatever_others_write_is_inert_and_fits_the_width(text: str, width: int
     plain = details_text(details, NOW)
     painted = details_text(details, NOW, colour=True)
     assert re.sub("\x1b\\[[0-9;]+m", "", painted).removeprefix("✓ ") == plain
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (None, None),
+        (PublishedPlace(TO, "census_1", SINCE, is_own=True), f"{TO} (in place since 20 Nov 2026)"),
+        (
+            PublishedPlace(TO, "census_1163", SINCE),
+            f"not at {TO}: census_1163 is there since 20 Nov 2026; `reconciler plan` shows why",
+        ),
+        (PublishedPlace(TO), f"not at {TO}: nothing is there; `reconciler plan` shows why"),
+        (
+            PublishedPlace(TO, "census_1163", SINCE, reason=because(ReasonCode.PUBLISHED_BEFORE_OTHER)),
+            f"not at {TO}: {reason_text(because(ReasonCode.PUBLISHED_BEFORE_OTHER))}",
+        ),
+    ],
+)
+def test_published_model_is_shown_with_its_address_or_why_not(
+    place: PublishedPlace | None, expected: str | None
+) -> None:
+    details = replace(DONE, place=place)
+    text = details_text(details, NOW)
+    assert (" ".join(row(text, "Published")) if expected else "Published" in text) == (expected or False)
+    found = details_json(details)["publication"]
+    assert found == (place and {"to": TO, "current": place.job_name or None})
+
+
+def test_address_that_cannot_be_read_is_one_line_with_the_reason() -> None:
+    text = details_text(replace(DONE, unread={"publication": "no permission"}), NOW)
+    assert row(text, "Published")[0] == "can't be read: no permission"
 
 
 def test_a_wrapped_line_begins_with_no_command() -> None:

@@ -28,6 +28,7 @@ from reconciler.output.ends import End, ends_markdown
 from reconciler.output.markdown import Links, Merge, changes_nothing, plan_markdown
 from reconciler.output.text import plan_text
 from reconciler.output.wording.plan import reason_text
+from tests.support.hostile_plans import published_plan
 from tests.support.planning import GOOGLE, noting, saying, wanted
 
 BASE = "0123456789abcdef0123456789abcdef01234567"
@@ -299,6 +300,28 @@ def test_nothing_in_metrics_and_their_files_is_live(metric: str, file: str) -> N
     assert page.elements == Page(made(plain)).elements
     assert_inert(page)
     assert_inert_in_a_log(made(str))
+
+
+@pytest.mark.fault(45)
+@given(untrusted)
+@example("`rm -r`")
+@example("x\n```\n::error::owned")
+def test_nothing_in_publications_is_live(said: str) -> None:
+    page, made = Page(plan_markdown(published_plan(said))), plan_markdown(published_plan(plain(said)))
+    assert page.elements == Page(made).elements
+    assert_inert(page)
+    assert_inert_in_a_log(plan_markdown(published_plan(said)))
+
+
+def test_publications_are_rows_with_job_and_reason() -> None:
+    shown = Page(plan_markdown(published_plan("x"))).shown.splitlines()
+    number = shown.index("publish")
+    assert shown[number + 1] == "census_0"
+    assert shown[number + 2].startswith("to x: of 2 Jan 2026, ")
+    assert shown[number + 2].endswith("; takes over from x, replaces x")
+    assert shown[number + 3] == "a.yaml:3"
+    assert shown.count("blocked") == 7
+    assert "0 to cancel, 1 to publish, 0 unchanged, 7 blocked" in shown[1]
 
 
 @pytest.mark.fault(45)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
-from reconciler.model.claim import ClaimState
+from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.expectation import Expectation, Judged, Judgement, Measured
-from reconciler.model.job import State
+from reconciler.model.job import UNREADABLE, ActualJob, ErrorInfo, State
 from reconciler.model.manifest import ML_V1
 from reconciler.model.plan import Action, Change, NotDone
-from reconciler.model.reason import ReasonCode
+from reconciler.model.reason import ReasonCode, because
+from reconciler.planning.decide import problems_of_results
 from reconciler.planning.overwriting import with_overwriting
 from reconciler.planning.planner import make_plan
+from reconciler.planning.state import TargetState
 from tests.support.planning import (
     GOOGLE,
     LOCAL,
@@ -52,18 +56,23 @@ def test_attempt_beyond_lowered_attempts_has_ended_when_claim_records_end() -> N
 
 
 @pytest.mark.parametrize(
-    ("second", "reason"),
+    ("second", "values", "reason"),
     [
-        (SECOND, "suspended; the outcome of its submission is unknown"),
-        (claim_on(JOB, ClaimState.HELD, 2, error="why"), "suspended; why"),
-        (claim_on(JOB, ClaimState.HELD, 2, error="why", given_up=True), "suspended"),
+        (
+            SECOND,
+            {"submission": ClaimState.PENDING},
+            "suspended; the outcome of its submission is unknown",
+        ),
+        (claim_on(JOB, ClaimState.HELD, 2, error="why"), {"error": "why"}, "suspended; why"),
+        (claim_on(JOB, ClaimState.HELD, 2, error="why", given_up=True), {}, "suspended"),
     ],
     ids=["pending", "held", "given up"],
 )
-def test_suspended_change_names_open_attempt_with_its_reason(second: object, reason: str) -> None:
-    assert isinstance(second, type(SECOND))
+def test_suspended_change_names_open_attempt_with_its_reason(
+    second: Claim, values: dict[str, str], reason: str
+) -> None:
     change = only(plan([wanted(suspend=True, attempts=2)], [FAILED], [FIRST, second]))
-    assert (change.attempt, reason_of(change)) == (2, reason)
+    assert (change.attempt, change.reason.values, reason_of(change)) == (2, values, reason)
 
 
 def test_recorded_attempt_counts_when_earlier_attempt_has_no_record() -> None:
@@ -102,6 +111,35 @@ def test_blocked_change_names_run_when_ml_job_still_runs() -> None:
     assert (change.action, change.actual) == (Action.BLOCKED, run)
 
 
+LOST = ErrorInfo(UNREADABLE, {"class": "service", "columns": "state"})
+
+
+def test_job_is_blocked_when_state_of_its_run_cannot_be_read() -> None:
+    run = run_of(JOB, State.RUNNING, info=LOST, service_state="JOB_STATE_UNSPECIFIED")
+    change = only(plan([JOB], [run], [bound_to(JOB, run)]))
+    assert (change.action, change.key, change.attempt) == (Action.BLOCKED, FIRST.id.key, 1)
+    assert change.actual == run
+    assert reason_of(change) == (
+        f"the training service can't read the state of {run.resource}: `reconciler cancel census` stops it "
+        "if it runs, and finds out how it ended"
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "stuck", "code"),
+    [
+        (State.SUCCEEDED, NotDone.UNREADABLE, ReasonCode.RECORD_UNREADABLE),
+        (State.CANCELLED, NotDone.CANCELLED, ReasonCode.CANCELLED),
+    ],
+)
+def test_succeeded_run_is_not_done_when_its_record_cannot_be_read(
+    state: State, stuck: NotDone, code: ReasonCode
+) -> None:
+    run = run_of(JOB, state, info=LOST)
+    change = only(plan([JOB], [run], [bound_to(JOB, run)]))
+    assert (change.action, change.stuck, change.reason.code) == (Action.NONE, stuck, code)
+
+
 def test_plan_blocks_job_when_second_run_of_other_content_has_its_name() -> None:
     other = wanted(content="b")
     runs = [run_of(other, State.SUCCEEDED), run_of(other, State.SUCCEEDED, number=2, job_name=JOB.job_name)]
@@ -122,11 +160,16 @@ BAD = Judged(Expectation("loss", max=1.0), Measured(1.5))
 ENDED = run_of(JOB, State.SUCCEEDED, start_time="2026-01-01T00:00:00Z")
 
 
-def judged_change(judgement: Judgement) -> Change:
-    """Return the change of a job whose run succeeded and was judged."""
-    state = state_of([JOB], [ENDED], [bound_to(JOB, ENDED)])
+def judged_state(judgement: Judgement, run: ActualJob = ENDED, **reconcile: Any) -> TargetState:
+    """Return the state of a job with one run and a judgement."""
+    state = state_of([wanted(**reconcile)], [run], [bound_to(JOB, run)])
     names = {base: replace(name, judgement=judgement) for base, name in state.names.items()}
-    return only(make_plan(LOCAL, replace(state, names=names)))
+    return replace(state, names=names)
+
+
+def judged_change(judgement: Judgement, run: ActualJob = ENDED) -> Change:
+    """Return the change of a job whose run was judged."""
+    return only(make_plan(LOCAL, judged_state(judgement, run)))
 
 
 @pytest.mark.parametrize(
@@ -168,4 +211,27 @@ def test_overwritten_result_is_told_before_its_judgement() -> None:
     state = state_of([JOB], [ENDED, later], [bound_to(JOB, ENDED), bound_to(other, later)])
     state = with_overwriting(state, dict.fromkeys((ENDED.resource, later.resource), "gs://models/census"))
     names = {base: replace(name, judgement=Judgement((BAD,))) for base, name in state.names.items()}
-    assert only(make_plan(LOCAL, replace(state, names=names))).stuck is NotDone.OVERWRITTEN
+    change = only(make_plan(LOCAL, replace(state, names=names)))
+    assert change.stuck is NotDone.OVERWRITTEN
+    assert change.reason.values == {
+        "job_name": later.job_name,
+        "state": State.SUCCEEDED,
+        "since": later.create_time,
+        "folder": "gs://models/census",
+    }
+
+
+def test_cancelled_run_is_told_as_cancelled_before_any_judgement() -> None:
+    run = run_of(JOB, State.CANCELLED)
+    assert judged_change(Judgement((BAD,)), run).stuck is NotDone.CANCELLED
+
+
+def test_problem_of_result_is_told_of_succeeded_run_that_is_not_suspended() -> None:
+    bad = Judgement((BAD,))
+    state = judged_state(bad)
+    reason = because(ReasonCode.EXPECTATION_MISSED, judgement=bad)
+    assert [*problems_of_results(state)] == [(state.names["census"], reason, NotDone.MISSED)]
+    assert [*problems_of_results(judged_state(Judgement((GOOD,))))] == []
+    assert [*problems_of_results(judged_state(bad, suspend=True))] == []
+    assert [*problems_of_results(judged_state(bad, run_of(JOB, State.RUNNING)))] == []
+    assert [*problems_of_results(state_of([JOB]))] == []

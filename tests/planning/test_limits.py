@@ -197,6 +197,15 @@ def test_limit_counts_cancels_of_repair(limit: int) -> None:
     check_limits(found, 0, Limits(cancels=2), None)
 
 
+def test_limit_counts_cancel_that_submission_against_base_commit_would_make() -> None:
+    found = planned([wanted("a"), wanted("b")])
+    first, second = found.changes
+    replacing = structs.replace(first, cancels_earlier=True)
+    found = structs.replace(found, changes=(replacing, second))
+    assert "the plan has 1 cancels" in get_refusal(found, Limits(cancels=0))[0]
+    check_limits(found, 0, Limits(cancels=1), None)
+
+
 def test_limit_counts_superseded_and_orphaned_run_as_two_cancels() -> None:
     old, gone = wanted("a", "old"), wanted("gone", on_delete="cancel")
     runs = [run_of(old, State.RUNNING, number=1), run_of(gone, State.RUNNING, number=2)]

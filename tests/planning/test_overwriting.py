@@ -7,11 +7,22 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
+from reconciler.model.claim import ClaimState
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import Action, DriftKind, NotDone, Plan
 from reconciler.planning.overwriting import overwriting_of, undecided_runs, with_overwriting
 from reconciler.planning.planner import make_plan
-from tests.support.planning import LOCAL, bound_to, detail_of, only, reason_of, run_of, state_of, wanted
+from tests.support.planning import (
+    LOCAL,
+    bound_to,
+    claim_on,
+    detail_of,
+    only,
+    reason_of,
+    run_of,
+    state_of,
+    wanted,
+)
 
 GOOD, BAD = wanted(content="good"), wanted(content="bad")
 SHARED = "gs://models/census"
@@ -113,7 +124,25 @@ def test_folder_of_first_attempt_is_own_folder_of_its_retry() -> None:
 
 def test_cancelled_run_has_no_result_to_overwrite() -> None:
     plan = plan_of([replace(FIRST, state=State.CANCELLED), LATER], BOTH)
-    assert only(plan).stuck is not NotDone.OVERWRITTEN
+    assert DriftKind.OVERWRITTEN not in [drift.kind for drift in plan.drift]
+
+
+@pytest.mark.parametrize(
+    "first",
+    [replace(FIRST, state=State.RUNNING), replace(FIRST, start_time="")],
+    ids=["begun", "ended without a known start"],
+)
+def test_run_that_has_begun_or_ended_is_overwritten_by_one_that_began_later(first: ActualJob) -> None:
+    state = state_of([GOOD], [first, LATER], [bound_to(GOOD, first), bound_to(BAD, LATER)])
+    overwriting = with_overwriting(state, BOTH).names["census"].overwriting
+    assert overwriting is not None
+    assert overwriting.run == LATER
+
+
+def test_overwritten_result_of_suspended_job_is_no_drift() -> None:
+    state = state_of([wanted(content="good", suspend=True)], [FIRST, LATER], [bound_to(GOOD, FIRST)])
+    assert with_overwriting(state, BOTH).names["census"].overwriting is not None
+    assert make_plan(LOCAL, with_overwriting(state, BOTH)).drift == ()
 
 
 def test_state_keeps_the_folders_for_its_summary() -> None:
@@ -133,8 +162,14 @@ def test_claim_whose_run_the_service_dropped_needs_no_folder() -> None:
     assert with_overwriting(state, BOTH).names["census"].overwriting is None
 
 
+def test_claim_of_other_content_without_a_run_overwrites_nothing() -> None:
+    pending = claim_on(BAD, ClaimState.PENDING)
+    state = state_of([GOOD], [FIRST], [bound_to(GOOD, FIRST), pending])
+    assert with_overwriting(state, BOTH).names["census"].overwriting is None
+
+
 def test_second_run_and_stranger_of_other_content_overwrite_as_well() -> None:
-    bound = started(run_of(BAD, State.FAILED, number=3))
+    bound = started(run_of(BAD, State.SUCCEEDED, number=3))
     older = bound_to(BAD, bound)
     second = started(run_of(BAD, State.SUCCEEDED, number=4))
     stranger = started(run_of(BAD, State.SUCCEEDED, number=5, mark="unknown"))

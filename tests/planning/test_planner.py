@@ -16,9 +16,11 @@ from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, ErrorInfo, 
 from reconciler.model.manifest import ML_V1
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, NotDone, Plan
+from reconciler.model.reason import Note, NoteCode, ReasonCode, because
 from reconciler.planning import decide
 from reconciler.planning.attempts import base_of, keys_of
 from reconciler.planning.comparison import predecessors
+from reconciler.planning.planner import acting_jobs, make_plan, with_blocked
 from tests.support.planning import (
     GOOGLE,
     LIVE,
@@ -940,6 +942,16 @@ def test_labels_changed_after_submission_are_drift(
         assert (finding.job_name, finding.base_name) == (JOB.job_name, "census")
 
 
+def test_changed_metrics_files_of_judged_run_are_drift() -> None:
+    run = run_of(JOB, State.SUCCEEDED)
+    state = state_of([JOB], [run], [bound_to(JOB, run)])
+    files = {run.resource: ("logs/metrics.json", "model/metrics.json"), f"{PARENT}/9": ("metrics.json",)}
+    (drift,) = make_plan(LOCAL, replace(state, changed_files=files)).drift
+    assert (drift.kind, drift.job_name, drift.base_name) == (DriftKind.MODIFIED, run.job_name, "census")
+    note = Note(NoteCode.FILE_CHANGED, {"files": "logs/metrics.json, model/metrics.json"})
+    assert drift.detail == note
+
+
 def test_unrecorded_labels_are_not_drift() -> None:
     run = run_of(JOB, State.RUNNING)
     assert plan([JOB], [run], [bound_to(JOB, run)]).drift == ()
@@ -1029,10 +1041,13 @@ def test_base_names_with_dash_and_underscore_are_equal() -> None:
 
 def test_changes_and_findings_are_sorted() -> None:
     jobs = [wanted(name) for name in ("b", "a", "c")]
-    runs = [run_of(OTHER, State.RUNNING), run_of(wanted("another"), State.RUNNING, number=2)]
+    orphans = [wanted(name) for name in ("z", "y", "x", "w")]
+    runs = [
+        run_of(job, State.RUNNING, number=n) for n, job in enumerate((OTHER, wanted("another"), *orphans), 1)
+    ]
     found = plan(jobs, runs)
     assert [change.base_name for change in found.changes] == ["a", "b", "c"]
-    assert [finding.base_name for finding in found.drift] == ["another", "other_job"]
+    assert [finding.base_name for finding in found.drift] == ["another", "other_job", "w", "x", "y", "z"]
 
 
 def get_reasons(changes: Iterable[Any]) -> list[str]:
@@ -1086,3 +1101,44 @@ def test_first_attempt_is_blocked_while_run_labelled_as_later_attempt_exists(sta
     assert reason_of(change) == (
         f"{run.resource} has this job's labels, but no recorded request created it; {end} it, or {RERUN}"
     )
+
+
+def test_blocked_submission_keeps_run_that_it_would_replace_and_no_other_change_changes() -> None:
+    jobs = [wanted(name, on_change="cancel") for name in ("census", "done", "fraud")]
+    runs, claims = [], []
+    for number, job in enumerate(jobs, 1):
+        old = wanted(job.manifest.name, content="b")
+        runs.append(run_of(old, State.RUNNING, number=number))
+        claims.append(bound_to(old, runs[-1]))
+    second = replace(runs[0], resource=f"{PARENT}/8", create_time="2026-01-08T00:00:00Z")
+    done = run_of(jobs[1], State.SUCCEEDED, number=9)
+    found = plan(jobs, [*runs, second, done], [*claims, bound_to(jobs[1], done)])
+    reason = because(ReasonCode.NAME_OF_OTHER_CLAIM, job_name="x")
+    reasons = {jobs[0].job_name: reason, jobs[1].job_name: reason}
+
+    def actions(changed: Plan) -> list[tuple[str, Action, str]]:
+        return sorted(
+            (one.base_name, one.action, one.actual.resource if one.actual else "") for one in changed.changes
+        )
+
+    kept = [
+        ("census", Action.CANCEL, second.resource),
+        ("done", Action.CANCEL, runs[1].resource),
+        ("done", Action.NONE, done.resource),
+        ("fraud", Action.CANCEL, runs[2].resource),
+        ("fraud", Action.SUBMIT, ""),
+    ]
+    replaced = ("census", Action.CANCEL, runs[0].resource)
+    assert actions(found) == sorted([*kept, replaced, ("census", Action.SUBMIT, "")])
+    blocked = with_blocked(found, reasons)
+    assert actions(blocked) == sorted([*kept, ("census", Action.BLOCKED, "")])
+    assert [one.reason for one in blocked.changes if one.action is Action.BLOCKED] == [reason]
+    assert blocked.digest == found.digest
+    assert with_blocked(found, {}) == found
+    assert acting_jobs(found) == [jobs[0], jobs[2]]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_plan_says_whether_it_is_whole_and_has_no_digest_at_first(whole: bool) -> None:
+    found = make_plan(LOCAL, state_of([JOB]), whole=whole)
+    assert (found.digest, found.whole) == (None, whole)

@@ -178,13 +178,16 @@ def test_refused_return_is_submitted_again_only_after_stopped_run() -> None:
     refused = claim_on(JOB, ClaimState.REJECTED, 2, error="no quota")
     assert plan_attempts(make_stopped_attempt(), (None, refused)).stopped
     assert not plan_attempts(make_failed_attempt(1), (None, refused), attempts=2).stopped
+    found = run_of(JOB, State.RUNNING, 2, number=2)
+    change = plan_attempts(make_stopped_attempt(), (found, refused))
+    assert (change.actual, change.stopped) == (found, False)
 
 
 def test_run_of_unknown_origin_blocks_return() -> None:
     run, claim = make_stopped_attempt()
     stranger = run_of(JOB, State.RUNNING, number=2, mark="unknown")
     change = only(plan([JOB], [run, stranger], [claim]))
-    assert (change.action, change.attempt) == (Action.BLOCKED, 2)
+    assert (change.action, change.attempt, change.actual) == (Action.BLOCKED, 2, stranger)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from reconciler.model.cause import entry_digest
 from reconciler.model.claim import Claim, ClaimState
 from reconciler.model.job import ActualJob, ErrorInfo, State
 from reconciler.model.plan import Action, Change, NotDone, Trigger
+from reconciler.model.reason import ReasonCode
 from reconciler.training_service.jobs import images
 from tests.support.planning import GOOGLE, bound_to, claim_on, only, plan, reason_of, run_of, wanted
 
@@ -74,6 +75,21 @@ def test_failed_set_up_is_not_retried_when_older_hash_version_used_up_attempt() 
     claims = [*bind_runs(make_unstarted_run()), claim_on(job, identity=old, **known)]
     change = only(plan([job], [make_unstarted_run(), trained], claims, occasion=BY_HAND))
     assert (change.action, change.stuck) == (Action.NONE, NotDone.FAILED)
+
+
+def test_second_run_without_claim_is_made_again_only_after_wait_should_it_be_gone() -> None:
+    runs = [make_unstarted_run(), run_of(JOB, State.RUNNING, 2, number=2)]
+    change = only(plan([JOB], runs, bind_runs(runs[0])))
+    assert (change.action, change.attempt, change.actual) == (Action.RETRY, 2, runs[1])
+    assert change.not_before == datetime(2026, 1, 1, 0, 10, 5, tzinfo=UTC)
+
+
+def test_reason_has_the_word_of_a_newer_service_for_its_failed_set_up() -> None:
+    info = ErrorInfo("DRIVER_MISSING", {"class": "set-up", "image": IMAGE})
+    change = plan_runs(replace(make_unstarted_run(), info=info, error="no driver"))
+    assert reason_of(change).startswith("set-up failed: driver missing; this doesn't count as an attempt")
+    cause = change.reason.values["cause"]
+    assert (cause.code, cause.values) == (ReasonCode.OTHER, {"word": "DRIVER_MISSING"})
 
 
 def test_set_up_is_tried_at_most_three_times_in_row() -> None:

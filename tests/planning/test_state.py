@@ -7,7 +7,10 @@ import itertools
 import pytest
 from msgspec.structs import replace
 
+from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, RunMetrics
 from reconciler.model.job import State
+from reconciler.model.naming import label_of
+from reconciler.planning.state import NameState, target_state
 from tests.support.planning import bound_to, claim_on, run_of, state_of, wanted
 
 JOB = wanted()
@@ -85,3 +88,68 @@ def test_later_listing_of_run_counts_when_state_is_same() -> None:
     state = state_of([], [replace(run, url="first"), replace(run, url="second")])
     (attempt,) = state.names["census"].attempts
     assert attempt.run == replace(run, url="second")
+
+
+OTHER = wanted(content="b")
+DONE, BEFORE = run_of(JOB, State.SUCCEEDED, number=2), run_of(OTHER, State.FAILED, number=1)
+BOTH = state_of([JOB], [DONE, BEFORE], [bound_to(JOB, DONE), bound_to(OTHER, BEFORE)])
+
+
+def test_unread_metrics_are_told_by_the_names_of_their_runs() -> None:
+    state = replace(BOTH, unread={DONE.resource: "no permission", "jobs/9": "gone"})
+    assert state.unread_names == {DONE.job_name: "no permission"}
+
+
+def test_run_is_judged_on_its_own_metrics_as_far_as_they_are_measured() -> None:
+    least = Expectation("accuracy", min=0.9)
+    value = Measured(0.95)
+    metrics = {DONE.resource: RunMetrics(DONE.job_name, DONE.resource, metrics={"accuracy": value})}
+    state = replace(BOTH, metrics=metrics, unread={BEFORE.resource: "no permission"})
+    assert state.judgement(DONE.resource, [least]) == Judgement((Judged(least, value),))
+    assert state.judgement(BEFORE.resource, [least]) == Judgement((), "no permission")
+    assert state.judgement("jobs/9", [least]) == Judgement()
+
+
+def test_state_with_specs_has_them_in_the_runs_that_are_named() -> None:
+    spec = {"args": ["new"]}
+    runs = [one.run for one in BOTH.with_specs({BEFORE.resource: spec}).names["census"].attempts]
+    assert sorted(runs, key=str) == sorted([replace(BEFORE, spec=spec), DONE], key=str)
+    assert BOTH.with_specs({}) == BOTH
+    claimed = state_of([JOB], [DONE], [bound_to(JOB, DONE), claim_on(OTHER)])
+    runs = [one.run for one in claimed.with_specs({DONE.resource: spec}).names["census"].attempts]
+    assert sorted(runs, key=str) == sorted([None, replace(DONE, spec=spec)], key=str)
+
+
+def test_attempts_of_a_content_are_found_by_its_key_under_any_name() -> None:
+    fraud = wanted("fraud")
+    state = state_of([JOB, fraud], [DONE, BEFORE], [bound_to(JOB, DONE), bound_to(OTHER, BEFORE)])
+    keys = [label_of(job.identity) for job in (JOB, OTHER)]
+    assert {key: [one.run for one in state.by_key[key]] for key in keys} == {
+        keys[0]: [DONE],
+        keys[1]: [BEFORE],
+    }
+
+
+def test_without_manifest_every_attempt_is_at_other_content_under_the_name_of_its_claim() -> None:
+    claim = bound_to(DASHED, run_of(DASHED, State.FAILED))
+    second = run_of(DASHED, State.RUNNING, attempt=2, number=2)
+    unclaimed = state_of([], [second]).names["a_b"]
+    claimed = state_of([], [second], [claim]).names["a_b"]
+    assert (claimed.wanted, len(claimed.others)) == ([], 2)
+    assert (unclaimed.name, claimed.name) == ("a_b", "a-b")
+    assert replace(claimed, attempts=claimed.attempts[::-1]).name == "a-b"
+
+
+def test_name_is_the_one_of_the_manifest_before_that_of_a_claim() -> None:
+    claim = replace(bound_to(DASHED, run_of(DASHED, State.FAILED)), base_name="a_b")
+    assert state_of([DASHED], [], [claim]).names["a_b"].name == "a-b"
+
+
+def test_every_run_is_own_without_the_id_of_a_repository() -> None:
+    run = run_of(JOB, State.RUNNING)
+    state = target_state([], [run], {})
+    assert (state.foreign, state.owns(run), [*state.names]) == ((), True, ["census"])
+
+
+def test_base_name_alone_has_no_desired_job() -> None:
+    assert (NameState("a_b").desired, NameState("a_b").name) == (None, "a_b")

@@ -18,10 +18,20 @@ from reconciler.manifests.settings import from_document
 from reconciler.model.claim import BY_COMMAND, Claim, ClaimState, by_apply
 from reconciler.model.commit_record import CommitRecord, WantedJob, record_json
 from reconciler.model.commit_record import record_of as record_of_json
-from reconciler.model.expectation import Expectation, Measured, Missing, RunMetrics
+from reconciler.model.expectation import (
+    Expectation,
+    Judged,
+    Judgement,
+    Measured,
+    Missing,
+    Rival,
+    RunMetrics,
+)
 from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Publish, Reconcile
 from reconciler.model.plan import DesiredJob, Drift, DriftKind
+from reconciler.model.reason import Reason, ReasonCode, because
+from reconciler.model.standing import Publication, Standing
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.lineage import newest_of
 from reconciler.planning.overwriting import with_overwriting
@@ -384,6 +394,48 @@ class TestOverwritten:
         )
 
 
+class TestUnpublished:
+    """A run that succeeded, whose model isn't in its place any more."""
+
+    run = run_of(JOB, State.SUCCEEDED)
+
+    def view(self, standing: Standing) -> View:
+        reason = because(ReasonCode.FOLDER_UNKNOWN) if standing is Standing.REFUSED else None
+        state = state_of([JOB], [self.run], [bound_to(JOB, self.run, commit=OTHER)])
+        name = state.names["census"]
+        publication = Publication(Publish(to="gs://risk-models/census"), standing, reason)
+        names = {"census": structs.replace(name, publication=publication)}
+        state = structs.replace(state, names=names)
+        return View(CONTEXTS, OTHER, state, make_plan(LOCAL, state))
+
+    @pytest.mark.parametrize(("standing", "state"), [(Standing.DUE, "pending"), (Standing.REFUSED, "error")])
+    def test_its_commit_that_was_green_shows_it(self, standing: Standing, state: str) -> None:
+        green = overall_status(self.view(Standing.IN_PLACE), bringing(JOB))
+        assert green.state == "success"
+        unpublished = overall_status(self.view(standing), bringing(JOB))
+        assert unpublished.state == state
+        assert freshness(unpublished, green) is Freshness.NEW
+        assert freshness(green, unpublished) is Freshness.NEW
+
+    def test_plan_without_the_job_makes_nothing_green(self) -> None:
+        publish = Publish(to="gs://risk-models/census")
+        record = bringing(JOB)
+        jobs = {n: structs.replace(job, publish=publish) for n, job in record.jobs.items()}
+        record = structs.replace(record, jobs=jobs)
+        view = view_of([self.run], [bound_to(JOB, self.run, commit=OTHER)], [TREES], whole=False)
+        due = due_statuses(view, record)
+        assert {status.state for status in due.by_commit[OTHER]} == {"pending"}
+        assert not due.final
+        (red,) = (
+            status
+            for status in due_statuses(self.view(Standing.REFUSED), record).by_commit[OTHER]
+            if status.context == CONTEXT
+        )
+        assert red.state == "error"
+        (own,) = (status for status in due.by_commit[OTHER] if status.context == CONTEXT)
+        assert freshness(own, red) is Freshness.OLD, "the red one stays"
+
+
 GOOD, LOOSE = Expectation("accuracy", min=0.95), Expectation("accuracy", min=0.85)
 LOSS = Expectation("loss", max=1.0)
 
@@ -437,6 +489,31 @@ class TestExpectations:
         said = "below expectations: census · 0 of 1 succeeded · update 3"
         assert overall == CommitStatus("failure", "reconciler", said)
         assert final
+
+    def test_worse_than_published_is_failure_with_both_figures_until_it_is_published(self) -> None:
+        worse = Expectation("accuracy", min=0.85, worse=0.01, goal="max")
+        publish = Publish("gs://risk-models/census")
+        manifest = structs.replace(JOB.manifest, expect=(worse,))
+        job = structs.replace(JOB, manifest=manifest, publish=publish)
+        view = self.view(desired=job, accuracy=0.93)
+        judgement = Judgement((Judged(worse, Measured(0.93), Rival("census_1163", {"accuracy": 0.95})),))
+        why = because(ReasonCode.WORSE_THAN_PUBLISHED, judgement=judgement)
+
+        def shown(standing: Standing, reason: Reason | None) -> tuple[CommitStatus, CommitStatus, bool]:
+            publication = Publication(publish, standing, reason)
+            named = structs.replace(view.state.names["census"], publication=publication)
+            state = structs.replace(view.state, names={"census": named})
+            return self.single(View(CONTEXTS, OTHER, state, make_plan(LOCAL, state)), self.record(worse))
+
+        found, overall, final = shown(Standing.REFUSED, why)
+        said = "succeeded, accuracy 0.93, expected at most 0.01 below the published 0.95 (census_1163)"
+        assert found == CommitStatus("failure", CONTEXT, f"{said} · run {HASH}")
+        said = "below expectations: census · 0 of 1 succeeded · update 3"
+        assert overall == CommitStatus("failure", "reconciler", said)
+        assert not final, "the model in place may become a worse one"
+        published, after, final = shown(Standing.IN_PLACE, None)
+        assert (published.state, after.state, final) == ("success", "success", True)
+        assert freshness(published, found) is freshness(after, overall) is Freshness.NEW
 
     def test_metric_without_value_is_missed(self) -> None:
         found, overall, final = self.single(self.view(accuracy=Missing.NO_FILE), self.record(GOOD))

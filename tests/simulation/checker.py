@@ -1001,6 +1001,7 @@ class Checker:
         causes = {
             DriftKind.CANCELLED_OUTSIDE: ["cancelled by a person"],
             DriftKind.DELETED_OUTSIDE: ["deleted by a person", "record dropped", "foreign job deleted"],
+            DriftKind.UNPUBLISHED: ["published file deleted", "late writer"],
             DriftKind.DUPLICATE: ["foreign copy", "foreign job with other content"],
         }
         # Of each plan, an overwritten result is checked by itself.

@@ -151,7 +151,8 @@ class Faults:
             is_there = publishers is not None and publishers.random() < _OF_THEM
             self._rates[kind] = publishers.choice(_RATES) if publishers and is_there else 0.0
         if publishers:
-            self._rates |= {kind: 0.0 for kind in kinds if publishers.random() > _OF_OTHERS}
+            others = [kind for kind in kinds if kind not in _OF_A_STEP]
+            self._rates |= {kind: 0.0 for kind in others if publishers.random() > _OF_OTHERS}
         for kind in _OF_MODELS:
             self._rates[kind] /= 10
 

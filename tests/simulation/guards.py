@@ -147,6 +147,7 @@ GUARDS: Mapping[str, Guard] = {
     "try": Guard("I1"),
     "genesis": Guard("I"),
     "audit": Guard("I1", beyond=True),
+    "current-generation": Guard("P3"),
     # Guards of the product.
     "suspend": Guard("suspend", {"planning.decide:decide": _with(job=_unsuspended)}),
     "attempts-limit": Guard(
@@ -281,6 +282,21 @@ GUARDS: Mapping[str, Guard] = {
     "overwriting-kept": Guard("overwritten", {"submission.summary:_written_later": lambda *_: set()}),
     "folder-own": Guard(
         "folder", {"engines.spec.output_folder:with_own_folder": lambda _, __, ___, packed, ____: packed}
+    ),
+    "publication-compared": Guard("P3", {"planning.publishing:Checkout.may_replace": lambda *_: True}),
+    "publication-recorded-again": Guard(
+        "P3",
+        {
+            "operations.publications:brought_back": lambda _, __, ___, state, ____: state,
+            "planning.publishing:_has_other_since": _never,
+        },
+    ),
+    "publication-announced": Guard(
+        "look", {"submission.announcements:AnnouncedClaims.announce_publications": _nothing}
+    ),
+    "publication-unchanged": Guard("P1", {"operations.publish:_changed": lambda *_: ()}),
+    "publication-told": Guard(
+        "P5", {"reporting.status_rules:unpublished_verdict": lambda _, verdict, *__: verdict}
     ),
     "paused-before-sending": Guard("paused", {"submission.protocol:Submitter._is_too_late": _never}),
     "paused-while-sending": Guard(

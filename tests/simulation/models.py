@@ -201,7 +201,7 @@ class ModelsPort(StillModels):
         self._reached(f"read the model in place at {self._to}")
         found = super().current()
         name = found.current.job_name if found.current else "nothing"
-        self._process.turn(f"read that {name} is in place at {self._to}")
+        self._process.turn(f"found {name} in place at {self._to}")
         return found
 
     def model(self, job_name: str) -> PublishedModel | None:

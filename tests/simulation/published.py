@@ -226,8 +226,7 @@ class Published:
     def _has_cause(self, change: Change) -> bool:
         counts, code = self._world.faults.counts, change.reason.code
         if change.action is Action.PUBLISH:
-            folder = change.publication.publish if change.publication else None
-            return folder is not None and bool(counts["run's folder emptied"])
+            return bool(counts["run's folder emptied"])
         if code is ReasonCode.FOLDER_UNKNOWN:
             return any(job.gone for job in self._runs(change))
         return code in _ALWAYS_GIVEN

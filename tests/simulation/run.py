@@ -66,6 +66,8 @@ _DAY = 90_000.0
 """Seconds after which pending statuses may be closed."""
 _SPANS = (0.2, 2.0, 20.0, 120.0, 600.0, 1800.0)
 _DELICATE = ("minted", "wrote claim", "send create", "sent create", "answer to create")
+_DELICATE_OF_MODELS = ("found ", "put ", "record ", "wrote the summary")
+"""Also in runs with publications: between the model in place and the one that replaces it."""
 _ANSWERED = "answer to create of "
 _PAUSES = (1.0, 60.0, 280.0, 700.0, 3600.0, 10800.0)
 
@@ -210,7 +212,8 @@ class Simulation:
             if process.doing.endswith(BEFORE_A_LOOK):
                 self._nemesis.before_a_look(process.doing)
             # The worst moments: between a claim and its request, and before the request's answer is written.
-            times = 20 if process.doing.startswith(_DELICATE) else 1
+            delicate = (*_DELICATE, *_DELICATE_OF_MODELS) if self._publishes else _DELICATE
+            times = 20 if process.doing.startswith(delicate) else 1
             if self._pushed(process.doing) or faults.happens("crash", times):
                 world.trace(process.name, f"killed at: {process.doing}")
                 process.kill()

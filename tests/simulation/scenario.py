@@ -181,7 +181,7 @@ class Repository:
     def desired(self, name: str, content: str, reconcile: Reconcile) -> DesiredJob:
         """Return a desired job with its output folder, as the product gives it one after its name."""
         job = desired(name, content, reconcile, folder_of_manifest(self.outputs, name, content))
-        if self._publishers and name not in self._unpublished:
+        if self._publishers and name not in self._unpublished and name not in _WITHOUT_FOLDER:
             job = replace(job, publish=Publish(to=f"gs://risk-models/{name}", source=SOURCE))
         if self.outputs is not Outputs.OWN:
             return job

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import Claim, ClaimId, ClaimState
+from reconciler.model.expectation import RunMetrics
 from reconciler.model.job import INSTANCE, SOURCE, ActualJob, State
 from reconciler.model.manifest import ML_V1, Reconcile
 from reconciler.model.naming import label_of
@@ -177,6 +178,39 @@ def test_full_look_reports_error_of_forged_summary(outside: Outside) -> None:
     (said,) = look(get_ports(outside), wanted_of([JOB, OTHER]), full=True).notes
     assert "the summary of ended runs was wrong" in said
     assert "is succeeded, not failed" in said.lower()
+
+
+def test_full_look_reports_open_claim_that_no_short_look_would_have_read(outside: Outside) -> None:
+    late = desired("late", "0", Reconcile())
+    claim = claim_on(late, ClaimState.PENDING)
+    outside.claims.held[claim.id] = Versioned(claim, 1)
+    ports, settled = get_ports(outside), wanted_of([JOB, OTHER])
+    (said,) = look(ports, settled, full=True).notes
+    assert f"{claim.job_name} is pending and wasn't listed as open" in said
+    assert look(ports, wanted_of([JOB, OTHER, late]), full=True).notes == ()
+    assert look(ports, settled, [claim.id.key], full=True).notes == ()
+    announcement = Announcement("a1", outside.time.now, (claim.id,))
+    store_forgery(outside, forge_preface(announced=(announcement,)))
+    seen = look(ports, settled, full=True)
+    assert (seen.notes, seen.announced) == ((), (announcement,))
+
+
+def test_short_look_has_folders_and_metrics_of_the_summary(outside: Outside) -> None:
+    def change(preface: Preface, summary: Summary) -> tuple[Preface, Summary]:
+        first, second = summary.kept
+        assert first.run
+        metrics = RunMetrics(first.run.job_name, first.run.resource, "gs://models/census")
+        return preface, replace(
+            summary, kept=(replace(first, folder="gs://models/census", metrics=metrics), second)
+        )
+
+    store_forgery(outside, change)
+    first, _ = get_summary(outside).kept
+    assert first.run
+    seen = look(get_ports(outside), wanted_of([JOB, OTHER])).observed
+    assert seen.folders == {first.run.resource: "gs://models/census"}
+    assert seen.metrics == {first.run.resource: first.metrics}
+    assert not seen.is_full
 
 
 def test_short_look_finds_submission_of_older_version(outside: Outside) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -339,3 +339,9 @@ def test_observations_are_equal_when_claims_and_runs_are_whatever_a_summary_adds
     observed = Observed({}, ())
     assert observed == replace(observed, folders={"run": "gs://b/f"}, is_full=False)
     assert observed != Observed({}, (run_of(wanted(), State.RUNNING),))
+    assert (observed == "no observation") is False
+    assert not isinstance(observed, Hashable)
+
+
+def test_observation_of_every_claim_and_run_is_full(outside: Outside) -> None:
+    assert observe(outside.ports).is_full

@@ -171,6 +171,10 @@ GOOD = {
     "longest name": (CUSTOM_JOB, {"metadata/name": "a" * 100}),
     "one bound": (CUSTOM_JOB, {"expect": {"accuracy": {"min": 0.95}, "loss/train é": {"max": -3}}}),
     "both bounds": (TUNING_JOB, {"expect": {"accuracy": {"min": 1e-4, "max": 1e300}}}),
+    "comparison": (
+        CUSTOM_JOB,
+        {"expect": {"auc": {"min": 0.9, "worse": 0}, "loss": {"worse": 0.5, "goal": "min"}}},
+    ),
     "longest metric": (CUSTOM_JOB, {"expect": {"é" * 200: {"min": 0}}}),
     "most metrics": (ML_JOB, {"expect": {f"metric {number}": {"max": 0} for number in range(20)}}),
     "default publication": (CUSTOM_JOB, {"publish": {}}),
@@ -258,6 +262,18 @@ BAD: dict[str, tuple[Json, Json, str, str]] = {
     ),
     "long metric": (ML_JOB, {"expect": {"a" * 201: {"min": 1}}}, "/expect", "it is too long"),
     "metric without bounds": (CUSTOM_JOB, {"expect": {"auc": {}}}, "/expect/auc", "non-empty"),
+    "negative worse": (
+        CUSTOM_JOB,
+        {"expect": {"auc": {"min": 0.9, "worse": -1e-9}}},
+        "/expect/auc/worse",
+        "minimum",
+    ),
+    "unknown goal": (
+        CUSTOM_JOB,
+        {"expect": {"auc": {"worse": 1, "goal": "MAXIMIZE"}}},
+        "/expect/auc/goal",
+        "is not one of",
+    ),
     "number for bounds": (CUSTOM_JOB, {"expect": {"auc": 0.9}}, "/expect/auc", "type 'object'"),
     "text as a bound": (CUSTOM_JOB, {"expect": {"auc": {"min": "0.9"}}}, "/expect/auc/min", "type 'number'"),
     "boolean as a bound": (

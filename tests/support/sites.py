@@ -20,6 +20,7 @@ from reconciler.model.details import (
     MetricsFile,
     Output,
     OutputFile,
+    PublishedPlace,
     Study,
     Trial,
     Workers,
@@ -27,7 +28,7 @@ from reconciler.model.details import (
 from reconciler.model.job import LogEntry, State
 from reconciler.model.manifest import ManifestPlace
 from reconciler.model.plan import Target
-from reconciler.model.reason import ReasonCode
+from reconciler.model.reason import ReasonCode, because
 from reconciler.pages.site import CommitInfo, Site, row_key
 from reconciler.pages.template import PageContent
 from reconciler.planning.outcome import JobStatus
@@ -188,6 +189,12 @@ def hostile_site(text: str, number: float) -> Site:
         author=text,
         subject=text,
         labels={text: text},
+        place=PublishedPlace(
+            text,
+            text,
+            NOW,
+            reason=because(ReasonCode.PUBLISHED_BY_OTHER, to=text, other=text, same_source=False),
+        ),
         workers=(
             Workers(text, 1, text, text, 1, text, text, (text,), (text,), ((text, text),)),
             Workers("b", 2),

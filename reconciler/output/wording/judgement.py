@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing
+from msgspec.structs import replace
+
+from reconciler.model.expectation import (
+    MOST,
+    Expectation,
+    Judged,
+    Judgement,
+    Measured,
+    Missing,
+    Uncompared,
+)
 from reconciler.output.terminal import number_text
 
 _MISSING = {
@@ -24,6 +34,12 @@ _OF_SEVERAL = {
     Missing.NOT_JSON: "{files} are no JSON objects",
     Missing.TOO_LARGE: "{files} are too large",
     Missing.WRITTEN_LATER: "{files} were written after the run had ended",
+}
+_UNCOMPARED = {
+    Uncompared.NOTHING_PUBLISHED: "nothing published to compare with",
+    Uncompared.NOT_RECORDED: "not compared: the record of {job_name} lacks it",
+    Uncompared.IN_PLACE: "not compared: it is the published one",
+    Uncompared.PUBLISHED_BEFORE: "not compared: published here before",
 }
 
 
@@ -47,19 +63,41 @@ def _text(judged: Judged) -> str:
         files = " and ".join(measured.files) or "its measurement"
         sentences = {**_MISSING, **_OF_SEVERAL} if len(measured.files) > 1 else _MISSING
         return f"{name} is missing ({sentences[measured.missing].format(files=files)})"
-    bounds = _bounds(expectation)
     shown = number_text(measured.value)
     # "0.95, expected at least 0.95" would be a riddle.
-    if Judged(expectation, Measured(float(shown))).is_met != judged.is_met:
+    if replace(judged, measured=Measured(float(shown))).is_met != judged.is_met:
         shown = repr(measured.value)
-    return f"{name} {shown}, expected {bounds}" if not judged.is_met else f"{name} {shown} ({bounds})"
+    if judged.is_met:
+        about = " and ".join(filter(None, [_bounds(expectation), _comparison(judged)]))
+        about = "; ".join(filter(None, [about, _uncompared(judged)]))
+        return f"{name} {shown} ({about})" if about else f"{name} {shown}"
+    expected = "" if judged.is_within else _bounds(expectation)
+    worse = f"{_comparison(judged)} ({judged.rival.job_name})" if judged.rival and judged.is_worse else ""
+    return f"{name} {shown}, expected {' and '.join(filter(None, [expected, worse]))}"
+
+
+def _comparison(judged: Judged) -> str:
+    """Return how much worse than the published value a value may be; "" if it isn't compared."""
+    published, worse = judged.published, judged.expectation.worse
+    if published is None or worse is None:
+        return ""
+    side = "below" if judged.expectation.goal == MOST else "above"
+    return f"at most {_exact(worse)} {side} the published {_exact(published)}"
+
+
+def _uncompared(judged: Judged) -> str:
+    if judged.rival is None or judged.uncompared is None:
+        return ""
+    return _UNCOMPARED[judged.uncompared].format(job_name=judged.rival.job_name)
 
 
 def _bounds(expectation: Expectation) -> str:
     least, most = expectation.min, expectation.max
     if least is not None and most is not None:
         return f"{_exact(least)} to {_exact(most)}"
-    return f"at least {_exact(least)}" if least is not None else f"at most {_exact(most or 0.0)}"
+    if least is not None:
+        return f"at least {_exact(least)}"
+    return f"at most {_exact(most)}" if most is not None else ""
 
 
 def _exact(bound: float) -> str:

@@ -323,6 +323,10 @@ def _published_by_newer(values: _Values, again: str) -> str:
             return f"this checkout's history doesn't have {commit}, which published last: {remedy}; {gone}"
 
 
+def _worse_than_published(values: _Values, again: str) -> str:
+    return misses_text(values["judgement"].misses)
+
+
 def _refused(values: _Values, again: str) -> str:
     later = f"; not before {_shown(values['not_before'])}" if values["not_before"] else ""
     return f"refused: {values['error'] or 'no reason given'}{later}"
@@ -400,6 +404,7 @@ _MADE: Mapping[ReasonCode, Callable[[_Values, str], str]] = {
     ReasonCode.PUBLICATION_CHANGED: _publication_changed,
     ReasonCode.PUBLISHED_BY_OTHER: _published_by_other,
     ReasonCode.PUBLISHED_BY_NEWER: _published_by_newer,
+    ReasonCode.WORSE_THAN_PUBLISHED: _worse_than_published,
     ReasonCode.HELD: _held,
     ReasonCode.RUN_WITHOUT_REQUEST: _run_without_request,
     ReasonCode.OTHER_INSTANCE: _other_instance,

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing
+from reconciler.model.expectation import (
+    LEAST,
+    MOST,
+    Expectation,
+    Judged,
+    Judgement,
+    Measured,
+    Missing,
+    Rival,
+    Uncompared,
+)
 from reconciler.output.wording.judgement import judgement_text, misses_text
 
 FILE, FILES = ("model/metrics.json",), ("eval.json", "model/metrics.json")
@@ -38,6 +48,76 @@ def test_sentence_has_value_and_bounds(
     least: float | None, most: float | None, value: float, expected: str
 ) -> None:
     assert judgement_text(Judgement((judged(Measured(value), least, most),))) == expected
+
+
+def compared(value: float, published: float = 0.95, goal: str = MOST, **bounds: float) -> Judged:
+    """Return the judgement on a metric called accuracy, beside that of the published model."""
+    expectation = Expectation("accuracy", goal=goal, **{"worse": 0.01, **bounds})
+    return Judged(expectation, Measured(value), Rival("census_1163", {"accuracy": published}))
+
+
+@pytest.mark.parametrize(
+    ("judged", "expected"),
+    [
+        (compared(0.93), "accuracy 0.93, expected at most 0.01 below the published 0.95 (census_1163)"),
+        (compared(0.94), "accuracy 0.94 (at most 0.01 below the published 0.95)"),
+        (
+            compared(0.97, goal=LEAST),
+            "accuracy 0.97, expected at most 0.01 above the published 0.95 (census_1163)",
+        ),
+        (
+            compared(0.93, min=0.9),
+            "accuracy 0.93, expected at most 0.01 below the published 0.95 (census_1163)",
+        ),
+        (
+            compared(0.93, min=0.94),
+            "accuracy 0.93, expected at least 0.94 and at most 0.01 below the published 0.95 (census_1163)",
+        ),
+        (compared(0.93, min=0.94, worse=0.5), "accuracy 0.93, expected at least 0.94"),
+        (
+            compared(0.95, min=0.94, max=1.0),
+            "accuracy 0.95 (0.94 to 1 and at most 0.01 below the published 0.95)",
+        ),
+        (
+            compared(0.9399999999),
+            "accuracy 0.9399999999, expected at most 0.01 below the published 0.95 (census_1163)",
+        ),
+        (
+            compared(0.94, published=0.950000001),
+            "accuracy 0.94, expected at most 0.01 below the published 0.950000001 (census_1163)",
+        ),
+        (
+            compared(0.95, worse=0.0, published=0.950000001),
+            "accuracy 0.95, expected at most 0 below the published 0.950000001 (census_1163)",
+        ),
+    ],
+)
+def test_sentence_has_published_value_and_its_model(judged: Judged, expected: str) -> None:
+    assert judgement_text(Judgement((judged,))) == expected
+
+
+@pytest.mark.parametrize(
+    ("uncompared", "expected"),
+    [
+        (Uncompared.NOTHING_PUBLISHED, "nothing published to compare with"),
+        (Uncompared.NOT_RECORDED, "not compared: the record of census_1163 lacks it"),
+        (Uncompared.IN_PLACE, "not compared: it is the published one"),
+        (Uncompared.PUBLISHED_BEFORE, "not compared: published here before"),
+    ],
+)
+def test_sentence_tells_why_nothing_is_compared(uncompared: Uncompared, expected: str) -> None:
+    rival = Rival("census_1163", {}, uncompared)
+    alone = Judged(Expectation("accuracy", worse=0.01, goal=MOST), Measured(0.5), rival)
+    bounded = Judged(Expectation("accuracy", min=0.25, worse=0.01, goal=MOST), Measured(0.5), rival)
+    missed = Judged(Expectation("accuracy", min=0.75, worse=0.01, goal=MOST), Measured(0.5), rival)
+    assert judgement_text(Judgement((alone,))) == f"accuracy 0.5 ({expected})"
+    assert judgement_text(Judgement((bounded,))) == f"accuracy 0.5 (at least 0.25; {expected})"
+    assert judgement_text(Judgement((missed,))) == "accuracy 0.5, expected at least 0.75"
+
+
+def test_metric_that_is_only_compared_has_no_bounds_before_its_publication() -> None:
+    judged = Judged(Expectation("accuracy", worse=0.01, goal=MOST), Measured(0.5))
+    assert judgement_text(Judgement((judged,))) == "accuracy 0.5"
 
 
 @pytest.mark.parametrize(
