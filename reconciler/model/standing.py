@@ -32,6 +32,7 @@ class Publication(Struct, frozen=True):
         generation: The generation of its `current.json`; 0 for none.
         is_copied: True if the model's files are at the address, so that `current.json` alone is written.
         mark: What the summary keeps of a model in its place; None for another standing.
+        damaged: The files of the model in place that are missing, or aren't as they were published.
         was_published: True if it was published there before: `worse` isn't asked of it.
     """
 
@@ -42,4 +43,5 @@ class Publication(Struct, frozen=True):
     generation: int = 0
     is_copied: bool = False
     mark: InPlace | None = None
+    damaged: tuple[str, ...] = ()
     was_published: bool = False

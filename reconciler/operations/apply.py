@@ -13,7 +13,7 @@ from msgspec.structs import replace as replaced
 from reconciler.base.errors import ReconcilerError, RefusedError
 from reconciler.manifests.settings import Config
 from reconciler.model.applied_tree import NOT_COMPARED, TreeFinding
-from reconciler.model.plan import Action, Plan
+from reconciler.model.plan import Action, DesiredJob, Plan
 from reconciler.model.reason import ReasonCode, because
 from reconciler.operations.execute import PATIENCE, Applier, applier_of
 from reconciler.operations.lineage import read_lineage
@@ -38,6 +38,7 @@ from reconciler.planning.limits import check_limits
 from reconciler.planning.lineage import bringers
 from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.planner import SUBMISSIONS, with_publications_of
+from reconciler.planning.publishing import may_be_replaced
 from reconciler.planning.state import TargetState
 from reconciler.submission.look import look
 from reconciler.submission.observe import Observed
@@ -122,8 +123,9 @@ def apply(
 
     plan, state = planned(observed)
     tree = tree_check(session, desired, allow_older=allow_older)
+    replaceable = [name.desired for name in state.names.values() if name.desired and may_be_replaced(name)]
     if origin is None:
-        origin = _compare_with_commit(session.config, desired, plan)
+        origin = _compare_with_commit(session.config, desired, plan, replaceable)
         plan = with_origin(session, plan, origin)
     applier = applier_of(session, desired, origin.commit_of, patience, listener.waiting, go_on)
     applied = Applied(plan, origin, replace(applier, withheld=tree.withheld))
@@ -133,7 +135,7 @@ def apply(
         _check_limits(session, plan, reviewed)
     except RefusedError as error:
         return replace(applied, refused=error, tree=tree.finding)
-    origin, brought, record = _attributed(session, desired, observed, plan, origin, tree)
+    origin, brought, record = _attributed(session, desired, observed, plan, origin, tree, replaceable)
     plan, state = _with_brought_back(session, desired, plan, state, brought)
     applied = replace(applied, plan=plan, origin=origin)
     listener.planned(plan, origin)
@@ -203,9 +205,15 @@ def _check_limits(session: Session, plan: Plan, reviewed: str | None = None) -> 
     check_limits(plan, accelerator_hours(plan, limits), limits, reviewed)
 
 
-def _compare_with_commit(config: Config, desired: Desired, plan: Plan) -> Origin:
-    """Compare jobs with the checked-out commit: the submitted and published ones, or all for statuses."""
-    compared, posts = [*submitted_by(plan), *published_by(plan)], posts_statuses(config)
+def _compare_with_commit(
+    config: Config, desired: Desired, plan: Plan, also: Sequence[DesiredJob] = ()
+) -> Origin:
+    """Compare jobs with the checked-out commit: the submitted and published ones, or all for statuses.
+
+    Args:
+        also: Other jobs to compare.
+    """
+    compared, posts = [*submitted_by(plan), *published_by(plan), *also], posts_statuses(config)
     if not compared and not posts:
         return NO_ORIGIN
     # Without statuses, only the commits of new runs and of publications depend on the comparison.
@@ -214,14 +222,26 @@ def _compare_with_commit(config: Config, desired: Desired, plan: Plan) -> Origin
 
 
 def _attributed(
-    session: Session, desired: Desired, observed: Observed, plan: Plan, origin: Origin, tree: TreeCheck
+    session: Session,
+    desired: Desired,
+    observed: Observed,
+    plan: Plan,
+    origin: Origin,
+    tree: TreeCheck,
+    replaceable: Sequence[DesiredJob],
 ) -> tuple[Origin, Collection[str], Callable[[], None]]:
     """Return the origin with the commits that brought the jobs, and a function that records owed statuses.
 
     Between them are the base names whose content the checked-out commit brought, as far as they are known.
+
+    Args:
+        replaceable: The jobs with a model in its place that another commit's apply may replace: with those
+            that this commit brought back, it is recorded again.
     """
     posts = posts_statuses(session.config) and not tree.finding.is_behind
-    if not (origin.exact or origin.made) or not (posts or submitted_by(plan)):
+    # The first apply of a commit has found that out.
+    again = bool(replaceable and tree.applied and tree.applied.commit != origin.commit)
+    if not (origin.exact or origin.made) or not (posts or submitted_by(plan) or again):
         return origin, (), lambda: None
     versions = session.commits.all() if posts else {}
     records = {sha: versioned.record for sha, versioned in versions.items()}
@@ -237,10 +257,10 @@ def _attributed(
     )
     brought_by = bringers(plan, lineage, origin.commit, records.values(), observed.claims)
     origin = replaced(origin, brought_by=brought_by)
-    if not posts:
-        return origin, (), lambda: None
     names = {c.desired.manifest.base_name for c in plan.changes if c.desired}
     own_names = {name for name in names if lineage.brought(name) or brought_by.get(name) == origin.commit}
+    if not posts:
+        return origin, own_names if again else (), lambda: None
     part = origin.part(plan)
     # Statuses of passed-over commits need all jobs of the commit.
     owed_lineage = lineage if part.whole else replaced(lineage, passed_over={}, parts=())

@@ -116,8 +116,10 @@ class Publisher:
             if not publication.is_copied and _is_named(publication, change):
                 # An older checkout may repair the model, and its commit must not take that place.
                 continue
-            # Another apply may have recorded a newer commit since.
-            if reason := self._withheld():
+            # Another apply may have recorded a newer commit since. On one machine, what a person tries out
+            # there has no commit, and isn't compared.
+            is_compared = self._commit(name) or not self._session.is_local
+            if is_compared and (reason := self._withheld()):
                 return reason
             if self._write_current(change, name, publication):
                 return None

@@ -15,8 +15,6 @@ from reconciler.model.reason import NotCancelled, Note, NoteCode, Reason, Reason
 from reconciler.planning.attempts import Attempt, keys_of
 from reconciler.planning.state import NameState
 
-_DAMAGED = (ReasonCode.PUBLICATION_INCOMPLETE, ReasonCode.PUBLICATION_CHANGED)
-
 _NAMED_FILES = 3
 
 Finding = tuple[Drift, Change | None]
@@ -56,8 +54,8 @@ def changed_metrics(job: DesiredJob, attempt: Attempt, files: Iterable[str]) -> 
 def unpublished_model(name: NameState) -> Iterator[Drift]:
     """Yield a finding if the model in place isn't as it was published."""
     publication = name.publication
-    if publication and publication.reason and publication.reason.code in _DAMAGED and name.last_wanted:
-        names = ", ".join(publication.reason.values["files"][:_NAMED_FILES])
+    if publication and publication.damaged and name.last_wanted:
+        names = ", ".join(publication.damaged[:_NAMED_FILES])
         about = {"to": publication.publish.to, "files": names}
         note = Note(NoteCode.NOT_AS_PUBLISHED, about)
         yield Drift(DriftKind.UNPUBLISHED, name.last_wanted.name, name.name, note)

@@ -150,6 +150,7 @@ def publication_of(
     due = None if refusal else _due(name, publish, stored, publisher, checkout)
     standing = Standing.REFUSED if refusal else Standing.DUE if due else Standing.IN_PLACE
     mark = InPlace(publish.to, current.time) if current and standing is Standing.IN_PLACE else None
+    is_named = current is not None and is_model_of(current, _job_name(name), publisher)
     return Publication(
         publish,
         standing,
@@ -159,6 +160,7 @@ def publication_of(
         is_copied=is_copied,
         mark=mark,
         was_published=stored.was_published,
+        damaged=(*stored.missing, *stored.changed) if is_named else (),
     )
 
 
@@ -225,6 +227,17 @@ def is_known_in_place(name: NameState, mark: InPlace) -> bool:
     """Return True if a mark of the summary still says that the desired content's model is in its place."""
     publish = name.desired.publish if name.desired else None
     return publish is not None and mark.to == publish.to and not _has_other_since(name, mark.time)
+
+
+def may_be_replaced(name: NameState) -> bool:
+    """Return True if a model is in its place, and an apply of another commit may have another one for it."""
+    if name.publication is None or name.publication.standing is not Standing.IN_PLACE:
+        return False
+    return any(attempt.run and attempt.state in _PUBLISHED_STATES for attempt in name.others)
+
+
+_PUBLISHED_STATES = frozenset({state for state in State if not state.ended} | {State.SUCCEEDED})
+"""The states of a run whose model is published, or may be later."""
 
 
 def is_model_of(current: CurrentModel, job_name: str, publisher: Publisher) -> bool:

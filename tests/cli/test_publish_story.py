@@ -154,7 +154,11 @@ def test_work_tree_with_changes_publishes_on_this_machine(publishing: Repository
 
 def test_second_environment_at_the_same_address_is_refused(publishing: Repository) -> None:
     file = publishing.root / "reconciler.yaml"
-    file.write_text(file.read_text().replace("environments: {", "environments: {staging: {engine: local}, "))
+    file.write_text(
+        file.read_text().replace(
+            "environments: {", "environments: {staging: {engine: local, project: staging}, "
+        )
+    )
     commit(publishing, GOOD, publish=f"{{to: {TO}}}")
     assert publishing.run("apply", "--wait", "--env", "local").code == 0
     place = current(publishing)
@@ -291,9 +295,11 @@ def test_commit_is_pending_until_its_model_is_in_the_place(story: Story) -> None
     assert story.shown(revert)[ALL] == "success"
     assert accuracy(repository) == 0.95
 
-    # Somebody took the place: the next commit that wants it is told.
+    # Another environment took the place: the commit that brought the model is told.
     path = path_of(repository.home, f"{TO}/current.json")
     path.write_text(path.read_text().replace('"environment": "local"', '"environment": "staging"'))
-    blocked = story.push_words("words")
+    story.push_words("words")
     assert story.run("apply", "--full").code == 1
-    assert story.shown(blocked)[ALL] != "success"
+    assert story.shown(revert)[JOB] == "error"
+    said = 'succeeded, not published: the environment "staging" publishes to gs://risk-models/census'
+    assert story.said(revert, JOB).startswith(said)

@@ -17,6 +17,7 @@ import pytest
 import urllib3
 from msgspec.structs import replace
 
+from reconciler.base.errors import NotFoundError
 from reconciler.base.http import HttpRequest, HttpResponse, NoAnswerError, Transport
 from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.google.client import Connection
@@ -314,6 +315,15 @@ class Place:
         return name
 
 
+class ForgetfulJobs(Jobs):
+    """A service that no longer has the hidden runs, which a plan still knows."""
+
+    def read(self, api_version: str, kind: str, resource: str) -> ActualJob:
+        if resource in self.hidden:
+            raise NotFoundError(f"no {resource}")
+        return super().read(api_version, kind, resource)
+
+
 def folder_of(run: ActualJob) -> str:
     """Return the folder (gs://…) of a run's model."""
     return f"{engine_spec(run.api_version).output_directory(run.kind, run.spec)}/model"
@@ -329,7 +339,7 @@ def place(service: HeldService, session: Session) -> Place:
     repository.git("init", "-q", "-b", "main")
     (service.home / "gcs/models").mkdir(parents=True)
     session.ports.claims.prepare()
-    return Place(service, session, Jobs(Time()), repository)
+    return Place(service, session, ForgetfulJobs(Time()), repository)
 
 
 def two(place: Place) -> tuple[ActualJob, ActualJob]:
@@ -913,3 +923,18 @@ def test_revert_while_other_content_runs_is_recorded_with_its_own_commit(place: 
     assert process.wire.steps == ["announcement", "current.json"]
     assert place.current.commit == sha
     assert place.assert_readable() == run.job_name
+
+
+def test_damaged_publication_is_drift_although_the_service_dropped_the_run(place: Place) -> None:
+    place.commit("good")
+    run = place.run()
+    place.publish()
+    place.remove(f"{TO}/{run.job_name}/model.bin")
+    place.jobs.hidden.add(run.resource)
+    process = place.process(full=True)
+    assert process.change.action is Action.BLOCKED
+    assert process.change.reason.code is ReasonCode.FOLDER_UNKNOWN
+    assert [(drift.kind, drift.job_name) for drift in process.plan.drift] == [
+        (DriftKind.UNPUBLISHED, run.job_name)
+    ]
+    assert "model.bin" in planning.detail_of(process.plan.drift[0])

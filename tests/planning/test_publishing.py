@@ -251,7 +251,7 @@ def test_folder_that_somebody_wrote_to_is_refused(current: CurrentModel | None) 
 def test_missing_files_of_model_in_place_are_due() -> None:
     found = standing_of(Stored(current_of(), 3, is_written=True, missing=("a",)))
     assert found.reason == because(ReasonCode.PUBLICATION_INCOMPLETE, files=("a",))
-    assert (found.standing, found.is_copied) == (Standing.DUE, False)
+    assert (found.standing, found.is_copied, found.damaged) == (Standing.DUE, False, ("a",))
 
 
 @pytest.mark.parametrize("is_bringer", [False, True])
@@ -345,6 +345,8 @@ def test_standing_is_safe_whatever_is_stored(
     assert (found.current, found.generation) == (current, stored.generation)
     if stored.unread or not is_ours or stored.changed:
         assert found.standing is Standing.REFUSED
+    is_damaged = bool(names_run and is_ours and (stored.missing or stored.changed))
+    assert bool(found.damaged) is is_damaged
     if found.standing is Standing.IN_PLACE:
         assert names_run
         assert not stored.missing
