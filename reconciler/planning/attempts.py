@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -104,3 +105,12 @@ def base_of(name: str) -> str:
 def keys_of(job: DesiredJob) -> tuple[str, ...]:
     """Return the keys of a job's claims and runs: its own, then those of older versions of the hash."""
     return job.keys or tuple(label_of(identity) for identity in (job.identity, *job.earlier))
+
+
+def credible(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """Return the attempts at a content without the runs that only claim to be one.
+
+    Without a claim, an attempt rests on labels alone; a later attempt needs a predecessor that permits it.
+    """
+    followed = {attempt.id.attempt for attempt in attempts if attempt.may_be_followed}
+    return [one for one in attempts if one.claim or one.id.attempt == 1 or one.id.attempt - 1 in followed]

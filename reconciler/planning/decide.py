@@ -19,7 +19,7 @@ from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Target, T
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
 from reconciler.model.reason import Reason, ReasonCode, because, held_reason
 from reconciler.model.standing import Standing
-from reconciler.planning.attempts import Attempt, keys_of
+from reconciler.planning.attempts import Attempt, credible, keys_of
 from reconciler.planning.comparison import compared
 from reconciler.planning.state import NameState, TargetState
 
@@ -69,7 +69,7 @@ class _Decision:
         self._identities = dict(zip(keys, (job.identity, *job.earlier), strict=True))
         self._state = name
         self._attempts = name.wanted
-        self._mine = [attempt for attempt in self._attempts if _is_credible(attempt, self._attempts)]
+        self._mine = credible(self._attempts)
         self._rest = name.others
         unstarted = [one for one in self._mine if self._is_unstarted(one)]
         stopped = [one for one in self._mine if one.stopped]
@@ -411,13 +411,6 @@ _END: dict[State, NotDone | None] = {
 }
 """By final state: the reason for being out of sync."""
 _JOB_FOUND = because(ReasonCode.JOB_FOUND)
-
-
-def _is_credible(attempt: Attempt, attempts: Sequence[Attempt]) -> bool:
-    # Without a claim, an attempt rests on labels alone; a later attempt needs a predecessor that permits it.
-    if attempt.claim is not None or attempt.id.attempt == 1:
-        return True
-    return any(other.may_be_followed for other in attempts if other.id.attempt == attempt.id.attempt - 1)
 
 
 def _counting(attempts: Sequence[Attempt]) -> Attempt:

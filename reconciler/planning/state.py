@@ -20,7 +20,7 @@ from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import DesiredJob
 from reconciler.model.publication import InPlace
 from reconciler.model.standing import Publication
-from reconciler.planning.attempts import Attempt, base_of, keys_of
+from reconciler.planning.attempts import Attempt, base_of, credible, keys_of
 
 _PROGRESS = {state: rank for rank, state in enumerate(sorted(State, key=lambda state: state.ended))}
 """Ranks by which the later of two listed states of a job counts: it ends once, cancelled or not."""
@@ -62,7 +62,8 @@ class NameState(Struct, frozen=True, dict=True):
     @cached_property
     def last_wanted(self) -> Attempt | None:
         """The last attempt at the desired content; None before the first."""
-        return max(reversed(self.wanted), key=lambda attempt: attempt.id.attempt, default=None)
+        wanted = credible(self.wanted)
+        return max(reversed(wanted), key=lambda attempt: attempt.id.attempt, default=None)
 
     @property
     def others(self) -> list[Attempt]:

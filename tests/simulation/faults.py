@@ -22,6 +22,7 @@ OF_A_PUBLICATION: Mapping[str, tuple[int, ...]] = {
     "run's folder emptied": (69,),
     "late writer": (70,),
     "published file deleted": (70,),
+    "older commit at once": (71,),
 }
 """Faults of publications, of a chance of their own: runs without any stay unchanged."""
 

@@ -283,7 +283,13 @@ GUARDS: Mapping[str, Guard] = {
     "folder-own": Guard(
         "folder", {"engines.spec.output_folder:with_own_folder": lambda _, __, ___, packed, ____: packed}
     ),
-    "publication-compared": Guard("P3", {"planning.publishing:Checkout.may_replace": lambda *_: True}),
+    "publication-compared": Guard(
+        "P3",
+        {
+            "planning.publishing:Checkout.may_replace": lambda *_: True,
+            "operations.tree:TreeCheck.withheld": _nothing,
+        },
+    ),
     "publication-recorded-again": Guard(
         "P3",
         {
@@ -294,7 +300,10 @@ GUARDS: Mapping[str, Guard] = {
     "publication-announced": Guard(
         "look", {"submission.announcements:AnnouncedClaims.announce_publications": _nothing}
     ),
-    "publication-unchanged": Guard("P1", {"operations.publish:_changed": lambda *_: ()}),
+    "publication-unchanged": Guard(
+        "P1",
+        {"operations.publish:_compared": lambda compared, *files: (compared(*files)[0], (), ())},
+    ),
     "publication-told": Guard(
         "P5", {"reporting.status_rules:unpublished_verdict": lambda _, verdict, *__: verdict}
     ),

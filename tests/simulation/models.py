@@ -36,6 +36,8 @@ from .world import World
 
 _FILES = ("labels.txt", "weights")
 PUBLISHED = "gs://risk-models/"
+PUTS = "put "
+"""Beginning of a reconciler's step that writes `current.json`, before its effect."""
 _LATE = (0.5, 30.0, 900.0)
 """Seconds after which a write arrives that its sender has given up."""
 
@@ -235,7 +237,8 @@ class ModelsPort(StillModels):
         """Compare and set the model in place."""
         uri, content = f"{self._to}/{CURRENT}", current_json(current)
         models, who = self._models, self._process.name
-        said = f"put {current.job_name} of {current.commit[:7] or 'no commit'} in place over {generation}"
+        commit = current.commit[:7] or "no commit"
+        said = f"{PUTS}{current.job_name} of {commit} in place at {self._to} over {generation}"
         return self._written(said, lambda: models.put(uri, content, generation, who))
 
     def _reached(self, doing: str) -> None:
@@ -258,7 +261,7 @@ class ModelsPort(StillModels):
             self._process.turn(f"gave up to {doing}")
             raise ServiceError("Cloud Storage doesn't answer")
         done = put()
-        self._process.turn(doing if done else f"did not {doing}")
+        self._process.turn(f"{'did' if done else 'did not'} {doing}")
         if done and faults.happens("publication written, answer lost"):
             raise ServiceError("Cloud Storage doesn't answer")
         return done and not faults.happens("412 to its own publisher")

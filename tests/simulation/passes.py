@@ -17,8 +17,9 @@ from reconciler.manifests.settings import Limits
 from reconciler.model.claim import BY_COMMAND
 from reconciler.model.job import State
 from reconciler.model.manifest import JsonObject
-from reconciler.model.plan import Action, DesiredJob, Plan, Target, Trigger
+from reconciler.model.plan import Action, Change, DesiredJob, Plan, Target, Trigger
 from reconciler.model.ports import Bounds, Ports
+from reconciler.model.publication import model_folder
 from reconciler.model.reason import Reason
 from reconciler.model.standing import Publication
 from reconciler.operations.execute import PATIENCE, Applier
@@ -223,14 +224,22 @@ class Outside:
         return any(
             change.action not in _ENDS
             for change in plan.changes
-            if not (change.action is Action.PUBLISH and self.models and self.lacks_files(change.job_name))
+            if not (change.action is Action.PUBLISH and self.is_hopeless(change))
         )
 
-    def lacks_files(self, job_name: str) -> bool:
-        """Return True if a run's folder has no files that can be published."""
-        runs = [job for job in self.world.jobs if job.job_name == job_name]
-        folders = {f"{folder_of(job)}/{SOURCE}" for job in runs}
-        return self.models is not None and not all(self.models.below(folder) for folder in folders)
+    def is_hopeless(self, change: Change) -> bool:
+        """Return True if only a person can publish a run: files of it are gone, or were changed."""
+        models, publication = self.models, change.publication
+        if models is None or publication is None:
+            return False
+        copies = models.below(model_folder(publication.publish.to, change.job_name))
+        runs = [job for job in self.world.jobs if job.job_name == change.job_name]
+        files = [models.below(f"{folder_of(job)}/{SOURCE}") for job in runs]
+        return any(
+            len(of_run) < 2
+            or any(name in copies and copies[name].facts != found.facts for name, found in of_run.items())
+            for of_run in files
+        )
 
     def _edited(self, commit: Commit) -> Commit:
         """Return a commit, sometimes with other content of a job, as in an edited work tree."""

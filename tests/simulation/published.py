@@ -226,7 +226,8 @@ class Published:
     def _has_cause(self, change: Change) -> bool:
         counts, code = self._world.faults.counts, change.reason.code
         if change.action is Action.PUBLISH:
-            return bool(counts["run's folder emptied"])
+            # Only the executor finds that files of the run are gone, or aren't those that were copied.
+            return bool(counts["run's folder emptied"] + counts["late writer"] + len(self._runs(change)) - 1)
         if code is ReasonCode.FOLDER_UNKNOWN:
             return any(job.gone for job in self._runs(change))
         return code in _ALWAYS_GIVEN

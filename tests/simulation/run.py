@@ -18,7 +18,7 @@ from .checker import Checker, Checkers
 from .faults import Faults
 from .github import Statuses
 from .model import Job, Place
-from .models import Models
+from .models import PUTS, Models
 from .nemesis import BEFORE_A_LOOK, Nemesis
 from .passes import Outside, reconcile
 from .process import Process
@@ -45,6 +45,8 @@ _SOON = 250.0
 """Seconds between two of these passes: most cancelled jobs have ended by then."""
 _SHARED = 1 / 3
 """Fraction of the runs in which two environments share a project and location."""
+_OUTRUN = 0.5
+"""Fraction of the replacements of a model before which a newer commit brings the model back."""
 _LONGER = 4
 """How much longer runs with publications are: models come after the runs that make them."""
 _PUBLISHING = 3 / 4
@@ -97,7 +99,7 @@ class Simulation:
         self._seed = seed
         self._rng = rng = random.Random(seed)
         publishers = _publishers(seed)
-        self._publishes = publishers is not None
+        self._publishers = publishers
         self._faults = Faults(rng, beyond=beyond, publishers=publishers)
         bounds = rng.choice(BOUNDS)
         unsettled = replace(bounds, executes=timedelta(0), visible=timedelta(0), look_again=0.0)
@@ -109,7 +111,7 @@ class Simulation:
             expires=without != "credential-expiry",
             every_try=without == "try",
             set_ups=_set_ups(seed),
-            shortens=self._publishes,
+            shortens=publishers is not None,
         )
         places = _places(seed)
         self._repository = Repository(
@@ -174,19 +176,22 @@ class Simulation:
             models=self._outsides[0].models,
         )
         days, rate = _days(seed)
-        self._days = days, rate / (_LONGER if self._publishes else 1)
+        self._days = days, rate / (_LONGER if self._publishers else 1)
         self._pushes = _pushes(seed)
         self._haste = rng.choice((0.01, 0.05, 0.2))
         self._steps = 0
         self._started = 0
         self._outside_of: dict[str, Outside] = {}
-        self._processes = [self._start(self._outsides[0]) for _ in range(rng.choice((1, 2, 2, 3)))]
+        self._processes = [
+            self._start(self._outsides[0])
+            for _ in range(rng.choice((2, 2, 3) if publishers else (1, 2, 2, 3)))
+        ]
         self._processes += [self._start(outside) for outside in self._outsides[1:]]
 
     def run(self) -> Result:
         """Run the phase of faults and the quiet phase; return the result."""
         try:
-            self._trouble(self._rng.randrange(150, 1200) * (_LONGER if self._publishes else 1))
+            self._trouble(self._rng.randrange(150, 1200) * (_LONGER if self._publishers else 1))
             if not self._checker.violations:
                 self._quiet()
         finally:
@@ -212,12 +217,14 @@ class Simulation:
             if process.doing.endswith(BEFORE_A_LOOK):
                 self._nemesis.before_a_look(process.doing)
             # The worst moments: between a claim and its request, and before the request's answer is written.
-            delicate = (*_DELICATE, *_DELICATE_OF_MODELS) if self._publishes else _DELICATE
+            delicate = (*_DELICATE, *_DELICATE_OF_MODELS) if self._publishers else _DELICATE
             times = 20 if process.doing.startswith(delicate) else 1
             if self._pushed(process.doing) or faults.happens("crash", times):
                 world.trace(process.name, f"killed at: {process.doing}")
                 process.kill()
                 self._processes[index] = self._start(self._outside_of[process.name])
+            elif self._outrun(process):
+                self._pause(process, clock_stands=False)
             elif faults.happens("pause", times):
                 self._pause(process, clock_stands=faults.happens("machine suspended"))
             elif faults.happens("clock jumped"):
@@ -232,6 +239,19 @@ class Simulation:
             return False
         self._faults.tells("crash")
         self._repository.rerun_of(doing.removeprefix(_ANSWERED))
+        return True
+
+    def _outrun(self, process: Process) -> bool:
+        """Return True if a commit brings back the model in place just before a reconciler replaces it."""
+        chance, models = self._publishers, self._outside_of[process.name].models
+        if not (chance and models and process.doing.startswith(PUTS)) or chance.random() > _OUTRUN:
+            return False
+        words = process.doing.split()
+        current = models.current(words[words.index("at") + 1])
+        if current is None or current.job_name == words[1]:
+            return False
+        self._faults.tells("older commit at once")
+        self._repository.bring_back(current.job_name)
         return True
 
     def _quiet(self) -> None:

@@ -324,6 +324,15 @@ class Repository:
         self._older.setdefault(name, []).append(self._jobs.pop(name))
         return f"{name} removed"
 
+    def bring_back(self, job_name: str) -> None:
+        """Commit again the content of a run that a later commit replaced."""
+        for name, olds in sorted(self._older.items()):
+            old = next((old for old in olds if job_name.startswith(old.job_name)), None)
+            if old and name in self._jobs:
+                self._put(name, content_of(old), replace(old.manifest.reconcile, suspend=False))
+                self.head = self._commit()
+                return
+
     def _publish(self, name: str) -> None:
         """Decide whether a manifest publishes."""
         assert self._publishers is not None, "some repositories publish nothing"
