@@ -1,4 +1,4 @@
-"""Publications in Cloud Storage: what `model/publication.py` describes, at one address.
+"""Publications in Cloud Storage, at one address, as `model/publication.py` describes them.
 
 Others may write there too: every object is bounded before it is read, and checked.
 """
@@ -53,7 +53,7 @@ class PublicationStore:
         ensure_bucket(self._connection, place_of(self._to)[0])
 
     def current(self) -> VersionedCurrent:
-        """Return what `current.json` names; raise ServiceError for an unusable object."""
+        """Return the content of `current.json`; raise ServiceError for an unusable object."""
         read = self._read(f"{self._to}/{CURRENT}", LARGEST_CURRENT, lambda text: current_of(text, self._to))
         return VersionedCurrent(*read) if read else NO_CURRENT
 

@@ -1,9 +1,9 @@
-"""Publications: the stable address of the model that a repository asks for, and what is stored there.
+"""Publications: the stable address of the model that a repository asks for, and the objects stored there.
 
 Below the address `to`, each published run has a folder with its job's name, whose objects are written once:
 
     JOB_NAME/…                 copies of the run's files
-    JOB_NAME/manifest.json     what they are (`PublishedModel`)
+    JOB_NAME/manifest.json     their record (`PublishedModel`)
     current.json               the folder of the model in place (`CurrentModel`), replaced by its generation
 
 Who reads `current.json` and then the files that it names never sees files of two models. Others may write
@@ -135,7 +135,7 @@ def published_json(published: PublishedModel) -> bytes:
 
 
 def current_of(content: bytes, to: str) -> CurrentModel:
-    """Return what `current_json` wrote for an address.
+    """Return the content that `current_json` wrote for an address.
 
     Raises:
         ValueError: It is something else, of another version, too long, or names a folder outside the address.
@@ -149,7 +149,7 @@ def current_of(content: bytes, to: str) -> CurrentModel:
 
 
 def published_of(content: bytes, job_name: str) -> PublishedModel:
-    """Return what `published_json` wrote for a job; raise ValueError as `current_of` does."""
+    """Return the content that `published_json` wrote for a job; raise ValueError as `current_of` does."""
     if len(content) > LARGEST_MANIFEST:
         raise ValueError(f"it has {len(content):,} bytes, and the longest has {LARGEST_MANIFEST:,}")
     published = _decoded(content, PublishedModel)

@@ -29,7 +29,7 @@ from reconciler.operations.plan import (
     with_origin,
 )
 from reconciler.operations.publications import brought_back
-from reconciler.operations.publish import Publisher
+from reconciler.operations.publish import PublicationApplier
 from reconciler.operations.report import open_record, posts_statuses
 from reconciler.operations.session import Session
 from reconciler.operations.submissions import Listener as SubmissionListener
@@ -148,7 +148,7 @@ def apply(
     except OlderTreeError as error:
         # Another apply has recorded its commit since the comparison.
         return replace(applied, refused=error, tree=tree.finding)
-    publisher = Publisher(session, desired, state, origin, brought, tree.withheld, listener.waiting)
+    publisher = PublicationApplier(session, desired, state, origin, brought, tree.withheld, listener.waiting)
     outcomes += [*more, *publisher.run(plan)]
     listener.carried_out(outcomes, origin)
     return replace(applied, plan=plan, outcomes=outcomes, tree=tree.finding)
@@ -294,7 +294,9 @@ def publish_ended(session: Session, desired: Desired, applied: Applied, listener
     plan = with_origin(session, plan, origin)
     done = {outcome.change.base_name for outcome in applied.outcomes if outcome.change.publication}
     changes = tuple(c for c in plan.changes if c.publication and c.base_name not in done)
-    publisher = Publisher(session, desired, state, origin, (), applied.applier.withheld, listener.waiting)
+    publisher = PublicationApplier(
+        session, desired, state, origin, (), applied.applier.withheld, listener.waiting
+    )
     blocked = (Outcome(c, Status.SKIPPED, reason=c.reason) for c in changes if c.action is Action.BLOCKED)
     outcomes = (*applied.outcomes, *blocked, *publisher.run(replaced(plan, changes=changes)))
     merged = replaced(applied.plan, changes=(*applied.plan.changes, *changes))

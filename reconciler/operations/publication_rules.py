@@ -28,7 +28,7 @@ class _Writer(NamedTuple):
 
 
 class PublicationProblems(NamedTuple):
-    """What is wrong with the addresses that manifests publish to.
+    """Problems of the addresses that manifests publish to.
 
     Attributes:
         errors, warnings: Sorted, of each at most 100 a file.
@@ -43,7 +43,7 @@ class PublicationProblems(NamedTuple):
 def publication_problems(
     root: Path, manifests: Sequence[Manifest], config: Config, environment: Environment
 ) -> PublicationProblems:
-    """Return what is wrong with the addresses that valid manifests publish to.
+    """Return the problems of the addresses that valid manifests publish to.
 
     Args:
         root: The repository's root.

@@ -1,4 +1,4 @@
-"""Publications of a state's models: what their addresses have, and what that means for each."""
+"""Publications of a state's models: the contents of their addresses, and the standing of each model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from reconciler.planning.attempts import Attempt
 from reconciler.planning.overwriting import is_own_folder
 from reconciler.planning.publishing import (
     NOT_COMPARED,
-    Checkout,
+    Descent,
     Publisher,
     Stored,
     asks_for_publication,
@@ -64,8 +64,8 @@ class ModelStore(Publications, Protocol):
         """Copy an object to a new name below the address; return False if either has changed."""
 
 
-class Site(Protocol):
-    """Environment whose models are published, with the checkout: the part of a `Session` that this takes."""
+class PublishingSession(Protocol):
+    """Environment of publications, with the checkout: the part of a `Session` that they need."""
 
     @property
     def config(self) -> Config:
@@ -100,7 +100,7 @@ class Site(Protocol):
 
 
 def with_publications(
-    session: Site,
+    session: PublishingSession,
     desired: Desired,
     state: TargetState,
     in_place: Mapping[str, InPlace],
@@ -134,7 +134,9 @@ def with_publications(
     return replace(state, names={**state.names, **named})
 
 
-def place_of_model(session: Site, name: NameState, mark: InPlace | None = None) -> PublishedPlace | None:
+def place_of_model(
+    session: PublishingSession, name: NameState, mark: InPlace | None = None
+) -> PublishedPlace | None:
     """Return whose model is in place where a base name's manifest publishes; None for nowhere.
 
     Args:
@@ -161,7 +163,7 @@ def place_of_model(session: Site, name: NameState, mark: InPlace | None = None) 
 
 
 def brought_back(
-    session: Site, desired: Desired, state: TargetState, brought: Collection[str]
+    session: PublishingSession, desired: Desired, state: TargetState, brought: Collection[str]
 ) -> TargetState:
     """Return the state with the publications that the checked-out commit has to record again as its own.
 
@@ -184,15 +186,15 @@ def brought_back(
     return replace(state, names={**state.names, **again})
 
 
-class Source(Struct, frozen=True):
-    """Folder (gs://…) of a run whose files are published."""
+class RunFolder(Struct, frozen=True):
+    """Folder (gs://…) of a run's published files."""
 
     folder: str
     resource: str
 
 
 class PublicationReader:
-    """Reader of what addresses have, beside the checkout of a session.
+    """Reader of addresses, beside the checkout of a session.
 
     Args:
         session: The environment.
@@ -200,7 +202,7 @@ class PublicationReader:
         brought: The base names whose content the checked-out commit brought, as far as they are known.
     """
 
-    def __init__(self, session: Site, desired: Desired, brought: Collection[str] = ()) -> None:
+    def __init__(self, session: PublishingSession, desired: Desired, brought: Collection[str] = ()) -> None:
         self._brought = brought
         self._session = session
         self._desired = desired
@@ -251,8 +253,8 @@ class PublicationReader:
             is_bringer=name.base_name in self._brought,
         )
 
-    def source(self, name: NameState) -> Source | Reason:
-        """Return the folder whose files are published, or why there is none; raise ServiceError."""
+    def source(self, name: NameState) -> RunFolder | Reason:
+        """Return the folder of the run's published files, or why there is none; raise ServiceError."""
         publish, attempt = _publish_of(name), _last_of(name)
         try:
             run = self._session.read(attempt.run) if attempt.run else None
@@ -268,9 +270,9 @@ class PublicationReader:
         if study and not study.best:
             return because(ReasonCode.NO_BEST_TRIAL)
         parts = [folder, study.best.id if study and study.best else "", publish.source]
-        return Source("/".join(filter(None, parts)), run.resource)
+        return RunFolder("/".join(filter(None, parts)), run.resource)
 
-    def _source(self, name: NameState, stored: Stored) -> Source | Reason:
+    def _source(self, name: NameState, stored: Stored) -> RunFolder | Reason:
         try:
             return self.source(name)
         except ServiceError as error:
@@ -300,7 +302,7 @@ class PublicationReader:
             return Stored(unread=_said(error))
         return replace(stored, rival_metrics=rival.metrics) if rival else stored
 
-    def _checkout(self, name: NameState, current: CurrentModel) -> Checkout:
+    def _checkout(self, name: NameState, current: CurrentModel) -> Descent:
         tree = AppliedTree(current.commit, current.time, "", current.ancestors)
         relation = relation_of(tree, self.history)
         is_behind = relation in (Relation.OLDER, Relation.DIVERGED, Relation.UNKNOWN)
@@ -308,7 +310,7 @@ class PublicationReader:
         if is_behind and self._session.is_local and not self._is_committed(name):
             return NOT_COMPARED
         is_head = relation is Relation.DIVERGED and self.history.is_branch_head
-        return Checkout(relation, is_head, self.history.remedy if relation is Relation.UNKNOWN else "")
+        return Descent(relation, is_head, self.history.remedy if relation is Relation.UNKNOWN else "")
 
     def _is_committed(self, name: NameState) -> bool:
         return name.desired is not None and self._session.is_committed(self._desired, name.desired)

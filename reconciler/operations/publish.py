@@ -27,7 +27,7 @@ from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
-from reconciler.operations.publications import ModelStore, PublicationReader, Site, Source
+from reconciler.operations.publications import ModelStore, PublicationReader, PublishingSession, RunFolder
 from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.publishing import asks_for_comparison
 from reconciler.planning.state import NameState, TargetState
@@ -39,7 +39,7 @@ class _CopyError(ServiceError):
     """Error for an object that another process copied or that changed: they are compared again."""
 
 
-class Publisher:
+class PublicationApplier:
     """Executor of the publications of one plan.
 
     Args:
@@ -54,7 +54,7 @@ class Publisher:
 
     def __init__(
         self,
-        session: Site,
+        session: PublishingSession,
         desired: Desired,
         state: TargetState,
         origin: Origin,
@@ -194,7 +194,7 @@ class Publisher:
         publication = self._reader.publication(name, with_files=False, is_first=True)
         return publication.reason if publication.standing is Standing.REFUSED else None
 
-    def _copy_one(self, store: ModelStore, source: Source, file: PublishedFile, job_name: str) -> str:
+    def _copy_one(self, store: ModelStore, source: RunFolder, file: PublishedFile, job_name: str) -> str:
         _, path = place_of(source.folder)
         stored = StoredObject(f"{path}/{file.name}", file.generation)
         if not store.copy(source.folder, stored, f"{job_name}/{file.name}"):
@@ -204,7 +204,7 @@ class Publisher:
             )
         return file.name
 
-    def _model(self, name: NameState, source: Source, files: list[PublishedFile]) -> PublishedModel:
+    def _model(self, name: NameState, source: RunFolder, files: list[PublishedFile]) -> PublishedModel:
         job, last = name.desired, name.last_wanted
         assert job is not None, "only desired jobs are published"
         assert last is not None, "its run succeeded"

@@ -36,7 +36,7 @@ class Publisher(Struct, frozen=True):
     is_bringer: bool = False
 
 
-class Checkout(Struct, frozen=True):
+class Descent(Struct, frozen=True):
     """Relation of the checkout to the commit that published the model in place.
 
     Attributes:
@@ -61,14 +61,14 @@ class Checkout(Struct, frozen=True):
         return self.is_after or self.relation in (Relation.NONE, Relation.SAME)
 
 
-NOT_COMPARED = Checkout()
+NOT_COMPARED = Descent()
 
 
 class Stored(Struct, frozen=True):
-    """What an address has, as far as it was read.
+    """Contents of an address, as far as they were read.
 
     Attributes:
-        current: What `current.json` says; None without it.
+        current: The content of `current.json`; None without it.
         generation: Its generation; 0 without it.
         is_written: True if there is a record of the desired run's model: it was published here.
         missing: Files of that record that the model's folder lacks.
@@ -131,7 +131,7 @@ def publication_of(
     publish: Publish,
     stored: Stored,
     publisher: Publisher,
-    checkout: Checkout = NOT_COMPARED,
+    checkout: Descent = NOT_COMPARED,
     obstacle: Reason | None = None,
 ) -> Publication:
     """Return the standing of the desired content's model.
@@ -139,7 +139,7 @@ def publication_of(
     Args:
         name: What exists under its base name, for which `asks_for_publication` is True.
         publish: Its address.
-        stored: What the address has.
+        stored: The contents of the address.
         publisher: The repository and the environment.
         checkout: The relation that `compares` asks for.
         obstacle: Why the run's own files can't be copied, if they have to be; None if they can.
@@ -165,7 +165,7 @@ def publication_of(
 
 
 def _refusal(
-    name: NameState, publish: Publish, stored: Stored, publisher: Publisher, checkout: Checkout
+    name: NameState, publish: Publish, stored: Stored, publisher: Publisher, checkout: Descent
 ) -> Reason | None:
     """Return why a model may not be put in the place; None if it may, or is there."""
     current = stored.current
@@ -209,7 +209,7 @@ def _rival(name: NameState, stored: Stored) -> Rival:
 
 
 def _due(
-    name: NameState, publish: Publish, stored: Stored, publisher: Publisher, checkout: Checkout
+    name: NameState, publish: Publish, stored: Stored, publisher: Publisher, checkout: Descent
 ) -> Reason | None:
     """Return why a model is to be published; None if it is in its place."""
     current = stored.current

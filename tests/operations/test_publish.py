@@ -39,7 +39,7 @@ from reconciler.operations.load_desired import Desired, load_desired
 from reconciler.operations.origin import origin_of
 from reconciler.operations.plan import with_origin
 from reconciler.operations.publications import with_publications
-from reconciler.operations.publish import Publisher
+from reconciler.operations.publish import PublicationApplier
 from reconciler.operations.session import Session
 from reconciler.output.text import plan_text
 from reconciler.output.wording.plan import reason_text
@@ -279,7 +279,7 @@ class Place:
         process = process or self.process(**options)
         session, desired = process.session, process.desired
         origin = origin_of(session.config, desired, desired.jobs, os.environ, whole=True)
-        publisher = Publisher(session, desired, process.state, origin, {*brought}, withheld)
+        publisher = PublicationApplier(session, desired, process.state, origin, {*brought}, withheld)
         process.outcomes += publisher.run(with_origin(session, process.plan, origin))
         return process
 

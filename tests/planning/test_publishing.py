@@ -20,7 +20,7 @@ from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.planning.publishing import (
     NOT_COMPARED,
-    Checkout,
+    Descent,
     Publisher,
     Stored,
     asks_for_publication,
@@ -151,7 +151,7 @@ def test_model_in_its_place_is_marked_with_address_and_time() -> None:
 
 def test_model_published_before_needs_neither_copy_nor_run() -> None:
     stored = Stored(current_of(OTHER), 3, is_written=True)
-    found = standing_of(stored, checkout=Checkout(Relation.NEWER), obstacle=OBSTACLE)
+    found = standing_of(stored, checkout=Descent(Relation.NEWER), obstacle=OBSTACLE)
     assert (found.standing, found.is_copied) == (Standing.DUE, True)
     assert found.reason is not None
     assert found.reason.values["replaces"] == OTHER.job_name
@@ -163,7 +163,7 @@ def test_model_published_before_needs_neither_copy_nor_run() -> None:
     ids=["first", "replaces", "incomplete"],
 )
 def test_model_that_must_be_copied_is_refused_when_its_files_are_not_known(stored: Stored) -> None:
-    newer = Checkout(Relation.NEWER)
+    newer = Descent(Relation.NEWER)
     assert refusal_of(stored, checkout=newer, obstacle=OBSTACLE) is ReasonCode.FOLDER_UNKNOWN
     assert standing_of(stored, checkout=newer).standing is Standing.DUE
 
@@ -194,7 +194,7 @@ def test_model_of_other_publisher_stays(
 
 @pytest.mark.parametrize("relation", [Relation.OLDER, Relation.UNKNOWN, Relation.DIVERGED])
 def test_checkout_that_is_behind_puts_no_other_content_in_the_place(relation: Relation) -> None:
-    checkout = Checkout(relation, remedy="fetch it")
+    checkout = Descent(relation, remedy="fetch it")
     found = standing_of(Stored(current_of(OTHER), 3, is_written=True), checkout=checkout)
     about = {"commit": COMMIT, "relation": relation, "remedy": "fetch it"}
     assert found.reason == because(ReasonCode.PUBLISHED_BY_NEWER, **about)
@@ -205,27 +205,27 @@ def test_checkout_that_is_behind_puts_no_other_content_in_the_place(relation: Re
     "checkout",
     [
         NOT_COMPARED,
-        Checkout(Relation.SAME),
-        Checkout(Relation.NEWER),
-        Checkout(Relation.DIVERGED, is_branch_head=True),
+        Descent(Relation.SAME),
+        Descent(Relation.NEWER),
+        Descent(Relation.DIVERGED, is_branch_head=True),
     ],
     ids=str,
 )
-def test_checkout_that_is_not_behind_replaces_the_model(checkout: Checkout) -> None:
+def test_checkout_that_is_not_behind_replaces_the_model(checkout: Descent) -> None:
     reason = due_for(Stored(current_of(OTHER), 3), checkout=checkout)
     assert (reason.code, reason.values["replaces"]) == (ReasonCode.PUBLISH, OTHER.job_name)
 
 
 def test_head_of_branch_alone_makes_no_checkout_newer() -> None:
     for relation in (Relation.OLDER, Relation.UNKNOWN):
-        checkout = Checkout(relation, is_branch_head=True)
+        checkout = Descent(relation, is_branch_head=True)
         assert refusal_of(Stored(current_of(OTHER), 3), checkout=checkout) is ReasonCode.PUBLISHED_BY_NEWER
 
 
 def test_other_job_that_publishes_there_keeps_the_place() -> None:
     stored = Stored(current_of(OTHER, base_name="census-two"), 3)
     others = replace(US, others={"census_two"})
-    newer = Checkout(Relation.NEWER)
+    newer = Descent(Relation.NEWER)
     assert refusal_of(stored, publisher=others, checkout=newer) is ReasonCode.PUBLISHED_BY_OTHER_JOB
     part = replace(US, is_whole=False)
     assert refusal_of(stored, publisher=part, checkout=newer) is ReasonCode.PUBLISHED_BY_UNKNOWN_JOB
@@ -236,13 +236,13 @@ def test_other_job_that_publishes_there_keeps_the_place() -> None:
 def test_part_of_jobs_replaces_model_of_the_same_name() -> None:
     part = replace(US, is_whole=False)
     stored = Stored(current_of(OTHER, base_name="census"), 3)
-    assert due_for(stored, publisher=part, checkout=Checkout(Relation.NEWER)).values["taken_from"] == ""
+    assert due_for(stored, publisher=part, checkout=Descent(Relation.NEWER)).values["taken_from"] == ""
 
 
 @pytest.mark.parametrize("current", [None, current_of(), current_of(OTHER)], ids=["none", "own", "other"])
 def test_folder_that_somebody_wrote_to_is_refused(current: CurrentModel | None) -> None:
     stored = Stored(current, 3, is_written=True, missing=("b",), changed=("a", "c"))
-    found = standing_of(stored, checkout=Checkout(Relation.NEWER))
+    found = standing_of(stored, checkout=Descent(Relation.NEWER))
     about = {"to": TO, "job_name": JOB.job_name, "files": ("a", "c")}
     assert found.reason == because(ReasonCode.PUBLICATION_CHANGED, **about)
     assert found.standing is Standing.REFUSED
@@ -262,12 +262,12 @@ def test_model_in_place_is_recorded_with_commit_that_brought_it_back(is_bringer:
     publisher = replace(US, is_bringer=is_bringer)
     is_again = is_bringer or other == 3
     assert compares(name, stored, publisher) is is_again
-    for checkout in (Checkout(Relation.NEWER), Checkout(Relation.DIVERGED, is_branch_head=True)):
+    for checkout in (Descent(Relation.NEWER), Descent(Relation.DIVERGED, is_branch_head=True)):
         found = standing_of(stored, name, publisher=publisher, checkout=checkout)
         assert found.standing is (Standing.DUE if is_again else Standing.IN_PLACE)
         assert found.reason == (because(ReasonCode.PUBLISHED_BEFORE_OTHER) if is_again else None)
     for relation in (Relation.NONE, Relation.SAME, Relation.OLDER, Relation.DIVERGED, Relation.UNKNOWN):
-        found = standing_of(stored, name, publisher=publisher, checkout=Checkout(relation))
+        found = standing_of(stored, name, publisher=publisher, checkout=Descent(relation))
         assert found.standing is Standing.IN_PLACE, relation
 
 
@@ -326,12 +326,12 @@ publishers = st.builds(
     st.booleans(),
     st.booleans(),
 )
-checkouts = st.builds(Checkout, st.sampled_from(Relation), st.booleans())
+checkouts = st.builds(Descent, st.sampled_from(Relation), st.booleans())
 
 
 @given(st.integers(0, 5), stores, publishers, checkouts, st.sampled_from([None, OBSTACLE]))
 def test_standing_is_safe_whatever_is_stored(
-    other: int, stored: Stored, publisher: Publisher, checkout: Checkout, obstacle: Reason | None
+    other: int, stored: Stored, publisher: Publisher, checkout: Descent, obstacle: Reason | None
 ) -> None:
     name = name_of(other=other)
     if not compares(name, stored, publisher):

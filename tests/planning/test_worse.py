@@ -17,14 +17,14 @@ from reconciler.model.reason import ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.output.wording.plan import reason_text
 from reconciler.planning.planner import make_plan
-from reconciler.planning.publishing import Checkout, Publisher, Stored, has_rival, publication_of
+from reconciler.planning.publishing import Descent, Publisher, Stored, has_rival, publication_of
 from reconciler.planning.state import NameState
 from tests.support.planning import LOCAL, bound_to, run_of, state_of, wanted
 from tests.support.publishing import JOB, TO, current_model, published_model
 
 PUBLISH = Publish(TO)
 US = Publisher("acme-jobs", "local")
-AHEAD = Checkout(Relation.NEWER)
+AHEAD = Descent(Relation.NEWER)
 WORSE = Expectation("accuracy", min=0.9, worse=0.01, goal="max")
 BEFORE = current_model(published_model())
 
@@ -105,7 +105,7 @@ def test_record_that_this_publication_wrote_spares_no_comparison() -> None:
 
 
 def test_other_refusals_come_first() -> None:
-    older = standing_of(stored(), checkout=Checkout(Relation.OLDER))
+    older = standing_of(stored(), checkout=Descent(Relation.OLDER))
     other = standing_of(stored(replace(BEFORE, environment="production")))
     changed = standing_of(stored(changed=("model.txt",)))
     codes = [found.reason.code for found in (older, other, changed) if found.reason]

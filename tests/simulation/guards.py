@@ -286,7 +286,7 @@ GUARDS: Mapping[str, Guard] = {
     "publication-compared": Guard(
         "P3",
         {
-            "planning.publishing:Checkout.may_replace": lambda *_: True,
+            "planning.publishing:Descent.may_replace": lambda *_: True,
             "operations.tree:TreeCheck.withheld": _nothing,
         },
     ),

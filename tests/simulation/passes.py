@@ -28,7 +28,7 @@ from reconciler.operations.observed_state import comparable_state
 from reconciler.operations.origin import Origin
 from reconciler.operations.plan import wanted_of, with_origin
 from reconciler.operations.publications import brought_back, with_publications
-from reconciler.operations.publish import Publisher
+from reconciler.operations.publish import PublicationApplier
 from reconciler.operations.report import open_record, report
 from reconciler.operations.tree import TreeCheck
 from reconciler.output.wording.plan import outcome_error, reason_text
@@ -446,9 +446,9 @@ class Publishing:
 
     def publisher(
         self, state: TargetState, own: Collection[str], withheld: Callable[[], Reason | None]
-    ) -> Publisher:
+    ) -> PublicationApplier:
         """Return the product's executor."""
-        return Publisher(self.site, self.desired, state, self.origin, own, withheld)
+        return PublicationApplier(self.site, self.desired, state, self.origin, own, withheld)
 
 
 def _with_brought_back(

@@ -20,7 +20,7 @@ from reconciler.operations.judgements import with_judgements
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import NO_ORIGIN
 from reconciler.operations.publications import with_publications
-from reconciler.operations.publish import Publisher
+from reconciler.operations.publish import PublicationApplier
 from reconciler.operations.session import Session
 from reconciler.output.text import outcomes_text, plan_text
 from reconciler.output.wording.plan import reason_text
@@ -135,7 +135,7 @@ class Place:
             {"current": "current.json", "record": "manifest.json", "copy": "/rewriteTo/"}[name]: act
             for name, act in before.items()
         }
-        outcomes = [*Publisher(self.session, desired, state, NO_ORIGIN, (), lambda: None).run(plan)]
+        outcomes = [*PublicationApplier(self.session, desired, state, NO_ORIGIN, (), lambda: None).run(plan)]
         assert not self.wire.before, "it was never written"
         change = next((change for change in plan.changes if change.publication), None)
         text = f"{plan_text(plan)}\n{outcomes_text(outcomes)}"
