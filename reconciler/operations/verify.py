@@ -1,7 +1,7 @@
-"""Verification of a publication: the record's job by the repository, and its files by what lies there.
+"""Verification of a publication: the record's job by the repository, and its files by a listing.
 
-The record is unsigned: who can write the bucket can write the record. What is compared finds mistakes, and
-changes by somebody who didn't change the record too.
+The record is unsigned: a writer of the bucket can write it too. The comparison finds mistakes, and changes
+beside the record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_GIT = "verify computes the job's name from the repository: run it in a git c
 
 
 class DifferenceKind(StrEnum):
-    """What of a publication isn't as it should be."""
+    """Kinds of differences of a publication."""
 
     NO_COMMIT = "no-commit"
     COMMIT_MISSING = "commit-missing"
@@ -52,7 +52,7 @@ class DifferenceKind(StrEnum):
 
 
 class Difference(Struct, frozen=True):
-    """One thing that differs, with a sentence about it."""
+    """A difference, with a sentence about it."""
 
     kind: DifferenceKind
     message: str
@@ -63,9 +63,9 @@ class Verification(Struct, frozen=True):
 
     Attributes:
         to: The address.
-        current: What is in place.
+        current: The publication in place.
         model: Its record; None if it is missing.
-        differences: What differs; empty if all agrees.
+        differences: Empty if all agrees.
     """
 
     to: str
@@ -96,11 +96,11 @@ def address_of(session: Session, name: str) -> str:
 
 
 def verify(session: Session, to: str, environ: Mapping[str, str]) -> Verification:
-    """Compare what is published at an address with the repository, and with what lies there.
+    """Compare the publication at an address with the repository, and with its objects.
 
     Raises:
         NotFoundError: Nothing is published there.
-        ServiceError: What is there can't be read or used.
+        ServiceError: It can't be read or used.
         UsageError: There is no git repository.
     """
     store = PublicationStore(session.connection, to)
