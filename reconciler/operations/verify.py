@@ -51,7 +51,7 @@ class DifferenceKind(StrEnum):
     FILE_UNKNOWN = "file-unknown"
 
 
-class Difference(Struct, frozen=True):
+class PublicationDifference(Struct, frozen=True):
     """A difference, with a sentence about it."""
 
     kind: DifferenceKind
@@ -71,7 +71,7 @@ class Verification(Struct, frozen=True):
     to: str
     current: CurrentModel
     model: PublishedModel | None
-    differences: tuple[Difference, ...]
+    differences: tuple[PublicationDifference, ...]
 
 
 def address_of(session: Session, name: str) -> str:
@@ -114,11 +114,13 @@ def verify(session: Session, to: str, environ: Mapping[str, str]) -> Verificatio
     return Verification(to, current, model, tuple(found))
 
 
-def _of_job(session: Session, current: CurrentModel, environ: Mapping[str, str]) -> Iterator[Difference]:
+def _of_job(
+    session: Session, current: CurrentModel, environ: Mapping[str, str]
+) -> Iterator[PublicationDifference]:
     """Yield how the recorded job differs from the one that the repository has at the recorded commit."""
     sha, root = current.commit, session.config.root
     if not sha:
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.NO_COMMIT,
             "the record has no commit, so the job's name can't be computed: it was published from a work "
             "tree without a commit, or with changes",
@@ -131,7 +133,7 @@ def _of_job(session: Session, current: CurrentModel, environ: Mapping[str, str])
         raise UsageError(f"git can't read {root}: {error.message}", hint=error.hint or _NO_GIT) from None
     if git.commit(sha) is None:
         git.refuse_corrupt("cat-file", "-e", f"{sha}^{{commit}}")
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.COMMIT_MISSING,
             f"commit {sha[:12]} isn't in this clone: `git fetch origin {sha}` gets it, if the remote has it",
         )
@@ -140,7 +142,7 @@ def _of_job(session: Session, current: CurrentModel, environ: Mapping[str, str])
         yield from _of_commit(commit, current)
 
 
-def _of_commit(commit: Revision, current: CurrentModel) -> Iterator[Difference]:
+def _of_commit(commit: Revision, current: CurrentModel) -> Iterator[PublicationDifference]:
     at = f"at commit {commit.sha[:12]}"
     commit.lay_out((FILE_NAME,), FILE_NAME.__eq__)
     document, problems, _ = read_document(commit.root)
@@ -148,10 +150,12 @@ def _of_commit(commit: Revision, current: CurrentModel) -> Iterator[Difference]:
     environment = config.environments.get(current.environment)
     if problems or environment is None:
         why = "isn't valid" if problems else f'has no environment "{current.environment}"'
-        yield Difference(DifferenceKind.NOT_COMPUTED, f"{FILE_NAME} {why} {at}, so nothing is computed")
+        yield PublicationDifference(
+            DifferenceKind.NOT_COMPUTED, f"{FILE_NAME} {why} {at}, so nothing is computed"
+        )
         return
     if config.source != current.source:
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.OTHER_SOURCE,
             f'the record is of source "{current.source}", and {FILE_NAME} has "{config.source}" {at}',
         )
@@ -166,11 +170,13 @@ def _of_commit(commit: Revision, current: CurrentModel) -> Iterator[Difference]:
     if not manifests:
         invalid = validation.problems
         why = f", where {len(invalid)} problems keep manifests from being read" if invalid else ""
-        yield Difference(DifferenceKind.NO_JOB, f"no manifest is named {current.base_name} {at}{why}")
+        yield PublicationDifference(
+            DifferenceKind.NO_JOB, f"no manifest is named {current.base_name} {at}{why}"
+        )
         return
     desired, unfit = stageable_jobs(commit.root, manifests, environment, commit.index, CodeUse.NAMED)
     for problem in unfit:
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.NOT_COMPUTED,
             f"the name of {current.base_name} can't be computed {at}: {problem.path}: {problem.message}",
         )
@@ -178,46 +184,46 @@ def _of_commit(commit: Revision, current: CurrentModel) -> Iterator[Difference]:
         yield from _of_identity(job, current, at)
 
 
-def _of_identity(job: DesiredJob, current: CurrentModel, at: str) -> Iterator[Difference]:
+def _of_identity(job: DesiredJob, current: CurrentModel, at: str) -> Iterator[PublicationDifference]:
     identities = (job.identity, *job.earlier)
     if current.hash not in identities:
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.OTHER_HASH,
             f"the record's hash is {current.hash}, and that of {current.base_name} is {job.identity} {at}",
         )
     names = {job_name(job.manifest.base_name, identity) for identity in identities}
     # A further attempt at the same content has its number behind the name.
     if re.sub(r"(?<=_[0-9a-f]{16})_[0-9]+\Z", "", current.job_name) not in names:
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.OTHER_NAME,
             f"the record's job is {current.job_name}, and {current.base_name} is {job.job_name} {at}",
         )
 
 
-def _of_record(current: CurrentModel, model: PublishedModel | None) -> Iterator[Difference]:
+def _of_record(current: CurrentModel, model: PublishedModel | None) -> Iterator[PublicationDifference]:
     """Yield how the model's record differs from `current.json`."""
     if model is None:
-        yield Difference(DifferenceKind.NO_RECORD, f"{current.folder} has no {MANIFEST}")
+        yield PublicationDifference(DifferenceKind.NO_RECORD, f"{current.folder} has no {MANIFEST}")
         return
     for name in ("hash", "base_name", "source"):
         ours, its = getattr(current, name), getattr(model, name)
         if ours != its:
             shown = name.replace("_", " ")
-            yield Difference(
+            yield PublicationDifference(
                 DifferenceKind.OTHER_RECORD, f'{MANIFEST} has the {shown} "{its}", and {CURRENT} "{ours}"'
             )
 
 
-def _of_files(store: PublicationStore, to: str, model: PublishedModel) -> Iterator[Difference]:
+def _of_files(store: PublicationStore, to: str, model: PublishedModel) -> Iterator[PublicationDifference]:
     """Yield how the objects in the model's folder differ from its record, by one listing."""
     recorded = {file.name for file in model.files}
     missing, changed = differences(store, Publish(to), model)
     for name in missing:
-        yield Difference(DifferenceKind.FILE_MISSING, f"{name} is missing")
+        yield PublicationDifference(DifferenceKind.FILE_MISSING, f"{name} is missing")
     for name in changed:
         if name in recorded:
-            yield Difference(
+            yield PublicationDifference(
                 DifferenceKind.FILE_CHANGED, f"{name} has another size or checksum than {MANIFEST} says"
             )
         else:
-            yield Difference(DifferenceKind.FILE_UNKNOWN, f"{name} isn't in {MANIFEST}")
+            yield PublicationDifference(DifferenceKind.FILE_UNKNOWN, f"{name} isn't in {MANIFEST}")
