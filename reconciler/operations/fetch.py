@@ -1,6 +1,6 @@
 """Fetching of a model: the published one, or the files of a run, into a new folder of this machine.
 
-What is in a bucket may be anybody's: names, sizes and checksums are checked, and nothing that arrives is run.
+A bucket's content may be anybody's: names, sizes and checksums are checked, and no file is run.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Progress(Struct, frozen=True):
 
 
 def find_folder(session: Session, name: str, run: str = "") -> RemoteFolder:
-    """Return what to fetch for a name.
+    """Return the folder to fetch for a name.
 
     It is the published model of a base name whose manifest has `publish`; else the output directory of the
     run of the manifest's content, or of the run that a job name means.
@@ -143,11 +143,11 @@ def published_folder(session: Session, to: str) -> RemoteFolder:
 
 
 def fetch(session: Session, remote: RemoteFolder, path: Path, report: Callable[[Progress], object]) -> None:
-    """Fetch all files of a folder into a new one, which has all of them or isn't there.
+    """Fetch all files of a folder into a new one; after an error, there is no new one.
 
     Args:
         session: The environment.
-        remote: What `find_folder` returned.
+        remote: The result of `find_folder`.
         path: Absolute; missing, or an empty folder.
         report: Called after each part of a file.
 
@@ -222,9 +222,8 @@ def folder_of(session: Session, run: ActualJob) -> RemoteFolder:
         raise NotFoundError(f"{run.job_name} {said}", hint=f"set {field} in its manifest")
     prefix = place_of(uri)[1]
     objects = PublicationStore(session.connection, uri).files(uri, MOST_FILES)
-    files = [_listed(uri, stored, stored.name[len(prefix) + 1 if prefix else 0 :]) for stored in objects]
-    # The folder itself may be an object, as tools for buckets make them.
-    files = sorted((file for file in files if file.name or file.size), key=lambda file: file.name)
+    listed = (_listed(uri, stored, stored.name[len(prefix) + 1 if prefix else 0 :]) for stored in objects)
+    files = sorted(listed, key=lambda file: file.name)
     if not files:
         raise NotFoundError(
             f"{run.job_name} has no files in {uri}", hint="it wrote none, or they were deleted"

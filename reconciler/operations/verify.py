@@ -1,7 +1,7 @@
-"""Verification of a publication: the record's job by the repository, and its files by what lies there.
+"""Verification of a publication: the record's job by the repository, and its files by a listing.
 
-The record is unsigned: who can write the bucket can write the record. What is compared finds mistakes, and
-changes by somebody who didn't change the record too.
+The record is unsigned: a writer of the bucket can write it too. The comparison finds mistakes, and changes
+beside the record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_GIT = "verify computes the job's name from the repository: run it in a git c
 
 
 class DifferenceKind(StrEnum):
-    """What of a publication isn't as it should be."""
+    """Kinds of differences of a publication."""
 
     NO_COMMIT = "no-commit"
     COMMIT_MISSING = "commit-missing"
@@ -51,8 +51,8 @@ class DifferenceKind(StrEnum):
     FILE_UNKNOWN = "file-unknown"
 
 
-class Difference(Struct, frozen=True):
-    """One thing that differs, with a sentence about it."""
+class PublicationDifference(Struct, frozen=True):
+    """A difference, with a sentence about it."""
 
     kind: DifferenceKind
     message: str
@@ -63,15 +63,15 @@ class Verification(Struct, frozen=True):
 
     Attributes:
         to: The address.
-        current: What is in place.
+        current: The publication in place.
         model: Its record; None if it is missing.
-        differences: What differs; empty if all agrees.
+        differences: Empty if all agrees.
     """
 
     to: str
     current: CurrentModel
     model: PublishedModel | None
-    differences: tuple[Difference, ...]
+    differences: tuple[PublicationDifference, ...]
 
 
 def address_of(session: Session, name: str) -> str:
@@ -96,11 +96,11 @@ def address_of(session: Session, name: str) -> str:
 
 
 def verify(session: Session, to: str, environ: Mapping[str, str]) -> Verification:
-    """Compare what is published at an address with the repository, and with what lies there.
+    """Compare the publication at an address with the repository, and with its objects.
 
     Raises:
         NotFoundError: Nothing is published there.
-        ServiceError: What is there can't be read or used.
+        ServiceError: It can't be read or used.
         UsageError: There is no git repository.
     """
     store = PublicationStore(session.connection, to)
@@ -114,11 +114,13 @@ def verify(session: Session, to: str, environ: Mapping[str, str]) -> Verificatio
     return Verification(to, current, model, tuple(found))
 
 
-def _of_job(session: Session, current: CurrentModel, environ: Mapping[str, str]) -> Iterator[Difference]:
+def _of_job(
+    session: Session, current: CurrentModel, environ: Mapping[str, str]
+) -> Iterator[PublicationDifference]:
     """Yield how the recorded job differs from the one that the repository has at the recorded commit."""
     sha, root = current.commit, session.config.root
     if not sha:
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.NO_COMMIT,
             "the record has no commit, so the job's name can't be computed: it was published from a work "
             "tree without a commit, or with changes",
@@ -131,7 +133,7 @@ def _of_job(session: Session, current: CurrentModel, environ: Mapping[str, str])
         raise UsageError(f"git can't read {root}: {error.message}", hint=error.hint or _NO_GIT) from None
     if git.commit(sha) is None:
         git.refuse_corrupt("cat-file", "-e", f"{sha}^{{commit}}")
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.COMMIT_MISSING,
             f"commit {sha[:12]} isn't in this clone: `git fetch origin {sha}` gets it, if the remote has it",
         )
@@ -140,7 +142,7 @@ def _of_job(session: Session, current: CurrentModel, environ: Mapping[str, str])
         yield from _of_commit(commit, current)
 
 
-def _of_commit(commit: Revision, current: CurrentModel) -> Iterator[Difference]:
+def _of_commit(commit: Revision, current: CurrentModel) -> Iterator[PublicationDifference]:
     at = f"at commit {commit.sha[:12]}"
     commit.lay_out((FILE_NAME,), FILE_NAME.__eq__)
     document, problems, _ = read_document(commit.root)
@@ -148,10 +150,12 @@ def _of_commit(commit: Revision, current: CurrentModel) -> Iterator[Difference]:
     environment = config.environments.get(current.environment)
     if problems or environment is None:
         why = "isn't valid" if problems else f'has no environment "{current.environment}"'
-        yield Difference(DifferenceKind.NOT_COMPUTED, f"{FILE_NAME} {why} {at}, so nothing is computed")
+        yield PublicationDifference(
+            DifferenceKind.NOT_COMPUTED, f"{FILE_NAME} {why} {at}, so nothing is computed"
+        )
         return
     if config.source != current.source:
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.OTHER_SOURCE,
             f'the record is of source "{current.source}", and {FILE_NAME} has "{config.source}" {at}',
         )
@@ -166,11 +170,13 @@ def _of_commit(commit: Revision, current: CurrentModel) -> Iterator[Difference]:
     if not manifests:
         invalid = validation.problems
         why = f", where {len(invalid)} problems keep manifests from being read" if invalid else ""
-        yield Difference(DifferenceKind.NO_JOB, f"no manifest is named {current.base_name} {at}{why}")
+        yield PublicationDifference(
+            DifferenceKind.NO_JOB, f"no manifest is named {current.base_name} {at}{why}"
+        )
         return
     desired, unfit = stageable_jobs(commit.root, manifests, environment, commit.index, CodeUse.NAMED)
     for problem in unfit:
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.NOT_COMPUTED,
             f"the name of {current.base_name} can't be computed {at}: {problem.path}: {problem.message}",
         )
@@ -178,46 +184,46 @@ def _of_commit(commit: Revision, current: CurrentModel) -> Iterator[Difference]:
         yield from _of_identity(job, current, at)
 
 
-def _of_identity(job: DesiredJob, current: CurrentModel, at: str) -> Iterator[Difference]:
+def _of_identity(job: DesiredJob, current: CurrentModel, at: str) -> Iterator[PublicationDifference]:
     identities = (job.identity, *job.earlier)
     if current.hash not in identities:
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.OTHER_HASH,
             f"the record's hash is {current.hash}, and that of {current.base_name} is {job.identity} {at}",
         )
     names = {job_name(job.manifest.base_name, identity) for identity in identities}
     # A further attempt at the same content has its number behind the name.
     if re.sub(r"(?<=_[0-9a-f]{16})_[0-9]+\Z", "", current.job_name) not in names:
-        yield Difference(
+        yield PublicationDifference(
             DifferenceKind.OTHER_NAME,
             f"the record's job is {current.job_name}, and {current.base_name} is {job.job_name} {at}",
         )
 
 
-def _of_record(current: CurrentModel, model: PublishedModel | None) -> Iterator[Difference]:
+def _of_record(current: CurrentModel, model: PublishedModel | None) -> Iterator[PublicationDifference]:
     """Yield how the model's record differs from `current.json`."""
     if model is None:
-        yield Difference(DifferenceKind.NO_RECORD, f"{current.folder} has no {MANIFEST}")
+        yield PublicationDifference(DifferenceKind.NO_RECORD, f"{current.folder} has no {MANIFEST}")
         return
     for name in ("hash", "base_name", "source"):
         ours, its = getattr(current, name), getattr(model, name)
         if ours != its:
             shown = name.replace("_", " ")
-            yield Difference(
+            yield PublicationDifference(
                 DifferenceKind.OTHER_RECORD, f'{MANIFEST} has the {shown} "{its}", and {CURRENT} "{ours}"'
             )
 
 
-def _of_files(store: PublicationStore, to: str, model: PublishedModel) -> Iterator[Difference]:
+def _of_files(store: PublicationStore, to: str, model: PublishedModel) -> Iterator[PublicationDifference]:
     """Yield how the objects in the model's folder differ from its record, by one listing."""
     recorded = {file.name for file in model.files}
     missing, changed = differences(store, Publish(to), model)
     for name in missing:
-        yield Difference(DifferenceKind.FILE_MISSING, f"{name} is missing")
+        yield PublicationDifference(DifferenceKind.FILE_MISSING, f"{name} is missing")
     for name in changed:
         if name in recorded:
-            yield Difference(
+            yield PublicationDifference(
                 DifferenceKind.FILE_CHANGED, f"{name} has another size or checksum than {MANIFEST} says"
             )
         else:
-            yield Difference(DifferenceKind.FILE_UNKNOWN, f"{name} isn't in {MANIFEST}")
+            yield PublicationDifference(DifferenceKind.FILE_UNKNOWN, f"{name} isn't in {MANIFEST}")

@@ -404,7 +404,7 @@ def test_listing_without_checksums_is_refused(service: HeldService, session: Ses
     assert raised.value.hint
 
 
-def test_folder_of_a_run_that_is_an_object_itself_is_no_file(
+def test_objects_of_a_run_that_stand_for_folders_are_left_out(
     service: HeldService, session: Session, tmp_path: Path
 ) -> None:
     url = f"{service.url}/upload/storage/v1/b/acme-runs/o"
@@ -415,7 +415,6 @@ def test_folder_of_a_run_that_is_an_object_itself_is_no_file(
         answer = urllib3.request("POST", f"{url}?{urlencode(fields)}", body=b"", headers=headers)
         assert answer.status == 200, answer.data
     remote = folder_of(session, custom_run(RUNS))
-    assert [file.name for file in remote.files] == ["a", "assets/"]
+    assert [file.name for file in remote.files] == ["a"]
     fetched(session, remote, tmp_path / "run")
-    assert names(tmp_path / "run") == ["a", "assets"]
-    assert (tmp_path / "run/assets").is_dir()
+    assert contents(tmp_path / "run") == {"a": b"x"}
