@@ -153,7 +153,7 @@ def test_every_command_but_serve_works_on_google_cloud(
         assert run("report", **environ).code == 0
         assert "nothing to resolve" in run("resolve", "census", "--give-up", **environ).err
         assert "census_" in run("cancel", "census", **environ).out
-        assert "which clients find by themselves" in run("env", **environ).err
+        assert "clients need no settings for it" in run("env", **environ).err
         assert run("serve", **environ).code == 3
 
 

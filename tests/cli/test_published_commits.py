@@ -127,6 +127,7 @@ def test_revert_puts_earlier_model_in_its_place_and_starts_no_run(publishing: Pu
     assert "Nothing to do: 1 job is up to date." in team.run(team.author, "plan").out
 
 
+@pytest.mark.fault(71)
 def test_older_checkout_moves_no_model_back(publishing: Publishing) -> None:
     team = publishing.team
     publishing.trained("good")
@@ -142,6 +143,7 @@ def test_older_checkout_moves_no_model_back(publishing: Publishing) -> None:
     assert publishing.model == "bad"
 
 
+@pytest.mark.fault(71)
 def test_model_that_is_brought_back_before_its_successor_is_published_is_recorded_with_newest_commit(
     publishing: Publishing,
 ) -> None:

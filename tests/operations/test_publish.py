@@ -445,6 +445,7 @@ def insert_placeholder(place: Place, uri: str) -> None:
     assert answer.status == 200, answer.data
 
 
+@pytest.mark.fault(69)
 @pytest.mark.parametrize("full", [False, True])
 def test_revert_replaces_current_alone_and_reads_no_run(place: Place, full: bool) -> None:
     good, bad = two(place)
@@ -478,6 +479,7 @@ def test_first_publication_needs_the_record_of_the_run_at_the_service(place: Pla
     assert process.wire.steps in ([], ["announcement"])
 
 
+@pytest.mark.fault(6)
 @pytest.mark.parametrize("step", STEPS)
 def test_process_that_dies_leaves_what_the_next_one_uses(place: Place, step: str) -> None:
     place.commit("good")
@@ -493,6 +495,7 @@ def test_process_that_dies_leaves_what_the_next_one_uses(place: Place, step: str
     assert (made.count("copy"), made.count("record"), made.count("current.json")) == (3, 1, 1)
 
 
+@pytest.mark.fault(66)
 @pytest.mark.parametrize("step", STEPS)
 def test_lost_answer_of_a_step_fails_and_the_next_pass_ends_it(place: Place, step: str) -> None:
     place.commit("good")
@@ -510,6 +513,7 @@ def test_lost_answer_of_a_step_fails_and_the_next_pass_ends_it(place: Place, ste
     assert (made.count("copy"), made.count("record"), made.count("current.json")) == (3, 1, 1)
 
 
+@pytest.mark.fault(67, 68)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize(("status", "hint"), [(403, "grant"), (429, "quota")])
 def test_refused_step_is_reported_and_ends_later(place: Place, step: str, status: int, hint: str) -> None:
@@ -529,6 +533,7 @@ def test_refused_step_is_reported_and_ends_later(place: Place, step: str, status
     assert place.assert_readable() == run.job_name
 
 
+@pytest.mark.fault(67)
 @pytest.mark.parametrize("bucket", ["models", "risk-models"])
 @pytest.mark.parametrize("status", [403, 429])
 def test_refused_read_is_reported_and_nothing_is_written(place: Place, bucket: str, status: int) -> None:
@@ -570,6 +575,7 @@ def test_object_beside_the_copies_is_refused(place: Place) -> None:
     assert not path_of(place.service.home, CURRENT).exists()
 
 
+@pytest.mark.fault(70)
 def test_late_writer_of_a_copied_file_is_refused_until_a_person_deletes_the_copy(place: Place) -> None:
     place.commit("good")
     run = place.run()
@@ -589,6 +595,7 @@ def overwrite_all(place: Place, run: ActualJob) -> None:
         put(place.service.home, f"{folder_of(run)}/{name}", b"late")
 
 
+@pytest.mark.fault(70)
 def test_file_that_is_written_late_into_the_run_changes_no_publication(place: Place) -> None:
     place.commit("good")
     run = place.run()
@@ -628,6 +635,7 @@ def test_missing_record_is_drift_and_is_written_again(place: Place) -> None:
     assert place.assert_readable() == run.job_name
 
 
+@pytest.mark.fault(70)
 def test_changed_copy_is_drift_and_stays_until_a_person_deletes_it(place: Place) -> None:
     place.commit("good")
     run = place.run()
@@ -642,6 +650,7 @@ def test_changed_copy_is_drift_and_stays_until_a_person_deletes_it(place: Place)
     assert place.assert_readable() == run.job_name
 
 
+@pytest.mark.fault(69)
 def test_damaged_publication_whose_run_is_gone_is_drift_and_names_what_is_missing(place: Place) -> None:
     place.commit("good")
     run = place.run()
@@ -692,6 +701,7 @@ def test_repair_by_older_checkout_keeps_the_newer_commit(place: Place) -> None:
     assert place.current.commit == newer
 
 
+@pytest.mark.fault(71)
 def test_older_commit_does_not_replace_newer_one_that_won_meanwhile(place: Place) -> None:
     place.commit("first")
     place.run({"m": b"1"})
@@ -716,6 +726,7 @@ def test_older_commit_does_not_replace_newer_one_that_won_meanwhile(place: Place
     assert place.assert_readable() == run.job_name
 
 
+@pytest.mark.fault(71)
 def test_newer_commit_replaces_older_one_that_won_meanwhile(place: Place) -> None:
     place.commit("first")
     place.run({"m": b"1"})
@@ -898,6 +909,7 @@ def test_folder_that_the_manifest_names_is_published(place: Place, source: str) 
     assert place.copies(place.current.job_name) == {"m.bin": b"m"}
 
 
+@pytest.mark.fault(71)
 def test_apply_that_another_commit_overtook_is_withheld_before_the_place_changes(place: Place) -> None:
     place.commit("good")
     place.run()
