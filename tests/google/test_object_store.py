@@ -1,12 +1,17 @@
-"""Parts of objects: exactly those of the object that was listed."""
+"""Parts and copies of objects: exactly those of the object that was listed."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from reconciler.google import object_store
+from reconciler.google.client import execute
 from reconciler.google.object_store import ChangedObjectError, ObjectStore, StoredObject
 from reconciler.google.responses import ApiError, NotFoundAtServiceError
 from reconciler.operations.session import Session
+from reconciler.training_service.storage import copies
 from tests.support.held_service import HeldService
 from tests.support.noted_requests import noting_session
 from tests.support.publishing import put
@@ -56,3 +61,49 @@ def test_part_is_of_the_listed_generation(service: HeldService, session: Session
     with pytest.raises(NotFoundAtServiceError):
         store.read_part(stored, 0, 9)
     assert f"generation={stored.generation}" in requests.sent[-1][1]
+
+
+MIB = 2**20
+
+
+@pytest.fixture
+def away(session: Session) -> str:
+    """Return a bucket in another location than the others, to which large objects are copied in parts."""
+    buckets = session.connection.client("storage.buckets")
+    execute(buckets.insert(project="local", body={"name": "away", "location": "EUROPE-WEST4"}))
+    return "away"
+
+
+def test_large_object_is_copied_in_parts_to_its_end(
+    service: HeldService, session: Session, away: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "LARGEST_PART", MIB)
+    content = CONTENT * (5 * MIB // 2 // len(CONTENT))
+    put(service.home, URI, content)
+    noting, requests = noting_session(session)
+    _, stored = listed(session)
+    assert ObjectStore(noting.connection, away, "name").copy("models", stored, "copy")
+    assert (service.home / "gcs/away/copy").read_bytes() == content
+    tokens = ["rewriteToken=" in url for method, url in requests.sent if method == "POST"]
+    assert tokens == [False, True, True]
+
+
+@pytest.mark.parametrize("changed", ["source", "target"])
+def test_object_is_not_copied_when_source_or_target_changes_between_parts(
+    service: HeldService, session: Session, away: str, changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "LARGEST_PART", MIB)
+    put(service.home, URI, CONTENT * (2 * MIB // len(CONTENT)))
+    _, stored = listed(session)
+    store = ObjectStore(session.connection, away, "name")
+
+    def after_first_part(request: Any) -> Any:
+        answer = execute(request)
+        if not answer["done"]:
+            put(service.home, URI if changed == "source" else f"gs://{away}/copy", b"other")
+        return answer
+
+    monkeypatch.setattr(object_store, "execute", after_first_part)
+    assert not store.copy("models", stored, "copy")
+    path = service.home / "gcs/away/copy"
+    assert (path.read_bytes() if path.exists() else b"") == (b"" if changed == "source" else b"other")
