@@ -157,7 +157,7 @@ def test_accepted_names_are_files_of_their_own_within_the_folder(names: list[str
     for name in names:
         if not fault_of(*accepted, name):
             accepted.append(name)
-    folder = Path("/work/models")
+    folder = Path("/home/ada/models")
     for name in accepted:
         path = os.path.normpath(folder / name)
         assert path == f"{folder}/{name}".removesuffix("/"), "it has one spelling"

@@ -419,7 +419,7 @@ OUTPUT_SAMPLES["fetch"] = {
     "jobName": "census_0123456789abcdef",
     "uri": "gs://risk-models/census/census_0123456789abcdef",
     "published": {**_PUBLISHED},
-    "folder": "/work/census",
+    "folder": "/home/ada/census",
     "size": 7,
     "files": [{"name": "model.txt", "size": 7, "crc32c": "AAAAAA=="}],
 }
