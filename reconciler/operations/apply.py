@@ -35,7 +35,7 @@ from reconciler.operations.session import Session
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.tree import OlderTreeError, TreeCheck, tree_check
 from reconciler.planning.limits import check_limits
-from reconciler.planning.lineage import bringers
+from reconciler.planning.lineage import bringers, brought_since
 from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.planner import SUBMISSIONS, with_publications_of
 from reconciler.planning.state import TargetState
@@ -218,7 +218,8 @@ def _attributed(
 ) -> tuple[Origin, Collection[str], Callable[[], None]]:
     """Return the origin with the commits that brought the jobs, and a function that records owed statuses.
 
-    Between them are the base names whose content the checked-out commit brought, as far as they are known.
+    Between them are the base names whose content the checked-out commit brought, or one that it passed over,
+    as far as they are known.
     """
     posts = posts_statuses(session.config) and not tree.finding.is_behind
     if not (origin.exact or origin.made) or not (posts or submitted_by(plan)):
@@ -247,7 +248,8 @@ def _attributed(
     record = partial(
         open_record, session.commits, versions, origin.commit, part, owed_lineage, own_names, tree.replaced
     )
-    return origin, own_names, record
+    jobs = [c.desired for c in plan.changes if c.desired]
+    return origin, own_names | brought_since(lineage, records.values(), jobs), record
 
 
 def _with_brought_back(

@@ -85,3 +85,15 @@ def test_later_listing_of_run_counts_when_state_is_same() -> None:
     state = state_of([], [replace(run, url="first"), replace(run, url="second")])
     (attempt,) = state.names["census"].attempts
     assert attempt.run == replace(run, url="second")
+
+
+@pytest.mark.fault(18)
+def test_run_that_only_claims_to_be_later_attempt_is_not_the_last() -> None:
+    run, copy = run_of(JOB, State.SUCCEEDED), run_of(JOB, State.FAILED, 2, number=2)
+    name = state_of([JOB], [run, copy], [bound_to(JOB, run)]).names["census"]
+    assert name.last_wanted is not None
+    assert name.last_wanted.name == JOB.job_name
+    failed = replace(run, state=State.FAILED)
+    name = state_of([JOB], [failed, copy], [bound_to(JOB, failed)]).names["census"]
+    assert name.last_wanted is not None
+    assert name.last_wanted.run == copy, "of an attempt that could follow, only the claim may be lost"

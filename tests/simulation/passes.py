@@ -33,7 +33,7 @@ from reconciler.operations.report import open_record, report
 from reconciler.operations.tree import TreeCheck
 from reconciler.output.wording.plan import outcome_error, reason_text
 from reconciler.planning.limits import check_limits
-from reconciler.planning.lineage import bringers
+from reconciler.planning.lineage import bringers, brought_since
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan, with_publications_of
 from reconciler.planning.state import TargetState
@@ -162,12 +162,13 @@ class Outside:
                 together=partial(process.together, self.world.rng.choice(_AT_ONCE)),
                 withheld=check.withheld if self._compares(process) else lambda: None,
             )
-            own: set[str] = set()
+            own, brought = set[str](), set[str]()
             if not is_edited and not is_behind:
                 names = {job.manifest.base_name for job in commit.jobs}
                 own = {n for n in names if lineage.brought(n) or brought_by.get(n) == commit.sha}
+                brought = own | brought_since(lineage, told.values(), commit.jobs)
             if publishing:
-                plan, state = _with_brought_back(publishing, plan, state, own)
+                plan, state = _with_brought_back(publishing, plan, state, brought)
             if self._compares(process):
                 check.record()
             if not is_edited and not is_behind:
@@ -175,7 +176,7 @@ class Outside:
                 open_record(records, read, commit.sha, plan, passed, own)
             outcomes = list(applier.run(plan))
             if publishing:
-                outcomes += publishing.publisher(state, own, applier.withheld).run(plan)
+                outcomes += publishing.publisher(state, brought, applier.withheld).run(plan)
             for outcome in outcomes:
                 said = outcome_error(outcome) or outcome.state
                 self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
