@@ -233,14 +233,19 @@ class Outside:
         models, publication = self.models, change.publication
         if models is None or publication is None:
             return False
-        copies = models.below(model_folder(publication.publish.to, change.job_name))
+        to = publication.publish.to
+        copies = models.below(model_folder(to, change.job_name))
+        record = models.record(to, change.job_name)
+        recorded = {file.name: (file.size, file.crc32c) for file in record.files} if record else {}
         runs = [job for job in self.world.jobs if job.job_name == change.job_name]
         files = [models.below(f"{folder_of(job)}/{SOURCE}") for job in runs]
-        return any(
-            len(of_run) < 2
-            or any(name in copies and copies[name].facts != found.facts for name, found in of_run.items())
-            for of_run in files
+        facts = [{name: found.facts for name, found in of_run.items()} for of_run in (copies, *files)]
+        is_other = any(
+            of_run.get(name, wanted) != wanted
+            for name, wanted in {**facts[-1], **recorded}.items()
+            for of_run in facts
         )
+        return is_other or not all(files) or not recorded.keys() <= {*copies, *facts[-1]}
 
     def _edited(self, commit: Commit) -> Commit:
         """Return a commit, sometimes with other content of a job, as in an edited work tree."""
