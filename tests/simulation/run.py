@@ -47,7 +47,7 @@ _SHARED = 1 / 3
 """Fraction of the runs in which two environments share a project and location."""
 _OUTRUN = 0.5
 """Fraction of the replacements of a model before which a newer commit brings the model back."""
-_CUT_OFF = 0.3
+_CUT_OFF = 0.7
 """Fraction of them after which the reconciler dies, and a newer commit brings the model back."""
 _LONGER = 4
 """How much longer runs with publications are: models come after the runs that make them."""
