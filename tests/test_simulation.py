@@ -25,7 +25,7 @@ from tests.support.waiting import PATIENCE
 
 TESTS = Path(__file__).parent
 # Enough seeds to inject every kind of fault; `make simulate` runs thousands.
-SEEDS = range(51)
+SEEDS = (*range(51), 730)
 SEEDS_BEYOND = (*range(15), 25)
 SEEN = (
     *(

@@ -22,7 +22,7 @@ from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.operations.earlier_code import EarlierCode
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin, origin_of
-from reconciler.operations.publications import Site
+from reconciler.operations.publications import PublishingSite
 from reconciler.operations.session import Session
 from reconciler.operations.staged_code import lock_file
 from reconciler.output.wording.tree import tree_line
@@ -98,7 +98,7 @@ def compared_with_commit(session: Session, desired: Desired, plan: Plan) -> Plan
     return with_origin(session, plan, origin_of(session.config, desired, compared, os.environ, whole=False))
 
 
-def with_origin(session: Site, plan: Plan, origin: Origin) -> Plan:
+def with_origin(session: PublishingSite, plan: Plan, origin: Origin) -> Plan:
     """Return the plan without what the comparison of files with the commit forbids.
 
     These are submissions of jobs that differ from the commit in line ends alone, and publications of jobs

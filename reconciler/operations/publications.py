@@ -61,7 +61,7 @@ class ModelStore(Publications, Protocol):
         """Copy an object to a new name below the address; return False if either has changed."""
 
 
-class Site(Protocol):
+class PublishingSite(Protocol):
     """Environment whose models are published, with the checkout: the part of a `Session` that this takes."""
 
     @property
@@ -97,7 +97,7 @@ class Site(Protocol):
 
 
 def with_publications(
-    session: Site,
+    session: PublishingSite,
     desired: Desired,
     state: TargetState,
     in_place: Mapping[str, InPlace],
@@ -132,7 +132,7 @@ def with_publications(
 
 
 def brought_back(
-    session: Site, desired: Desired, state: TargetState, brought: Collection[str]
+    session: PublishingSite, desired: Desired, state: TargetState, brought: Collection[str]
 ) -> TargetState:
     """Return the state with the publications that the checked-out commit has to record again as its own.
 
@@ -171,7 +171,7 @@ class PublicationReader:
         brought: The base names whose content the checked-out commit brought, as far as they are known.
     """
 
-    def __init__(self, session: Site, desired: Desired, brought: Collection[str] = ()) -> None:
+    def __init__(self, session: PublishingSite, desired: Desired, brought: Collection[str] = ()) -> None:
         self._brought = brought
         self._session = session
         self._desired = desired

@@ -27,7 +27,7 @@ from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.origin import Origin
-from reconciler.operations.publications import ModelStore, PublicationReader, Site, Source
+from reconciler.operations.publications import ModelStore, PublicationReader, PublishingSite, Source
 from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.state import NameState, TargetState
 
@@ -53,7 +53,7 @@ class Publisher:
 
     def __init__(
         self,
-        session: Site,
+        session: PublishingSite,
         desired: Desired,
         state: TargetState,
         origin: Origin,

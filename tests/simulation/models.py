@@ -276,7 +276,7 @@ class ModelsPort(StillModels):
 
 
 class Site:
-    """Environment and checkout of one pass, as publications see them: the product's `Site`.
+    """Environment and checkout of one pass, as publications see them: the product's `PublishingSite`.
 
     Args:
         ports: Those of the pass.
