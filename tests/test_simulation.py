@@ -25,7 +25,7 @@ from tests.support.waiting import PATIENCE
 
 TESTS = Path(__file__).parent
 # Enough seeds to inject every kind of fault; `make simulate` runs thousands.
-SEEDS = range(51)
+SEEDS = (*range(51), 730)
 SEEDS_BEYOND = (*range(15), 25)
 SEEN = (
     *(
@@ -34,6 +34,10 @@ SEEN = (
         "clones behind",
         "jobs adopted",
         "jobs made",
+        "models in place at the end",
+        "models not published",
+        "models recorded again",
+        "models replaced",
         "results in a folder",
         "results overwritten",
         "retries",
@@ -50,6 +54,7 @@ SEEN = (
 @pytest.mark.fault(
     2, 3, 4, 6, 7, 8, 9, 10, 11, 12, 14, 16, 17, 18, 23, 25, 26, 32, 49, 50, 52, 53, 54, 55, 56, 57, 59, 60
 )
+@pytest.mark.fault(66, 67, 68, 69, 70, 71)
 def test_whatever_goes_wrong_each_attempt_makes_one_job_and_nothing_is_forgotten() -> None:
     faults, seen = Counter[str](), Counter[str]()
     for seed in SEEDS:

@@ -35,7 +35,7 @@ from reconciler.operations.session import Session
 from reconciler.operations.submissions import Listener as SubmissionListener
 from reconciler.operations.tree import OlderTreeError, TreeCheck, tree_check
 from reconciler.planning.limits import check_limits
-from reconciler.planning.lineage import bringers
+from reconciler.planning.lineage import bringers, brought_since
 from reconciler.planning.outcome import Outcome, Status, failed
 from reconciler.planning.planner import SUBMISSIONS, with_publications_of
 from reconciler.planning.publishing import may_be_replaced
@@ -232,7 +232,8 @@ def _attributed(
 ) -> tuple[Origin, Collection[str], Callable[[], None]]:
     """Return the origin with the commits that brought the jobs, and a function that records owed statuses.
 
-    Between them are the base names whose content the checked-out commit brought, as far as they are known.
+    Between them are the base names whose content the checked-out commit brought, or one that it passed over,
+    as far as they are known.
 
     Args:
         replaceable: The jobs with a model in its place that another commit's apply may replace: with those
@@ -259,15 +260,17 @@ def _attributed(
     origin = replaced(origin, brought_by=brought_by)
     names = {c.desired.manifest.base_name for c in plan.changes if c.desired}
     own_names = {name for name in names if lineage.brought(name) or brought_by.get(name) == origin.commit}
+    jobs = [c.desired for c in plan.changes if c.desired]
+    brought = own_names | brought_since(lineage, records.values(), jobs)
     if not posts:
-        return origin, own_names if again else (), lambda: None
+        return origin, brought if again else (), lambda: None
     part = origin.part(plan)
     # Statuses of passed-over commits need all jobs of the commit.
     owed_lineage = lineage if part.whole else replaced(lineage, passed_over={}, parts=())
     record = partial(
         open_record, session.commits, versions, origin.commit, part, owed_lineage, own_names, tree.replaced
     )
-    return origin, own_names, record
+    return origin, brought, record
 
 
 def _with_brought_back(

@@ -240,6 +240,31 @@ def bringers(
     return commits
 
 
+def brought_since(lineage: Lineage, records: Iterable[CommitRecord], jobs: Iterable[DesiredJob]) -> set[str]:
+    """Return the base names whose content the applied commit, or one that it passed over, brought.
+
+    Args:
+        lineage: Where the jobs come from; that of a commit that is applied again lacks passed-over commits.
+        records: The records of applied and passed-over commits.
+        jobs: The jobs of the applied commit.
+    """
+    passed = {
+        key
+        for record in records
+        if not record.number
+        for job in record.jobs.values()
+        if job.brought
+        for key in job.keys
+    }
+    return {
+        job.manifest.base_name
+        for job in jobs
+        if lineage.brought(job.manifest.base_name)
+        or job.manifest.base_name in lineage.carriers
+        or not passed.isdisjoint(keys_of(job))
+    }
+
+
 def newest_of(records: Iterable[CommitRecord]) -> CommitRecord | None:
     """Return the record of the commit that was applied last; None if no commit was applied."""
     return max((r for r in records if r.number), key=lambda r: (r.number, r.since, r.sha), default=None)

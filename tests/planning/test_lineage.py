@@ -20,6 +20,7 @@ from reconciler.planning.lineage import (
     Lineage,
     WantedContent,
     bringers,
+    brought_since,
     known_lineage,
     lineage_of,
     tree_of_record,
@@ -249,6 +250,21 @@ def test_commit_applied_again_brings_jobs_that_its_record_names() -> None:
     assert known_lineage({HEAD: record, SECOND: other}, HEAD, [JOB]) is None, "another one came in between"
     assert known_lineage({HEAD: record}, HEAD, [JOB, wanted("trees")]) is None, "only a part was applied"
     assert known_lineage({HEAD: record}, HEAD, [JOB, wanted("trees", suspend=True)]) == found
+
+
+@pytest.mark.fault(71)
+def test_content_that_passed_over_commit_brings_back_is_brought_since() -> None:
+    passed = CommitRecord(FIRST, NOW, 0, {"census": WantedJob(keys_of(JOB))})
+    applied = CommitRecord(HEAD, NOW, 2, {"census": WantedJob(keys_of(JOB), brought=False)})
+    jobs = [JOB, wanted("trees")]
+    lineage = Lineage(own_names=frozenset({"trees"}), carriers={"census": FIRST})
+    assert brought_since(lineage, [], jobs) == {"census", "trees"}
+    # Its apply was killed before it published, so that the commit is applied again.
+    again = known_lineage({HEAD: applied, FIRST: passed}, HEAD, [JOB])
+    assert again is not None
+    assert brought_since(again, [applied, passed], jobs) == {"census"}
+    assert brought_since(again, [applied], jobs) == set()
+    assert brought_since(again, [applied, passed], [wanted(content="b")]) == set(), "other content"
 
 
 class TestBringers:

@@ -153,3 +153,15 @@ def test_every_run_is_own_without_the_id_of_a_repository() -> None:
 
 def test_base_name_alone_has_no_desired_job() -> None:
     assert (NameState("a_b").desired, NameState("a_b").name) == (None, "a_b")
+
+
+@pytest.mark.fault(18)
+def test_run_that_only_claims_to_be_later_attempt_is_not_the_last() -> None:
+    run, copy = run_of(JOB, State.SUCCEEDED), run_of(JOB, State.FAILED, 2, number=2)
+    name = state_of([JOB], [run, copy], [bound_to(JOB, run)]).names["census"]
+    assert name.last_wanted is not None
+    assert name.last_wanted.name == JOB.job_name
+    failed = replace(run, state=State.FAILED)
+    name = state_of([JOB], [failed, copy], [bound_to(JOB, failed)]).names["census"]
+    assert name.last_wanted is not None
+    assert name.last_wanted.run == copy, "of an attempt that could follow, only the claim may be lost"

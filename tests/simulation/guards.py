@@ -297,9 +297,6 @@ GUARDS: Mapping[str, Guard] = {
             "planning.publishing:_has_other_since": _never,
         },
     ),
-    "publication-announced": Guard(
-        "look", {"submission.announcements:AnnouncedClaims.announce_publications": _nothing}
-    ),
     "publication-unchanged": Guard(
         "P1",
         {"operations.publish:_compared": lambda compared, *files: (compared(*files)[0], (), ())},

@@ -82,6 +82,7 @@ class Models:
         written: Every content that an object of a run's folder ever had, by URI and generation.
         forbidden_until: The time until which every write is refused, for want of a permission or a quota.
         damaged: The published objects that a person deleted.
+        replaced: By address, the run whose model was in the place before.
         watch: Callback for each effective write of a reconciler.
     """
 
@@ -90,6 +91,7 @@ class Models:
         self.written: dict[tuple[str, int], bytes] = {}
         self.forbidden_until = 0.0
         self.damaged: set[str] = set()
+        self.replaced: dict[str, str] = {}
         self.watch: Callable[[Write], None] = lambda write: None
         self._compares = compares
         self._generation = 0
@@ -102,6 +104,9 @@ class Models:
             return False
         self._generation += 1
         self.objects[uri] = after = Object(content, self._generation)
+        if before and uri.endswith(f"/{CURRENT}"):
+            to = uri.removesuffix(f"/{CURRENT}")
+            self.replaced[to] = current_of(before.content, to).job_name
         self.damaged.discard(uri)
         self.watch(Write(uri, before, after, who))
         return True
@@ -271,7 +276,7 @@ class ModelsPort(StillModels):
 
 
 class Site:
-    """Environment and checkout of one pass, as publications see them: the product's `Site`.
+    """Environment and checkout of one pass, as publications see them: the product's `PublishingSession`.
 
     Args:
         ports: Those of the pass.

@@ -65,7 +65,7 @@ class Nemesis:
         self._spoilers = spoilers
         self._blinds = blinds
         self._lost: Any = None
-        self._calm = world.rng.choice((0.001, 0.002, 0.004) if models else (0.0, 0.01, 0.03))
+        self._calm = world.rng.choice((0.002, 0.004, 0.008) if models else (0.0, 0.01, 0.03))
 
     def strike(self) -> None:
         """Give each act its chance, once a step."""

@@ -33,7 +33,7 @@ from reconciler.operations.report import open_record, report
 from reconciler.operations.tree import TreeCheck
 from reconciler.output.wording.plan import outcome_error, reason_text
 from reconciler.planning.limits import check_limits
-from reconciler.planning.lineage import bringers
+from reconciler.planning.lineage import bringers, brought_since
 from reconciler.planning.outcome import Outcome, Status
 from reconciler.planning.planner import make_plan, with_publications_of
 from reconciler.planning.state import TargetState
@@ -162,12 +162,13 @@ class Outside:
                 together=partial(process.together, self.world.rng.choice(_AT_ONCE)),
                 withheld=check.withheld if self._compares(process) else lambda: None,
             )
-            own: set[str] = set()
+            own, brought = set[str](), set[str]()
             if not is_edited and not is_behind:
                 names = {job.manifest.base_name for job in commit.jobs}
                 own = {n for n in names if lineage.brought(n) or brought_by.get(n) == commit.sha}
+                brought = own | brought_since(lineage, told.values(), commit.jobs)
             if publishing:
-                plan, state = _with_brought_back(publishing, plan, state, own)
+                plan, state = _with_brought_back(publishing, plan, state, brought)
             if self._compares(process):
                 check.record()
             if not is_edited and not is_behind:
@@ -175,7 +176,7 @@ class Outside:
                 open_record(records, read, commit.sha, plan, passed, own)
             outcomes = list(applier.run(plan))
             if publishing:
-                outcomes += publishing.publisher(state, own, applier.withheld).run(plan)
+                outcomes += publishing.publisher(state, brought, applier.withheld).run(plan)
             for outcome in outcomes:
                 said = outcome_error(outcome) or outcome.state
                 self.world.trace(process.name, f"{outcome.change.job_name}: {outcome.status}: {said}")
@@ -232,14 +233,19 @@ class Outside:
         models, publication = self.models, change.publication
         if models is None or publication is None:
             return False
-        copies = models.below(model_folder(publication.publish.to, change.job_name))
+        to = publication.publish.to
+        copies = models.below(model_folder(to, change.job_name))
+        record = models.record(to, change.job_name)
+        recorded = {file.name: (file.size, file.crc32c) for file in record.files} if record else {}
         runs = [job for job in self.world.jobs if job.job_name == change.job_name]
         files = [models.below(f"{folder_of(job)}/{SOURCE}") for job in runs]
-        return any(
-            len(of_run) < 2
-            or any(name in copies and copies[name].facts != found.facts for name, found in of_run.items())
-            for of_run in files
+        facts = [{name: found.facts for name, found in of_run.items()} for of_run in (copies, *files)]
+        is_other = any(
+            of_run.get(name, wanted) != wanted
+            for name, wanted in {**facts[-1], **recorded}.items()
+            for of_run in facts
         )
+        return is_other or not all(files) or not recorded.keys() <= {*copies, *facts[-1]}
 
     def _edited(self, commit: Commit) -> Commit:
         """Return a commit, sometimes with other content of a job, as in an edited work tree."""

@@ -47,6 +47,8 @@ _SHARED = 1 / 3
 """Fraction of the runs in which two environments share a project and location."""
 _OUTRUN = 0.5
 """Fraction of the replacements of a model before which a newer commit brings the model back."""
+_CUT_OFF = 0.7
+"""Fraction of them after which the reconciler dies, and a newer commit brings the model back."""
 _LONGER = 4
 """How much longer runs with publications are: models come after the runs that make them."""
 _PUBLISHING = 3 / 4
@@ -219,7 +221,7 @@ class Simulation:
             # The worst moments: between a claim and its request, and before the request's answer is written.
             delicate = (*_DELICATE, *_DELICATE_OF_MODELS) if self._publishers else _DELICATE
             times = 20 if process.doing.startswith(delicate) else 1
-            if self._pushed(process.doing) or faults.happens("crash", times):
+            if self._pushed(process.doing) or self._cut_off(process) or faults.happens("crash", times):
                 world.trace(process.name, f"killed at: {process.doing}")
                 process.kill()
                 self._processes[index] = self._start(self._outside_of[process.name])
@@ -239,6 +241,19 @@ class Simulation:
             return False
         self._faults.tells("crash")
         self._repository.rerun_of(doing.removeprefix(_ANSWERED))
+        return True
+
+    def _cut_off(self, process: Process) -> bool:
+        """Return True if a reconciler ends just after it has replaced a model, which a commit brings back."""
+        chance, models = self._publishers, self._outside_of[process.name].models
+        if not (chance and models and process.doing.startswith(f"did {PUTS}")) or chance.random() > _CUT_OFF:
+            return False
+        words = process.doing.split()
+        replaced = models.replaced.get(words[words.index("at") + 1], "")
+        if replaced in ("", words[2]):
+            return False
+        self._faults.tells("crash")
+        self._repository.bring_back(replaced)
         return True
 
     def _outrun(self, process: Process) -> bool:

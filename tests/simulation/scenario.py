@@ -173,7 +173,7 @@ class Repository:
         )
         if self._publishers:
             # What a slow apply of a commit between does shows only where contents come back.
-            edits = (*[self._revert] * 20, self._edit, self._edit, self._toggle, *edits)
+            edits = (*[self._swap] * 20, self._edit, self._edit, self._toggle, *edits)
         said = self._rng.choice(edits)()
         self.head = self._commit()
         return said
@@ -323,6 +323,17 @@ class Repository:
             return "nothing"
         self._older.setdefault(name, []).append(self._jobs.pop(name))
         return f"{name} removed"
+
+    def _swap(self) -> str:
+        """Revert a job to other content that it had, or change it."""
+        name = self._pick()
+        current = self._jobs[name].job_name if name else ""
+        olds = [old for old in self._older.get(name or "", ()) if old.job_name != current]
+        if name is None or not olds:
+            return self._edit()
+        old = self._rng.choice(olds[-2:])
+        self._put(name, content_of(old), replace(old.manifest.reconcile, suspend=False))
+        return f"{name} swapped"
 
     def bring_back(self, job_name: str) -> None:
         """Commit again the content of a run that a later commit replaced."""
