@@ -227,6 +227,15 @@ def test_metric_is_unread_when_bucket_is_missing(session: Session) -> None:
     assert found.unread
 
 
+def test_file_that_nobody_listed_before_an_hour_after_the_end_is_the_run_s_own(
+    service: HeldService, session: Session
+) -> None:
+    put_file(service, "metrics.json", '{"accuracy": 0.95}')
+    run = custom_run(end_time=service.now().isoformat())
+    service.ahead = timedelta(hours=1)
+    assert measure(session, run, ["accuracy"]).metrics["accuracy"].value == 0.95
+
+
 def test_judged_file_is_changed_when_it_was_rewritten_or_removed(
     service: HeldService, session: Session
 ) -> None:

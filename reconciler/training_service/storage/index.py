@@ -7,7 +7,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Collection
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 from msgspec import Struct
@@ -114,8 +114,14 @@ def note_new(
     checksums: Checksums,
     body: JsonObject,
     now: datetime,
+    created: datetime | None = None,
 ) -> StoredObject:
-    """Write the row of a new generation, delete its announcement, and return the object."""
+    """Write the row of a new generation, delete its announcement, and return the object.
+
+    Args:
+        now: The service's time.
+        created: When the file was written, if that was before; None for now.
+    """
     withdraw(connection, bucket, name, status.st_ino)
     at = rfc3339(now)
     noted = StoredObject(
@@ -123,7 +129,7 @@ def note_new(
         name=name,
         generation=next_generation(connection, now),
         metageneration=1,
-        created=at,
+        created=rfc3339(created) if created else at,
         updated=at,
         size=checksums.size,
         md5=checksums.md5,
@@ -147,13 +153,18 @@ def note_outside(
 
     Another program wrote it, or this service crashed before it could record it. Equal content keeps its
     generation; if it was written again, that is a change of its metadata, as that of a file's time is.
+
+    It was created when its file was written, however much later it is found here: who compares that time with
+    the end of a run would take the run's own files for somebody else's. That is the time of the inode's last
+    change, as a copy may have the modification time of its original.
     """
     # A younger file may change again within one tick of the clock, without a new modification time.
     settled = time.time_ns() - status.st_mtime_ns > TICK_NS
     recorded = find(connection, bucket, name)
     if recorded is None or recorded.inode != status.st_ino or not recorded.has(checksums):
         body = _announced(connection, bucket, name, status.st_ino, checksums.md5)
-        recorded = note_new(connection, bucket, name, status, checksums, body, now)
+        written = min(now, datetime.fromtimestamp(status.st_ctime, UTC))
+        recorded = note_new(connection, bucket, name, status, checksums, body, now, written)
     elif recorded.is_older_than(status):
         more = recorded.metageneration + 1
         recorded = replace(recorded, metageneration=more, updated=rfc3339(now))

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,19 @@ def test_a_file_from_outside_is_an_object(home: Home) -> None:
     assert (found.size, found.body) == (3, {})
     assert home.objects.get("bucket", "model/weights.bin") == found
     assert home.names() == ["model/weights.bin", "own"]
+
+
+def test_object_of_file_from_outside_was_created_when_its_file_was_written(home: Home) -> None:
+    tick = timedelta(milliseconds=20)  # of the kernel's clock
+    file, before = home.bucket / "a", utc_now() - tick
+    file.write_bytes(b"one")
+    settle(file, 3600)  # as a copy has the time of its original
+    after = utc_now() + tick
+    with closing(database.open_file(home.path / "state.db")) as connection:
+        an_hour_later = Objects(home.path, connection, lambda: utc_now() + timedelta(hours=1))
+        found = an_hour_later.get("bucket", "a")
+    assert before <= datetime.fromisoformat(found.created) <= after
+    assert datetime.fromisoformat(found.updated) > after
 
 
 def test_a_file_changed_from_outside_is_a_new_generation(home: Home) -> None:
