@@ -28,8 +28,12 @@ _URI = re.compile(
 _CONTAINER = "imageUri"
 _EXECUTOR = "executorImageUri"
 _IMAGES = frozenset({_CONTAINER, _EXECUTOR})
+# The image of a registered model runs no training, and the service copies it.
 _WITHOUT_IMAGES = frozenset(
-    {"args", "env", "parameters", "params", "machineSpec", "diskSpec", "acceleratorConfig", "scheduling"}
+    {
+        *("args", "env", "parameters", "params", "machineSpec", "diskSpec", "acceleratorConfig"),
+        *("scheduling", "modelToUpload"),
+    }
 )
 _WRITTEN = re.compile(
     rf"\b(?P<field>{_CONTAINER}|{_EXECUTOR})[\"']?\s*:\s*(?P<quote>[\"']?)(?P<uri>[^\s\"',\[\]{{}}#]+)"
