@@ -223,7 +223,8 @@ _CAUSE: Schema = {
         "Why the job ended FAILED or CANCELLED, and the next step; null for every other job.",
         {
             "class": _one_of(
-                ["user-code", "set-up", "resources", "cancelled", "service"], "The class of the cause."
+                ["user-code", "set-up", "resources", "cancelled", "model", "service"],
+                "The class of the cause.",
             ),
             "message": _text("The cause in one line."),
             "remedy": _text("The next step."),

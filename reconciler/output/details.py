@@ -17,7 +17,7 @@ from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import lines, one_line
 from reconciler.model.claim import Claim, ClaimState, time_of
 from reconciler.model.details import JobDetails, Output, OutputFile, Study, Trial, Value, Workers
-from reconciler.model.job import PREFIX, SERVICE, LogEntry, State
+from reconciler.model.job import PREFIX, SERVICE, LogEntry, State, service_word
 from reconciler.model.reason import ReasonCode, because, held_reason
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import (
@@ -153,11 +153,8 @@ def _state(details: JobDetails) -> str:
             return "given up"
         suspended = "suspended: " if details.is_suspended else ""
         return words[claim.state] if claim and claim.state in words else f"{suspended}not submitted"
-    # The service's own state is shown only if it says more than ours.
-    word = details.service_state.removeprefix("JOB_STATE_")
-    return (
-        f"{details.state} ({word})" if word and word not in (str(details.state), "PENDING") else details.state
-    )
+    word = service_word(details.state, details.service_state)
+    return f"{details.state} ({word})" if word else details.state
 
 
 def _record(details: JobDetails, now: datetime) -> Iterator[Row]:

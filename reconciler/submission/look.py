@@ -33,6 +33,7 @@ from reconciler.submission.observe import (
     split_by_instance,
     unlisted,
     with_reasons,
+    without_backing_jobs,
 )
 from reconciler.submission.summary import (
     OUTDATED,
@@ -179,7 +180,8 @@ def _short(
     for of_key in ports.together([partial(ports.claims.of_key, key) for key in sorted(reread)]):
         versions |= of_key
     matches = _search(ports, reread, versions, wanted, own_runs)
-    listed = tuple({run.resource: run for run in (*live, *matches)}.values())
+    unique = {run.resource: run for run in (*live, *matches)}.values()
+    listed = without_backing_jobs((versioned.claim for versioned in versions.values()), unique)
     missing = missing_claims(versions, listed)
     rest = [attempt for key, attempts in kept.items() if key not in reread for attempt in attempts]
     # As a full look is refused that lists nothing although ended jobs exist.

@@ -136,7 +136,7 @@ def output_directory(kind: str, spec: JsonObject) -> str:
     return text_of(part_of(spec, "trainingInput"), "jobDir").rstrip("/")
 
 
-def output_directory_field(kind: str) -> tuple[str, ...]:
+def output_directory_field(kind: str, spec: JsonObject) -> tuple[str, ...]:
     """Return the keys of `jobDir`."""
     return ("spec", "trainingInput", "jobDir")
 

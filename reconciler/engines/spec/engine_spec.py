@@ -54,7 +54,7 @@ class EngineSpec(Protocol):
     def output_directory(self, kind: str, spec: JsonObject) -> str:
         """Return the folder (gs://…) that a run writes its results to; "" for none."""
 
-    def output_directory_field(self, kind: str) -> Sequence[str]:
+    def output_directory_field(self, kind: str, spec: JsonObject) -> Sequence[str]:
         """Return the keys that lead to that folder in a manifest."""
 
     def with_output_directory(self, kind: str, spec: JsonObject, uri: str) -> JsonObject:
