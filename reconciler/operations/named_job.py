@@ -27,7 +27,7 @@ from reconciler.operations.load_desired import load_desired
 from reconciler.operations.session import Session
 from reconciler.planning.attempts import Attempt, base_of, keys_of
 from reconciler.planning.state import NameState, target_state
-from reconciler.submission.observe import observe, without_backing_jobs
+from reconciler.submission.observe import observe
 
 _MOST_CONTENTS = 5
 """Contents of a base name, the newest ones, whose claims are read; those of live runs are read too."""
@@ -152,7 +152,7 @@ class _Finder(Struct):
         path = next((claim.path for run in runs for claim in claims.values() if made(claim, run)), "")
         desired = self._manifest(path, base)
         claims |= self._claims([key for key in keys_of(desired) if key not in keys] if desired else [])
-        runs = [*without_backing_jobs(claims.values(), runs), *self._adopted(claims)]
+        runs += self._adopted(claims)
         state = target_state([desired] if desired else [], runs, claims).names.get(base, NameState(base))
         exact = self._exact(state.attempts)
         if not exact and self.name.replace("-", "_") != base:

@@ -33,7 +33,6 @@ from reconciler.submission.observe import (
     split_by_instance,
     unlisted,
     with_reasons,
-    without_backing_jobs,
 )
 from reconciler.submission.summary import (
     OUTDATED,
@@ -180,8 +179,7 @@ def _short(
     for of_key in ports.together([partial(ports.claims.of_key, key) for key in sorted(reread)]):
         versions |= of_key
     matches = _search(ports, reread, versions, wanted, own_runs)
-    unique = {run.resource: run for run in (*live, *matches)}.values()
-    listed = without_backing_jobs((versioned.claim for versioned in versions.values()), unique)
+    listed = tuple({run.resource: run for run in (*live, *matches)}.values())
     missing = missing_claims(versions, listed)
     rest = [attempt for key, attempts in kept.items() if key not in reread for attempt in attempts]
     # As a full look is refused that lists nothing although ended jobs exist.

@@ -15,7 +15,6 @@ from reconciler.model.claim import Claim, ClaimId, ClaimState, time_of
 from reconciler.model.claimed_run import has_recorded_request
 from reconciler.model.expectation import RunMetrics
 from reconciler.model.job import INSTANCE, KEY, SOURCE, ActualJob, State, attempt_of, is_of_other_instance
-from reconciler.model.manifest import TRAINING_PIPELINE
 from reconciler.model.ports import Ports, Versioned
 from reconciler.model.publication import InPlace
 
@@ -73,7 +72,7 @@ def observe(ports: Ports) -> Observed:
     """
     # The claims first: a job that a claim names existed before its claim was listed.
     claims = ports.claims.listed()
-    listed = without_backing_jobs((versioned.claim for versioned in claims.values()), ports.jobs.runs())
+    listed = ports.jobs.runs()
     own_runs, others = split_by_instance(ports, claims, listed)
     ports.claims.check(len(own_runs))
     # A listing that leaves out an old job proves that no search can be trusted: the protocol would take
@@ -84,16 +83,6 @@ def observe(ports: Ports) -> Observed:
         missing += ended_claims(ports, claims)
     runs = with_reasons(claims, (*own_runs, *unlisted(ports, missing)))
     return Observed(claims, runs, doubtful_runs(ports, claims, runs, others))
-
-
-def without_backing_jobs(claims: Iterable[Claim], runs: Iterable[ActualJob]) -> tuple[ActualJob, ...]:
-    """Return the runs without jobs that train for a pipeline.
-
-    They are no runs, as no request made them, but they may carry the labels of the pipeline's request (Google
-    doesn't document it). The client leaves out those that a listed pipeline names.
-    """
-    keys = {claim.id.key for claim in claims if claim.kind == TRAINING_PIPELINE}
-    return tuple(run for run in runs if run.kind == TRAINING_PIPELINE or run.labels.get(KEY) not in keys)
 
 
 def with_reasons(claims: Mapping[ClaimId, Versioned], runs: tuple[ActualJob, ...]) -> tuple[ActualJob, ...]:

@@ -13,13 +13,12 @@ from msgspec.structs import replace
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.model.claim import ClaimId, ClaimState
 from reconciler.model.job import ATTEMPT, INSTANCE, KEY, SOURCE, ActualJob, State
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, TRAINING_PIPELINE
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 from reconciler.model.ports import ClaimRead, Versioned
 from reconciler.submission.observe import Observed, check_search, doubtful_runs, observe, with_reasons
-from reconciler.submission.protocol import Order
 from tests.support.memory_ports import BOUNDS, Outside, Time, labels
 from tests.support.planning import bound_to, run_of, wanted
-from tests.support.submission import CLAIM, KEY_1, ORDER, body, settle
+from tests.support.submission import KEY_1, ORDER, body, settle
 
 
 @pytest.fixture
@@ -33,19 +32,6 @@ def test_observe_returns_claims_and_runs(outside: Outside) -> None:
     seen = observe(outside.ports)
     assert seen.claims == {ClaimId(KEY_1, 1): outside.claim}
     assert [run.resource for run in seen.runs] == [outside.claim.resource]
-
-
-@pytest.mark.parametrize("kind", ["CustomJob", "HyperparameterTuningJob"])
-def test_job_with_key_of_pipeline_is_no_run(kind: str) -> None:
-    """It trains for the pipeline, and may carry the labels of its request."""
-    outside = Outside()
-    settle(outside, Order(replace(CLAIM, kind=TRAINING_PIPELINE), body))
-    (pipeline,) = outside.jobs.jobs
-    backing = outside.jobs.add(pipeline.body, kind=kind)
-    assert [run.resource for run in observe(outside.ports).runs] == [pipeline.resource]
-    other = outside.jobs.add({**pipeline.body, "labels": {**pipeline.labels, KEY: "x" * 52}}, kind=kind)
-    assert backing.resource not in [run.resource for run in observe(outside.ports).runs]
-    assert other.resource in [run.resource for run in observe(outside.ports).runs]
 
 
 @pytest.mark.fault(15)
