@@ -104,6 +104,7 @@ PIPELINE = replace(RUN, kind=TRAINING_PIPELINE)
 NO_MODEL = 'There are no files under "gs://acme/census/model" to copy.'
 
 
+@pytest.mark.fault(74)
 @pytest.mark.parametrize("code", [0, 3, 5, 7, 9])
 @pytest.mark.parametrize("error", [NO_MODEL, EXIT, "the image isn't found"])
 def test_pipeline_with_succeeded_training_failed_at_its_model(error: str, code: int) -> None:

@@ -68,6 +68,7 @@ def runs_of(*resources: JsonObject) -> list[str]:
     return [one.resource for one in jobs]
 
 
+@pytest.mark.fault(72)
 def test_a_job_that_a_listed_pipeline_names_is_no_run_though_it_has_its_labels() -> None:
     assert runs_of(job(BACKING), job(OTHER), pipeline()) == [OTHER, PIPELINE]
 
@@ -134,6 +135,7 @@ def test_a_missing_pipeline_is_not_found() -> None:
         Service(job(BACKING)).ask(lambda client: client.read(TRAINING_PIPELINE, PIPELINE))
 
 
+@pytest.mark.fault(77)
 @pytest.mark.parametrize(
     ("parent", "missing"),
     [
