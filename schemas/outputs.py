@@ -385,6 +385,8 @@ _SHOW: Schema = {
             ),
         },
     ),
+    "model": _text_or_null("The model version that the pipeline registered: projects/…/models/ID@VERSION."),
+    "backing": _text_or_null("The custom or tuning job that trains for the pipeline."),
     "publication": _publication(
         "Where the model of a desired run that succeeded belongs; null for no such run, without `publish` in "
         "its manifest, and where it can't be read."

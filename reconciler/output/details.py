@@ -116,6 +116,8 @@ def _rows(details: JobDetails, now: datetime, width: int | None) -> Iterator[Row
         yield "Output", details.output.uri, False
         # Without a run, nothing is listed.
         yield from _files(details.output, details.unread.get("output", "")) if details.create_time else ()
+    if details.model:
+        yield "Model", details.model, False
     if published := published_text(details):
         yield "Published", published, False
     yield from _metrics(details)

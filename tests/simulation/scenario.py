@@ -41,10 +41,9 @@ from reconciler.planning.lineage import (
 )
 
 NAMES = ("census", "churn-model", "iris", "fraud", "ranker", "sales", "tags", "topics", "vision", "wine")
-_TUNED = ("iris", "vision", *_TUNED_PIPELINES)
+_TUNED = ("iris", "vision", "tags")
 _LEGACY = ("fraud", "wine")
 _PIPELINES = ("ranker", "tags")
-_TUNED_PIPELINES = ("tags",)
 _TASKS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
 _WITHOUT_FOLDER = ("sales", "topics")
 SOURCE = "model"

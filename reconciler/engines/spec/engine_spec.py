@@ -60,6 +60,9 @@ class EngineSpec(Protocol):
     def with_output_directory(self, kind: str, spec: JsonObject, uri: str) -> JsonObject:
         """Return `spec` with another folder (gs://…) for the results."""
 
+    def registered_model(self, job: ActualJob) -> str:
+        """Return the name of the model version that a job's resource says it registered; "" for none."""
+
     def has_trials(self, kind: str, spec: JsonObject) -> bool:
         """Return True if a run has trials, which each attempt numbers from 1."""
 

@@ -159,6 +159,12 @@ def with_output_directory(kind: str, spec: JsonObject, uri: str) -> JsonObject:
     return _job_spec_changed(kind, spec, lambda job_spec: {**job_spec, **directory})
 
 
+def registered_model(job: ActualJob) -> str:
+    """Return `modelToUpload.name`, which the service fills in, with its version: projects/…/models/5@2."""
+    model = part_of(job.body, "modelToUpload") if job.kind == TRAINING_PIPELINE else {}
+    return "@".join(filter(None, (text_of(model, "name"), text_of(model, "versionId"))))
+
+
 def has_trials(kind: str, spec: JsonObject) -> bool:
     """Return True for a tuning job."""
     return _trained(kind, spec)[0] == _TUNING_JOB

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from reconciler.engines.spec import vertex_ai
 from reconciler.model.job import ActualJob, State, Trials
@@ -157,6 +158,20 @@ def test_the_trials_of_a_pipeline_are_those_of_its_backing_job() -> None:
     )
     assert vertex_ai.study(run(pipeline(CUSTOM), {})) is None
     assert vertex_ai.trials(run(pipeline(CUSTOM), {})) is None
+
+
+def test_the_registered_model_is_the_one_that_the_service_names() -> None:
+    named = {
+        "modelToUpload": {
+            "displayName": "census",
+            "name": "projects/1/locations/l/models/5",
+            "versionId": "2",
+        }
+    }
+    registered = replace(run(pipeline(CUSTOM), {}), body=named)
+    assert vertex_ai.registered_model(registered) == "projects/1/locations/l/models/5@2"
+    assert vertex_ai.registered_model(run(pipeline(CUSTOM), {})) == ""
+    assert vertex_ai.registered_model(replace(registered, kind="CustomJob")) == ""
 
 
 @pytest.mark.parametrize(
