@@ -198,8 +198,14 @@ class World:
             trial = {**body, "jobSpec": body["trialJobSpec"]}
             self.make(api_version, "CustomJob", trial, "trial")
         if kind == TRAINING_PIPELINE and self.faults.happens("backing job has labels"):
-            backing = {**body, "jobSpec": body["trainingTaskInputs"]}
-            self.make(api_version, "CustomJob", backing, "backing")
+            inputs, head = (
+                body["trainingTaskInputs"],
+                {name: body[name] for name in ("displayName", "labels")},
+            )
+            if "trialJobSpec" in inputs:
+                self.make(api_version, "HyperparameterTuningJob", {**head, **inputs}, "backing")
+            else:
+                self.make(api_version, "CustomJob", {**head, "jobSpec": inputs}, "backing")
         self.checker.made(job)
         return job
 
