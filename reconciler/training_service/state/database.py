@@ -410,6 +410,11 @@ class Store:
             return _first(connection, condition, values)
 
 
+def new_number() -> str:
+    """Return a new unique id of 19 digits, as Vertex AI gives to what it makes."""
+    return str(secrets.randbelow(8 * 10**18) + 10**18)
+
+
 def new_etag() -> str:
     """Return a new unique version of a job's labels, in base64 because the API's type is bytes."""
     return base64.b64encode(secrets.token_bytes(9)).decode()

@@ -6,7 +6,7 @@ import sqlite3
 
 from reconciler.training_service.state.rows import LABEL_VALUE
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -85,10 +85,39 @@ CREATE TABLE IF NOT EXISTS announced (
     body TEXT NOT NULL,
     PRIMARY KEY (bucket, name, inode)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS models (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    project TEXT NOT NULL,
+    project_number TEXT NOT NULL,
+    location TEXT NOT NULL,
+    model_id TEXT NOT NULL,
+    body TEXT NOT NULL,
+    versions INTEGER NOT NULL,
+    create_time TEXT NOT NULL,
+    update_time TEXT NOT NULL,
+    UNIQUE (project_number, location, model_id)
+);
+CREATE TABLE IF NOT EXISTS model_versions (
+    model INTEGER NOT NULL REFERENCES models (id) ON DELETE CASCADE,
+    version_id INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    pipeline TEXT NOT NULL,
+    create_time TEXT NOT NULL,
+    update_time TEXT NOT NULL,
+    PRIMARY KEY (model, version_id)
+);
+CREATE TABLE IF NOT EXISTS model_aliases (
+    model INTEGER NOT NULL,
+    alias TEXT NOT NULL,
+    version_id INTEGER NOT NULL,
+    PRIMARY KEY (model, alias),
+    FOREIGN KEY (model, version_id) REFERENCES model_versions (model, version_id) ON DELETE CASCADE
+) WITHOUT ROWID;
 """
 """Tables of the database; those of jobs, runs and trials have the fields of the records.
 
 The head of a job is its name and labels once more, from which it is known when its body can't be read.
+`models.versions` is the number of the model's last version: numbers of deleted ones aren't used again.
 """
 
 _INDEXES = (
