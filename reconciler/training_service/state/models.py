@@ -177,6 +177,14 @@ class ModelStore:
         _give(connection, id, number, aliases)
         return _version(connection, id, number)
 
+    def check_new(self, project: str, location: str, *, model_id: str = "", parent: str = "") -> None:
+        """Raise what `register` would raise for these arguments; nothing is added."""
+        with self.database.reading() as connection:
+            if parent:
+                self._parent(connection, project, location, parent)
+            elif model_id:
+                _check_unused(connection, ModelName(project, location, model_id))
+
     def _parent(
         self, connection: sqlite3.Connection, project: str, location: str, parent: str
     ) -> sqlite3.Row:
@@ -312,15 +320,19 @@ class ModelStore:
 
 def _insert(connection: sqlite3.Connection, name: ModelName, body: JsonObject, at: str) -> int:
     """Add a model with one version to come; return its row's number."""
-    with suppress(ModelNotFoundError):
-        _model(connection, name)
-        raise ModelExistsError(name.model_id)
+    _check_unused(connection, name)
     cursor = connection.execute(
         "INSERT INTO models (project, project_number, location, model_id, body, versions, create_time,"
         " update_time) VALUES (?, ?, ?, ?, ?, 1, ?, ?)",
         (name.project, number_of(name.project), name.location, name.model_id, json.dumps(body), at, at),
     )
     return int(cursor.lastrowid or 0)
+
+
+def _check_unused(connection: sqlite3.Connection, name: ModelName) -> None:
+    with suppress(ModelNotFoundError):
+        _model(connection, name)
+        raise ModelExistsError(name.model_id)
 
 
 def _give(connection: sqlite3.Connection, id: int, number: int, aliases: Iterable[str]) -> None:

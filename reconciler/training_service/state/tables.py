@@ -29,6 +29,8 @@ CREATE TABLE IF NOT EXISTS jobs (
     error_details TEXT NOT NULL DEFAULT '{}',
     etag TEXT NOT NULL,
     gcs_secret TEXT NOT NULL UNIQUE,
+    backing TEXT NOT NULL DEFAULT '',
+    model TEXT NOT NULL DEFAULT '',
     revision INTEGER NOT NULL DEFAULT 0,
     UNIQUE (collection, project_number, location, job_id)
 );
@@ -138,6 +140,11 @@ _ADD_HEADS = (
     "UPDATE jobs SET head = json_patch('{}', json_object('displayName', json_extract(body, '$.displayName'),"
     " 'labels', json_extract(body, '$.labels'))) WHERE json_valid(body)",
 )
+# Before version 8 there were no pipelines.
+_ADD_PIPELINES = (
+    "ALTER TABLE jobs ADD COLUMN backing TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE jobs ADD COLUMN model TEXT NOT NULL DEFAULT ''",
+)
 # Before version 5 no end had a recorded cause.
 _ADD_CAUSES = "ALTER TABLE {} ADD COLUMN error_details TEXT NOT NULL DEFAULT '{{}}'"
 # Before version 4 `objects` was WITHOUT ROWID. SQLite stores such a table like an index, where a row of
@@ -156,6 +163,7 @@ def statements(connection: sqlite3.Connection) -> list[str]:
         *(_ADD_TRIALS if runs and "trial" not in runs else ()),
         *(_ADD_REVISIONS if jobs and "revision" not in jobs else ()),
         *(_ADD_HEADS if jobs and "head" not in jobs else ()),
+        *(_ADD_PIPELINES if jobs and "backing" not in jobs else ()),
         *(_ADD_CAUSES.format(name) for name, has in ending.items() if has and "error_details" not in has),
         *(_RENAME_OLD_OBJECTS if objects else ()),
         *filter(str.strip, TABLES.split(";")),
