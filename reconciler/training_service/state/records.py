@@ -196,7 +196,8 @@ _CLASSES = {
         *("TOO_MANY_REPLICAS", "TRIAL_TIME_LIMIT"),
     ),
     "cancelled": ("REQUESTED", "TIME_LIMIT", "WAIT_LIMIT"),
-    "service": ("INTERNAL", "MACHINE_FAILED", "MODEL_NOT_REGISTERED", "RUNNER_LOST", UNREADABLE),
+    "model": ("MODEL_NOT_REGISTERED",),
+    "service": ("INTERNAL", "MACHINE_FAILED", "RUNNER_LOST", UNREADABLE),
 }
 _CLASS_OF = {reason: name for name, reasons in _CLASSES.items() for reason in reasons}
 MOST_OF_VALUE = 500

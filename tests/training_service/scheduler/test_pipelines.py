@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from reconciler.training_service.state.records import (
 from reconciler.training_service.state.trial_records import Measurement, TrialState
 from tests.support.training_service import trainers
 from tests.support.training_service.supervised import SUPERVISING, Bench, supervised, tuned
+from tests.support.waiting import PATIENCE
 
 OUTPUT = {"baseOutputDirectory": {"outputUriPrefix": "gs://out/census"}}
 MODEL = {"displayName": "census", "containerSpec": {"imageUri": "us-docker.pkg.dev/demo/images/serve:1"}}
@@ -344,28 +344,36 @@ def test_state_of_a_stopped_service_shows_a_pipelines_end_unless_a_model_is_left
 # Killed within the transaction in which the model is registered, or right after it.
 KILLED = """
 import os, signal
+from contextlib import contextmanager
+from reconciler.training_service.state.database import Database
 from reconciler.training_service.state.models import ModelStore
-from reconciler.training_service.state.database import Store
-def killing(function):
-    def called(*arguments, **named):
-        function(*arguments, **named)
+register, writing, registered = ModelStore.register, Database.writing, []
+def noted(*arguments, **named):
+    registered.append(register(*arguments, **named))
+    return registered[-1]
+@contextmanager
+def killing(self):
+    with writing(self) as connection:
+        yield connection
+        if registered and {is_early}:
+            os.kill(os.getpid(), signal.SIGKILL)
+    if registered:
         os.kill(os.getpid(), signal.SIGKILL)
-    return called
-{place} = killing({place})
+ModelStore.register, Database.writing = noted, killing
 """
 
 
-@pytest.mark.parametrize("place", ["ModelStore.register", "Store.finish_pipeline"])
+@pytest.mark.parametrize("is_early", [True, False])
 def test_service_that_is_killed_while_it_registers_leaves_one_version(
-    bench: Bench, models: ModelStore, place: str
+    bench: Bench, models: ModelStore, is_early: bool
 ) -> None:
     pipeline = trained(bench, modelToUpload=MODEL)
-    program = KILLED.format(place=place) + SUPERVISING
-    killed = subprocess.run([sys.executable, "-c", program, str(bench.home)], timeout=60, env=os.environ)
+    program = KILLED.format(is_early=is_early) + SUPERVISING
+    killed = subprocess.run([sys.executable, "-c", program, str(bench.home)], timeout=PATIENCE)
     assert killed.returncode == -signal.SIGKILL
-    is_done = place == "Store.finish_pipeline"
-    assert [version.pipeline for version in registered(models)] == [resource_name(pipeline)] * is_done
-    assert bench.state(pipeline) is (JobState.SUCCEEDED if is_done else JobState.RUNNING)
+    versions = [version.pipeline for version in registered(models)]
+    assert versions == ([] if is_early else [resource_name(pipeline)])
+    assert bench.state(pipeline) is (JobState.RUNNING if is_early else JobState.SUCCEEDED)
     bench.new_supervisor()
     assert bench.ended(pipeline).state is JobState.SUCCEEDED
     bench.supervisor.tick()
