@@ -16,9 +16,12 @@ from reconciler.base.listener.message import Request, Response
 from reconciler.training_service import application
 from reconciler.training_service.http import discovery
 from reconciler.training_service.http.message import json_response
+from reconciler.training_service.scheduler.supervisor import Supervisor
 from tests.support.training_service import contract
-from tests.support.training_service.bodies import ML, VERTEX, custom_job, ml_job, tuning_job
+from tests.support.training_service.bodies import ML, VERTEX, custom_job, ml_job, pipeline, tuning_job
 from tests.support.training_service.served import Answer, Service
+from tests.support.training_service.supervised import FOR_TWO
+from tests.support.waiting import until
 
 OBJECT = "/storage/v1/b/bucket/o"
 
@@ -30,13 +33,16 @@ def served() -> dict[str, discovery.Method]:
 def walk_through(service: Service) -> dict[str, Answer]:
     """Call each method once, successfully."""
     answers: dict[str, Answer] = {}
-    for kind, make in (("customJobs", custom_job), ("hyperparameterTuningJobs", tuning_job)):
+    supervisor = Supervisor(service.store, service.home, storage_url=lambda job: "", machine=FOR_TWO)
+    kinds = {"customJobs": custom_job, "hyperparameterTuningJobs": tuning_job, "trainingPipelines": pipeline}
+    for kind, make in kinds.items():
         prefix = f"aiplatform.projects.locations.{kind}."
         created = answers[prefix + "create"] = service.post(f"{VERTEX}/{kind}", make())
         name = "/v1/" + created.json["name"]
         answers[prefix + "get"] = service.get(name)
         answers[prefix + "list"] = service.get(f"{VERTEX}/{kind}")
         answers[prefix + "cancel"] = service.post(name + ":cancel")
+        until(lambda: not supervisor.tick())  # a pipeline ends after its backing job
         answers[prefix + "delete"] = service.call("DELETE", name)
     answers["ml.projects.jobs.create"] = service.post(ML, ml_job())
     answers["ml.projects.jobs.get"] = service.get(ML + "/census_1")
@@ -90,7 +96,7 @@ def test_every_method_of_the_documents_is_served(service: Service) -> None:
 
 
 UNSERVED = {
-    f"POST {VERTEX}/trainingPipelines": "Create a customJob",
+    f"GET {VERTEX}/trainingPipelines/1/operations": "without operations",
     f"GET {VERTEX}/models": "Models are files here",
     f"POST {VERTEX}/endpoints/1:predict": "Models are files here",
     f"POST {VERTEX}/batchPredictionJobs": "Models are files here",
@@ -130,6 +136,7 @@ EXAMPLES = {
     "locationsId": "us-central1",
     "customJobsId": "1",
     "hyperparameterTuningJobsId": "1",
+    "trainingPipelinesId": "1",
     "jobsId": "none",
     "serviceAccountsId": "me@example.com",
     "bucket": "none",
@@ -168,7 +175,8 @@ def test_every_method_gives_its_errors_as_documented(service: Service, verb: str
     }
     statuses = {what: answer.status for what, answer in answers.items()}
     asked = 404 if sent is None else 400
-    empty_list = path.endswith(("customJobs", "TuningJobs", "/projects/demo/jobs", "/b")) and verb == "GET"
+    lists = ("customJobs", "TuningJobs", "trainingPipelines", "/projects/demo/jobs", "/b")
+    empty_list = path.endswith(lists) and verb == "GET"
     moved = path.endswith("/moveTo/o/none")  # takes no message
     assert statuses == {
         "no token": 401,
@@ -206,9 +214,16 @@ def test_a_bug_is_told_without_its_traceback(
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.parametrize("path", [ML, f"{VERTEX}/customJobs", "/_service/images"])
+@pytest.mark.parametrize(
+    "path", [ML, f"{VERTEX}/customJobs", f"{VERTEX}/trainingPipelines", "/_service/images"]
+)
 def test_a_full_database_is_told_and_leaves_nothing_half_done(service: Service, path: str) -> None:
-    bodies = {ML: ml_job, f"{VERTEX}/customJobs": custom_job, "/_service/images": lambda labels: {}}
+    bodies = {
+        ML: ml_job,
+        f"{VERTEX}/customJobs": custom_job,
+        f"{VERTEX}/trainingPipelines": pipeline,
+        "/_service/images": lambda labels: {},
+    }
     verb = "PUT" if path == "/_service/images" else "POST"
     large = {"labels": {f"k{number}": "x" * 60 for number in range(60)}}
     body = bodies[path](**large) | (
@@ -220,7 +235,7 @@ def test_a_full_database_is_told_and_leaves_nothing_half_done(service: Service, 
     refused = service.call(verb, path, body)
     assert (refused.status, refused.json["error"]["status"]) == (503, "UNAVAILABLE")
     assert "full" in refused.error
-    assert (service.store.unfinished(), service.store.setting("images")) == ([], None)
+    assert (service.store.is_busy(), service.store.setting("images")) == (False, None)
     assert service.call(verb, path, body).status == 200  # on a new connection, there is room
 
 

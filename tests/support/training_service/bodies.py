@@ -6,6 +6,7 @@ from typing import Any
 
 VERTEX = "/v1/projects/demo/locations/us-central1"
 ML = "/v1/projects/demo/jobs"
+DEFINITIONS = "gs://google-cloud-aiplatform/schema/trainingjob/definition/"
 
 
 def custom_job(name: str = "census", **more: Any) -> dict[str, Any]:
@@ -38,6 +39,29 @@ def tuning_job(name: str = "tuned", **more: Any) -> dict[str, Any]:
         "parallelTrialCount": 2,
         "trialJobSpec": job_spec(),
         **more,
+    }
+
+
+def pipeline(**more: Any) -> dict[str, Any]:
+    """Return a TrainingPipeline of a custom task."""
+    definition = f"{DEFINITIONS}custom_task_1.0.0.yaml"
+    body = {"displayName": "census", "trainingTaskDefinition": definition, "trainingTaskInputs": job_spec()}
+    return {**body, **more}
+
+
+_OF_PIPELINES = ("displayName", "labels", "encryptionSpec", "modelToUpload", "modelId", "parentModel")
+
+
+def tuning_pipeline(**more: Any) -> dict[str, Any]:
+    """Return a TrainingPipeline of a tuning task; `more` are fields of the pipeline or of its inputs."""
+    own = {name: value for name, value in more.items() if name in _OF_PIPELINES}
+    inputs = {name: value for name, value in {**tuning_job(), **more}.items() if name not in _OF_PIPELINES}
+    definition = f"{DEFINITIONS}hyperparameter_tuning_task_1.0.0.yaml"
+    return {
+        "displayName": "tuned",
+        "trainingTaskDefinition": definition,
+        "trainingTaskInputs": inputs,
+        **own,
     }
 
 
