@@ -162,7 +162,8 @@ def cause_message(cause: Cause) -> str:
     elif cause.class_ is CauseClass.CANCELLED:
         said = brief
     elif cause.class_ is CauseClass.MODEL:
-        said = ": ".join(filter(None, (brief, values["head"])))
+        # The embedded service's message says it.
+        said = values["head"] if brief in values["head"] else ": ".join(filter(None, (brief, values["head"])))
     elif "last" in values:
         said = f"{values['head']} … {values['last']}"
     else:
