@@ -21,6 +21,16 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "aiplatform.v1": {
         "projects.locations.customJobs": _TUNING_OR_CUSTOM,
         "projects.locations.hyperparameterTuningJobs": _TUNING_OR_CUSTOM,
+        "projects.locations.models": (
+            "upload",
+            "get",
+            "list",
+            "listVersions",
+            "patch",
+            "mergeVersionAliases",
+            "delete",
+            "deleteVersion",
+        ),
     },
     "ml.v1": {"projects.jobs": ("create", "get", "list", "cancel", "patch", "getIamPolicy")},
     "storage.v1": {

@@ -28,6 +28,7 @@ from reconciler.training_service.apis.credentials import (
     CredentialsApi,
 )
 from reconciler.training_service.apis.logging import LoggingApi
+from reconciler.training_service.apis.models import Models
 from reconciler.training_service.apis.vertex_ai import CustomJobs, TuningJobs
 from reconciler.training_service.http import discovery, field_masks, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens
@@ -51,6 +52,7 @@ from reconciler.training_service.state.database import (
     DatabaseError,
     Store,
 )
+from reconciler.training_service.state.models import ModelStore
 from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
 from reconciler.training_service.storage import batch
 from reconciler.training_service.storage.api import StorageApi
@@ -74,11 +76,12 @@ _READS = ("logging.entries.list",)  # the methods that read although their verb 
 _FIELDS = {
     "GoogleCloudAiplatformV1CustomJob": "custom_job",
     "GoogleCloudAiplatformV1HyperparameterTuningJob": "hyperparameter_tuning_job",
+    "GoogleCloudAiplatformV1Model": "model",
     "GoogleCloudMlV1__Job": "job",
 }
 _MODELS = (
-    "Models are files here: a job writes its model to a bucket, in AIP_MODEL_DIR or its job-dir. Load them to"
-    " predict."
+    "Nothing is served from a model here: load its files to predict. A job writes them to a bucket, in"
+    " AIP_MODEL_DIR or its job-dir."
 )
 # What to use instead of methods that this service lacks, by the beginning of their ids, the longest first.
 _INSTEAD = {
@@ -87,7 +90,6 @@ _INSTEAD = {
             "aiplatform.projects.locations.batchPredictionJobs",
             "aiplatform.projects.locations.deploymentResourcePools",
             "aiplatform.projects.locations.endpoints",
-            "aiplatform.projects.locations.models",
             "ml.projects.locations",
             "ml.projects.models",
             "ml.projects.predict",
@@ -97,6 +99,11 @@ _INSTEAD = {
     ),
     "aiplatform.projects.locations.customJobs.operations": "Its methods answer at once, without operations.",
     "aiplatform.projects.locations.datasets": "Data are files here, in a bucket that the job names.",
+    "aiplatform.projects.locations.models.operations": "Its methods answer at once, without operations.",
+    "aiplatform.projects.locations.models": (
+        "It keeps records of models and their versions, and evaluates, copies and serves none: use a model's"
+        " files, which are in the bucket that its artifactUri names."
+    ),
     "aiplatform.projects.locations.pipelineJobs": "Create a customJob for each training step.",
     "aiplatform.projects.locations.schedules": "Create a customJob when it is to run, from cron for example.",
     "aiplatform.projects.locations.studies": "Create a hyperparameterTuningJob: it runs the study's trials.",
@@ -104,7 +111,7 @@ _INSTEAD = {
     "aiplatform.projects.locations.trainingPipelines": (
         "Create a customJob with the pipeline's workerPoolSpecs, or a hyperparameterTuningJob."
     ),
-    "aiplatform.": "It serves customJobs and hyperparameterTuningJobs: use Google's for others.",
+    "aiplatform.": "It serves customJobs, hyperparameterTuningJobs and models: use Google's for others.",
     "ml.": "It serves projects.jobs: use the jobs' own fields.",
     "storage.buckets.": "A bucket's fields are those that it was created with.",
     "storage.objects.update": "Use storage.objects.patch.",
@@ -150,6 +157,7 @@ class Application:
         self._handlers: dict[str, Handler] = {
             **CustomJobs(store, home, pages, wake).handlers(),
             **TuningJobs(store, home, pages, wake).handlers(),
+            **Models(ModelStore(store.database, store.clock), pages).handlers(),
             **MlJobs(store, home, pages, wake).handlers(),
             **StorageApi(objects, Uploads(home), pages).handlers(),
             **LoggingApi(store, home, pages, wait_of).handlers(),

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from reconciler.training_service.apis.training import JobHandlers, created, times_of
 from reconciler.training_service.apis.validation import custom_job_mistakes, tuning_job_mistakes
+from reconciler.training_service.apis.vertex_answers import deletion, refused
 from reconciler.training_service.http import field_masks, filters
 from reconciler.training_service.http.call import Call, Handler
-from reconciler.training_service.http.message import ApiError, violations
+from reconciler.training_service.http.message import ApiError
+from reconciler.training_service.state.database import new_number
 from reconciler.training_service.state.records import (
     CUSTOM_JOBS,
     TUNING_JOBS,
@@ -53,15 +54,11 @@ class VertexJobs(JobHandlers):
     def _create(self, call: Call) -> JsonObject:
         if mistakes := list(self.mistakes(call.body)):
             raise self.refused(mistakes)
-        job_id = str(secrets.randbelow(8 * 10**18) + 10**18)  # 19 digits, as Vertex AI's
-        return self._add(call, job_id, call.body)
+        return self._add(call, new_number(), call.body)
 
     def refused(self, mistakes: Sequence[Mistake]) -> ApiError:
         """Return the API's error for a request with mistakes."""
-        errors = "".join(
-            f"{n}.Field: {path}; Message: {text}\t" for n, (path, text) in enumerate(mistakes, 1)
-        )
-        return violations(mistakes, f"List of found errors:\t{errors}")
+        return refused(mistakes)
 
     def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
         """Return the function that makes an item of a list, with the fields of the read mask."""
@@ -79,7 +76,7 @@ class VertexJobs(JobHandlers):
                 f"The job is in state {STATES[job.state]}: only a job that has ended can be deleted.",
             )
         self._remove(job)
-        return _deletion(job, self._store.now())
+        return deletion(_name(job).rsplit("/", 2)[0], self._store.now())
 
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
@@ -126,14 +123,3 @@ class TuningJobs(VertexJobs):
 def _name(job: JobRecord) -> str:
     # Vertex AI answers with the project's number, even if the request named its id.
     return f"projects/{number_of(job.project)}/locations/{job.location}/{job.collection}/{job.job_id}"
-
-
-def _deletion(job: JobRecord, at: str) -> JsonObject:
-    """Return the finished long-running operation that answers a delete."""
-    metadata = "type.googleapis.com/google.cloud.aiplatform.v1.DeleteOperationMetadata"
-    return {
-        "name": f"{_name(job).rsplit('/', 2)[0]}/operations/{secrets.randbelow(8 * 10**18) + 10**18}",
-        "metadata": {"@type": metadata, "genericMetadata": {"createTime": at, "updateTime": at}},
-        "done": True,
-        "response": {"@type": "type.googleapis.com/google.protobuf.Empty", "value": {}},
-    }
