@@ -22,6 +22,16 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
         "projects.locations.customJobs": _JOBS,
         "projects.locations.hyperparameterTuningJobs": _JOBS,
         "projects.locations.trainingPipelines": _JOBS,
+        "projects.locations.models": (
+            "upload",
+            "get",
+            "list",
+            "listVersions",
+            "patch",
+            "mergeVersionAliases",
+            "delete",
+            "deleteVersion",
+        ),
     },
     "ml.v1": {"projects.jobs": ("create", "get", "list", "cancel", "patch", "getIamPolicy")},
     "storage.v1": {

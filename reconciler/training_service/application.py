@@ -28,6 +28,7 @@ from reconciler.training_service.apis.credentials import (
     CredentialsApi,
 )
 from reconciler.training_service.apis.logging import LoggingApi
+from reconciler.training_service.apis.models import Models
 from reconciler.training_service.apis.pipelines import Pipelines
 from reconciler.training_service.apis.vertex_ai import CustomJobs, TuningJobs
 from reconciler.training_service.http import discovery, field_masks, json_mapping
@@ -53,6 +54,7 @@ from reconciler.training_service.state.database import (
     DatabaseError,
     Store,
 )
+from reconciler.training_service.state.models import ModelStore
 from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
 from reconciler.training_service.storage import batch
 from reconciler.training_service.storage.api import StorageApi
@@ -76,12 +78,13 @@ _READS = ("logging.entries.list",)  # the methods that read although their verb 
 _FIELDS = {
     "GoogleCloudAiplatformV1CustomJob": "custom_job",
     "GoogleCloudAiplatformV1HyperparameterTuningJob": "hyperparameter_tuning_job",
+    "GoogleCloudAiplatformV1Model": "model",
     "GoogleCloudAiplatformV1TrainingPipeline": "training_pipeline",
     "GoogleCloudMlV1__Job": "job",
 }
 _MODELS = (
-    "Models are files here: a job writes its model to a bucket, in AIP_MODEL_DIR or its job-dir. Load them to"
-    " predict."
+    "Nothing is served from a model here: load its files to predict. A job writes them to a bucket, in"
+    " AIP_MODEL_DIR or its job-dir."
 )
 # What to use instead of methods that this service lacks, by the beginning of their ids, the longest first.
 _INSTEAD = {
@@ -90,7 +93,6 @@ _INSTEAD = {
             "aiplatform.projects.locations.batchPredictionJobs",
             "aiplatform.projects.locations.deploymentResourcePools",
             "aiplatform.projects.locations.endpoints",
-            "aiplatform.projects.locations.models",
             "ml.projects.locations",
             "ml.projects.models",
             "ml.projects.predict",
@@ -101,6 +103,11 @@ _INSTEAD = {
     "aiplatform.projects.locations.customJobs.operations": "Its methods answer at once, without operations.",
     "aiplatform.projects.locations.trainingPipelines": "Its methods answer at once, without operations.",
     "aiplatform.projects.locations.datasets": "Data are files here, in a bucket that the job names.",
+    "aiplatform.projects.locations.models.operations": "Its methods answer at once, without operations.",
+    "aiplatform.projects.locations.models": (
+        "It keeps records of models and their versions, and evaluates, copies and serves none: use a model's"
+        " files, which are in the bucket that its artifactUri names."
+    ),
     "aiplatform.projects.locations.pipelineJobs": "Create a customJob for each training step.",
     "aiplatform.projects.locations.schedules": "Create a customJob when it is to run, from cron for example.",
     "aiplatform.projects.locations.studies": "Create a hyperparameterTuningJob: it runs the study's trials.",
@@ -152,6 +159,7 @@ class Application:
             **CustomJobs(store, home, pages, wake).handlers(),
             **TuningJobs(store, home, pages, wake).handlers(),
             **Pipelines(store, home, pages, wake).handlers(),
+            **Models(ModelStore(store.database, store.clock), pages).handlers(),
             **MlJobs(store, home, pages, wake).handlers(),
             **StorageApi(objects, Uploads(home), pages).handlers(),
             **LoggingApi(store, home, pages, wait_of).handlers(),

@@ -18,7 +18,15 @@ from reconciler.training_service.http import discovery
 from reconciler.training_service.http.message import json_response
 from reconciler.training_service.scheduler.supervisor import Supervisor
 from tests.support.training_service import contract
-from tests.support.training_service.bodies import ML, VERTEX, custom_job, ml_job, pipeline, tuning_job
+from tests.support.training_service.bodies import (
+    ML,
+    VERTEX,
+    custom_job,
+    ml_job,
+    model,
+    pipeline,
+    tuning_job,
+)
 from tests.support.training_service.served import Answer, Service
 from tests.support.training_service.supervised import FOR_TWO
 from tests.support.waiting import until
@@ -44,6 +52,20 @@ def walk_through(service: Service) -> dict[str, Answer]:
         answers[prefix + "cancel"] = service.post(name + ":cancel")
         until(lambda: not supervisor.tick())  # a pipeline ends after its backing job
         answers[prefix + "delete"] = service.call("DELETE", name)
+    models = "aiplatform.projects.locations.models."
+    upload = {"model": model(), "modelId": "census"}
+    answers[models + "upload"] = service.post(f"{VERTEX}/models:upload", upload)
+    name = f"{VERTEX}/models/census"
+    service.post(f"{VERTEX}/models:upload", {"model": model(), "parentModel": name.removeprefix("/v1/")})
+    answers[models + "get"] = service.get(name)
+    answers[models + "list"] = service.get(f"{VERTEX}/models")
+    answers[models + "listVersions"] = service.get(f"{name}:listVersions")
+    answers[models + "patch"] = service.call("PATCH", f"{name}?updateMask=labels", {"labels": {"a": "b"}})
+    answers[models + "mergeVersionAliases"] = service.post(
+        f"{name}@1:mergeVersionAliases", {"versionAliases": ["golden"]}
+    )
+    answers[models + "deleteVersion"] = service.call("DELETE", f"{name}@2:deleteVersion")
+    answers[models + "delete"] = service.call("DELETE", name)
     answers["ml.projects.jobs.create"] = service.post(ML, ml_job())
     answers["ml.projects.jobs.get"] = service.get(ML + "/census_1")
     answers["ml.projects.jobs.list"] = service.get(ML)
@@ -97,15 +119,17 @@ def test_every_method_of_the_documents_is_served(service: Service) -> None:
 
 UNSERVED = {
     f"GET {VERTEX}/trainingPipelines/1/operations": "without operations",
-    f"GET {VERTEX}/models": "Models are files here",
-    f"POST {VERTEX}/endpoints/1:predict": "Models are files here",
-    f"POST {VERTEX}/batchPredictionJobs": "Models are files here",
+    f"POST {VERTEX}/models/1:export": "in the bucket that its artifactUri names",
+    f"GET {VERTEX}/models/1/evaluations": "in the bucket that its artifactUri names",
+    f"GET {VERTEX}/models/1/operations/2": "without operations",
+    f"POST {VERTEX}/endpoints/1:predict": "load its files to predict",
+    f"POST {VERTEX}/batchPredictionJobs": "load its files to predict",
     f"GET {VERTEX}/customJobs/1/operations": "without operations",
     f"GET {VERTEX}/notebookRuntimes": "use Google's for others",
-    f"POST {ML.removesuffix('/jobs')}/models": "Models are files here",
-    f"POST {ML.removesuffix('/jobs')}/models/m:predict": "Models are files here",
-    f"POST {ML.removesuffix('/jobs')}/models/m/versions/v:explain": "Models are files here",
-    f"GET {ML.removesuffix('/jobs')}/models/m:getIamPolicy": "Models are files here",
+    f"POST {ML.removesuffix('/jobs')}/models": "load its files to predict",
+    f"POST {ML.removesuffix('/jobs')}/models/m:predict": "load its files to predict",
+    f"POST {ML.removesuffix('/jobs')}/models/m/versions/v:explain": "load its files to predict",
+    f"GET {ML.removesuffix('/jobs')}/models/m:getIamPolicy": "load its files to predict",
     f"GET {ML.removesuffix('/jobs')}:getConfig": "serves projects.jobs",
     "PATCH /storage/v1/b/bucket": "created with",
     "PUT /storage/v1/b/bucket/o/a": "Use storage.objects.patch",
@@ -137,6 +161,7 @@ EXAMPLES = {
     "customJobsId": "1",
     "hyperparameterTuningJobsId": "1",
     "trainingPipelinesId": "1",
+    "modelsId": "none",
     "jobsId": "none",
     "serviceAccountsId": "me@example.com",
     "bucket": "none",
@@ -155,6 +180,7 @@ def requests() -> list[Any]:
         document = discovery.document(name)
         for method in contract._walk(document["resources"]):
             path = f"/{document['servicePath']}{method.get('flatPath') or method['path']}".format(**EXAMPLES)
+            path = path.replace("none:deleteVersion", "none@1:deleteVersion")
             found.append(pytest.param(method["httpMethod"], path, id=method["id"]))
     return found
 
@@ -175,7 +201,7 @@ def test_every_method_gives_its_errors_as_documented(service: Service, verb: str
     }
     statuses = {what: answer.status for what, answer in answers.items()}
     asked = 404 if sent is None else 400
-    lists = ("customJobs", "TuningJobs", "trainingPipelines", "/projects/demo/jobs", "/b")
+    lists = ("customJobs", "TuningJobs", "trainingPipelines", "/models", "/projects/demo/jobs", "/b")
     empty_list = path.endswith(lists) and verb == "GET"
     moved = path.endswith("/moveTo/o/none")  # takes no message
     assert statuses == {

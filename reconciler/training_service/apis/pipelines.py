@@ -203,7 +203,8 @@ def _served_definition(job: JobRecord) -> str:
 
 def _model(job: JobRecord) -> JsonObject:
     """Return `modelToUpload` without the container, which is input only, and with its name if it has one."""
-    given = {name: value for name, value in job.body["modelToUpload"].items() if name != "containerSpec"}
+    sent = job.body["modelToUpload"].items()
+    given = {name: value for name, value in sent if name not in ("containerSpec", "name")}
     name, _, version = job.model.rpartition("@")
     return {**given, "name": name, "versionId": version} if name else given
 
@@ -225,9 +226,10 @@ def _mistakes(body: JsonObject) -> Iterator[Mistake]:
 
 def _mistakes_of_backing(task: _Task, backing: JobRecord, body: JsonObject) -> Iterator[Mistake]:
     """Yield the mistakes of a new pipeline's name, labels and inputs, and what of it can't run here."""
-    own = {name: body[name] for name in ("displayName", "labels") if name in body}
-    given = {name: value for name, value in backing.body.items() if name not in ("displayName", "labels")}
-    for path, text in [*task.mistakes({**given, **own})] or unsupported(backing):
+    own = ("displayName", "labels")
+    given = {name: value for name, value in backing.body.items() if name not in own}
+    given |= {name: body[name] for name in own if name in body}
+    for path, text in [*task.mistakes(given)] or unsupported(backing):
         is_own = path.partition(".")[0] in ("display_name", "labels")
         yield path if is_own else f"{_INPUTS}.{path.removeprefix('job_spec.')}", text
     folder = job_spec_of(backing).get("baseOutputDirectory", {}).get("outputUriPrefix")

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.jobs.launch import seconds
+from reconciler.training_service.state.models import RESOURCE
 from reconciler.training_service.tuning import checks
 from reconciler.training_service.tuning.checks import NOT_SET, Message, Mistake
 
@@ -18,7 +19,6 @@ _IMAGE = re.compile(
 )
 _JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
 _MODEL_ID = re.compile(r"(?:[a-z_][a-z0-9_-]{0,62})?")
-_MODEL_NAME = re.compile(r"projects/[^/]+/locations/[^/]+/models/[^/]+")
 _ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 _MAX_PACKAGES = 100
 _MAX_VARIABLES = 100
@@ -99,7 +99,7 @@ def registration_mistakes(request: Message, name: str) -> Iterator[Mistake]:
     if not _MODEL_ID.fullmatch(request.get("modelId", "")):
         text = "At most 63 characters: lower-case letters, digits, '_' and '-'; no digit or '-' first."
         yield "model_id", text
-    if request.get("parentModel") and not _MODEL_NAME.fullmatch(request["parentModel"]):
+    if request.get("parentModel") and not RESOURCE.fullmatch(request["parentModel"]):
         yield "parent_model", "Must be the name of a model: projects/PROJECT/locations/LOCATION/models/MODEL."
 
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from reconciler.training_service.apis.training import JobHandlers, created, times_of
 from reconciler.training_service.apis.validation import custom_job_mistakes, tuning_job_mistakes
+from reconciler.training_service.apis.vertex_answers import deletion, refused
 from reconciler.training_service.http import field_masks, filters
 from reconciler.training_service.http.call import Call, Handler
-from reconciler.training_service.http.message import ApiError, violations
+from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.state.database import new_number
 from reconciler.training_service.state.records import (
     CUSTOM_JOBS,
@@ -65,10 +66,7 @@ class VertexJobs(JobHandlers):
 
     def refused(self, mistakes: Sequence[Mistake]) -> ApiError:
         """Return the API's error for a request with mistakes."""
-        errors = "".join(
-            f"{n}.Field: {path}; Message: {text}\t" for n, (path, text) in enumerate(mistakes, 1)
-        )
-        return violations(mistakes, f"List of found errors:\t{errors}")
+        return refused(mistakes)
 
     def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
         """Return the function that makes an item of a list, with the fields of the read mask."""
@@ -86,7 +84,7 @@ class VertexJobs(JobHandlers):
                 f"The job is in state {self._state_name(job)}: only a job that has ended can be deleted.",
             )
         self._remove(job)
-        return _deletion(job, self._store.now())
+        return deletion(resource_name(job).rsplit("/", 2)[0], self._store.now())
 
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
@@ -133,14 +131,3 @@ class TuningJobs(VertexJobs):
 
     collection = TUNING_JOBS
     mistakes = staticmethod(tuning_job_mistakes)
-
-
-def _deletion(job: JobRecord, at: str) -> JsonObject:
-    """Return the finished long-running operation that answers a delete."""
-    metadata = "type.googleapis.com/google.cloud.aiplatform.v1.DeleteOperationMetadata"
-    return {
-        "name": f"{resource_name(job).rsplit('/', 2)[0]}/operations/{new_number()}",
-        "metadata": {"@type": metadata, "genericMetadata": {"createTime": at, "updateTime": at}},
-        "done": True,
-        "response": {"@type": "type.googleapis.com/google.protobuf.Empty", "value": {}},
-    }

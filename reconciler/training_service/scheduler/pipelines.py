@@ -62,8 +62,8 @@ def take_over(store: Store, pipeline: JobRecord) -> JobRecord | None:
     collection, _, job_id = pipeline.backing.partition("/")
     backing = store.find(collection, pipeline.project, pipeline.location, job_id)
     if backing is None:
-        message, details = _DELETED.format(pipeline.backing), details_of("INTERNAL")
-        _move(store, pipeline, JobState.FAILED, "", Code.NOT_FOUND, message, details)
+        message = _DELETED.format(pipeline.backing)
+        _move(store, pipeline, JobState.FAILED, "", Code.NOT_FOUND, message, details_of("INTERNAL"))
         return None
     if backing.start_time and pipeline.state in _BEFORE_RUNNING:
         pipeline = _move(store, pipeline, JobState.RUNNING, backing.start_time) or pipeline

@@ -33,8 +33,10 @@ OF_MODEL = ("displayName", "description", "labels")
 OF_VERSION = ("versionDescription", "labels")
 """The fields that a patch of one version changes."""
 
+RESOURCE = re.compile(r"projects/([^/]+)/locations/([^/]+)/models/([^/]+)")
+"""The resource name of a model, or of one of its versions."""
+
 _NOT_KEPT = ("name", "versionAliases", "etag")  # the service tells them by other columns
-_RESOURCE = re.compile(r"projects/([^/]+)/locations/([^/]+)/models/([^/]+)")
 _TIMES = ("create_time", "update_time", "version_create_time", "version_update_time")
 
 
@@ -47,7 +49,7 @@ class ModelExistsError(Exception):
 
 
 class UnreadableModelError(Exception):
-    """Error for a record that can't be read; the arguments are the version's name and the columns' names."""
+    """Error for a record that can't be read: the model's or version's name, and the names of the columns."""
 
 
 class OnlyVersionError(Exception):
@@ -84,6 +86,7 @@ class ModelVersion:
     """A version of a model.
 
     Attributes:
+        id: The number of the model's row; grows with time and is never reused.
         project: The project as in the request that made the model: an id, or a number.
         version_id: The version's number, from 1; never reused in its model.
         body: The API's Model as the client gave it, in camelCase, without name, etag, aliases and output-only
@@ -94,6 +97,7 @@ class ModelVersion:
         pipeline: The resource name of the training pipeline that made the version, "" for none.
     """
 
+    id: int
     project: str
     location: str
     model_id: str
@@ -154,6 +158,7 @@ class ModelStore:
         Raises:
             ModelNotFoundError: There is no such parent in this project and location.
             ModelExistsError: The model id is already used.
+            UnreadableModelError: The parent's record can't be read.
         """
         at = rfc3339(self.clock())
         own = {name: value for name, value in body.items() if name not in (*OF_MODEL, *_NOT_KEPT)}
@@ -188,7 +193,7 @@ class ModelStore:
     def _parent(
         self, connection: sqlite3.Connection, project: str, location: str, parent: str
     ) -> sqlite3.Row:
-        parts = _RESOURCE.fullmatch(parent)
+        parts = RESOURCE.fullmatch(parent)
         name = ModelName.of(*parts.groups()) if parts else None
         if name is None or (number_of(name.project), name.location) != (number_of(project), location):
             raise ModelNotFoundError(parent)
@@ -383,7 +388,8 @@ def _version(connection: sqlite3.Connection, id: int, number: int) -> ModelVersi
 
 
 _SELECT = """
-SELECT project, location, model_id, version_id, models.body AS model, model_versions.body AS body, pipeline,
+SELECT models.id AS id, project, location, model_id, version_id, pipeline,
+    models.body AS model_body, model_versions.body AS version_body,
     models.create_time AS create_time, models.update_time AS update_time,
     model_versions.create_time AS version_create_time, model_versions.update_time AS version_update_time,
     (SELECT group_concat(alias, ' ') FROM model_aliases AS named
@@ -399,18 +405,13 @@ def _select(connection: sqlite3.Connection, where: str, *values: object) -> Iter
 
 def _version_of(row: sqlite3.Row) -> ModelVersion:
     """Return the version of a row; raise UnreadableModelError."""
-    bodies: dict[str, JsonObject] = {}
-    for column in ("model", "body"):
-        with suppress(ValueError, TypeError, RecursionError):
-            bodies[column] = body_of(row[column])
-    unreadable = [column for column in ("model", "body") if column not in bodies]
-    unreadable += [column for column in _TIMES if not readable_time(row[column])]
-    name = ModelName(row["project"], row["location"], row["model_id"], str(row["version_id"]))
-    if unreadable:
-        raise UnreadableModelError(str(name), " ".join(unreadable))
-    model, own = bodies["model"], bodies["body"]
+    name = ModelName(row["project"], row["location"], row["model_id"])
+    model = _body(row, "model", ("create_time", "update_time"), name)
+    name = name._replace(version=str(row["version_id"]))
+    own = _body(row, "version", ("version_create_time", "version_update_time"), name)
     labels = {**model.get("labels", {}), **own.get("labels", {})}
     return ModelVersion(
+        id=row["id"],
         project=name.project,
         location=name.location,
         model_id=name.model_id,
@@ -420,3 +421,15 @@ def _version_of(row: sqlite3.Row) -> ModelVersion:
         pipeline=row["pipeline"],
         **{column: row[column] for column in _TIMES},
     )
+
+
+def _body(row: sqlite3.Row, kind: str, times: tuple[str, str], name: ModelName) -> JsonObject:
+    """Return the body in a row of a model or version; raise UnreadableModelError."""
+    unreadable = [column for column in times if not readable_time(row[column])]
+    try:
+        body = body_of(row[f"{kind}_body"])
+    except (ValueError, TypeError, RecursionError):
+        unreadable.insert(0, f"{kind}_body")
+    if unreadable:
+        raise UnreadableModelError(str(name), " ".join(unreadable))
+    return body

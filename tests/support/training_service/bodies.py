@@ -74,3 +74,13 @@ def ml_job(job_id: str = "census_1", **more: Any) -> dict[str, Any]:
         "packageUris": ["gs://staging/trainer-1.tar.gz"],
     }
     return {"jobId": job_id, "trainingInput": training, **more}
+
+
+def model(name: str = "census", **more: Any) -> dict[str, Any]:
+    container = {"imageUri": "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"}
+    return {
+        "displayName": name,
+        "artifactUri": "gs://models/census",
+        "containerSpec": container,
+        **more,
+    }

@@ -268,9 +268,9 @@ def test_model_that_could_not_be_registered_is_refused_before_the_training(servi
 def test_model_is_answered_without_its_container_and_with_its_name_once_it_is_registered(
     service: Service,
 ) -> None:
-    model = MODEL | {"artifactUri": "gs://out/census/model", "versionAliases": ["default"]}
+    model = MODEL | {"artifactUri": "gs://out/census/model", "versionAliases": ["default"], "name": "x"}
     created = create(service, pipeline(modelToUpload=model, modelId="census"))
-    shown = {name: value for name, value in model.items() if name != "containerSpec"}
+    shown = {name: model[name] for name in ("displayName", "artifactUri", "versionAliases")}
     assert created["modelToUpload"] == shown
     (service.home / "gcs/out/census/model").mkdir(parents=True)
     (service.home / "gcs/out/census/model/saved").touch()
