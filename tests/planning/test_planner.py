@@ -846,11 +846,12 @@ def test_run_without_recorded_request_is_reported_and_never_cancelled(state: Sta
     )
 
 
-@pytest.mark.fault(16)
+@pytest.mark.fault(16, 72)
 @pytest.mark.parametrize("claimed", [False, True])
-def test_trials_of_tuning_job_do_not_count_as_its_runs(claimed: bool) -> None:
+@pytest.mark.parametrize("kind", ["HyperparameterTuningJob", TRAINING_PIPELINE])
+def test_trials_and_backing_jobs_do_not_count_as_runs(kind: str, claimed: bool) -> None:
     job = wanted(attempts=2)
-    job = replace(job, manifest=replace(job.manifest, kind="HyperparameterTuningJob"))
+    job = replace(job, manifest=replace(job.manifest, kind=kind))
     run = run_of(job, State.RUNNING, number=5)
     trials = [run_of(job, State.RUNNING, number=n, kind="CustomJob") for n in (1, 9)]
     claims = [bound_to(job, run)] if claimed else []

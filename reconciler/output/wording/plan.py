@@ -65,6 +65,10 @@ _SENTENCES: Mapping[ReasonCode, str] = {
         "Google shut down AI Platform Training on 2025-01-31; "
         "run `reconciler migrate`, which rewrites it for Vertex AI"
     ),
+    ReasonCode.PARENT_MODEL_MISSING: (
+        "there is no model {model}: correct parentModel, or leave it out: the first run then registers a "
+        "model that later ones can name"
+    ),
     ReasonCode.OTHER_LINE_ENDS: (
         "{difference}, so that the job isn't the commit's: commit these line ends, or restore the commit's "
         "with `printf '\\n* -text\\n' >> \"$(git rev-parse --git-path info/attributes)\" && "

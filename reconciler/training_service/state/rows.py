@@ -93,7 +93,7 @@ def job_of(row: sqlite3.Row) -> JobRecord:
         return JobRecord(**values)
     if "body" in unreadable:
         try:
-            values["body"] = _body(head)
+            values["body"] = body_of(head)
         except (ValueError, TypeError, RecursionError):
             unreadable.append("labels")
     return UnreadableJob(**values, columns=tuple(unreadable))
@@ -111,7 +111,8 @@ def _object(text: str) -> JsonObject:
     return value
 
 
-def _body(text: str) -> JsonObject:
+def body_of(text: str) -> JsonObject:
+    """Return a resource of a row's JSON; raise ValueError, TypeError or RecursionError if it is none."""
     body = _object(text)
     _checked(dict, body.get("labels", {}))
     return body
@@ -124,7 +125,7 @@ def _checked(kind: type[Any], value: Json) -> Json:
 
 
 _READ: Mapping[str, Callable[[Any], Json]] = {
-    "body": _body,
+    "body": body_of,
     "images": _object,
     "error_details": _object,
     "state": JobState,
