@@ -63,7 +63,11 @@ RULES = (
         "/claims|generateAccessToken|/upload/",
         {Fault.DROPPED: 0.01, Fault.UNANSWERED: 0.03, Fault.HALVED: 0.01, Fault.BUSY: 0.01, Fault.LATE: 0.01},
     ),
-    Rule("GET", "/storage/|/customJobs|/trainingPipelines", {Fault.HALVED: 0.01, Fault.BUSY: 0.005, Fault.DRIPPED: 0.02}),
+    Rule(
+        "GET",
+        "/storage/|/customJobs|/trainingPipelines",
+        {Fault.HALVED: 0.01, Fault.BUSY: 0.005, Fault.DRIPPED: 0.02},
+    ),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -13,7 +12,6 @@ from reconciler.model.manifest import JsonObject
 
 MOST_NUMBERS = 50
 """The most numbers of a metrics file or a measurement."""
-_SNAKE = re.compile(r"(?<=[a-z0-9])_([a-z0-9])")
 
 
 def text_of(resource: JsonObject, name: str) -> str:
@@ -32,13 +30,6 @@ def parts_of(resource: JsonObject, name: str) -> list[JsonObject]:
     """Return the objects of a list field, with an empty object in the place of any other item."""
     value = resource.get(name)
     return [part if isinstance(part, dict) else {} for part in value] if isinstance(value, list) else []
-
-
-def with_api_keys(value: Any) -> Any:
-    """Return a JSON value with the keys of its objects in camelCase: `machine_spec` becomes `machineSpec`."""
-    if isinstance(value, dict):
-        return {_SNAKE.sub(lambda m: m[1].upper(), key): with_api_keys(part) for key, part in value.items()}
-    return [with_api_keys(part) for part in value] if isinstance(value, list) else value
 
 
 def texts_in(resource: JsonObject, name: str) -> tuple[str, ...]:

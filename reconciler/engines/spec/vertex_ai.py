@@ -14,32 +14,25 @@ from typing import Any
 from reconciler.engines.spec.container_command import shown_command, staged_module
 from reconciler.engines.spec.timeout import DEFAULT_TIMEOUT, hours
 from reconciler.manifests.known_values import accelerators_of
+from reconciler.manifests.pipelines import INPUTS
+from reconciler.manifests.plain_form import plain_form
+from reconciler.manifests.schemas import manifest_schema
 from reconciler.model.details import Goal, Measurement, Study, Trial, Workers
-from reconciler.model.fields import (
-    count_of,
-    numbers_of,
-    part_of,
-    parts_of,
-    text_of,
-    texts_in,
-    values_of,
-    with_api_keys,
-)
+from reconciler.model.fields import count_of, numbers_of, part_of, parts_of, text_of, texts_in, values_of
 from reconciler.model.job import ActualJob, Trials
-from reconciler.model.manifest import TRAINING_PIPELINE, JsonObject
+from reconciler.model.manifest import AIPLATFORM_V1, TRAINING_PIPELINE, JsonObject
 from reconciler.packaging.staged_uri import without_staged
 
 _TOPOLOGY = re.compile("[0-9]{1,4}(?:x[0-9]{1,4}){1,2}")
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/Trial: states before the start of a trial.
 _UNBEGUN_TRIALS = ("", "STATE_UNSPECIFIED", "REQUESTED")
 _CUSTOM_JOB, _TUNING_JOB = "CustomJob", "HyperparameterTuningJob"
-_INPUTS = "trainingTaskInputs"
 _TUNING_FIELDS = ("studySpec", "trialJobSpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.trainingPipelines, without what
 # only the service sets and what the reconciler sets.
 _PIPELINE_FIELDS = (
     "trainingTaskDefinition",
-    _INPUTS,
+    INPUTS,
     "modelToUpload",
     "modelId",
     "parentModel",
@@ -147,7 +140,7 @@ def output_directory(kind: str, spec: JsonObject) -> str:
 
 def output_directory_field(kind: str, spec: JsonObject) -> tuple[str, ...]:
     """Return the keys of `outputUriPrefix`."""
-    inputs = (_INPUTS,) if kind == TRAINING_PIPELINE else ()
+    inputs = (INPUTS,) if kind == TRAINING_PIPELINE else ()
     kind, spec = _trained(kind, spec)
     trial = () if kind == _CUSTOM_JOB else ("trialJobSpec",)
     return ("spec", *inputs, *trial, "baseOutputDirectory", "outputUriPrefix")
@@ -201,9 +194,11 @@ def resource_in_form(kind: str, resource: JsonObject) -> JsonObject:
 
     The service may answer with the keys that it keeps them under: `worker_pool_specs`.
     """
-    if kind != TRAINING_PIPELINE or _INPUTS not in resource:
+    if kind != TRAINING_PIPELINE or INPUTS not in resource:
         return resource
-    return {**resource, _INPUTS: with_api_keys(resource[_INPUTS])}
+    inputs = {INPUTS: resource[INPUTS]}
+    schema = manifest_schema(AIPLATFORM_V1, kind, spec=inputs)
+    return {**resource, **plain_form({"spec": inputs}, schema)["spec"]} if schema else resource
 
 
 def _workers(number: int, pool: JsonObject) -> Workers:
@@ -265,7 +260,7 @@ def _trained(kind: str, spec: JsonObject) -> tuple[str, JsonObject]:
     """Return kind and spec of the job that trains: of the backing job for a pipeline, else the given ones."""
     if kind != TRAINING_PIPELINE:
         return kind, spec
-    inputs = part_of(spec, _INPUTS)
+    inputs = part_of(spec, INPUTS)
     return (_TUNING_JOB if "trialJobSpec" in inputs else _CUSTOM_JOB), inputs
 
 
@@ -294,7 +289,7 @@ def _chips(topology: str) -> int:
 def _job_spec_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
     if kind == TRAINING_PIPELINE:
         trained, inputs = _trained(kind, spec)
-        return {**spec, _INPUTS: _job_spec_changed(trained, inputs, change)}
+        return {**spec, INPUTS: _job_spec_changed(trained, inputs, change)}
     if kind == _CUSTOM_JOB:
         return change(spec)
     return {**spec, "trialJobSpec": change(spec["trialJobSpec"])}
