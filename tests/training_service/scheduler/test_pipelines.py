@@ -202,6 +202,7 @@ def fail_of(bench: Bench, pipeline: JobRecord) -> str:
     return found.error_message.removeprefix("The training succeeded, but the model could not be registered: ")
 
 
+@pytest.mark.fault(74)
 def test_folder_without_files_fails_the_pipeline_in_registering(bench: Bench, models: ModelStore) -> None:
     for uri in ("gs://out/none", "gs://none/model"):
         pipeline = trained(bench, modelToUpload=MODEL | {"artifactUri": uri}, modelId="census")
@@ -363,6 +364,7 @@ ModelStore.register, Database.writing = noted, killing
 """
 
 
+@pytest.mark.fault(75)
 @pytest.mark.parametrize("is_early", [True, False])
 def test_service_that_is_killed_while_it_registers_leaves_one_version(
     bench: Bench, models: ModelStore, is_early: bool
