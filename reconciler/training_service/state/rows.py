@@ -147,6 +147,12 @@ def _checked(kind: type[Any], value: Json) -> Json:
     return value
 
 
+def _text(value: Json) -> str:
+    text: str = _checked(str, value)
+    text.encode()  # raises ValueError for bytes that are no UTF-8: such a text is no name
+    return text
+
+
 _READ: Mapping[str, Callable[[Any], Json]] = {
     "body": body_of,
     "images": _object,
@@ -154,6 +160,8 @@ _READ: Mapping[str, Callable[[Any], Json]] = {
     "state": JobState,
     "error_code": partial(_checked, int),
     "error_message": partial(_checked, str),
+    "backing": _text,
+    "model": _text,
 }
 _INSTEAD: Mapping[str, Json] = {
     "body": {},
@@ -162,4 +170,6 @@ _INSTEAD: Mapping[str, Json] = {
     "state": JobState.RUNNING,
     "error_code": 0,
     "error_message": "",
+    "backing": "",
+    "model": "",
 }

@@ -302,6 +302,21 @@ def test_pipeline_that_cant_be_read_is_ended_with_its_backing_job(bench: Bench, 
     assert registered(models) == []
 
 
+@pytest.mark.parametrize("value", [b"customJobs/1", "customJobs/\udcff"])
+def test_pipeline_whose_backing_job_is_unknown_is_ended_with_the_reason(
+    bench: Bench, value: str | bytes
+) -> None:
+    pipeline = bench.submit_pipeline()
+    with bench.store.database.writing() as connection:
+        text = value if isinstance(value, bytes) else value.encode(errors="surrogateescape")
+        kind = "blob" if isinstance(value, bytes) else "text"
+        connection.execute(f"UPDATE jobs SET backing = CAST(? AS {kind}) WHERE id = ?", (text, pipeline.id))
+    recover_states(bench.store, bench.home)
+    found = bench.now(pipeline)
+    assert (found.state, found.error_code) == (JobState.FAILED, Code.DATA_LOSS)
+    assert found.error_details == details_of("UNREADABLE", columns="backing")
+
+
 def test_pipeline_of_a_backing_job_that_cant_be_read_has_the_reason(bench: Bench) -> None:
     pipeline = bench.submit_pipeline()
     damage(bench, bench.backing(pipeline), "body")
