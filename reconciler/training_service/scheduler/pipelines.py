@@ -62,8 +62,11 @@ def take_over(store: Store, pipeline: JobRecord) -> JobRecord | None:
     collection, _, job_id = pipeline.backing.partition("/")
     backing = store.find(collection, pipeline.project, pipeline.location, job_id)
     if backing is None:
-        message = _DELETED.format(pipeline.backing)
-        _move(store, pipeline, JobState.FAILED, "", Code.NOT_FOUND, message, details_of("INTERNAL"))
+        code, message, details = error_of(pipeline)
+        if "backing" not in pipeline.unreadable:
+            code, message = Code.NOT_FOUND, _DELETED.format(pipeline.backing)
+            details = details_of("INTERNAL")
+        _move(store, pipeline, JobState.FAILED, "", code, message, details)
         return None
     if backing.start_time and pipeline.state in _BEFORE_RUNNING:
         pipeline = _move(store, pipeline, JobState.RUNNING, backing.start_time) or pipeline

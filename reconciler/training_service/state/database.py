@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 from reconciler.training_service.state.records import (
@@ -31,9 +31,8 @@ from reconciler.training_service.state.records import (
     number_of,
 )
 from reconciler.training_service.state.rows import (
-    LABEL_VALUE,
-    UNKNOWN_LABEL,
     column_of,
+    few_ids,
     head_of,
     job_of,
     row_of,
@@ -157,10 +156,6 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 # All statements of `Store` contain only names of columns and conditions from the code.
 _SELECT = f"SELECT {', '.join(field.name for field in fields(JobRecord))}, head FROM jobs"  # noqa: S608
-# The states between and around those of ended jobs: one that can't be read may be a live job's.
-_LOW, *_, _HIGH = _ENDED = sorted(ENDED)
-_BETWEEN = (f"(state > '{above}' AND state < '{below}')" for above, below in pairwise(_ENDED))
-_NOT_ENDED = " OR ".join((f"state < '{_LOW}'", *_BETWEEN, f"state > '{_HIGH}'"))
 
 
 class AlreadyExistsError(Exception):
@@ -283,7 +278,7 @@ class Store:
         collection, project, location = parent
         condition = "collection = ? AND project_number = ? AND location = ? AND id < ?"
         values = [collection, number_of(project), location, before]
-        few, given = _few_ids(label, unfinished=unfinished)
+        few, given = few_ids(label, unfinished=unfinished)
         if few:
             # "+" keeps SQLite from the index of places, in which it would read the whole history.
             condition, values = f"+{condition} AND id IN ({few})", [*values, *given]
@@ -500,13 +495,3 @@ def _update(connection: sqlite3.Connection, job: JobRecord, **changes: Json) -> 
 def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:
     row = connection.execute(f"{_SELECT} {condition}", values).fetchone()
     return None if row is None else job_of(row)
-
-
-def _few_ids(label: str | None, *, unfinished: bool) -> tuple[str, list[str]]:
-    """Return a query for the only ids that can be selected, with its values; "" if these may be any."""
-    # The texts are constants, and the values are bound.
-    if label is not None:
-        return f"SELECT id FROM jobs WHERE {LABEL_VALUE} IN (?, ?)", [label, UNKNOWN_LABEL]  # noqa: S608
-    if unfinished:
-        return f"SELECT id FROM jobs WHERE {_NOT_ENDED}", []  # noqa: S608
-    return "", []

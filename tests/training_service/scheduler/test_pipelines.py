@@ -202,6 +202,7 @@ def fail_of(bench: Bench, pipeline: JobRecord) -> str:
     return found.error_message.removeprefix("The training succeeded, but the model could not be registered: ")
 
 
+@pytest.mark.fault(74)
 def test_folder_without_files_fails_the_pipeline_in_registering(bench: Bench, models: ModelStore) -> None:
     for uri in ("gs://out/none", "gs://none/model"):
         pipeline = trained(bench, modelToUpload=MODEL | {"artifactUri": uri}, modelId="census")
@@ -301,6 +302,21 @@ def test_pipeline_that_cant_be_read_is_ended_with_its_backing_job(bench: Bench, 
     assert registered(models) == []
 
 
+@pytest.mark.parametrize("value", [b"customJobs/1", "customJobs/\udcff"])
+def test_pipeline_whose_backing_job_is_unknown_is_ended_with_the_reason(
+    bench: Bench, value: str | bytes
+) -> None:
+    pipeline = bench.submit_pipeline()
+    with bench.store.database.writing() as connection:
+        text = value if isinstance(value, bytes) else value.encode(errors="surrogateescape")
+        kind = "blob" if isinstance(value, bytes) else "text"
+        connection.execute(f"UPDATE jobs SET backing = CAST(? AS {kind}) WHERE id = ?", (text, pipeline.id))
+    recover_states(bench.store, bench.home)
+    found = bench.now(pipeline)
+    assert (found.state, found.error_code) == (JobState.FAILED, Code.DATA_LOSS)
+    assert found.error_details == details_of("UNREADABLE", columns="backing")
+
+
 def test_pipeline_of_a_backing_job_that_cant_be_read_has_the_reason(bench: Bench) -> None:
     pipeline = bench.submit_pipeline()
     damage(bench, bench.backing(pipeline), "body")
@@ -363,6 +379,7 @@ ModelStore.register, Database.writing = noted, killing
 """
 
 
+@pytest.mark.fault(75)
 @pytest.mark.parametrize("is_early", [True, False])
 def test_service_that_is_killed_while_it_registers_leaves_one_version(
     bench: Bench, models: ModelStore, is_early: bool
