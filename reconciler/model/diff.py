@@ -217,6 +217,9 @@ def _is_empty(name: str, value: Any) -> bool:
 
 def _is_number_and_text(number: Any, text: Any) -> bool:
     """Return True if an int64 is a number on the left and the same text on the right."""
+    # In a value of any type, such as a pipeline's inputs, all numbers are floating-point.
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
     is_number = isinstance(number, int) and not isinstance(number, bool)
     return is_number and isinstance(text, str) and number.bit_length() <= _BITS and str(number) == text
 

@@ -277,6 +277,10 @@ def test_job_without_usable_labels_differs_in_every_identifying_label() -> None:
 SPELLINGS = [
     ("/replicaCount", "2", 2, True),
     ("/replicaCount", "2", 3, False),
+    ("/replicaCount", "2", 2.0, True),
+    ("/replicaCount", "2", 2.5, False),
+    ("/trainingTaskDefinition", "gs://a/custom_task_1.0.1.yaml", "gs://b/custom_task_1.0.0.yaml", True),
+    ("/trainingTaskDefinition", "gs://a/custom_task_1.0.1.yaml", None, False),
     ("/x", "1", True, False),
     ("/x", "True", True, False),
     ("/x", "1.0", 1.0, False),

@@ -19,7 +19,8 @@ from tests.support import preloaded
 from tests.support.waiting import PATIENCE
 
 IMAGE = "example.test/plain:1"
-TASK = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
+TASK = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.1.yaml"
+"""A version that the service answers with another one for, as Google says that it does."""
 
 # Writes a line to its output folder for each start, so that a test can count the starts.
 TRAINER = """

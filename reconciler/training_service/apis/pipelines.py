@@ -143,7 +143,7 @@ class Pipelines(VertexJobs):
         return self._new(call, task.collection, new_number(), job)
 
     def _check_model(self, call: Call) -> None:
-        """Raise NOT_FOUND or ALREADY_EXISTS if the model can't be registered after the training."""
+        """Raise NOT_FOUND or FAILED_PRECONDITION if the model can't be registered after the training."""
         parent, model_id = (call.body.get(name, "") for name in ("parentModel", "modelId"))
         try:
             self._models.check_new(*place_of(call), model_id=model_id, parent=parent)
@@ -153,7 +153,8 @@ class Pipelines(VertexJobs):
         except ModelExistsError:
             text = f"The model_id {model_id} is already used."
             text += " Take another, or name the model as parent_model."
-            raise ApiError("ALREADY_EXISTS", text) from None
+            # ALREADY_EXISTS would be about the pipeline.
+            raise ApiError("FAILED_PRECONDITION", text) from None
 
     def _ask_to_cancel(self, job: JobRecord) -> JobRecord | None:
         # The pipeline's step cancels the backing job, and ends the pipeline after it.

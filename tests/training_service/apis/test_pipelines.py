@@ -256,7 +256,7 @@ def test_model_that_could_not_be_registered_is_refused_before_the_training(servi
     inputs = job_spec(baseOutputDirectory={"outputUriPrefix": "gs://out/census"})
     body = pipeline(trainingTaskInputs=inputs, modelToUpload=MODEL)
     answer = service.post(JOBS, body | {"modelId": "census"})
-    assert answer.error.startswith("ALREADY_EXISTS: The model_id census is already used.")
+    assert answer.error.startswith("FAILED_PRECONDITION: The model_id census is already used.")
     for parent in (f"{name}s", name.replace("us-central1", "europe-west4")):
         answer = service.post(JOBS, body | {"parentModel": parent})
         assert answer.error.startswith(f"NOT_FOUND: The parent_model {parent} doesn't exist")
