@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from reconciler.base.diagnostics import Keys
 
 _CAPITAL = re.compile("[A-Z]")
 _UNDERSCORE = re.compile("_([a-z])")
+_MOST_NAMES = 1000  # fields of the API have fewer
 
 
 def plain_form(manifest: Any, schema: Mapping[str, Any]) -> Any:
@@ -76,6 +78,7 @@ def _target_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Map
     return target
 
 
+@lru_cache(_MOST_NAMES)
 def snake_case(name: str) -> str:
     """Return a field's name in snake_case: `machine_spec` for `machineSpec`."""
     return _CAPITAL.sub(lambda match: f"_{match[0].lower()}", name)

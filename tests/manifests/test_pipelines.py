@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,15 @@ def test_other_task_is_the_only_problem_of_its_pipeline(tmp_path: Path) -> None:
     value["spec"]["trainingTaskInputs"] = {"targetColumn": "income"}
     (problem,) = checked(tmp_path, value).problems
     assert problem.message == 'the pipeline\'s task is "automl_tabular"'
+
+
+def test_example_of_the_documentation_is_valid_without_warnings(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text("utf-8")
+    (example,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    write(tmp_path, "trainers/census/trainer/task.py", "")
+    write(tmp_path, "jobs/job.yaml", example)
+    found = validate(tmp_path, [tmp_path / "jobs"])
+    assert (len(found.manifests), found.problems, found.warnings) == (1, (), ())
 
 
 @pytest.mark.parametrize(
