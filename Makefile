@@ -66,6 +66,9 @@ demo: $(STAMPS)/app  ## train every job under jobs/ on the embedded training ser
 	@echo
 	$(ALONE) $(BIN)/reconciler show diabetes
 	@echo
+	@echo "A pipeline, and the model that it registered:"
+	$(ALONE) $(BIN)/reconciler show wine-scaled
+	@echo
 	@echo "A second plan finds nothing to do:"
 	$(ALONE) $(BIN)/reconciler plan --detailed-exitcode
 	@echo

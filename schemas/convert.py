@@ -19,6 +19,7 @@ _FORMATS: dict[str, Json] = {
     "int64": INT64,
     "int32": {"type": "integer", "format": "int32", "minimum": -(2**31), "maximum": 2**31 - 1},
     "double": {"type": "number", "format": "double"},
+    "float": {"type": "number", "format": "double"},  # JSON has one kind of number
     "google-duration": DURATION,
     "google-datetime": TIME,
 }
@@ -27,6 +28,11 @@ _FORMATS: dict[str, Json] = {
 def definitions() -> dict[str, Json]:
     """All $defs that a manifest may need, by name."""
     defs = {**_of_document("aiplatform", "v1"), **_of_document("ml", "v1"), **rules.EXTRA_DEFINITIONS}
+    defs["aiplatform.CustomTaskInputs"] = {
+        **defs["aiplatform.CustomJobSpec"],
+        "x-refused": rules.CUSTOM_TASK_REFUSED,
+    }
+    defs["aiplatform.TuningTaskInputs"] = _tuning_inputs(defs["aiplatform.HyperparameterTuningJob"])
     unused = rules.OBJECTS.keys() - defs.keys()
     if unused:
         raise LookupError(f"rules for what isn't in the discovery documents: {sorted(unused)}")
@@ -51,6 +57,13 @@ def _of_document(api: str, version: str) -> dict[str, Json]:
     settable = {name: _settable(node, _rule(_named(api, name))) for name, node in nodes.items()}
     names = sorted(reached(settable, roots))
     return {_named(api, name): _definition(_named(api, name), api, nodes[name]) for name in names}
+
+
+def _tuning_inputs(job: Json) -> Json:
+    """A tuning job as the inputs of a pipeline, whose key encrypts the backing job too."""
+    properties = {key: part for key, part in job["properties"].items() if key != "encryptionSpec"}
+    refused = {**job["x-refused"], **rules.TUNING_TASK_REFUSED}
+    return {**job, "properties": properties, "x-refused": refused}
 
 
 def _rule(name: str) -> Rule:
@@ -125,8 +138,8 @@ def _type(api: str, node: Json) -> Json:
     if node["type"] == "array":
         return {"type": "array", "items": _type(api, node["items"])}
     if node["type"] == "object":
-        raise LookupError(f"a map that no rule leaves out: {node}")
-    return {"type": node["type"]}
+        return {"type": "object", "additionalProperties": _type(api, node["additionalProperties"])}
+    return {"type": node["type"]} if node["type"] != "any" else {}
 
 
 def _enum(node: Json) -> Json:

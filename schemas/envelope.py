@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from rules import WITHOUT_PACKAGE
+from convert import ref
+from rules import CUSTOM_TASK, TASK_DEFINITIONS, TUNING_TASK, WITHOUT_PACKAGE
 from words import PUBLISHED_ADDRESS, PUBLISHED_PATH, Schema, has, lacks, shaped, told, when
 
 AIPLATFORM_V1 = "aiplatform.googleapis.com/v1"
@@ -22,6 +23,7 @@ class Kind:
         file: The schema's file.
         body: The definition that `spec` is made from.
         spec: What `spec` holds, for readers.
+        tasks: Of a pipeline: the name of each task -> the definition that describes its inputs.
     """
 
     name: str
@@ -29,11 +31,14 @@ class Kind:
     file: str
     body: str
     spec: str
+    tasks: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def plain_file(self) -> str:
-        """The file of the schema that takes only the plain form, see `lenient.py`."""
-        return self.file.replace(".schema.json", ".plain.json")
+    def plain_files(self) -> Mapping[str, str]:
+        """The files of the schemas that take only the plain form, see `lenient.py`, by task; "" for none."""
+        if not self.tasks:
+            return {"": self.file.replace(".schema.json", ".plain.json")}
+        return {task: self.file.replace(".schema.json", f".{task}.plain.json") for task in self.tasks}
 
 
 KINDS = (
@@ -52,6 +57,14 @@ KINDS = (
         "The study and its trials, as in the file of `gcloud ai hp-tuning-jobs create --config`.",
     ),
     Kind(
+        "TrainingPipeline",
+        AIPLATFORM_V1,
+        "training-pipeline.schema.json",
+        "aiplatform.TrainingPipeline",
+        "The pipeline, as the API has it: a task, its inputs, and the model that is registered at the end.",
+        {CUSTOM_TASK: "aiplatform.CustomTaskInputs", TUNING_TASK: "aiplatform.TuningTaskInputs"},
+    ),
+    Kind(
         "Job",
         ML_V1,
         "job.schema.json",
@@ -66,8 +79,8 @@ def document(file: str, root: Schema) -> Schema:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": file, **root}
 
 
-def one_kind(kind: Kind, defs: Mapping[str, Schema]) -> Schema:
-    """The schema of a manifest of one kind."""
+def one_kind(kind: Kind, defs: Mapping[str, Schema], task: str = "") -> Schema:
+    """The schema of a manifest of one kind; `task` is a pipeline's, "" for any."""
     return {
         "title": f"{kind.name} manifest ({kind.api_version})",
         "description": "A training job that the repository wants.",
@@ -81,7 +94,7 @@ def one_kind(kind: Kind, defs: Mapping[str, Schema]) -> Schema:
             "reconcile": _RECONCILE,
             "expect": _EXPECT,
             "publish": _PUBLISH,
-            "spec": {**_body(kind, defs), "description": kind.spec},
+            "spec": {**_body(kind, defs, task), "description": kind.spec},
         },
         "required": ["apiVersion", "kind", "metadata", "spec"],
         "allOf": [when(lacks(has("package")), {"properties": {"spec": WITHOUT_PACKAGE[kind.name]}})],
@@ -112,12 +125,38 @@ def any_kind() -> Schema:
     }
 
 
-def _body(kind: Kind, defs: Mapping[str, Schema]) -> Schema:
+def _body(kind: Kind, defs: Mapping[str, Schema], task: str) -> Schema:
     """The schema of `spec`: the resource's fields; a CustomJob's and its jobSpec's are in one mapping."""
+    if kind.tasks:
+        return _pipeline(kind, defs[kind.body], task)
     if kind.name != "CustomJob":
         return {"$ref": f"#/$defs/{kind.body}"}
     job, spec = defs["aiplatform.CustomJob"], defs["aiplatform.CustomJobSpec"]
     return {**job, **spec, "properties": {**spec["properties"], **job["properties"]}}
+
+
+def _pipeline(kind: Kind, pipeline: Schema, task: str) -> Schema:
+    """The schema of a pipeline's `spec`, whose inputs are those of the task, or of the one it names."""
+    definition, inputs = "trainingTaskDefinition", "trainingTaskInputs"
+    fields = pipeline["properties"]
+    names = "|".join([task] if task else kind.tasks)
+    shape = shaped(
+        rf"{TASK_DEFINITIONS}/(?:{names})_[0-9]+(?:\.[0-9]+)*\.yaml",
+        "not the definition of a task that a pipeline of this tool runs",
+        f'write "{TASK_DEFINITIONS}/{task or CUSTOM_TASK}_1.0.0.yaml"',
+    )
+    fields = {**fields, definition: {**fields[definition], "allOf": [shape]}}
+    if task:
+        described = {key: part for key, part in fields[inputs].items() if key != "type"}
+        return {**pipeline, "properties": {**fields, inputs: {**described, "$ref": ref(kind.tasks[task])}}}
+    chosen = [
+        when(
+            has(definition, pattern=f"/{name}_"),
+            {"properties": {inputs: {"$ref": ref(body), "x-snake-case": True}}},
+        )
+        for name, body in kind.tasks.items()
+    ]
+    return {**pipeline, "properties": fields, "allOf": [*pipeline["allOf"], *chosen]}
 
 
 _NAME = shaped(

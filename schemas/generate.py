@@ -21,6 +21,7 @@ import envelope
 import lenient
 import outputs
 import settings
+import spellings
 import trim
 from trim import Json
 
@@ -50,18 +51,25 @@ def files() -> dict[str, str]:
 
 
 def manifests() -> dict[str, Json]:
-    """Two schemas for each kind, published and plain (`lenient.py`), and one for editors for all kinds."""
+    """The schemas of each kind, published and plain (`lenient.py`), and one for editors for all kinds.
+
+    A pipeline has a plain schema for each task.
+    """
     defs = convert.definitions()
     roots = {kind.file: envelope.one_kind(kind, defs) for kind in envelope.KINDS}
     defs |= {kind.name: roots[kind.file] for kind in envelope.KINDS}
     roots["manifest.schema.json"] = envelope.any_kind()
     plain = {
-        file: convert.with_definitions(envelope.document(file, root), defs) for file, root in roots.items()
+        file: envelope.one_kind(kind, defs, task)
+        for kind in envelope.KINDS
+        for task, file in kind.plain_files.items()
     }
-    published = {file: lenient.lenient(schema) for file, schema in plain.items()}
-    return published | {
-        kind.plain_file: plain[kind.file] | {"$id": kind.plain_file} for kind in envelope.KINDS
+    documents = {
+        file: convert.with_definitions(envelope.document(file, root), defs)
+        for file, root in {**roots, **plain}.items()
     }
+    published = {file: spellings.with_both_spellings(lenient.lenient(documents[file])) for file in roots}
+    return published | {file: documents[file] for file in plain}
 
 
 def _holds(path: Path, text: str) -> bool:

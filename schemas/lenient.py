@@ -2,7 +2,7 @@
 
 In `spec`, a null field counts as absent, so does an enum's `…_UNSPECIFIED` value, and a single mapping where
 the API repeats counts as a list of one. A published schema accepts exactly the manifests whose plain form
-(`plain_form` in `reconciler/manifests/schemas.py`) the plain schema accepts. So its rules treat such a field
+(`reconciler/manifests/plain_form.py`) the plain schema accepts. So its rules treat such a field
 as absent, too.
 """
 
@@ -74,6 +74,8 @@ class _Widening:
             field = {**field, "allOf": [*field.get("allOf", ()), _one(field["items"])]}
         if not optional:
             return {**field, "type": types} if len(types) > 1 else field
+        if not types and "enum" not in field:
+            return field  # any value
         if "enum" in field:
             absent = self._absent[name]
             told = [*field.get("enumDescriptions", ()), *["Counts as absent."] * len(absent)]

@@ -223,7 +223,8 @@ _CAUSE: Schema = {
         "Why the job ended FAILED or CANCELLED, and the next step; null for every other job.",
         {
             "class": _one_of(
-                ["user-code", "set-up", "resources", "cancelled", "service"], "The class of the cause."
+                ["user-code", "set-up", "resources", "cancelled", "model", "service"],
+                "The class of the cause.",
             ),
             "message": _text("The cause in one line."),
             "remedy": _text("The next step."),
@@ -384,6 +385,8 @@ _SHOW: Schema = {
             ),
         },
     ),
+    "model": _text_or_null("The model version that the pipeline registered: projects/…/models/ID@VERSION."),
+    "backing": _text_or_null("The custom or tuning job that trains for the pipeline."),
     "publication": _publication(
         "Where the model of a desired run that succeeded belongs; null for no such run, without `publish` in "
         "its manifest, and where it can't be read."

@@ -114,6 +114,41 @@ _FIRST_POOL: Schema = {
     ]
 }
 
+# "The definition files that can be used here are found in
+# gs://google-cloud-aiplatform/schema/trainingjob/definition/."
+TASK_DEFINITIONS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
+CUSTOM_TASK, TUNING_TASK = "custom_task", "hyperparameter_tuning_task"
+_TASK = needs(
+    "trainingTaskDefinition",
+    f'such as "{TASK_DEFINITIONS}/{CUSTOM_TASK}_1.0.0.yaml", or {TUNING_TASK}_1.0.0.yaml for tuning',
+)
+
+_WRITE_TUNING = f'for tuning, write "{TASK_DEFINITIONS}/{TUNING_TASK}_1.0.0.yaml" as "trainingTaskDefinition"'
+CUSTOM_TASK_REFUSED = {
+    "jobSpec": 'write what is below "jobSpec" directly below "trainingTaskInputs"',
+    "studySpec": _WRITE_TUNING,
+    "trialJobSpec": _WRITE_TUNING,
+    "encryptionSpec": 'write it directly below "spec"',
+}
+"""Names that the inputs of custom training don't have -> what to write instead."""
+TUNING_TASK_REFUSED = {"encryptionSpec": CUSTOM_TASK_REFUSED["encryptionSpec"]}
+"""The same of tuning, besides those of a tuning job."""
+
+# `Model.name`: "projects/{project}/locations/{location}/models/{model}"; a version may be named behind it
+# (https://cloud.google.com/vertex-ai/docs/model-registry/versioning).
+_MODEL = shaped(
+    "projects/[^/@]+/locations/[^/@]+/models/[^/@]+(?:@[^/@]+)?",
+    "not the full name of a model",
+    'write "projects/PROJECT/locations/LOCATION/models/ID"',
+)
+
+# Protocol buffers, model.proto, `version_aliases`: "The format is [a-z][a-zA-Z0-9-]{0,126}[a-z0-9]".
+_ALIAS = shaped(
+    "[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]",
+    "not an alias of a version",
+    "use letters, digits and '-', a lower-case letter first, such as candidate",
+)
+
 _AIPLATFORM: dict[str, Rule] = {
     "aiplatform.CustomJob": Rule(
         set_by_reconciler=("displayName", "labels"),
@@ -134,6 +169,65 @@ _AIPLATFORM: dict[str, Rule] = {
         set_by_reconciler=("displayName", "labels"),
         refused={"jobSpec": 'a tuning job has "trialJobSpec"'},
     ),
+    "aiplatform.TrainingPipeline": Rule(
+        required=("trainingTaskInputs",),  # "Required."; so is trainingTaskDefinition, see `_TASK`
+        fields={
+            "trainingTaskDefinition": {"description": "The task: custom training or tuning, of any version."},
+            # The definitions of the two tasks describe these as the specs of the backing jobs.
+            "trainingTaskInputs": {
+                "description": "The task's inputs: with custom_task a CustomJobSpec, with "
+                "hyperparameter_tuning_task the study and its trials. Keys in snake_case mean the same.",
+                "type": "object",
+                "x-snake-case": True,
+            },
+            # "up to 63 characters, and valid characters are `[a-z0-9_-]`. The first character cannot be a
+            # number or hyphen."
+            "modelId": {
+                "allOf": [
+                    shaped(
+                        "[a-z_][a-z0-9_-]{0,62}",
+                        "not a model id",
+                        "use lower-case letters, digits, '-' and '_', a letter or '_' first, at most 63",
+                    )
+                ]
+            },
+            "parentModel": {"allOf": [_MODEL]},
+        },
+        rules=[_TASK],
+        set_by_reconciler=("displayName", "labels"),
+        refused={"jobSpec": 'write what is below "jobSpec" directly below "trainingTaskInputs"'},
+    ),
+    # What the registered Model takes from its request.
+    "aiplatform.Model": Rule(
+        required=("displayName",),  # "Required."
+        fields={
+            "displayName": {"maxLength": 128},  # "up to 128 characters long"
+            "artifactUri": {"allOf": [GS_FOLDER]},
+            "versionAliases": {"items": {"allOf": [_ALIAS]}},
+        },
+        # "Identifier."; for updates; "Only populated when the Model is trained by a TrainingPipeline with
+        # data_input_config."
+        output_only=("name", "etag", "dataStats"),
+    ),
+    "aiplatform.ModelContainerSpec": Rule(
+        required=("imageUri",),  # "Required."
+        fields={"imageUri": {"minLength": 1, "allOf": IMAGE}, "env": {"maxItems": 200}},  # "At most 200"
+    ),
+    # "Required." for what follows.
+    "aiplatform.ExplanationSpec": Rule(required=("parameters",)),
+    "aiplatform.ExplanationMetadata": Rule(required=("inputs", "outputs")),
+    "aiplatform.SampledShapleyAttribution": Rule(required=("pathCount",)),
+    "aiplatform.IntegratedGradientsAttribution": Rule(required=("stepCount",)),
+    "aiplatform.XraiAttribution": Rule(required=("stepCount",)),
+    "aiplatform.GcsSource": Rule(required=("uris",)),
+    "aiplatform.GenieSource": Rule(required=("baseModelUri",)),
+    "aiplatform.ModelGardenSource": Rule(required=("publicModelName",)),
+    "aiplatform.InputDataConfig": Rule(required=("datasetId",)),
+    "aiplatform.FilterSplit": Rule(required=("testFilter", "trainingFilter", "validationFilter")),
+    "aiplatform.PredefinedSplit": Rule(required=("key",)),
+    "aiplatform.StratifiedSplit": Rule(required=("key",)),
+    "aiplatform.TimestampSplit": Rule(required=("key",)),
+    "aiplatform.BigQueryDestination": Rule(required=("outputUri",)),
     "aiplatform.CustomJobSpec": Rule(
         required=("workerPoolSpecs",),  # "Required."
         gcloud={"workerPoolSpecs": "--worker-pool-spec"},
@@ -574,7 +668,12 @@ _ML: dict[str, Rule] = {
 OBJECTS: dict[str, Rule] = {**_AIPLATFORM, **_ML}
 """The rules by object: the API, a dot, and the discovery document's name without its prefix."""
 
-ROOTS = ("aiplatform.CustomJob", "aiplatform.HyperparameterTuningJob", "ml.Job")
+ROOTS = (
+    "aiplatform.CustomJob",
+    "aiplatform.HyperparameterTuningJob",
+    "aiplatform.TrainingPipeline",
+    "ml.Job",
+)
 """The objects that a manifest's `spec` is made from."""
 
 EXTRA_DEFINITIONS: dict[str, Schema] = {
@@ -611,6 +710,14 @@ _TRAINING_INPUT = when(
 WITHOUT_PACKAGE: dict[str, Schema] = {
     "CustomJob": _POOLS,
     "HyperparameterTuningJob": {"properties": {"trialJobSpec": _POOLS}},
+    "TrainingPipeline": {
+        "properties": {
+            "trainingTaskInputs": {
+                "properties": {**_POOLS["properties"], "trialJobSpec": _POOLS},
+                "x-snake-case": True,
+            }
+        }
+    },
     "Job": {"properties": {"trainingInput": _TRAINING_INPUT}},
 }
 """What the `spec` of each kind needs in a manifest that has no `package`."""

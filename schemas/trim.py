@@ -16,11 +16,22 @@ Json = dict[str, Any]
 
 SHIPPED = Path(discovery_cache.__file__).parent / "documents"
 
-_TUNING_OR_CUSTOM = ("create", "get", "list", "cancel", "delete")
+_JOBS = ("create", "get", "list", "cancel", "delete")
 METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "aiplatform.v1": {
-        "projects.locations.customJobs": _TUNING_OR_CUSTOM,
-        "projects.locations.hyperparameterTuningJobs": _TUNING_OR_CUSTOM,
+        "projects.locations.customJobs": _JOBS,
+        "projects.locations.hyperparameterTuningJobs": _JOBS,
+        "projects.locations.trainingPipelines": _JOBS,
+        "projects.locations.models": (
+            "upload",
+            "get",
+            "list",
+            "listVersions",
+            "patch",
+            "mergeVersionAliases",
+            "delete",
+            "deleteVersion",
+        ),
     },
     "ml.v1": {"projects.jobs": ("create", "get", "list", "cancel", "patch", "getIamPolicy")},
     "storage.v1": {
@@ -41,6 +52,12 @@ METHODS: dict[str, dict[str, tuple[str, ...]]] = {
     "iamcredentials.v1": {"projects.serviceAccounts": ("generateAccessToken",)},
 }
 """The methods that are kept: document, resource path, names."""
+
+SCHEMAS: dict[str, tuple[str, ...]] = {
+    # The inputs of a pipeline's tuning task, whose field is of any type.
+    "aiplatform.v1": ("GoogleCloudAiplatformV1SchemaTrainingjobDefinitionHyperparameterTuningJobSpec",),
+}
+"""The schemas that are kept beside those that the methods reach."""
 
 _TOP = (
     "kind",
@@ -73,7 +90,7 @@ def trimmed(name: str) -> Json:
     root: Json = {}
     for path, methods in METHODS[name].items():
         _at(root, path)["methods"] = {m: _bare(_at(whole, path)["methods"][m]) for m in methods}
-    kept = reached(whole["schemas"], references(root))
+    kept = reached(whole["schemas"], [*references(root), *SCHEMAS.get(name, ())])
     return {
         **{key: whole[key] for key in _TOP},
         "auth": {"oauth2": {"scopes": {scope: {} for scope in whole["auth"]["oauth2"]["scopes"]}}},

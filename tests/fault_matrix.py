@@ -88,6 +88,12 @@ ROWS: Mapping[int, str] = {
     69: "A lifecycle rule empties a run's folder before its model is published, or after that",
     70: "Somebody writes to a run's folder, or to a published model, after the model was published",
     71: "An apply of an older commit publishes while one of a newer commit does, or after it",
+    72: "A pipeline's backing job is listed with the labels of its request",
+    73: "A pipeline comes back with another body than was sent",
+    74: "A pipeline trains, and its model can't be registered",
+    75: "The embedded service is killed between a pipeline's training and its model's record",
+    76: "A claim is of a kind that this version doesn't know",
+    77: "The model that is to get another version doesn't exist",
 }
 """Possible faults, by row."""
 

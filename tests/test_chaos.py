@@ -22,6 +22,8 @@ from pathlib import Path
 import pytest
 
 from reconciler.model.job import KEY
+from reconciler.model.manifest import TRAINING_PIPELINE
+from reconciler.training_service.state.database import COPIED_LABELS
 from tests.support.connect_proxy import BadProxy, unreliable
 from tests.support.fault_proxy import Fault, FaultProxy, Request, Rule
 from tests.support.google_place import HURRIED, LOCATION, PROJECT, google_place
@@ -42,7 +44,7 @@ LATER = timedelta(hours=2)
 RULES = (
     Rule(
         "POST",
-        "/customJobs",
+        "/customJobs|/trainingPipelines",
         {
             Fault.DROPPED: 0.05,
             Fault.UNANSWERED: 0.06,
@@ -61,7 +63,11 @@ RULES = (
         "/claims|generateAccessToken|/upload/",
         {Fault.DROPPED: 0.01, Fault.UNANSWERED: 0.03, Fault.HALVED: 0.01, Fault.BUSY: 0.01, Fault.LATE: 0.01},
     ),
-    Rule("GET", "/storage/|/customJobs", {Fault.HALVED: 0.01, Fault.BUSY: 0.005, Fault.DRIPPED: 0.02}),
+    Rule(
+        "GET",
+        "/storage/|/customJobs|/trainingPipelines",
+        {Fault.HALVED: 0.01, Fault.BUSY: 0.005, Fault.DRIPPED: 0.02},
+    ),
 )
 
 
@@ -194,7 +200,9 @@ class Storm:
 
 def write_jobs(repository: Repository, jobs: int, rerun: str) -> None:
     for number in range(jobs):
-        repository.job(f"job-{number}", reconcile=f'{{rerun: "{rerun}"}}')
+        # Every third one is a pipeline, whose resource comes back with another body.
+        kind = "CustomJob" if number % 3 else TRAINING_PIPELINE
+        repository.job(f"job-{number}", reconcile=f'{{rerun: "{rerun}"}}', kind=kind)
 
 
 def later(seconds: float, act: Callable[[], None]) -> threading.Timer:
@@ -222,15 +230,17 @@ def local(repository: Repository, *, rate: float = 1.0) -> Iterator[tuple[HeldSe
         yield service, proxy
 
 
-@pytest.mark.fault(2, 6, 7, 8)
-def test_kills_and_lies_leave_one_job_a_manifest(repository: Repository) -> None:
+@pytest.mark.fault(2, 6, 7, 8, 72, 73)
+@pytest.mark.parametrize("labels", [False, True], ids=["", "labels on backing jobs"])
+def test_kills_and_lies_leave_one_job_a_manifest(repository: Repository, labels: bool) -> None:
     with local(repository, rate=10.0) as (service, proxy):
+        service.store.set_setting(COPIED_LABELS, labels)
         storm = Storm(repository, service, proxy, random.Random(SEED), repository.start)
-        storm.blow(KILLS)
+        storm.blow(KILLS // 2)
         print(storm.told())
 
 
-@pytest.mark.fault(2, 6, 7, 8)
+@pytest.mark.fault(2, 6, 7, 8, 73)
 @pytest.mark.parametrize("submitter", [True, False], ids=["own token for each create", "one token"])
 def test_kills_and_lies_on_the_road_to_google(
     repository: Repository, tmp_path: Path, submitter: bool
@@ -302,7 +312,7 @@ def test_kills_with_a_service_that_runs_the_jobs(repository: Repository) -> None
 
 
 def is_create_at(target: str) -> bool:
-    return target.partition("?")[0].endswith("/customJobs")
+    return target.partition("?")[0].endswith(("/customJobs", "/trainingPipelines"))
 
 
 def is_create(request: Request) -> bool:
@@ -390,10 +400,11 @@ def test_while_a_create_may_still_leave_nobody_else_sends_one(repository: Reposi
 
 @pytest.mark.fault(8)
 @pytest.mark.parametrize("where", ["before its create", "with its create under way"])
+@pytest.mark.parametrize("kind", ["CustomJob", TRAINING_PIPELINE])
 def test_a_reconciler_that_wakes_after_it_was_replaced_makes_no_second_job(
-    repository: Repository, where: str
+    repository: Repository, where: str, kind: str
 ) -> None:
-    repository.job("census")
+    repository.job("census", kind=kind)
     under_way = where == "with its create under way"
     with local(repository) as (service, proxy):
         zombie = repository.start("apply")

@@ -69,7 +69,8 @@ def shown(name: str) -> Any:
 def test_the_examples_are_valid() -> None:
     found = validate(ROOT, [ROOT / "jobs"], load_config(ROOT).environment(None).filled)
     assert found.problems == ()
-    assert {manifest.kind for manifest in found.manifests} == {"CustomJob", "HyperparameterTuningJob", "Job"}
+    kinds = {"CustomJob", "HyperparameterTuningJob", "TrainingPipeline", "Job"}
+    assert {manifest.kind for manifest in found.manifests} == kinds
 
 
 @pytest.mark.usefixtures("wheelhouse")
@@ -110,6 +111,8 @@ def test_the_examples_train_to_their_known_accuracy(repository: Path) -> None:
         study = shown(name)["study"]
         (best,) = [trial for trial in study["trials"] if trial["id"] == study["best"]]
         assert least <= best["metrics"][metric] <= most
+
+    assert shown("wine-scaled")["model"].endswith("/models/wine@1")
 
     again = reconciler("plan", "--detailed-exitcode")
     assert again.returncode == 0, again.stdout + again.stderr

@@ -47,7 +47,7 @@ def _folder(session: Session, job: ActualJob) -> str:
     """Return the job's log directory, a local folder or gs://…; raise NotFoundError."""
     engine = engine_spec(job.api_version)
     uri = engine.log_directory(job.kind, job.spec)
-    field = ".".join(engine.output_directory_field(job.kind))
+    field = ".".join(engine.output_directory_field(job.kind, job.spec))
     if not uri:
         hint = f"set {field}, or baseOutputDirectory in the defaults of an environment"
         raise NotFoundError(f"{job.job_name} has no folder for its logs", hint=hint)

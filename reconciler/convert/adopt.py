@@ -8,7 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from reconciler.base.errors import ReconcilerError, ServiceError
-from reconciler.convert.importing.live_job import LiveJob, live_job
+from reconciler.convert.importing.live_job import LiveJob, backing_job, live_job
 from reconciler.google.responses import ApiError
 from reconciler.model.claim import ClaimId, ClaimState
 from reconciler.model.fields import parts_of, text_of
@@ -39,8 +39,8 @@ def find_live_jobs(
         with_adopted: True if jobs that a claim names are among them.
     """
     listed = [*_listed(session, wanted)]
-    # A tuning job's trials may be listed as jobs of their own.
-    left_out = {name for job in listed for name in _trials(job)}
+    # A tuning job's trials, and the jobs that train for pipelines, are listed as jobs of their own.
+    left_out = {name for job in listed for name in (*_trials(job), backing_job(job.body))}
     left_out |= frozenset() if with_adopted else _bound(session)
     return [
         _imported(job)

@@ -21,7 +21,7 @@ _LEAST_HIDDEN = 4
 
 
 class JobLog:
-    """Log of a job, a replica or a trial.
+    """Log of a job, a replica or a trial; of a pipeline that of its backing job.
 
     Both training services write the output of replicas to the resource type `ml_job`. Its label `job_id` is
     the last part of the job's resource name, and `task_name` is the replica. The trial is a label of entries.
@@ -35,7 +35,7 @@ class JobLog:
         self._connection = connection
         terms = [
             'resource.type="ml_job"',
-            f"resource.labels.job_id={_quoted(job.resource.rpartition('/')[2])}",
+            f"resource.labels.job_id={_quoted((job.backing or job.resource).rpartition('/')[2])}",
             f"resource.labels.task_name={_quoted(replica)}" if replica else "",
             f"labels.{_quoted(_TRIAL_LABEL)}={_quoted(trial)}" if trial else "",
         ]

@@ -19,8 +19,9 @@ from reconciler.manifests.explain import findings, with_boolean_hints
 from reconciler.manifests.fast_validate import manifest_of
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import PACKAGE_PATH, PackageFolder
+from reconciler.manifests.plain_form import keys_in_camel_case, plain_form
 from reconciler.manifests.rules import domain_findings, python_modules
-from reconciler.manifests.schemas import plain_form, schema_of
+from reconciler.manifests.schemas import schema_of
 from reconciler.manifests.secrets import secrets
 from reconciler.manifests.yaml_document import Document
 from reconciler.manifests.yaml_load import load_documents
@@ -154,6 +155,7 @@ def diagnose(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of:
         schema = schema_of(document.value, filled)
         if not isinstance(schema, Finding):
             document.value = plain_form(document.value, schema)
+            document.unreadable |= {keys_in_camel_case(keys) for keys in document.unreadable}
     # Secrets replace all other problems, whose messages might quote them.
     secret_problems = secrets(data, documents, file.path)
     jobs = [_job(file, document, filled, folder_of) for document in documents]

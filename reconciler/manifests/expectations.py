@@ -7,6 +7,7 @@ from typing import Any
 
 from reconciler.base.diagnostics import Finding, Keys, quote
 from reconciler.manifests.messages import choices
+from reconciler.manifests.pipelines import job_in
 from reconciler.model.expectation import LEAST, MOST
 from reconciler.model.fields import part_of, parts_of
 from reconciler.model.manifest import DEFAULT_METRIC
@@ -82,13 +83,15 @@ def holder_of_folder(spec: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
     """Return the part of a spec that names the job's output folder, and the name of its field there."""
     if "trainingInput" in spec:
         return part_of(spec, "trainingInput"), "jobDir"
-    is_tuning = "studySpec" in spec or "trialJobSpec" in spec
-    return part_of(spec, "trialJobSpec") if is_tuning else spec, "baseOutputDirectory"
+    _, job = job_in(spec)
+    is_tuning = "studySpec" in job or "trialJobSpec" in job
+    return part_of(job, "trialJobSpec") if is_tuning else job, "baseOutputDirectory"
 
 
 def study_metrics(spec: Mapping[str, Any]) -> list[Any]:
-    """Return the names of the metrics that a tuning job's trials report; empty for other jobs."""
+    """Return the names of the metrics that the trials of a spec report; empty for a spec without trials."""
     tuning = part_of(part_of(spec, "trainingInput"), "hyperparameters")
     if tuning:
         return [tuning.get("hyperparameterMetricTag") or DEFAULT_METRIC]
-    return [metric.get("metricId") for metric in parts_of(part_of(spec, "studySpec"), "metrics")]
+    study = part_of(job_in(spec)[1], "studySpec")
+    return [metric.get("metricId") for metric in parts_of(study, "metrics")]

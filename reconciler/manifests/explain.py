@@ -279,6 +279,9 @@ class _Explanation:
                 keys, f"{quote(name)} isn't allowed here", schema["x-refused"][refused], of_key=True
             )
         fix = self._fix_of_key(keys[:-1], name, error)
+        if isinstance(fix, _Renamed) and fix.is_sure and fix.new in error.instance:
+            message = f"the key {quote(fix.new)} is defined twice, here as {quote(name)}"
+            return Finding(keys, message, "remove one of the two", of_key=True)
         return _unknown(keys, fix.hint if fix else _list(schema.get("properties", ())))
 
     def _item(self, error: Any) -> Mapping[str, Any]:

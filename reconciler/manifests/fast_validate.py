@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from reconciler.manifests import schemas
 from reconciler.manifests.checked_files import CheckedFile
 from reconciler.manifests.expectations import goal_of
+from reconciler.manifests.plain_form import plain_form
 from reconciler.manifests.rules import domain_findings, python_modules
-from reconciler.manifests.schemas import is_valid, plain_form
+from reconciler.manifests.schemas import is_valid
 from reconciler.manifests.secrets import has_secrets
 from reconciler.manifests.training_images import PlaceImages, noted_images, places_by_text
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
@@ -156,7 +157,7 @@ def _schema(value: Any, filled: frozenset[str]) -> dict[str, Any] | None:
     api_version, kind = value.get("apiVersion"), value.get("kind")
     if api_version.__class__ is not str or kind.__class__ is not str:
         return None
-    return schemas.manifest_schema(api_version, kind, filled)
+    return schemas.manifest_schema(api_version, kind, filled, value.get("spec"))
 
 
 def _reconcile(policy: Mapping[str, Any]) -> Reconcile:

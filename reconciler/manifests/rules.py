@@ -26,7 +26,8 @@ from reconciler.manifests.known_values import (
     region_doubt,
     runtime_doubt,
 )
-from reconciler.manifests.publications import publication_findings
+from reconciler.manifests.pipelines import INPUTS, TRIALS, job_in, pipeline_findings
+from reconciler.manifests.publications import OWN_FOLDERS, publication_findings
 from reconciler.manifests.secrets import exemption_findings
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
@@ -48,11 +49,15 @@ def domain_findings(manifest: Any, filled: frozenset[str] = frozenset()) -> Iter
     """
     spec = _mapping(_mapping(manifest).get("spec"))
     training_input = _mapping(spec.get("trainingInput"))
-    yield from _custom_job(("spec",), spec)
-    if "trialJobSpec" in spec:
-        yield from _custom_job(("spec", "trialJobSpec"), _mapping(spec["trialJobSpec"]))
-    if "studySpec" in spec:
-        yield from _study(("spec", "studySpec"), _mapping(spec["studySpec"]))
+    above, job = job_in(spec)
+    yield from _custom_job(("spec", *above), job)
+    if TRIALS in job:
+        yield from _custom_job(("spec", *above, TRIALS), _mapping(job[TRIALS]))
+    if "studySpec" in job:
+        yield from _study(("spec", *above, "studySpec"), _mapping(job["studySpec"]))
+    if INPUTS in spec:
+        has_folder, has_own_folder = "baseOutputDirectory" in filled, OWN_FOLDERS in filled
+        yield from pipeline_findings(spec, has_folder=has_folder, has_own_folder=has_own_folder)
     if training_input:
         yield from _training_input(("spec", "trainingInput"), training_input)
     yield from exemption_findings(manifest)
@@ -76,10 +81,11 @@ def python_modules(manifest: Mapping[str, Any]) -> Iterator[tuple[Keys, str]]:
         yield ("package", "module"), staged
     spec = _mapping(manifest.get("spec"))
     holders: list[tuple[Keys, Any]] = [(("spec", "trainingInput"), spec.get("trainingInput"))]
-    for above in ((), ("trialJobSpec",)):
-        job = spec.get(above[0]) if above else spec
-        for index, pool in enumerate(_list(_mapping(job).get("workerPoolSpecs"))):
-            package_keys = ("spec", *above, "workerPoolSpecs", index, "pythonPackageSpec")
+    above, job = job_in(spec)
+    for below in ((), (TRIALS,)):
+        pools = _mapping(job.get(TRIALS) if below else job).get("workerPoolSpecs")
+        for index, pool in enumerate(_list(pools)):
+            package_keys = ("spec", *above, *below, "workerPoolSpecs", index, "pythonPackageSpec")
             holders.append((package_keys, _mapping(pool).get("pythonPackageSpec")))
     for keys, holder in holders:
         module = _mapping(holder).get("pythonModule")
@@ -109,8 +115,10 @@ def _package(
 
 
 def _vertex_package(package: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Finding]:
-    above: Keys = ("trialJobSpec",) if "trialJobSpec" in spec else ()
-    pools = _list(_mapping(spec.get("trialJobSpec", spec)).get("workerPoolSpecs"))
+    above, job = job_in(spec)
+    if TRIALS in job:
+        above, job = (*above, TRIALS), _mapping(job[TRIALS])
+    pools = _list(job.get("workerPoolSpecs"))
     if "module" in package:
         for index, pool in enumerate(pools):
             yield from _runs_module(("spec", *above, "workerPoolSpecs", index), _mapping(pool))

@@ -16,6 +16,8 @@ x-refused
     Beside `properties`: other names that are not allowed -> the correction.
 x-unspecified
     Beside `enum`: values that count as absent.
+x-snake-case
+    True where the keys may be in snake_case, down to the lowest level: of a free value of the API's.
 
 A field that a condition forbids has the schema `{"not": {}, "x-message": …}` there, so that the failure's
 place is the field. `propertyNames` reports a wrong key: the failure's instance is the key, its place the
@@ -37,11 +39,13 @@ import msgspec
 
 from reconciler.base.diagnostics import Finding, quote, same_word, similar_word
 from reconciler.manifests.messages import choices
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.manifests.pipelines import CUSTOM_TASK, foreign_task, task_of
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, TRAINING_PIPELINE
 
 KINDS = {
     (AIPLATFORM_V1, "CustomJob"): "custom-job.schema.json",
     (AIPLATFORM_V1, "HyperparameterTuningJob"): "hyperparameter-tuning-job.schema.json",
+    (AIPLATFORM_V1, TRAINING_PIPELINE): "training-pipeline.schema.json",
     (ML_V1, "Job"): "job.schema.json",
 }
 """(apiVersion, kind) of a manifest -> its published schema's file."""
@@ -56,6 +60,7 @@ _API_VERSIONS = list(dict.fromkeys(api_version for api_version, _ in KINDS))
 _PAIRS_HINT = "write one of\n" + "\n".join(f"apiVersion: {version}, kind: {kind}" for version, kind in KINDS)
 # Top-level keys of gcloud's --config files and of the APIs' messages -> the manifest that they belong in.
 _PASTED = {
+    "trainingTaskInputs": (AIPLATFORM_V1, TRAINING_PIPELINE),
     "trainingInput": (ML_V1, "Job"),
     "studySpec": (AIPLATFORM_V1, "HyperparameterTuningJob"),
     "trialJobSpec": (AIPLATFORM_V1, "HyperparameterTuningJob"),
@@ -84,16 +89,22 @@ def document(name: str) -> dict[str, Any]:
 
 
 def manifest_schema(
-    api_version: str, kind: str, filled: frozenset[str] = frozenset()
+    api_version: str, kind: str, filled: frozenset[str] = frozenset(), spec: Any = None
 ) -> dict[str, Any] | None:
-    """Return the schema of manifests of this kind in plain form (see `plain_form`); None for an unknown kind.
+    """Return the schema of manifests of this kind in plain form (`plain_form.py`); None for an unknown kind.
 
-    `filled` names the fields of `trainingInput` that may be missing, because an environment's defaults give
-    them.
+    Args:
+        api_version, kind: The manifest's.
+        filled: The fields of `trainingInput` that may be missing, because an environment's defaults give
+            them.
+        spec: The manifest's, which names a pipeline's task; unused for other kinds. A pipeline that names
+            none has the schema that fits its inputs best.
     """
     name = KINDS.get((api_version, kind))
     if name is None:
         return None
+    if kind == TRAINING_PIPELINE:
+        return document(name.replace(".schema.json", f".{task_of(spec) or CUSTOM_TASK}.plain.json"))
     plain = name.replace(".schema.json", ".plain.json")
     optional = filled.intersection(_required(plain)) if filled and kind == "Job" else None
     return _with_optional(plain, optional) if optional else document(plain)
@@ -133,61 +144,16 @@ def schema_of(value: Any, filled: frozenset[str] = frozenset()) -> dict[str, Any
     if not isinstance(value, dict):
         return _no_mapping(value)
     api_version, kind = _text(value, "apiVersion"), _text(value, "kind")
-    schema = manifest_schema(api_version, kind, filled)
+    schema = manifest_schema(api_version, kind, filled, value.get("spec"))
     if schema is not None:
-        return schema
+        foreign = foreign_task(value.get("spec")) if kind == TRAINING_PIPELINE else None
+        return foreign or schema
     pasted = next((same_word(key, _PASTED) for key in value if same_word(key, _PASTED)), "")
     if pasted and not api_version and "spec" not in value:
         return _pasted(pasted)
     if api_version in _API_VERSIONS:
         return _wrong_kind(value, api_version, kind)
     return _wrong_api_version(value, api_version, kind)
-
-
-def plain_form(manifest: Any, schema: Mapping[str, Any]) -> Any:
-    """Return a manifest of any shape with its `spec` in plain form; the argument stays as it is.
-
-    The published schemas also accept other forms that gcloud takes: a null field and an enum's
-    `x-unspecified` value, which count as absent, and a single mapping where the API repeats, which counts as
-    a list of one. The checks, the name, the plan and the request see only the plain form.
-
-    A required field stays even if it is null, so that its message has a place. `schema` is the plain schema
-    of the manifest's kind.
-    """
-    if not isinstance(manifest, dict) or "spec" not in manifest:
-        return manifest
-    return {**manifest, "spec": _plain(manifest["spec"], schema["properties"]["spec"], schema["$defs"])}
-
-
-def _plain(value: Any, schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Any:
-    """Return the value of one field in plain form."""
-    schema = _target_of(schema, definitions)
-    if "items" in schema:
-        item = _target_of(schema["items"], definitions)
-        if "properties" not in item:
-            return value
-        # A mapping without any field of an item, such as `env: {SEED: "1"}`, is a mistake of another kind.
-        if isinstance(value, dict) and (not value or value.keys() & item["properties"].keys()):
-            value = [value]
-        return [_plain(element, item, definitions) for element in value] if isinstance(value, list) else value
-    if "properties" not in schema or not isinstance(value, dict):
-        return value
-    fields, required = schema["properties"], schema.get("required", ())
-    return {
-        key: _plain(part, fields.get(key, {}), definitions)
-        for key, part in value.items()
-        if key not in fields or key in required or not _is_absent(part, fields[key])
-    }
-
-
-def _is_absent(value: Any, field: Mapping[str, Any]) -> bool:
-    return value is None or (isinstance(value, str) and value in field.get("x-unspecified", ()))
-
-
-def _target_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:
-    name = schema.get("$ref", "").removeprefix("#/$defs/")
-    target: Mapping[str, Any] = definitions.get(name, schema)
-    return target
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:

@@ -28,11 +28,16 @@ _URI = re.compile(
 _CONTAINER = "imageUri"
 _EXECUTOR = "executorImageUri"
 _IMAGES = frozenset({_CONTAINER, _EXECUTOR})
+# The image of a registered model runs no training, and the service copies it.
 _WITHOUT_IMAGES = frozenset(
-    {"args", "env", "parameters", "params", "machineSpec", "diskSpec", "acceleratorConfig", "scheduling"}
+    {
+        *("args", "env", "parameters", "params", "machineSpec", "diskSpec", "acceleratorConfig"),
+        *("scheduling", "modelToUpload"),
+    }
 )
 _WRITTEN = re.compile(
-    rf"\b(?P<field>{_CONTAINER}|{_EXECUTOR})[\"']?\s*:\s*(?P<quote>[\"']?)(?P<uri>[^\s\"',\[\]{{}}#]+)"
+    rf"\b(?P<field>{_CONTAINER}|{_EXECUTOR}|image_uri|executor_image_uri)[\"']?\s*:\s*"
+    r"(?P<quote>[\"']?)(?P<uri>[^\s\"',\[\]{}#]+)"
 )
 # An image that was built on this machine has no digest that others could pull.
 _LOCAL = ("localhost/", "localhost:")
@@ -157,10 +162,11 @@ def places_by_text(data: bytes, first: int, images: Sequence[tuple[Keys, str]]) 
     if b"---" in data:
         end = next((number for number in range(first, end) if lines[number].startswith("---")), end)
     for number, line in enumerate(lines[first - 1 : end], start=first):
-        if "mageUri" in line and not line.lstrip().startswith("#"):
+        if ("mageUri" in line or "mage_uri" in line) and not line.lstrip().startswith("#"):
             for match in _WRITTEN.finditer(line):
                 position = number, match.start("quote") + 1
-                positions.setdefault((match["field"], match["uri"]), []).append(position)
+                field = _EXECUTOR if match["field"].startswith("executor") else _CONTAINER
+                positions.setdefault((field, match["uri"]), []).append(position)
     shapes: dict[tuple[str, str], list[Keys]] = {}
     for keys, uri in images:
         names = tuple(key for key in keys if isinstance(key, str))

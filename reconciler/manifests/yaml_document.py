@@ -11,6 +11,7 @@ import yaml
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
 from reconciler.base.diagnostics import Finding, Keys, Problem, pointer_of
+from reconciler.manifests.plain_form import snake_case
 from reconciler.manifests.yaml_reader import YamlContent
 from reconciler.manifests.yaml_text import Chunk
 
@@ -58,7 +59,7 @@ class Document:
         """Return the place of the value at `keys`, or of its key; of its nearest parent if it is missing."""
         entry = _Entry(None, self._root)
         for key in keys:
-            child = self._children(entry.value).get(key)
+            child = self._child(entry.value, key)
             if child is None and key == 0 and isinstance(entry.value, MappingNode):
                 continue  # a single mapping stands for a list of one
             if child is None:
@@ -87,7 +88,7 @@ class Document:
         """Return the scalar at `keys` as written in the file, without quotes; "" for other values."""
         node = self._root
         for key in keys:
-            child = self._children(node).get(key)
+            child = self._child(node, key)
             if child is None and key == 0 and isinstance(node, MappingNode):
                 continue
             if child is None:
@@ -155,6 +156,11 @@ class Document:
 
     def _end(self, node: Node) -> Position:
         return Position(*self._chunk.place(node.end_mark))
+
+    def _child(self, node: Node, key: str | int) -> _Entry | None:
+        children = self._children(node)
+        # The value has a field under its own name, which may be written in snake_case.
+        return children.get(key) or (children.get(snake_case(key)) if isinstance(key, str) else None)
 
     def _children(self, node: Node) -> dict[str | int, _Entry]:
         # Kept, as many findings share their parents.

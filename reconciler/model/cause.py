@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from reconciler.model.claim import is_by_apply
 from reconciler.model.job import UNREADABLE, ActualJob, ErrorInfo, State
+from reconciler.model.manifest import TRAINING_PIPELINE
 from reconciler.model.reason import ReasonCode
 
 DOMAIN = "training-service.reconciler"
@@ -27,6 +28,7 @@ class CauseClass(StrEnum):
     SET_UP = "set-up"
     RESOURCES = "resources"
     CANCELLED = "cancelled"
+    MODEL = "model"
     SERVICE = "service"
 
 
@@ -52,7 +54,7 @@ class Cause(Struct, frozen=True):
 
 
 _USER, _SET_UP, _RESOURCES = CauseClass.USER_CODE, CauseClass.SET_UP, CauseClass.RESOURCES
-_CANCELLED, _SERVICE = CauseClass.CANCELLED, CauseClass.SERVICE
+_CANCELLED, _MODEL, _SERVICE = CauseClass.CANCELLED, CauseClass.MODEL, CauseClass.SERVICE
 
 # By the reasons of the embedded service, and those that Google's words have here. docs/causes.md says where
 # they come from.
@@ -94,6 +96,8 @@ _CAUSES: Mapping[str, tuple[CauseClass, ReasonCode]] = {
     "TIME_LIMIT": (_CANCELLED, ReasonCode.CANCELLED_BY_TIME_LIMIT),
     "WAIT_LIMIT": (_CANCELLED, ReasonCode.CANCELLED_BY_WAIT_LIMIT),
     "PARTIAL": (_USER, ReasonCode.RESULTS_MISSING),
+    "MODEL_NOT_REGISTERED": (_MODEL, ReasonCode.MODEL_NOT_REGISTERED),
+    "PIPELINE": (_MODEL, ReasonCode.PIPELINE_FAILED),
     "MACHINE_FAILED": (_SERVICE, ReasonCode.MACHINE_FAILED),
     "RUNNER_LOST": (_SERVICE, ReasonCode.RUNNER_LOST),
     "INTERNAL": (_SERVICE, ReasonCode.SERVICE_FAILED),
@@ -243,8 +247,12 @@ def _service_reason(job: ActualJob) -> str:
     by_state = {"JOB_STATE_EXPIRED": "EXPIRED", "JOB_STATE_PARTIALLY_SUCCEEDED": "PARTIAL"}
     if job.service_state in by_state:
         return by_state[job.service_state]
+    if job.backing_body.get("state") == "JOB_STATE_SUCCEEDED":
+        return "MODEL_NOT_REGISTERED"
     reason = next((reason for words, reason in _GOOGLES_WORDS if re.search(words, head, re.IGNORECASE)), "")
-    return reason or _CODES.get(job.error_code, "INTERNAL")
+    # A pipeline's code may be that of either step.
+    is_unclear = job.kind == TRAINING_PIPELINE and not job.backing_body
+    return reason or ("PIPELINE" if is_unclear else _CODES.get(job.error_code, "INTERNAL"))
 
 
 def _last_printed(text: str) -> str:

@@ -182,6 +182,8 @@ class JobDetails(Struct, frozen=True):
         spec: The effective spec without secrets; empty if unknown.
         labels: The labels on the run, else those of the manifest.
         place: Where the model of a desired run that succeeded is published; None for nowhere.
+        model: The model version that the pipeline registered; "" for none.
+        backing: The resource name of the pipeline's backing job; "" for none.
         log: The last entries, oldest first.
         unread: Reason by the part that could not be read: claim, manifest, output, publication, metrics, log.
     """
@@ -219,6 +221,8 @@ class JobDetails(Struct, frozen=True):
     labels: Mapping[str, str] = {}
     output: Output | None = None
     place: PublishedPlace | None = None
+    model: str = ""
+    backing: str = ""
     metrics: tuple[MetricsFile, ...] = ()
     study: Study | None = None
     links: JobLinks = JobLinks()

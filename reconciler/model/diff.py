@@ -108,12 +108,18 @@ REQUESTED = frozenset(
         "displayName",
         "jobId",
         "encryptionSpec",
+        "inputDataConfig",
         "jobSpec",
         "maxFailedTrialCount",
         "maxTrialCount",
+        "modelId",
+        "modelToUpload",
         "parallelTrialCount",
+        "parentModel",
         "studySpec",
         "trainingInput",
+        "trainingTaskDefinition",
+        "trainingTaskInputs",
         "trialJobSpec",
     }
 )
@@ -169,8 +175,14 @@ def is_default(field: FieldChange) -> bool:
 
 
 def is_spelling(field: FieldChange) -> bool:
-    """Return True if both values are the same number or duration in different spellings."""
+    """Return True if both values mean the same: a number, a duration or a task definition.
+
+    The service answers with another URI than it got (`TrainingPipeline.trainingTaskDefinition`); the inputs
+    tell which task it is, too.
+    """
     before, after = field.before, field.after
+    if field.pointer.endswith("/trainingTaskDefinition"):
+        return isinstance(before, str) and isinstance(after, str)
     if _name(field.pointer) in _DURATIONS:
         seconds = _seconds(before)
         return seconds is not None and seconds == _seconds(after)
@@ -205,6 +217,9 @@ def _is_empty(name: str, value: Any) -> bool:
 
 def _is_number_and_text(number: Any, text: Any) -> bool:
     """Return True if an int64 is a number on the left and the same text on the right."""
+    # In a value of any type, such as a pipeline's inputs, all numbers are floating-point.
+    if isinstance(number, float) and number.is_integer():
+        number = int(number)
     is_number = isinstance(number, int) and not isinstance(number, bool)
     return is_number and isinstance(text, str) and number.bit_length() <= _BITS and str(number) == text
 

@@ -29,6 +29,13 @@ class State(StrEnum):
         return self in (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
+def service_word(state: State, service_state: str) -> str:
+    """Return the service's own word for a state if it says more than ours, such as "PAUSED"; else ""."""
+    word = service_state.removeprefix("JOB_STATE_").removeprefix("PIPELINE_STATE_")
+    usual = (str(state), "PENDING") if state is State.PREPARING else (str(state),)
+    return "" if word in usual else word
+
+
 class ErrorInfo(Struct, frozen=True, gc=False):
     """Cause of a job's end as the embedded service gives it: google.rpc.ErrorInfo without its domain."""
 
@@ -60,6 +67,9 @@ class ActualJob(Struct, frozen=True, gc=False):
         cancelled: CANCELLED: the reason that its claim records for this tool's cancel, "" for none; None if
             no claim was read.
         on_runner: True if a runner of GitHub Actions ran it, which keeps nothing.
+        backing: The resource name of the custom or tuning job that trains for a pipeline; "" for other jobs,
+            and before the service has made it.
+        backing_body: That job's resource as returned by the service; empty from a listing, and without it.
     """
 
     resource: str
@@ -80,6 +90,8 @@ class ActualJob(Struct, frozen=True, gc=False):
     info: ErrorInfo | None = None
     cancelled: str | None = None
     on_runner: bool = False
+    backing: str = ""
+    backing_body: JsonObject = {}
 
     @property
     def is_unreadable(self) -> bool:

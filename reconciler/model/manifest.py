@@ -12,6 +12,8 @@ from reconciler.model.expectation import Expectation
 
 AIPLATFORM_V1 = "aiplatform.googleapis.com/v1"
 ML_V1 = "ml.googleapis.com/v1"
+TRAINING_PIPELINE = "TrainingPipeline"
+"""The kind of Vertex AI whose job trains by another job, and then registers a model."""
 DEFAULT_METRIC = "training/hptuning/metric"
 """The metric of a study of AI Platform that names none."""
 

@@ -218,7 +218,7 @@ def folder_of(session: Session, run: ActualJob) -> RemoteFolder:
     uri = engine.output_directory(run.kind, run.spec).rstrip("/")
     if not uri.startswith("gs://"):
         said = f"writes to {uri}, which is not in Cloud Storage" if uri else "has no output directory"
-        field = ".".join(engine.output_directory_field(run.kind))
+        field = ".".join(engine.output_directory_field(run.kind, run.spec))
         raise NotFoundError(f"{run.job_name} {said}", hint=f"set {field} in its manifest")
     prefix = place_of(uri)[1]
     objects = PublicationStore(session.connection, uri).files(uri, MOST_FILES)

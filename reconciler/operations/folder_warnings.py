@@ -59,7 +59,8 @@ def _shared_folders(root: Path, folders: Sequence[tuple[Manifest, str]]) -> Iter
     for manifest, folder in folders:
         other = first.setdefault(folder, manifest)
         if other is not manifest:
-            keys: Keys = tuple(engine_spec(manifest.api_version).output_directory_field(manifest.kind))
+            engine = engine_spec(manifest.api_version)
+            keys: Keys = tuple(engine.output_directory_field(manifest.kind, manifest.spec))
             message = (
                 f"{quote(other.name)} and {quote(manifest.name)} write to this folder: a model of one "
                 "overwrites the model of the other"

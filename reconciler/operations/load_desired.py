@@ -124,9 +124,10 @@ def _job(manifest: Manifest, tree: SourceTree | None, environment: Environment) 
     codes = (code, tree.former) if tree and tree.former not in ("", code) else (code,)
     if not labelled:
         # The package's code is part of a job's identities, and only read here.
-        schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
+        spec = manifest.spec
+        schema = schemas.manifest_schema(manifest.api_version, manifest.kind, spec=spec)
         assert schema is not None, "a valid manifest has a schema"
-        packed = canonical_spec(manifest.spec, schema)
+        packed = canonical_spec(spec, schema)
         computed = (identity for one in codes for identity in identities(manifest, packed, one))
         labelled = tuple((identity, label_of(identity)) for identity in computed)
     # The first identity names the job; the others are those of older versions of the hash, or of the reading.

@@ -66,8 +66,23 @@ def plan_of(session: Session, desired: Desired, state: TargetState, *, by_hand: 
         occasion=Trigger(by_hand, session.config.images),
     )
     plan = replace(plan, digest=_digest(plan, desired, session.environment.staging_bucket))
+    plan = _with_parent_models(session, plan)
     limits = session.environment.limits
     return with_refusals(with_output_folders(with_limited_publications(plan, limits.publications)), limits)
+
+
+def _with_parent_models(session: Session, plan: Plan) -> Plan:
+    """Return the plan without submissions whose model could not be registered, for want of its parent."""
+    missing = {
+        job.job_name: session.engine(job.manifest.api_version).missing_model(job.manifest.kind, job.spec)
+        for job in submitted_by(plan)
+    }
+    reasons = {
+        name: because(ReasonCode.PARENT_MODEL_MISSING, model=model)
+        for name, model in missing.items()
+        if model
+    }
+    return with_blocked(plan, reasons)
 
 
 def _digest(plan: Plan, desired: Desired, bucket: str) -> str | None:

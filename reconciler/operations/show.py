@@ -48,7 +48,8 @@ def run_details(session: Session, job: NamedJob, environ: Mapping[str, str], *, 
     details = replace(details, links=links, unread=job.unread)
     if job.run is None:
         return details
-    details = replace(details, study=engine_spec(job.run.api_version).study(job.run))
+    engine = engine_spec(job.run.api_version)
+    details = replace(details, study=engine.study(job.run), model=engine.registered_model(job.run))
     uri = details.output.uri if details.output else ""
     results = results_of(session, uri, job.run.create_time, environ)
     unread = {**results.unread, **details.unread}
@@ -95,6 +96,7 @@ def _with_run(details: JobDetails, run: ActualJob) -> JobDetails:
         cause=cause_of(run, details.base_name),
         error=run.error or details.error,
         resource=run.resource,
+        backing=run.backing,
         create_time=run.create_time,
         start_time=run.start_time,
         end_time=run.end_time,

@@ -17,7 +17,7 @@ from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import lines, one_line
 from reconciler.model.claim import Claim, ClaimState, time_of
 from reconciler.model.details import JobDetails, Output, OutputFile, Study, Trial, Value, Workers
-from reconciler.model.job import PREFIX, SERVICE, LogEntry, State
+from reconciler.model.job import PREFIX, SERVICE, LogEntry, State, service_word
 from reconciler.model.reason import ReasonCode, because, held_reason
 from reconciler.output.review import yaml_lines
 from reconciler.output.terminal import (
@@ -116,6 +116,8 @@ def _rows(details: JobDetails, now: datetime, width: int | None) -> Iterator[Row
         yield "Output", details.output.uri, False
         # Without a run, nothing is listed.
         yield from _files(details.output, details.unread.get("output", "")) if details.create_time else ()
+    if details.model:
+        yield "Model", details.model, False
     if published := published_text(details):
         yield "Published", published, False
     yield from _metrics(details)
@@ -153,11 +155,8 @@ def _state(details: JobDetails) -> str:
             return "given up"
         suspended = "suspended: " if details.is_suspended else ""
         return words[claim.state] if claim and claim.state in words else f"{suspended}not submitted"
-    # The service's own state is shown only if it says more than ours.
-    word = details.service_state.removeprefix("JOB_STATE_")
-    return (
-        f"{details.state} ({word})" if word and word not in (str(details.state), "PENDING") else details.state
-    )
+    word = service_word(details.state, details.service_state)
+    return f"{details.state} ({word})" if word else details.state
 
 
 def _record(details: JobDetails, now: datetime) -> Iterator[Row]:

@@ -105,6 +105,7 @@ def details_json(details: JobDetails) -> Json:
         **_known(details, "service_account", "network", "timeout"),
         "labels": details.labels,
         "output": _output_json(details.output) if details.output else None,
+        **_known(details, "model", "backing"),
         "publication": {"to": place.to, "current": place.job_name or None} if place else None,
         "metrics": [{"file": file.name, "values": _numbers_json(file.values)} for file in details.metrics],
         "study": _study_json(details.study) if details.study else None,

@@ -10,7 +10,7 @@ from textwrap import wrap
 from reconciler.base.diagnostics import counted
 from reconciler.base.sanitize import one_line
 from reconciler.model.claim import time_of
-from reconciler.model.job import State
+from reconciler.model.job import State, service_word
 from reconciler.output.terminal import (
     GAP,
     SIGNS,
@@ -169,10 +169,8 @@ def state_text(row: JobStatus, condition: Condition) -> str:
     """Return the condition, or the state with the service's own word for it."""
     if row.state is None or condition in (Condition.SUSPENDED, Condition.UNREADABLE):
         return condition
-    # The service's own state is shown only if it says more than ours.
-    word = row.service_state.removeprefix("JOB_STATE_")
-    is_same = not word or word in (str(row.state), "PENDING")
-    return str(row.state) if is_same else one_line(f"{row.state} ({word})")
+    word = service_word(row.state, row.service_state)
+    return one_line(f"{row.state} ({word})") if word else str(row.state)
 
 
 def _counts(selected: Sequence[JobStatus], shown: int) -> str:

@@ -111,6 +111,7 @@ def _facts(details: JobDetails, content: PageContent, clock: PageClock, commit: 
     yield "Time limit", details.timeout
     if details.output is not None:
         yield "Output", _code([details.output.uri, details.output.folder])
+    yield "Model", details.model
     yield "Published", without_secrets(published_text(details))
     yield (
         "Labels",

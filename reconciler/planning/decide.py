@@ -13,7 +13,7 @@ from reconciler.model.claim import MOST_RETURNS, Claim, ClaimState, time_of
 from reconciler.model.claimed_run import age
 from reconciler.model.diff import FieldChange
 from reconciler.model.job import INSTANCE, KEY, ActualJob, State
-from reconciler.model.manifest import ML_V1
+from reconciler.model.manifest import ML_V1, TRAINING_PIPELINE
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, Change, DesiredJob, NotDone, Target, Trigger
 from reconciler.model.ports import EMBEDDED_BOUNDS, GOOGLE_BOUNDS
@@ -307,6 +307,8 @@ class _Decision:
                 sharing, project = self._target.sharing, self._target.project
                 reason = because(ReasonCode.PROJECT_SHARED, environment=sharing, project=project)
                 return self._blocked(key, number, reason, actual)
+        if misfit := self._misfit_of_pipeline():
+            return self._blocked(key, number, misfit, actual)
         # An attempt whose request may have left goes on: its claim is settled, whatever runs beside it.
         if fresh and self._doubtful:
             return self._blocked(key, number, _of_other_instance(self._doubtful[0]), self._doubtful[0])
@@ -316,6 +318,24 @@ class _Decision:
         action = Action.SUBMIT if number == 1 else Action.RETRY
         change = self._about(action, reason, key, number, fields=fields, actual=actual)
         return replace(change, not_before=not_before)
+
+    def _misfit_of_pipeline(self) -> Reason | None:
+        """Return the reason why the environment can't run a pipeline; None for other jobs."""
+        if self._job.manifest.kind != TRAINING_PIPELINE:
+            return None
+        spec = self._job.manifest.spec
+        if self._target.engine == "local" and "inputDataConfig" in spec:
+            return because(ReasonCode.DATASET_UNSUPPORTED)
+        if "parentModel" not in spec:
+            return None
+        _, project, _, location, *_ = spec["parentModel"].split("/")
+        # A project has a number too, which the settings don't have.
+        is_same_project = project == self._target.project or project.isdecimal()
+        if is_same_project and location == self._target.location:
+            return None
+        here = f"projects/{self._target.project}/locations/{self._target.location}"
+        there = f"projects/{project}/locations/{location}"
+        return because(ReasonCode.PARENT_MODEL_ELSEWHERE, there=there, here=here)
 
     def _clash(self, name: str) -> Reason | None:
         """Return the reason against a job name that other content has."""

@@ -14,7 +14,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.base.sanitize import MAX_DESCRIPTION, status_description
 from reconciler.model.cause import cause_of
 from reconciler.model.claim import time_of
-from reconciler.model.job import ActualJob, State
+from reconciler.model.job import ActualJob, State, service_word
 from reconciler.output.wording.cause import cause_short
 from reconciler.planning.attempts import base_of
 
@@ -170,10 +170,8 @@ def _state_text(job: ActualJob, name: str) -> str:
 
 
 def _service_word(job: ActualJob) -> str:
-    """Return the service's word for the state if it differs from ours."""
-    word = job.service_state.removeprefix("JOB_STATE_")
-    usual = {str(job.state), "PENDING"} if job.state is State.PREPARING else {str(job.state)}
-    return f" ({word})" if word and word not in usual else ""
+    word = service_word(job.state, job.service_state)
+    return f" ({word})" if word else ""
 
 
 def _cause(job: ActualJob, name: str) -> str:

@@ -135,7 +135,8 @@ def differences(body: JsonObject, job: ActualJob) -> tuple[FieldChange, ...]:
     """Return the differences between a job (`before`) and the one that a create would make (`after`).
 
     The whole request counts, staged packages included, but of the labels only the identifying ones. Values
-    that a service fills in or leaves out by itself are no difference.
+    that a service fills in or leaves out by itself are no difference, nor are fields of a pipeline's
+    `modelToUpload` that one side lacks.
 
     Args:
         body: The create's body.
@@ -154,7 +155,15 @@ def _compared(resource: JsonObject, names: Set[str]) -> dict[str, Any]:
 
 
 def _is_alike(field: FieldChange) -> bool:
-    return is_spelling(field) or is_filled(field) or is_default(field)
+    return is_spelling(field) or is_filled(field) or is_default(field) or _is_of_one_model(field)
+
+
+def _is_of_one_model(field: FieldChange) -> bool:
+    """Return True if only one side has a field of the model that a pipeline registers.
+
+    The service adds fields to `modelToUpload`, and returns none that is input only, such as `containerSpec`.
+    """
+    return field.pointer.startswith("/modelToUpload/") and None in (field.before, field.after)
 
 
 class Adopted(Struct, frozen=True):

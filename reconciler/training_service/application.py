@@ -28,6 +28,8 @@ from reconciler.training_service.apis.credentials import (
     CredentialsApi,
 )
 from reconciler.training_service.apis.logging import LoggingApi
+from reconciler.training_service.apis.models import Models
+from reconciler.training_service.apis.pipelines import Pipelines
 from reconciler.training_service.apis.vertex_ai import CustomJobs, TuningJobs
 from reconciler.training_service.http import discovery, field_masks, json_mapping
 from reconciler.training_service.http.auth import EVERYTHING, Access, Tokens
@@ -45,12 +47,14 @@ from reconciler.training_service.scheduler.recovery import recover_states
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import (
     CLAIMS,
+    COPIED_LABELS,
     PUBLIC,
     REACHABLE,
     Database,
     DatabaseError,
     Store,
 )
+from reconciler.training_service.state.models import ModelStore
 from reconciler.training_service.state.records import JobRecord, Json, JsonObject, Wait
 from reconciler.training_service.storage import batch
 from reconciler.training_service.storage.api import StorageApi
@@ -74,11 +78,13 @@ _READS = ("logging.entries.list",)  # the methods that read although their verb 
 _FIELDS = {
     "GoogleCloudAiplatformV1CustomJob": "custom_job",
     "GoogleCloudAiplatformV1HyperparameterTuningJob": "hyperparameter_tuning_job",
+    "GoogleCloudAiplatformV1Model": "model",
+    "GoogleCloudAiplatformV1TrainingPipeline": "training_pipeline",
     "GoogleCloudMlV1__Job": "job",
 }
 _MODELS = (
-    "Models are files here: a job writes its model to a bucket, in AIP_MODEL_DIR or its job-dir. Load them to"
-    " predict."
+    "Nothing is served from a model here: load its files to predict. A job writes them to a bucket, in"
+    " AIP_MODEL_DIR or its job-dir."
 )
 # What to use instead of methods that this service lacks, by the beginning of their ids, the longest first.
 _INSTEAD = {
@@ -87,7 +93,6 @@ _INSTEAD = {
             "aiplatform.projects.locations.batchPredictionJobs",
             "aiplatform.projects.locations.deploymentResourcePools",
             "aiplatform.projects.locations.endpoints",
-            "aiplatform.projects.locations.models",
             "ml.projects.locations",
             "ml.projects.models",
             "ml.projects.predict",
@@ -96,15 +101,18 @@ _INSTEAD = {
         _MODELS,
     ),
     "aiplatform.projects.locations.customJobs.operations": "Its methods answer at once, without operations.",
+    "aiplatform.projects.locations.trainingPipelines": "Its methods answer at once, without operations.",
     "aiplatform.projects.locations.datasets": "Data are files here, in a bucket that the job names.",
+    "aiplatform.projects.locations.models.operations": "Its methods answer at once, without operations.",
+    "aiplatform.projects.locations.models": (
+        "It keeps records of models and their versions, and evaluates, copies and serves none: use a model's"
+        " files, which are in the bucket that its artifactUri names."
+    ),
     "aiplatform.projects.locations.pipelineJobs": "Create a customJob for each training step.",
     "aiplatform.projects.locations.schedules": "Create a customJob when it is to run, from cron for example.",
     "aiplatform.projects.locations.studies": "Create a hyperparameterTuningJob: it runs the study's trials.",
     "aiplatform.projects.locations.tensorboards": "Open a job's logs with `reconciler tensorboard NAME`.",
-    "aiplatform.projects.locations.trainingPipelines": (
-        "Create a customJob with the pipeline's workerPoolSpecs, or a hyperparameterTuningJob."
-    ),
-    "aiplatform.": "It serves customJobs and hyperparameterTuningJobs: use Google's for others.",
+    "aiplatform.": "It serves training jobs and pipelines, and keeps models: use Google's for others.",
     "ml.": "It serves projects.jobs: use the jobs' own fields.",
     "storage.buckets.": "A bucket's fields are those that it was created with.",
     "storage.objects.update": "Use storage.objects.patch.",
@@ -150,6 +158,8 @@ class Application:
         self._handlers: dict[str, Handler] = {
             **CustomJobs(store, home, pages, wake).handlers(),
             **TuningJobs(store, home, pages, wake).handlers(),
+            **Pipelines(store, home, pages, wake).handlers(),
+            **Models(ModelStore(store.database, store.clock), pages).handlers(),
             **MlJobs(store, home, pages, wake).handlers(),
             **StorageApi(objects, Uploads(home), pages).handlers(),
             **LoggingApi(store, home, pages, wait_of).handlers(),
@@ -269,6 +279,7 @@ class Admin:
             ("PUT", "/_service/images"): self._set_images,
             ("PUT", "/_service/claims"): self._set_claims,
             ("PUT", "/_service/buckets"): self._set_buckets,
+            ("PUT", "/_service/pipelines"): self._set_pipelines,
         }
 
     def handle(self, request: Request) -> Response:
@@ -315,6 +326,17 @@ class Admin:
         reachable, public = (_buckets(body, field) for field in ("reachable", "public"))
         self._store.set_setting(REACHABLE, [*reachable, *public])
         set_public(self._store, self._home, public)
+        return {}
+
+    def _set_pipelines(self, request: Request) -> JsonObject:
+        """Set {"labelsOnBackingJobs": true}: new pipelines' backing jobs have the pipelines' labels too.
+
+        Whether those of Vertex AI have them isn't documented.
+        """
+        copied = _body(request).get("labelsOnBackingJobs")
+        if not isinstance(copied, bool):
+            raise invalid("labelsOnBackingJobs: must be true or false.")
+        self._store.set_setting(COPIED_LABELS, copied)
         return {}
 
 

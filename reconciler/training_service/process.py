@@ -156,7 +156,7 @@ class _Service:
 
     def _has_work(self) -> bool:
         try:
-            return bool(self._store.unfinished())
+            return self._store.is_busy()
         except DatabaseError:
             return True  # unknown: stay alive
 

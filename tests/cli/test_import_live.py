@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from tests.support.live_jobs import PLACE, rows, send
+from tests.support.manifests import with_inputs_in_snake_case
 from tests.support.repository import Repository
-from tests.support.training_service.bodies import custom_job
+from tests.support.training_service.bodies import DEFINITIONS, custom_job
 from tests.support.waiting import until
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -168,6 +169,41 @@ def test_job_of_the_older_service_is_adopted_and_ends(repository: Repository) ->
     assert planned(repository) == ([("none", "succeeded")], [])
     assert rows(repository)["old_7"]["state"] == "SUCCEEDED"
     assert repository.run("show", "old_7", "--format", "json").json["state"] == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_pipeline_is_adopted_with_its_model_and_its_backing_job_is_left_out(
+    repository: Repository, live: dict[str, Any], labelled: bool
+) -> None:
+    send(repository, "PUT", "/_service/pipelines", {"labelsOnBackingJobs": labelled})
+    send(repository, "POST", f"/v1/{live['name']}:cancel", {})
+    inputs = {**live["jobSpec"], "baseOutputDirectory": {"outputUriPrefix": "gs://runs/adopted"}}
+    spec = {
+        "trainingTaskDefinition": f"{DEFINITIONS}custom_task_1.0.0.yaml",
+        "trainingTaskInputs": inputs,
+        "modelToUpload": {"displayName": "census"},
+        "modelId": "census",
+    }
+    sent = with_inputs_in_snake_case({"spec": spec})["spec"]
+    body = {"displayName": "sent by the SDK", "labels": {"team": "risk"}, **sent}
+    made = send(repository, "POST", f"{PLACE}/trainingPipelines", body)
+    backing = send(repository, "GET", f"/v1/{made['name']}")["trainingTaskMetadata"]["backingCustomJob"]
+    refused = repository.run("import", "--live", backing.rpartition("/")[2])
+    assert refused.code == 1, refused.out
+    done = repository.run("import", "--live", "--adopt", "sent by the SDK")
+    assert done.code == 0, done.out + done.err
+    assert f"adopted: its job is {made['name']}" in done.out
+    manifest = yaml.safe_load((repository.root / "jobs/sent-by-the-SDK.yaml").read_text())
+    assert (manifest["kind"], manifest["metadata"]["labels"]) == ("TrainingPipeline", {"team": "risk"})
+    assert manifest["spec"].keys() == spec.keys()
+    assert "workerPoolSpecs" in manifest["spec"]["trainingTaskInputs"]
+    assert planned(repository)[1] == []
+    repository.hold.unlink()
+    # The trainer writes no model that could be registered.
+    ended = repository.run("apply", "--wait")
+    assert (ended.code, "model" in ended.err) == (1, True), ended.err
+    (change,), drift = planned(repository)
+    assert (change[0], change[1].partition(";")[0], drift) == ("none", "failed", [])
 
 
 def test_adopted_job_is_replaced_when_its_manifest_changes(

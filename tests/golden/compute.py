@@ -47,6 +47,7 @@ if find_spec("msgspec") is None:
 
 # Imported only here, since all of it imports msgspec.
 from reconciler.manifests import schemas  # noqa: E402
+from reconciler.manifests.plain_form import plain_form  # noqa: E402
 from reconciler.model.canonical import canonical_json, canonical_spec  # noqa: E402  # noqa: E402
 from reconciler.model.manifest import Manifest, Reconcile  # noqa: E402
 from reconciler.model.naming import identity, job_name, label_of  # noqa: E402  # noqa: E402
@@ -63,9 +64,9 @@ def job(vector: dict[str, Any]) -> dict[str, Any]:
         vector["spec"],
         reconcile=Reconcile(rerun=vector["rerun"]),
     )
-    schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
+    schema = schemas.manifest_schema(manifest.api_version, manifest.kind, spec=manifest.spec)
     assert schema is not None
-    spec = canonical_spec(manifest.spec, schema)
+    spec = canonical_spec(plain_form({"spec": manifest.spec}, schema)["spec"], schema)
     whole = identity(manifest, spec, vector["code"])
     return vector | {
         "canonical": canonical_json(spec).decode("utf-8"),

@@ -23,13 +23,15 @@ from reconciler.model.expectation import Expectation
 from reconciler.model.manifest import Manifest
 from reconciler.model.naming import identities, label_of
 from tests.expected_problems import CASES
-from tests.support.manifests import GOOD
+from tests.support.manifests import GOOD, PIPELINE, TUNING_PIPELINE, with_inputs_in_snake_case
 from tests.support.yaml_styles import written
 from tests.support.yaml_texts import BOMBS, PIECES
 
 JOBS = Path(__file__).parents[2] / "jobs"
 FILLED = frozenset({"region", "timeout"})
 PUBLISHABLE = frozenset({OWN_FOLDERS, PUBLISH, "baseOutputDirectory"})
+WRITTEN = [*GOOD.values(), *map(with_inputs_in_snake_case, (PIPELINE, TUNING_PIPELINE))]
+"""Good manifests, some with keys in snake_case."""
 NO_FILE = ManifestFile("jobs/job.yaml", "/repository/jobs/job.yaml", 0)
 
 
@@ -129,7 +131,7 @@ ODD_VALUES: list[Any] = [
 @given(st.data())
 def test_what_is_known_has_no_problem_and_means_the_same(data: st.DataObject) -> None:
     """Check good manifests with values exchanged or removed, in several spellings."""
-    value = copy.deepcopy(data.draw(st.sampled_from(list(GOOD.values()))))
+    value = copy.deepcopy(data.draw(st.sampled_from(WRITTEN)))
     if data.draw(st.booleans()):
         value["publish"] = data.draw(st.sampled_from([{}, {"to": "gs://models/census/"}, {"from": "export"}]))
     for _ in range(data.draw(st.integers(0, 2))):
@@ -147,7 +149,7 @@ def test_what_is_known_has_no_problem_and_means_the_same(data: st.DataObject) ->
 @settings(max_examples=120)
 @given(data=st.data())
 def test_no_text_makes_the_quick_look_say_more_than_the_close_one(data: st.DataObject) -> None:
-    text = json.dumps(data.draw(st.sampled_from(list(GOOD.values()))), indent=1)
+    text = json.dumps(data.draw(st.sampled_from(WRITTEN)), indent=1)
     for piece in data.draw(st.lists(st.sampled_from(PIECES) | st.text(max_size=4), min_size=1, max_size=3)):
         at = data.draw(st.integers(0, len(text)))
         text = text[:at] + piece + text[at + data.draw(st.integers(0, 3)) :]
@@ -167,7 +169,7 @@ def test_bombs_are_not_known() -> None:
 
 def test_ordinary_manifests_are_known() -> None:
     """A quick check that accepts no ordinary manifest would be useless."""
-    for value in GOOD.values():
+    for value in WRITTEN:
         assert compare(json.dumps(value).encode())
     filled = load_config(JOBS.parent).environment(None).filled
     examples = [file for file in JOBS.glob("*.yaml") if compare(file.read_bytes(), filled)]

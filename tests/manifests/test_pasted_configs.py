@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from reconciler.manifests import schemas
+from reconciler.manifests.plain_form import plain_form
 from reconciler.manifests.validate import validate
 from reconciler.model.canonical import canonical_spec
 
@@ -97,5 +98,5 @@ def test_config_that_gcloud_accepts_is_valid_under_spec(
     assert schema is not None
     published = schemas.document(schemas.KINDS[manifest["apiVersion"], manifest["kind"]])
     assert schemas.is_valid(manifest, published)
-    plain = schemas.plain_form(manifest, schema)
+    plain = plain_form(manifest, schema)
     assert found.manifests[0].spec == canonical_spec(plain["spec"], schema)

@@ -123,7 +123,8 @@ WRONG_VALUES: list[tuple[Json, str, Any]] = [
 
 
 def schema_of(document: Json) -> Json:
-    found = schemas.manifest_schema(document.get("apiVersion", ""), document.get("kind", ""))
+    version, kind = document.get("apiVersion", ""), document.get("kind", "")
+    found = schemas.manifest_schema(version, kind, spec=document.get("spec"))
     return found or schemas.document("config.schema.json")
 
 

@@ -24,6 +24,7 @@ from reconciler.base.errors import UsageError
 from reconciler.manifests import files, rules, schemas
 from reconciler.manifests import validate as validation
 from reconciler.manifests.files import read_one
+from reconciler.manifests.pipelines import TASK_DEFINITIONS
 from reconciler.manifests.validate import Validation, check_document, validate
 from reconciler.manifests.yaml_load import load_documents
 from reconciler.model.expectation import Expectation
@@ -162,7 +163,8 @@ def test_every_problem_of_the_corpus_has_a_remedy_and_no_jargon() -> None:
         for problem in json.loads(path.read_text(encoding="utf-8")):
             is_count = "more problems in this file" in problem["message"]
             assert problem["hint"] or is_count, (path, problem)
-            assert not any(word in problem["message"] + problem["hint"] for word in jargon), (path, problem)
+            told = (problem["message"] + problem["hint"]).replace(TASK_DEFINITIONS, "")
+            assert not any(word in told for word in jargon), (path, problem)
             assert problem["message"].isprintable()
             assert problem["line"] >= 1
             assert problem["column"] >= 1
@@ -205,7 +207,13 @@ KEYS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "keys"), [case for case in KEYS if snake(case.values[1][-1]) != case.values[1][-1]]
+    ("kind", "keys"),
+    [
+        case
+        for case in KEYS
+        if snake(case.values[1][-1]) != case.values[1][-1]
+        if "trainingTaskInputs" not in case.values[1][:-1]  # where it is the same key
+    ],
 )
 def test_a_key_in_snake_case_is_one_problem_that_names_the_right_one(
     kind: str, keys: tuple[str, ...], root: Path

@@ -31,7 +31,10 @@ from tests.support.schema_cases import (
     GOOD,
     INPUTS,
     ML_JOB,
+    PIPELINE,
+    TASKS,
     TUNING_JOB,
+    TUNING_PIPELINE,
     changed,
     walk,
 )
@@ -108,6 +111,8 @@ REFUSED = [
 ACCEPTED = [
     CUSTOM_JOB,
     TUNING_JOB,
+    PIPELINE,
+    TUNING_PIPELINE,
     ML_JOB,
     *SHIPPED,
     *(changed(document, edits) for document, edits in GOOD.values() if document is not CONFIG),
@@ -247,9 +252,10 @@ MEANT_ALIKE = {
         "examples",
         "title",
         "enumDescriptions",
+        "doNotSuggest",
     ),
 }
-"""The keywords that were compared; `format` is an annotation in both."""
+"""The keywords that were compared; those without a rule are annotations in both."""
 
 
 def subschemas(schema: Any) -> Iterator[Json]:
@@ -316,6 +322,8 @@ NEAR = [
     ),
     *("projects/p/global/networks/n", "projects/p/locations/l/keyRings/r/cryptoKeys/k", "reconciler-x"),
     *("x@y.gserviceaccount.com", "2026-01-01T00:00:00Z", "google.com:project-1", "my-project", "A_b-9"),
+    *(f"{TASKS}/custom_task_1.0.yaml", f"{TASKS}/hyperparameter_tuning_task_1.yaml"),
+    *("projects/p/locations/l/models/m", "projects/p/locations/l/models/m@1"),
     *("us-central1-a", "gs://bucket/..", "gs://bucket-x/a//b", "docker-archive:x"),
 ]
 SIGNS = [

@@ -11,6 +11,7 @@ from reconciler.model import cause
 from reconciler.model.cause import CauseClass, cause_of, error_info, is_failed_set_up, marked_info
 from reconciler.model.claim import by_apply
 from reconciler.model.job import ErrorInfo, State
+from reconciler.model.manifest import TRAINING_PIPELINE
 from reconciler.output.wording.cause import (
     brief_cause,
     cause_message,
@@ -97,6 +98,41 @@ def test_cause_on_google_follows_from_message_then_from_code(
     found = cause_of(replace(RUN, error=error, error_code=code))
     assert found is not None
     assert (str(found.class_), words in brief_cause(found)) == (class_, True), found
+
+
+PIPELINE = replace(RUN, kind=TRAINING_PIPELINE)
+NO_MODEL = 'There are no files under "gs://acme/census/model" to copy.'
+
+
+@pytest.mark.fault(74)
+@pytest.mark.parametrize("code", [0, 3, 5, 7, 9])
+@pytest.mark.parametrize("error", [NO_MODEL, EXIT, "the image isn't found"])
+def test_pipeline_with_succeeded_training_failed_at_its_model(error: str, code: int) -> None:
+    trained = {"state": "JOB_STATE_SUCCEEDED"}
+    found = cause_of(replace(PIPELINE, error=error, error_code=code, backing_body=trained))
+    assert found is not None
+    assert (found.class_, brief_cause(found)) == (CauseClass.MODEL, "the model could not be registered")
+    assert cause_message(found) == f"the model could not be registered: {error}"
+    assert "correct the code" not in cause_text(found) + cause_short(found)
+
+
+def test_pipeline_with_failed_training_has_the_cause_of_its_training() -> None:
+    failed = {"state": "JOB_STATE_FAILED"}
+    for backing in ({}, failed):
+        found = cause_of(replace(PIPELINE, error=EXIT, error_code=3, backing_body=backing))
+        assert found is not None
+        assert brief_cause(found) == "exit code 1"
+    found = cause_of(replace(PIPELINE, error="", error_code=3, backing_body=failed))
+    assert found is not None
+    assert found.class_ is CauseClass.USER_CODE
+
+
+@pytest.mark.parametrize("code", [0, 3, 5, 9])
+def test_pipeline_of_listing_with_unknown_words_may_have_failed_at_either_step(code: int) -> None:
+    found = cause_of(replace(PIPELINE, error=NO_MODEL, error_code=code), "census")
+    assert found is not None
+    assert brief_cause(found) == "its training failed, or its model could not be registered"
+    assert cause_remedy(found) == "`reconciler show census` says which"
 
 
 EMBEDDED = ErrorInfo("NON_ZERO_EXIT", {"class": "user-code", "exitCode": "1"})

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from reconciler.model.claim import Claim, ClaimState, rerun_digest
 from reconciler.model.job import KEY, REQUEST_ID, SOURCE, ActualJob, ErrorInfo, State, labels_digest
-from reconciler.model.manifest import ML_V1
+from reconciler.model.manifest import ML_V1, TRAINING_PIPELINE
 from reconciler.model.naming import job_name, label_of
 from reconciler.model.plan import Action, DesiredJob, DriftKind, NotDone, Plan
 from reconciler.model.reason import Note, NoteCode, ReasonCode, because
@@ -487,6 +487,43 @@ def test_ml_job_is_blocked_on_google_and_reason_names_migrate() -> None:
     assert only(plan([wanted()], target=GOOGLE)).action is Action.SUBMIT
 
 
+def pipeline_with(**spec: Any) -> DesiredJob:
+    """Return a desired pipeline with these fields besides its task."""
+    job = wanted()
+    return replace(job, manifest=replace(job.manifest, kind=TRAINING_PIPELINE, packed=spec))
+
+
+def test_pipeline_with_a_dataset_is_blocked_on_the_embedded_service_with_advice() -> None:
+    job = pipeline_with(inputDataConfig={"datasetId": "7"})
+    change = only(plan([job], target=LOCAL))
+    assert (change.action, change.reason.code) == (Action.BLOCKED, ReasonCode.DATASET_UNSUPPORTED)
+    assert "read its data from Cloud Storage" in reason_of(change)
+    assert only(plan([job], target=GOOGLE)).action is Action.SUBMIT
+
+
+@pytest.mark.parametrize(
+    ("project", "location", "is_here"),
+    [
+        (GOOGLE.project, GOOGLE.location, True),
+        ("1234567", GOOGLE.location, True),  # may be the project's number
+        ("other", GOOGLE.location, False),
+        (GOOGLE.project, "europe-west4", False),
+        ("1234567", "europe-west4", False),
+    ],
+)
+def test_pipeline_is_blocked_with_a_parent_model_of_another_place(
+    project: str, location: str, is_here: bool
+) -> None:
+    place = f"projects/{project}/locations/{location}"
+    change = only(plan([pipeline_with(parentModel=f"{place}/models/census@2")], target=GOOGLE))
+    assert change.action is (Action.SUBMIT if is_here else Action.BLOCKED)
+    if not is_here:
+        assert reason_of(change) == (
+            f'"parentModel" is in {place}, and a pipeline registers its model in its own project and '
+            f"location: name a model in projects/{GOOGLE.project}/locations/{GOOGLE.location}"
+        )
+
+
 SHARING = replace(LOCAL, sharing="dev")
 
 
@@ -809,11 +846,12 @@ def test_run_without_recorded_request_is_reported_and_never_cancelled(state: Sta
     )
 
 
-@pytest.mark.fault(16)
+@pytest.mark.fault(16, 72)
 @pytest.mark.parametrize("claimed", [False, True])
-def test_trials_of_tuning_job_do_not_count_as_its_runs(claimed: bool) -> None:
+@pytest.mark.parametrize("kind", ["HyperparameterTuningJob", TRAINING_PIPELINE])
+def test_trials_and_backing_jobs_do_not_count_as_runs(kind: str, claimed: bool) -> None:
     job = wanted(attempts=2)
-    job = replace(job, manifest=replace(job.manifest, kind="HyperparameterTuningJob"))
+    job = replace(job, manifest=replace(job.manifest, kind=kind))
     run = run_of(job, State.RUNNING, number=5)
     trials = [run_of(job, State.RUNNING, number=n, kind="CustomJob") for n in (1, 9)]
     claims = [bound_to(job, run)] if claimed else []

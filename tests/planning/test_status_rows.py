@@ -9,7 +9,7 @@ from reconciler.base.errors import ServiceError
 from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import COMMIT, KEY, State
-from reconciler.model.manifest import Reconcile
+from reconciler.model.manifest import TRAINING_PIPELINE, Reconcile
 from reconciler.model.naming import job_name
 from reconciler.model.plan import Action, Change, DesiredJob
 from reconciler.model.reason import ReasonCode
@@ -160,9 +160,10 @@ def test_job_with_older_hash_name_has_single_row() -> None:
     assert KEY in run.labels
 
 
-@pytest.mark.fault(16)
-def test_trials_of_tuning_job_have_no_rows() -> None:
-    job = replace(JOB, manifest=replace(JOB.manifest, kind="HyperparameterTuningJob"))
+@pytest.mark.fault(16, 72)
+@pytest.mark.parametrize("kind", ["HyperparameterTuningJob", TRAINING_PIPELINE])
+def test_trials_and_backing_jobs_have_no_rows(kind: str) -> None:
+    job = replace(JOB, manifest=replace(JOB.manifest, kind=kind))
     trial = run_of(job, State.RUNNING, kind="CustomJob")
     assert [row.claim for row in get_statuses([job], [trial], [])] == ["none"]
 

@@ -47,7 +47,7 @@ def error(status: int, message: str = "it says no") -> Behaviour:
 
 
 NOT_FOUND = error(404, "The specified bucket does not exist.")
-NO_RUNS = [said({}), said({})]
+NO_RUNS = [said({})] * 3  # a listing of each kind
 WRITTEN = said({"generation": "1"})
 
 

@@ -216,6 +216,7 @@ GUARDS: Mapping[str, Guard] = {
         "instance", {"submission.observe:split_by_instance": lambda _, ports, claims, runs: (runs, [])}
     ),
     "before-instance": Guard("instance", {"submission.observe:doubtful_runs": lambda *_: ()}),
+    "kind-of-its-content": Guard("I8", {"planning.state:_attempts": _with(kinds=lambda _: {})}),
     "older-verdicts": Guard("I3", {"reporting.status_rules:may_turn": _never}),
     "cancel-record": Guard("I8", {"submission.claims_upkeep:record_cancel": _nothing}),
     "return-of-its-own": Guard("attempts", {"model.claim:is_by_apply": lambda *_: True}),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.model.job import ATTEMPT, INSTANCE, KEY, REQUEST_ID, SOURCE, State
-from reconciler.model.manifest import JsonObject
+from reconciler.model.manifest import TRAINING_PIPELINE, JsonObject
 from reconciler.model.ports import Answer
 from reconciler.reporting.github.contexts import OVERALL, Contexts
 
@@ -52,7 +52,7 @@ class Job:
 
     Attributes:
         origin: "create" for a job made by a reconciler's request; "person" for a job made by hand; else
-            "foreign", "other" or "trial".
+            "foreign", "other", "trial", or "backing" for one that trains for a pipeline.
         hidden: Seconds after `made` during which a listing may omit it.
         unseen: Seconds after `made` during which every listing omits it.
         told: The number of whole passes that have seen its end.
@@ -168,6 +168,10 @@ def folder_of(job: Job) -> str:
 
 def filled(job: Job) -> JsonObject:
     """Return the resource as the service returns it, with its default values."""
+    if job.kind == TRAINING_PIPELINE:
+        model = {"displayName": job.body["modelToUpload"]["displayName"], "name": f"{PARENT}/models/1"}
+        task = f"gs://elsewhere/{job.body['trainingTaskDefinition'].rpartition('/')[2]}"
+        return {**job.body, "name": job.name, "trainingTaskDefinition": task, "modelToUpload": model}
     if job.kind != "CustomJob":
         return {**job.body, "name": job.name}
     disk = {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 100}

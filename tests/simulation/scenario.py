@@ -18,7 +18,15 @@ from reconciler.engines.spec.output_folder import with_own_folder
 from reconciler.manifests import schemas
 from reconciler.model.canonical import canonical_spec
 from reconciler.model.commit_record import CommitRecord
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Publish, Reconcile
+from reconciler.model.manifest import (
+    AIPLATFORM_V1,
+    ML_V1,
+    TRAINING_PIPELINE,
+    JsonObject,
+    Manifest,
+    Publish,
+    Reconcile,
+)
 from reconciler.model.naming import identity, job_name
 from reconciler.model.plan import DesiredJob
 from reconciler.planning.attempts import keys_of
@@ -33,8 +41,10 @@ from reconciler.planning.lineage import (
 )
 
 NAMES = ("census", "churn-model", "iris", "fraud", "ranker", "sales", "tags", "topics", "vision", "wine")
-_TUNED = ("iris", "vision")
+_TUNED = ("iris", "vision", "tags")
 _LEGACY = ("fraud", "wine")
+_PIPELINES = ("ranker", "tags")
+_TASKS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
 _WITHOUT_FOLDER = ("sales", "topics")
 SOURCE = "model"
 """Folder of a run that is published."""
@@ -385,7 +395,7 @@ def desired(name: str, content: str, reconcile: Reconcile, folder: str = "") -> 
     api_version, kind, spec = _spec(name, content)
     if folder:
         spec = engine_spec(api_version).with_output_directory(kind, spec, folder)
-    schema = schemas.manifest_schema(api_version, kind)
+    schema = schemas.manifest_schema(api_version, kind, spec=spec)
     assert schema is not None, "the kind has a schema"
     manifest = Manifest(api_version, kind, name, spec, reconcile=reconcile, path=f"jobs/{name}.yaml")
     canonical = canonical_spec(spec, schema)
@@ -398,7 +408,8 @@ def content_of(job: DesiredJob) -> str:
     spec: Any = job.manifest.spec
     if job.manifest.kind == "Job":
         return str(spec["trainingInput"]["args"][0])
-    custom = spec["trialJobSpec"] if job.manifest.kind == "HyperparameterTuningJob" else spec
+    trained = spec.get("trainingTaskInputs", spec)
+    custom = trained.get("trialJobSpec", trained)
     return str(custom["workerPoolSpecs"][0]["containerSpec"]["args"][0])
 
 
@@ -412,9 +423,20 @@ def _spec(name: str, content: str) -> tuple[str, str, JsonObject]:
         "replicaCount": 1,
         "containerSpec": {"imageUri": "gcr.io/acme/train:1", "args": [content]},
     }
+    kind, spec = _task_of(name, pool)
+    if name not in _PIPELINES:
+        return AIPLATFORM_V1, kind, spec
+    task = f"{_TASKS}/{'hyperparameter_tuning' if name in _TUNED else 'custom'}_task_1.0.0.yaml"
+    model = {"displayName": name, "containerSpec": {"imageUri": "gcr.io/acme/serve:1"}}
+    pipeline = {"trainingTaskDefinition": task, "trainingTaskInputs": spec, "modelToUpload": model}
+    return AIPLATFORM_V1, TRAINING_PIPELINE, pipeline
+
+
+def _task_of(name: str, pool: JsonObject) -> tuple[str, JsonObject]:
+    """Return kind and spec of the job that trains."""
     if name not in _TUNED:
-        return AIPLATFORM_V1, "CustomJob", {"workerPoolSpecs": [pool]}
+        return "CustomJob", {"workerPoolSpecs": [pool]}
     parameter = {"parameterId": "rate", "doubleValueSpec": {"minValue": 0.1, "maxValue": 1.0}}
     study = {"metrics": [{"metricId": "accuracy", "goal": "MAXIMIZE"}], "parameters": [parameter]}
     tuning = {"studySpec": study, "maxTrialCount": 4, "parallelTrialCount": 2}
-    return AIPLATFORM_V1, "HyperparameterTuningJob", {**tuning, "trialJobSpec": {"workerPoolSpecs": [pool]}}
+    return "HyperparameterTuningJob", {**tuning, "trialJobSpec": {"workerPoolSpecs": [pool]}}

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from reconciler.model.job import REQUEST_ID, ActualJob, ErrorInfo, State
-from reconciler.model.manifest import ML_V1, JsonObject
+from reconciler.model.manifest import ML_V1, TRAINING_PIPELINE, JsonObject
 from reconciler.model.ports import Answer, Bounds, Created, refusal
 
 from .faults import SET_UP, Faults
@@ -23,8 +23,11 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _COLLECTIONS = {
     "CustomJob": "customJobs",
     "HyperparameterTuningJob": "hyperparameterTuningJobs",
+    TRAINING_PIPELINE: "trainingPipelines",
     "Job": "jobs",
 }
+_FOR_OTHERS = ("trial", "backing")
+"""Origins of jobs that train for another one."""
 _UNSTARTED = ErrorInfo("INDEX_UNREACHABLE", {"class": "set-up", "image": "gcr.io/acme/train:1"})
 _LONG = (5.0, 120.0, 1800.0, 7200.0, 20000.0)
 _SHORT = (5.0, 5.0, 60.0, 600.0, 20000.0)
@@ -194,6 +197,15 @@ class World:
         if kind == "HyperparameterTuningJob" and self.faults.happens("trials listed as jobs"):
             trial = {**body, "jobSpec": body["trialJobSpec"]}
             self.make(api_version, "CustomJob", trial, "trial")
+        if kind == TRAINING_PIPELINE and self.faults.happens("backing job has labels"):
+            inputs, head = (
+                body["trainingTaskInputs"],
+                {name: body[name] for name in ("displayName", "labels")},
+            )
+            if "trialJobSpec" in inputs:
+                self.make(api_version, "HyperparameterTuningJob", {**head, **inputs}, "backing")
+            else:
+                self.make(api_version, "CustomJob", {**head, "jobSpec": inputs}, "backing")
         self.checker.made(job)
         return job
 
@@ -218,8 +230,8 @@ class World:
     def _runs_trainer(self, job: Job) -> None:
         """Start a job's trainer, which writes to the job's folder at once."""
         job.started = self.now
-        # The trials of a tuning job write to the folder of that job.
-        folder = folder_of(job) if job.origin != "trial" else ""
+        # The trials of a tuning job write to the folder of that job, a backing job to that of its pipeline.
+        folder = folder_of(job) if job.origin not in _FOR_OTHERS else ""
         if folder:
             self.trace("service", f"{job.name} writes to {folder}")
             self.folders.setdefault(folder, []).append(job)
@@ -233,7 +245,7 @@ class World:
             self._runs_trainer(job)
         job.state, job.ended, job.strange = state, self.now, False
         self.trace("service", f"{job.name} ended {state}")
-        if state is State.SUCCEEDED and job.origin != "trial":
+        if state is State.SUCCEEDED and job.origin not in _FOR_OTHERS:
             self.saved(job)
 
     def ask_end(self, job: Job, who: str) -> None:

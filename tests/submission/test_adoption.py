@@ -25,7 +25,7 @@ from reconciler.model.job import (
     State,
     labels_digest,
 )
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, TRAINING_PIPELINE
 from reconciler.submission.adoption import Adopted, Adoption, adopt, differences
 from reconciler.submission.observe import observe
 from tests.support.memory_ports import Outside, labels
@@ -87,7 +87,23 @@ OUTPUT = {
     "trainingOutput": {"consumedMLUnits": 1},
     "etag": "e",
 }
-BODIES = {"custom": CUSTOM, "tuning": TUNING, "ml": ML}
+PIPELINE = engine_spec(AIPLATFORM_V1).body(
+    TRAINING_PIPELINE,
+    {
+        "trainingTaskDefinition": "gs://task_1.0.0.yaml",
+        "trainingTaskInputs": SPEC,
+        "modelToUpload": {
+            "displayName": "census",
+            "labels": {"team": "risk"},
+            "containerSpec": {"imageUri": "serving"},
+        },
+        "modelId": "census",
+        "encryptionSpec": {"kmsKeyName": "k"},
+    },
+    "census_1",
+    LABELS,
+)
+BODIES = {"custom": CUSTOM, "tuning": TUNING, "ml": ML, "pipeline": PIPELINE}
 
 
 def find_differences(body: Mapping[str, Any], resource: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
@@ -127,11 +143,40 @@ def test_job_equals_its_request_with_any_output_fields_of_service(
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 def test_every_changed_field_of_request_is_difference(body: Mapping[str, Any]) -> None:
-    asked = {name: value for name, value in body.items() if name != "labels"}
+    asked = {name: value for name, value in body.items() if name not in ("labels", "trainingTaskDefinition")}
     for keys, value in list_leaves(asked):
         other = value + "x" if isinstance(value, str) else value + 1
         pointer = "".join(f"/{key}" for key in keys)
         assert find_differences(body, change_value(body, *keys, to=other)) == [(pointer, other, value)]
+
+
+@pytest.mark.fault(73)
+def test_pipeline_equals_its_request_as_service_answers_it() -> None:
+    """The service writes the task definition anew, adds to the model, and returns no containerSpec."""
+    model = {
+        "displayName": "census",
+        "labels": {"team": "risk"},
+        "name": "projects/1/locations/l/models/census",
+        "artifactUri": "gs://b/model",
+        "versionAliases": ["default"],
+    }
+    answer = {
+        **PIPELINE,
+        **OUTPUT,
+        "trainingTaskDefinition": "gs://elsewhere/task.yaml",
+        "modelToUpload": model,
+    }
+    assert find_differences(PIPELINE, answer) == []
+
+
+@pytest.mark.parametrize(
+    "field", ["trainingTaskDefinition", "trainingTaskInputs", "modelToUpload", "modelId"]
+)
+def test_missing_field_of_pipeline_is_difference(field: str) -> None:
+    (difference,) = find_differences(PIPELINE, change_value(PIPELINE, field))
+    assert difference == (f"/{field}", None, PIPELINE[field])
+    (difference,) = find_differences(change_value(PIPELINE, field), PIPELINE)
+    assert difference == (f"/{field}", PIPELINE[field], None)
 
 
 def test_unknown_field_of_body_counts_as_difference() -> None:
@@ -232,6 +277,10 @@ def test_job_without_usable_labels_differs_in_every_identifying_label() -> None:
 SPELLINGS = [
     ("/replicaCount", "2", 2, True),
     ("/replicaCount", "2", 3, False),
+    ("/replicaCount", "2", 2.0, True),
+    ("/replicaCount", "2", 2.5, False),
+    ("/trainingTaskDefinition", "gs://a/custom_task_1.0.1.yaml", "gs://b/custom_task_1.0.0.yaml", True),
+    ("/trainingTaskDefinition", "gs://a/custom_task_1.0.1.yaml", None, False),
     ("/x", "1", True, False),
     ("/x", "True", True, False),
     ("/x", "1.0", 1.0, False),

@@ -101,10 +101,19 @@ class HeldService:
 
 
 def job_names(url: str, token: str, project: str = "local", location: str = "local") -> Counter[str]:
-    """Return the number of jobs of each name in the whole history of a service, read through its API."""
-    custom = _listed(f"{url}/v1/projects/{project}/locations/{location}/customJobs", token, "customJobs")
+    """Return the number of jobs of each name in the whole history of a service, read through its API.
+
+    A pipeline and the job that trains for it are one.
+    """
+    custom, pipelines = (
+        [*_listed(f"{url}/v1/projects/{project}/locations/{location}/{kind}", token, kind)]
+        for kind in ("customJobs", "trainingPipelines")
+    )
+    backing = {pipeline["trainingTaskMetadata"]["backingCustomJob"] for pipeline in pipelines}
+    runs = [job for job in custom if job["name"] not in backing]
+    assert len(custom) == len(runs) + len(pipelines), "each pipeline has one backing job"
     named = _listed(f"{url}/v1/projects/{project}/jobs", token, "jobs")
-    return Counter([*(job["displayName"] for job in custom), *(job["jobId"] for job in named)])
+    return Counter([*(job["displayName"] for job in [*runs, *pipelines]), *(job["jobId"] for job in named)])
 
 
 def _listed(url: str, token: str, key: str) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,78 @@ ML_JOB: dict[str, Any] = {
     },
 }
 
-GOOD = {"CustomJob": CUSTOM_JOB, "HyperparameterTuningJob": TUNING_JOB, "Job": ML_JOB}
+TASKS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
+PIPELINE: dict[str, Any] = {
+    "apiVersion": "aiplatform.googleapis.com/v1",
+    "kind": "TrainingPipeline",
+    "metadata": {"name": "census-pipeline"},
+    "package": {"path": "../trainers"},
+    "expect": {"rmse": {"max": 3}},
+    "spec": {
+        "trainingTaskDefinition": f"{TASKS}/custom_task_1.0.0.yaml",
+        "trainingTaskInputs": {
+            "workerPoolSpecs": [
+                {
+                    "machineSpec": {"machineType": "n1-standard-8"},
+                    "replicaCount": 1,
+                    "pythonPackageSpec": {
+                        "executorImageUri": "us-docker.pkg.dev/vertex-ai/training/sklearn-cpu.1-6:latest",
+                        "pythonModule": "census.task",
+                        "args": ["--epochs=3"],
+                    },
+                }
+            ],
+            "scheduling": {"timeout": "3600s"},
+            "baseOutputDirectory": {"outputUriPrefix": "gs://my-bucket/census"},
+        },
+        "modelToUpload": {
+            "displayName": "Census income",
+            "description": "The income of a household.",
+            "labels": {"team": "risk"},
+            "containerSpec": {
+                "imageUri": "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest",
+                "env": [{"name": "THREADS", "value": "4"}],
+                "ports": [{"containerPort": 8080}],
+                "sharedMemorySizeMb": 64,
+            },
+        },
+        "parentModel": "projects/acme/locations/us-central1/models/census",
+        "encryptionSpec": {"kmsKeyName": "projects/p/locations/l/keyRings/r/cryptoKeys/k"},
+    },
+}
+TUNING_PIPELINE: dict[str, Any] = {
+    "apiVersion": "aiplatform.googleapis.com/v1",
+    "kind": "TrainingPipeline",
+    "metadata": {"name": "tuning-pipeline"},
+    "expect": {"accuracy": {"min": 0.9}},
+    "spec": {
+        "trainingTaskDefinition": f"{TASKS}/hyperparameter_tuning_task_1.0.0.yaml",
+        "trainingTaskInputs": TUNING_JOB["spec"],
+    },
+}
+
+GOOD = {
+    "CustomJob": CUSTOM_JOB,
+    "HyperparameterTuningJob": TUNING_JOB,
+    "TrainingPipeline": PIPELINE,
+    "TrainingPipeline, tuning": TUNING_PIPELINE,
+    "Job": ML_JOB,
+}
+
+
+def with_inputs_in_snake_case(pipeline: dict[str, Any]) -> dict[str, Any]:
+    """Return a pipeline whose inputs have the keys that Google's SDK writes."""
+    spec = pipeline["spec"]
+    return {**pipeline, "spec": {**spec, "trainingTaskInputs": _in_snake_case(spec["trainingTaskInputs"])}}
+
+
+def _in_snake_case(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", key): _in_snake_case(part)
+            for key, part in value.items()
+        }
+    return [_in_snake_case(part) for part in value] if isinstance(value, list) else value
 
 
 def write(root: Path, path: str, content: Any) -> Path:

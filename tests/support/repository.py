@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from reconciler.base.state_dir import location_of, prepare_home
+from reconciler.model.manifest import TRAINING_PIPELINE
 from tests.support import preloaded
 from tests.support.waiting import PATIENCE
 
 IMAGE = "example.test/plain:1"
+TASK = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.1.yaml"
+"""A version that the service answers with another one for, as Google says that it does."""
 
 # Writes a line to its output folder for each start, so that a test can count the starts.
 TRAINER = """
@@ -39,7 +42,7 @@ print("done", flush=True)
 MANIFEST = """
     # a job
     apiVersion: aiplatform.googleapis.com/v1
-    kind: CustomJob
+    kind: {kind}
     metadata:
       name: {name}
     package:
@@ -110,9 +113,20 @@ class Repository:
         file.write_text(text)
         return file
 
-    def job(self, name: str = "census", *, args: list[str] | None = None, reconcile: str = "") -> Path:
-        """Write a manifest of a job that runs the trainer."""
-        text = textwrap.dedent(MANIFEST).format(
+    def job(
+        self,
+        name: str = "census",
+        *,
+        args: list[str] | None = None,
+        reconcile: str = "",
+        kind: str = "CustomJob",
+    ) -> Path:
+        """Write a manifest of a job, or a pipeline, that runs the trainer."""
+        head, mark, pools = textwrap.dedent(MANIFEST).partition("spec:\n")
+        if kind == TRAINING_PIPELINE:
+            pools = f"  trainingTaskDefinition: {TASK}\n  trainingTaskInputs:\n{textwrap.indent(pools, '  ')}"
+        text = f"{head}{mark}{pools}".format(
+            kind=kind,
             name=name,
             image=IMAGE,
             args=json.dumps(args or []),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reconciler.manifests import schemas
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, TRAINING_PIPELINE
 
 INPUTS = ["config.schema.json", schemas.ANY_KIND, *schemas.KINDS.values()]
 
@@ -88,6 +88,36 @@ TUNING_JOB = {
     },
 }
 
+TASKS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
+
+PIPELINE: Json = {
+    "apiVersion": AIPLATFORM_V1,
+    "kind": TRAINING_PIPELINE,
+    "metadata": {"name": "census-pipeline"},
+    "spec": {
+        "trainingTaskDefinition": f"{TASKS}/custom_task_1.0.0.yaml",
+        "trainingTaskInputs": {
+            "workerPoolSpecs": [POOL, {}, CONTAINER_POOL],
+            "baseOutputDirectory": {"outputUriPrefix": "gs://my-bucket/census"},
+        },
+        "modelToUpload": {
+            "displayName": "census",
+            "containerSpec": {"imageUri": "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"},
+            "labels": {"team": "risk"},
+        },
+        "parentModel": "projects/acme/locations/us-central1/models/census@2",
+    },
+}
+
+TUNING_PIPELINE: Json = {
+    **PIPELINE,
+    "metadata": {"name": "census-tuning-pipeline"},
+    "spec": {
+        "trainingTaskDefinition": f"{TASKS}/hyperparameter_tuning_task_1.1.yaml",
+        "trainingTaskInputs": TUNING_JOB["spec"],
+    },
+}
+
 ML_JOB = {
     "apiVersion": ML_V1,
     "kind": "Job",
@@ -137,6 +167,14 @@ POOLS = "spec/workerPoolSpecs"
 PACKAGE = f"{POOLS}/0/pythonPackageSpec"
 
 STUDY = "spec/studySpec"
+
+INPUTS_OF_TASK = "spec/trainingTaskInputs"
+
+PIPELINE_POOLS = f"{INPUTS_OF_TASK}/workerPoolSpecs"
+
+TRIAL_POOLS = f"{INPUTS_OF_TASK}/trialJobSpec/workerPoolSpecs"
+
+REGISTERED = "spec/modelToUpload"
 
 INPUT = "spec/trainingInput"
 
@@ -189,6 +227,35 @@ GOOD = {
         },
     ),
     "grid": (TUNING_JOB, {**GRID, f"{STUDY}/parameters/0": GONE}),
+    "pipeline": (PIPELINE, {}),
+    "pipeline, staged": (
+        PIPELINE,
+        {"package": {"path": "../trainer"}, f"{PIPELINE_POOLS}/0/pythonPackageSpec/packageUris": GONE},
+    ),
+    "shortest model id": (PIPELINE, {"spec/modelId": "_"}),
+    "longest model id": (PIPELINE, {"spec/modelId": "a" + "-" * 62}),
+    "model's parts": (
+        PIPELINE,
+        {
+            "spec/modelToUpload/artifactUri": "gs://my-bucket/model/",
+            "spec/modelToUpload/versionAliases": ["default", "v-1"],
+            "spec/modelToUpload/metadata": {"any": ["thing", 1, None]},
+            "spec/modelToUpload/explanationSpec": {
+                "parameters": {"sampledShapleyAttribution": {"pathCount": 10}},
+                "metadata": {
+                    "inputs": {"age": {"inputBaselines": [0.5], "visualization": {}}},
+                    "outputs": {},
+                },
+            },
+        },
+    ),
+    "dataset": (PIPELINE, {"spec/inputDataConfig": {"datasetId": "7"}}),
+    "pipeline's key": (PIPELINE, {"spec/encryptionSpec": CUSTOM_JOB["spec"]["encryptionSpec"]}),
+    "tuning pipeline": (TUNING_PIPELINE, {}),
+    "tuning pipeline, staged": (
+        TUNING_PIPELINE,
+        {"package": {"path": "trainer"}, f"{TRIAL_POOLS}/0/pythonPackageSpec/packageUris": GONE},
+    ),
     "ml job": (ML_JOB, {}),
     "ml, staged": (ML_JOB, {"package": {"path": "trainer"}, f"{INPUT}/packageUris": GONE}),
     "ml, no tier": (
@@ -351,6 +418,102 @@ BAD: dict[str, tuple[Json, Json, str, str]] = {
         "not a path relative",
     ),
     "no spec": (CUSTOM_JOB, {"spec": GONE}, "", "'spec' is a required property"),
+    # pipelines
+    "no task": (PIPELINE, {"spec/trainingTaskDefinition": GONE}, "/spec", "'trainingTaskDefinition'"),
+    "task elsewhere": (
+        PIPELINE,
+        {"spec/trainingTaskDefinition": "gs://acme/custom_task_1.0.0.yaml"},
+        "/spec/trainingTaskDefinition",
+        "not the definition of a task",
+    ),
+    "task without a version": (
+        TUNING_PIPELINE,
+        {"spec/trainingTaskDefinition": f"{TASKS}/hyperparameter_tuning_task_.yaml"},
+        "/spec/trainingTaskDefinition",
+        "not the definition of a task",
+    ),
+    "no inputs": (PIPELINE, {INPUTS_OF_TASK: GONE}, "/spec", "'trainingTaskInputs'"),
+    "text as inputs": (PIPELINE, {INPUTS_OF_TASK: "x"}, f"/{INPUTS_OF_TASK}", "type 'object'"),
+    "study in custom training": (
+        PIPELINE,
+        {f"{INPUTS_OF_TASK}/studySpec": {}},
+        f"/{INPUTS_OF_TASK}",
+        "'studySpec' was unexpected",
+    ),
+    "key in the inputs": (
+        TUNING_PIPELINE,
+        {
+            f"{INPUTS_OF_TASK}/encryptionSpec": {
+                "kmsKeyName": "projects/p/locations/l/keyRings/r/cryptoKeys/k"
+            }
+        },
+        f"/{INPUTS_OF_TASK}",
+        "'encryptionSpec' was unexpected",
+    ),
+    "pipeline's replicas": (
+        PIPELINE,
+        {f"{PIPELINE_POOLS}/0/replicaCount": 2},
+        f"/{PIPELINE_POOLS}/0/replicaCount",
+        "primary replica",
+    ),
+    "nothing staged for a pipeline": (
+        PIPELINE,
+        {f"{PIPELINE_POOLS}/0/pythonPackageSpec/packageUris": GONE},
+        f"/{PIPELINE_POOLS}/0/pythonPackageSpec",
+        "'packageUris'",
+    ),
+    "nothing staged for trials": (
+        TUNING_PIPELINE,
+        {f"{TRIAL_POOLS}/0/pythonPackageSpec/packageUris": []},
+        f"/{TRIAL_POOLS}/0/pythonPackageSpec/packageUris",
+        "non-empty",
+    ),
+    "pipeline's state": (PIPELINE, {"spec/trainingTaskMetadata": {}}, "/spec", "was unexpected"),
+    "pipeline's name": (PIPELINE, {"spec/displayName": "x"}, "/spec", "'displayName' was unexpected"),
+    "pipeline's labels": (PIPELINE, {"spec/labels": {}}, "/spec", "'labels' was unexpected"),
+    "id with a digit first": (PIPELINE, {"spec/modelId": "7"}, "/spec/modelId", "not a model id"),
+    "capital in an id": (PIPELINE, {"spec/modelId": "Census"}, "/spec/modelId", "not a model id"),
+    "id too long": (PIPELINE, {"spec/modelId": "a" * 64}, "/spec/modelId", "not a model id"),
+    "id as a parent": (PIPELINE, {"spec/parentModel": "census"}, "/spec/parentModel", "not the full name"),
+    "parent with two versions": (
+        PIPELINE,
+        {"spec/parentModel": "projects/p/locations/l/models/m@1@2"},
+        "/spec/parentModel",
+        "not the full name",
+    ),
+    "nameless model": (PIPELINE, {f"{REGISTERED}/displayName": GONE}, f"/{REGISTERED}", "'displayName'"),
+    "model's name": (PIPELINE, {f"{REGISTERED}/name": "m"}, f"/{REGISTERED}", "'name' was unexpected"),
+    "model's version": (PIPELINE, {f"{REGISTERED}/versionId": "1"}, f"/{REGISTERED}", "was unexpected"),
+    "model elsewhere": (
+        PIPELINE,
+        {f"{REGISTERED}/artifactUri": "s3://m/x"},
+        f"/{REGISTERED}/artifactUri",
+        "not a Cloud Storage folder",
+    ),
+    "number as an alias": (
+        PIPELINE,
+        {f"{REGISTERED}/versionAliases": ["2"]},
+        f"/{REGISTERED}/versionAliases/0",
+        "not an alias",
+    ),
+    "container without an image": (
+        PIPELINE,
+        {f"{REGISTERED}/containerSpec": {}},
+        f"/{REGISTERED}/containerSpec",
+        "'imageUri'",
+    ),
+    "explained input": (
+        PIPELINE,
+        {
+            f"{REGISTERED}/explanationSpec": {
+                "parameters": {"topK": 1},
+                "metadata": {"inputs": {"a": 1}, "outputs": {}},
+            }
+        },
+        f"/{REGISTERED}/explanationSpec/metadata/inputs/a",
+        "type 'object'",
+    ),
+    "dataset without an id": (PIPELINE, {"spec/inputDataConfig": {}}, "/spec/inputDataConfig", "'datasetId'"),
     # Vertex AI
     "output-only field": (CUSTOM_JOB, {"spec/state": "JOB_STATE_RUNNING"}, "/spec", "'state' was unexpected"),
     "our field": (CUSTOM_JOB, {"spec/displayName": "x"}, "/spec", "'displayName' was unexpected"),

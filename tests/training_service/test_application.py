@@ -24,7 +24,7 @@ from reconciler.training_service.state.database import DatabaseError
 from reconciler.training_service.state.records import JobState
 from reconciler.training_service.state.run_folder import FAILED, Ending, run_folder
 from tests.support.training_service import contract
-from tests.support.training_service.bodies import ML, VERTEX, custom_job, ml_job
+from tests.support.training_service.bodies import ML, VERTEX, custom_job, ml_job, pipeline
 from tests.support.training_service.served import Service, serving
 
 
@@ -102,6 +102,18 @@ def test_an_end_that_was_recorded_without_the_service_is_shown(killed: Path) -> 
         "It broke.",
         "2026-01-02T04:00:00.000000Z",
     )
+
+
+def test_a_queued_pipeline_is_shown_and_its_log_is_that_of_its_backing_job(tmp_path: Path) -> None:
+    with serving(tmp_path / "home") as service:
+        (service.home / address.LOCK).touch()
+        created = service.post(f"{VERTEX}/trainingPipelines", pipeline()).json
+        shutil.copytree(service.home, tmp_path / "killed")
+    job_id = created["trainingTaskMetadata"]["backingCustomJob"].rpartition("/")[2]
+    with open_copy(tmp_path / "killed") as application:
+        assert ask(application, "GET", f"/v1/{created['name']}")[1] == created
+        entries = ask(application, "POST", "/v2/entries:list", {"resourceNames": ["projects/demo"]})[1]
+    assert [entry["resource"]["labels"]["job_id"] for entry in entries["entries"]] == [job_id]
 
 
 @pytest.mark.slow

@@ -11,7 +11,14 @@ import google.auth.credentials
 import googleapiclient.discovery
 import pytest
 from google.api_core.client_options import ClientOptions
-from google.api_core.exceptions import BadRequest, Forbidden, NotFound, PreconditionFailed
+from google.api_core.exceptions import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    MethodNotImplemented,
+    NotFound,
+    PreconditionFailed,
+)
 from google.cloud import aiplatform, storage
 from google.cloud.aiplatform import hyperparameter_tuning
 from google.oauth2.credentials import Credentials
@@ -21,6 +28,7 @@ from reconciler.training_service.http import discovery
 from reconciler.training_service.state.records import DOMAIN, Code, JobState, details_of, number_of
 from reconciler.training_service.state.trial_records import Measurement, TrialState
 from reconciler.training_service.tuning.study import Algorithm, study_of
+from tests.support.documented import documented
 from tests.support.training_service.served import TOKEN, Service
 
 REGION = "europe-west4"
@@ -126,6 +134,84 @@ def test_the_official_sdk_cancels_a_running_job_which_then_is_cancelling(vertex:
     assert job.state is aiplatform.gapic.JobState.JOB_STATE_CANCELLING
     with pytest.raises(BadRequest, match="only a job that has ended"):
         job.delete()
+
+
+def upload(**more: Any) -> aiplatform.Model:
+    """Upload a version of a model; its files need not exist."""
+    image = "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest"
+    uri = "gs://models/census"
+    return aiplatform.Model.upload(
+        **{"display_name": "census", "artifact_uri": uri, "serving_container_image_uri": image} | more
+    )
+
+
+def test_the_official_sdk_uploads_finds_updates_and_deletes_a_model(vertex: Service) -> None:
+    model = upload(model_id="census", labels={"team": "risk"}, description="d", version_aliases=["golden"])
+    assert model.resource_name == f"projects/{number_of('demo')}/locations/{REGION}/models/census"
+    assert (model.version_id, sorted(model.version_aliases)) == ("1", ["default", "golden"])
+    assert (model.uri, model.container_spec.image_uri) == (
+        "gs://models/census",
+        "us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-6:latest",
+    )
+    assert model.supported_deployment_resources_types == []
+    upload(display_name="other")
+    listed = aiplatform.Model.list(filter='display_name="census" AND labels.team=risk')
+    assert [each.resource_name for each in listed] == [model.resource_name]
+    assert len(aiplatform.Model.list(order_by="create_time desc")) == 2
+    assert aiplatform.Model("census@golden").version_id == "1"
+    changed = model.update(display_name="new", description="new one", labels={"team": "a"})
+    assert (changed.display_name, changed.description, dict(changed.labels)) == (
+        "new",
+        "new one",
+        {"team": "a"},
+    )
+    with pytest.raises(Conflict, match="write it as parentModel"):
+        upload(model_id="census")
+    with pytest.raises(MethodNotImplemented, match="artifactUri"):
+        model.list_model_evaluations()
+    with pytest.raises(MethodNotImplemented, match="load its files to predict"):
+        model.deploy(machine_type="n1-standard-2")
+    with pytest.raises(MethodNotImplemented, match="load its files to predict"):
+        model.batch_predict("predictions", gcs_source="gs://in/a", gcs_destination_prefix="gs://out")
+    with pytest.raises(ValueError, match="is not exportable"):
+        model.export_model(export_format_id="custom-trained", artifact_destination="gs://out")
+    model.delete()
+    with pytest.raises(NotFound, match="is not found"):
+        aiplatform.Model("census")
+    tried = ["Model.upload", "Model.list", "Model(name)", "Model.update", "Model.delete"]
+    assert documented("`Model` of google-cloud-aiplatform") == tried
+
+
+def test_the_official_sdk_keeps_versions_of_a_model(vertex: Service) -> None:
+    first = upload(model_id="census")
+    second = upload(parent_model="census", is_default_version=False, version_description="larger")
+    assert (second.version_id, list(second.version_aliases)) == ("2", [])
+    assert second.versioned_resource_name == f"{first.resource_name}@2"
+    registry = first.versioning_registry
+    versions = registry.list_versions()
+    assert [(each.version_id, list(each.version_aliases)) for each in versions] == [
+        ("2", []),
+        ("1", ["default"]),
+    ]
+    assert {each.model_resource_name for each in versions} == {first.resource_name}
+    registry.add_version_aliases(["default", "golden"], "2")
+    assert registry.get_version_info("golden").version_id == "2"
+    assert registry.get_model().version_id == "2"
+    registry.remove_version_aliases(["golden"], "2")
+    assert list(registry.get_version_info("2").version_aliases) == ["default"]
+    registry.update_version("2", version_description="smaller", labels={"stage": "b"})
+    changed = registry.get_model("2")
+    assert (changed.version_description, dict(changed.labels)) == ("smaller", {"stage": "b"})
+    third = upload(parent_model=first.resource_name)
+    assert list(third.version_aliases) == ["default"]
+    registry.delete_version("3")
+    assert list(registry.get_version_info("2").version_aliases) == ["default"]
+    registry.delete_version("1")
+    with pytest.raises(BadRequest, match="the only version"):
+        registry.delete_version("2")
+    of_aliases = ["add_version_aliases", "remove_version_aliases"]
+    others = ["list_versions", "get_model", "get_version_info", "update_version", "delete_version"]
+    assert documented("`ModelRegistry` of google-cloud-aiplatform") == [*others, *of_aliases]
 
 
 @pytest.mark.slow

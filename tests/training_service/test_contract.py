@@ -16,9 +16,20 @@ from reconciler.base.listener.message import Request, Response
 from reconciler.training_service import application
 from reconciler.training_service.http import discovery
 from reconciler.training_service.http.message import json_response
+from reconciler.training_service.scheduler.supervisor import Supervisor
 from tests.support.training_service import contract
-from tests.support.training_service.bodies import ML, VERTEX, custom_job, ml_job, tuning_job
+from tests.support.training_service.bodies import (
+    ML,
+    VERTEX,
+    custom_job,
+    ml_job,
+    model,
+    pipeline,
+    tuning_job,
+)
 from tests.support.training_service.served import Answer, Service
+from tests.support.training_service.supervised import FOR_TWO
+from tests.support.waiting import until
 
 OBJECT = "/storage/v1/b/bucket/o"
 
@@ -30,14 +41,31 @@ def served() -> dict[str, discovery.Method]:
 def walk_through(service: Service) -> dict[str, Answer]:
     """Call each method once, successfully."""
     answers: dict[str, Answer] = {}
-    for kind, make in (("customJobs", custom_job), ("hyperparameterTuningJobs", tuning_job)):
+    supervisor = Supervisor(service.store, service.home, storage_url=lambda job: "", machine=FOR_TWO)
+    kinds = {"customJobs": custom_job, "hyperparameterTuningJobs": tuning_job, "trainingPipelines": pipeline}
+    for kind, make in kinds.items():
         prefix = f"aiplatform.projects.locations.{kind}."
         created = answers[prefix + "create"] = service.post(f"{VERTEX}/{kind}", make())
         name = "/v1/" + created.json["name"]
         answers[prefix + "get"] = service.get(name)
         answers[prefix + "list"] = service.get(f"{VERTEX}/{kind}")
         answers[prefix + "cancel"] = service.post(name + ":cancel")
+        until(lambda: not supervisor.tick())  # a pipeline ends after its backing job
         answers[prefix + "delete"] = service.call("DELETE", name)
+    models = "aiplatform.projects.locations.models."
+    upload = {"model": model(), "modelId": "census"}
+    answers[models + "upload"] = service.post(f"{VERTEX}/models:upload", upload)
+    name = f"{VERTEX}/models/census"
+    service.post(f"{VERTEX}/models:upload", {"model": model(), "parentModel": name.removeprefix("/v1/")})
+    answers[models + "get"] = service.get(name)
+    answers[models + "list"] = service.get(f"{VERTEX}/models")
+    answers[models + "listVersions"] = service.get(f"{name}:listVersions")
+    answers[models + "patch"] = service.call("PATCH", f"{name}?updateMask=labels", {"labels": {"a": "b"}})
+    answers[models + "mergeVersionAliases"] = service.post(
+        f"{name}@1:mergeVersionAliases", {"versionAliases": ["golden"]}
+    )
+    answers[models + "deleteVersion"] = service.call("DELETE", f"{name}@2:deleteVersion")
+    answers[models + "delete"] = service.call("DELETE", name)
     answers["ml.projects.jobs.create"] = service.post(ML, ml_job())
     answers["ml.projects.jobs.get"] = service.get(ML + "/census_1")
     answers["ml.projects.jobs.list"] = service.get(ML)
@@ -90,16 +118,18 @@ def test_every_method_of_the_documents_is_served(service: Service) -> None:
 
 
 UNSERVED = {
-    f"POST {VERTEX}/trainingPipelines": "Create a customJob",
-    f"GET {VERTEX}/models": "Models are files here",
-    f"POST {VERTEX}/endpoints/1:predict": "Models are files here",
-    f"POST {VERTEX}/batchPredictionJobs": "Models are files here",
+    f"GET {VERTEX}/trainingPipelines/1/operations": "without operations",
+    f"POST {VERTEX}/models/1:export": "in the bucket that its artifactUri names",
+    f"GET {VERTEX}/models/1/evaluations": "in the bucket that its artifactUri names",
+    f"GET {VERTEX}/models/1/operations/2": "without operations",
+    f"POST {VERTEX}/endpoints/1:predict": "load its files to predict",
+    f"POST {VERTEX}/batchPredictionJobs": "load its files to predict",
     f"GET {VERTEX}/customJobs/1/operations": "without operations",
     f"GET {VERTEX}/notebookRuntimes": "use Google's for others",
-    f"POST {ML.removesuffix('/jobs')}/models": "Models are files here",
-    f"POST {ML.removesuffix('/jobs')}/models/m:predict": "Models are files here",
-    f"POST {ML.removesuffix('/jobs')}/models/m/versions/v:explain": "Models are files here",
-    f"GET {ML.removesuffix('/jobs')}/models/m:getIamPolicy": "Models are files here",
+    f"POST {ML.removesuffix('/jobs')}/models": "load its files to predict",
+    f"POST {ML.removesuffix('/jobs')}/models/m:predict": "load its files to predict",
+    f"POST {ML.removesuffix('/jobs')}/models/m/versions/v:explain": "load its files to predict",
+    f"GET {ML.removesuffix('/jobs')}/models/m:getIamPolicy": "load its files to predict",
     f"GET {ML.removesuffix('/jobs')}:getConfig": "serves projects.jobs",
     "PATCH /storage/v1/b/bucket": "created with",
     "PUT /storage/v1/b/bucket/o/a": "Use storage.objects.patch",
@@ -130,6 +160,8 @@ EXAMPLES = {
     "locationsId": "us-central1",
     "customJobsId": "1",
     "hyperparameterTuningJobsId": "1",
+    "trainingPipelinesId": "1",
+    "modelsId": "none",
     "jobsId": "none",
     "serviceAccountsId": "me@example.com",
     "bucket": "none",
@@ -148,6 +180,7 @@ def requests() -> list[Any]:
         document = discovery.document(name)
         for method in contract._walk(document["resources"]):
             path = f"/{document['servicePath']}{method.get('flatPath') or method['path']}".format(**EXAMPLES)
+            path = path.replace("none:deleteVersion", "none@1:deleteVersion")
             found.append(pytest.param(method["httpMethod"], path, id=method["id"]))
     return found
 
@@ -168,7 +201,8 @@ def test_every_method_gives_its_errors_as_documented(service: Service, verb: str
     }
     statuses = {what: answer.status for what, answer in answers.items()}
     asked = 404 if sent is None else 400
-    empty_list = path.endswith(("customJobs", "TuningJobs", "/projects/demo/jobs", "/b")) and verb == "GET"
+    lists = ("customJobs", "TuningJobs", "trainingPipelines", "/models", "/projects/demo/jobs", "/b")
+    empty_list = path.endswith(lists) and verb == "GET"
     moved = path.endswith("/moveTo/o/none")  # takes no message
     assert statuses == {
         "no token": 401,
@@ -206,9 +240,16 @@ def test_a_bug_is_told_without_its_traceback(
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.parametrize("path", [ML, f"{VERTEX}/customJobs", "/_service/images"])
+@pytest.mark.parametrize(
+    "path", [ML, f"{VERTEX}/customJobs", f"{VERTEX}/trainingPipelines", "/_service/images"]
+)
 def test_a_full_database_is_told_and_leaves_nothing_half_done(service: Service, path: str) -> None:
-    bodies = {ML: ml_job, f"{VERTEX}/customJobs": custom_job, "/_service/images": lambda labels: {}}
+    bodies = {
+        ML: ml_job,
+        f"{VERTEX}/customJobs": custom_job,
+        f"{VERTEX}/trainingPipelines": pipeline,
+        "/_service/images": lambda labels: {},
+    }
     verb = "PUT" if path == "/_service/images" else "POST"
     large = {"labels": {f"k{number}": "x" * 60 for number in range(60)}}
     body = bodies[path](**large) | (
@@ -220,7 +261,7 @@ def test_a_full_database_is_told_and_leaves_nothing_half_done(service: Service, 
     refused = service.call(verb, path, body)
     assert (refused.status, refused.json["error"]["status"]) == (503, "UNAVAILABLE")
     assert "full" in refused.error
-    assert (service.store.unfinished(), service.store.setting("images")) == ([], None)
+    assert (service.store.is_busy(), service.store.setting("images")) == (False, None)
     assert service.call(verb, path, body).status == 200  # on a new connection, there is room
 
 

@@ -1,5 +1,7 @@
 """Random kills of the service, runners, replicas, trials and installers: every job ends as it should.
 
+A pipeline's model is registered once, also if the service is killed right after the training.
+
 `make kills KILLS=100 SEED=7` does more of it; each failure prints its seed.
 """
 
@@ -29,10 +31,16 @@ from reconciler.training_service.address import Address
 from reconciler.training_service.processes import process_tree
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store
-from reconciler.training_service.state.records import TUNING_JOBS, JobRecord, JobState
+from reconciler.training_service.state.records import (
+    PIPELINES,
+    TUNING_JOBS,
+    JobRecord,
+    JobState,
+    resource_name,
+)
 from reconciler.training_service.state.run_folder import run_folder
 from reconciler.training_service.state.trial_records import TrialState
-from tests.support.training_service import trainers
+from tests.support.training_service import bodies, trainers
 from tests.support.training_service.supervised import tuned
 from tests.support.waiting import PATIENCE
 
@@ -44,7 +52,8 @@ LOST = 4
 """The number of runners of a job that may be killed: the job is given up after the sixth."""
 PLACE = "/v1/projects/my-project/locations/us-central1"
 
-# Runs once at a time for each job, trial and replica, or records the violation; records its end.
+# Runs once at a time for each job, trial and replica, or records the violation; records its end. It leaves a
+# model if it is told where.
 TRAINER = """
 import argparse, fcntl, json, os, pathlib, time
 parser = argparse.ArgumentParser()
@@ -68,6 +77,11 @@ for step in range(20):
         file.parent.mkdir(parents=True, exist_ok=True)
         line = {"merit": str(step), "global_step": str(step + 1), "trial": trial}
         file.write_text(json.dumps(line) + "\\n")
+if "AIP_MODEL_DIR" in os.environ:
+    model = os.environ["AIP_MODEL_DIR"].removeprefix("gs://")
+    folder = pathlib.Path(os.environ["RECONCILER_GCS_DIR"], model)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "saved").touch()
 (out / f"{own}.end").touch()
 """
 
@@ -88,9 +102,11 @@ class Storm:
     Attributes:
         out: The folder of the trainers' marks.
         store: The service's own state, seen from outside.
-        names: The name of each job by its row number.
+        names: The name of each job by its row number; of a pipeline's job the pipeline's.
+        pipelines: The row number of each pipeline by that of its backing job.
         struck: The (job, trial) pairs with a killed replica, trial 0 for a job without trials.
         killed: The number of killed processes of each kind.
+        unregistered: The number of kills between the end of a training and the record of its model.
         installers: The jobs with a killed installer.
         lost: The number of killed runners of each job.
     """
@@ -101,6 +117,8 @@ class Storm:
     store: Store
     service: subprocess.Popen[bytes] | None = None
     names: dict[int, str] = field(default_factory=dict)
+    pipelines: dict[int, int] = field(default_factory=dict)
+    unregistered: int = 0
     struck: set[tuple[int, int]] = field(default_factory=set)
     killed: Counter[str] = field(default_factory=Counter)
     installers: set[int] = field(default_factory=set)
@@ -136,6 +154,7 @@ class Storm:
             "replica": lambda: self._programs(tuning=False),
             "trial": lambda: self._programs(tuning=True),
             "installer": self._installers,
+            "service after a training": self._services_after_a_training,
         }
         give_up = time.monotonic() + PATIENCE + 10 * kills
         while self.killed.total() < kills:
@@ -155,7 +174,7 @@ class Storm:
         """Wait for the end of all jobs, and end the service."""
         self.serve()
         give_up = time.monotonic() + PATIENCE
-        while left := self.store.unfinished():
+        while left := [*self.store.unfinished(), *self.store.unfinished_pipelines()]:
             assert time.monotonic() < give_up, f"they don't end: {[(job.id, job.state) for job in left]}"
             time.sleep(0.05)
         assert self.service is not None
@@ -163,16 +182,32 @@ class Storm:
         assert self.service.wait(PATIENCE) == 0
 
     def _submit_set(self, found: Address) -> None:
-        """Submit a tuning job and, in random order, a plain job, an installing job, and a cluster job."""
+        """Submit a tuning job and, in random order, a job of each other kind and a pipeline."""
         round_ = len(self.names)
-        for kind in ("tuning", *self.chance.sample(["plain", "installing", "cluster"], 3)):
+        for kind in ("tuning", *self.chance.sample(["plain", "installing", "cluster", "pipeline"], 4)):
             name = f"{kind}{round_}"
             job = self._job(kind, name)
-            collection = "hyperparameterTuningJobs" if job.collection == TUNING_JOBS else "customJobs"
-            answer = self._post(found, f"{PLACE}/{collection}", {**job.body, "displayName": name})
-            created = self.store.newest_named("my-project", answer["name"].rpartition("/")[2])
-            assert created is not None
+            collection, body = job.collection, {**job.body, "displayName": name}
+            if kind == "pipeline":
+                output = {"outputUriPrefix": f"gs://models/{name}"}
+                inputs = {**job.body["jobSpec"], "baseOutputDirectory": output}
+                model = {"displayName": name}
+                collection = PIPELINES
+                body = bodies.pipeline(displayName=name, trainingTaskInputs=inputs, modelToUpload=model)
+            created = self._found(self._post(found, f"{PLACE}/{collection}", body)["name"])
+            if kind == "pipeline":
+                backing = self._backing(created)
+                self.pipelines[backing.id] = created.id
+                created = backing
             self.names[created.id] = name
+
+    def _found(self, name: str) -> JobRecord:
+        job = self.store.newest_named("my-project", name.rpartition("/")[2])
+        assert job is not None
+        return job
+
+    def _backing(self, pipeline: JobRecord) -> JobRecord:
+        return self._found(pipeline.backing)
 
     def _job(self, kind: str, name: str) -> JobRecord:
         requires, source, folder = [], TRAINER, "code"
@@ -206,6 +241,10 @@ class Storm:
             if victim.job is None:
                 assert self.service is not None
                 self.service.wait()
+                self.unregistered += sum(
+                    self._backing(pipeline).state is JobState.SUCCEEDED
+                    for pipeline in self.store.unfinished_pipelines()
+                )
             elif kind == "runner":
                 self.lost[victim.job.id] += 1
             elif kind == "installer":
@@ -216,6 +255,15 @@ class Storm:
     def _services(self) -> list[Victim]:
         assert self.service is not None
         return [Victim(psutil.Process(self.service.pid))]
+
+    def _services_after_a_training(self) -> list[Victim]:
+        """Return the service at the moment in which a pipeline's training has ended; it waits for that."""
+        pipelines = self.store.unfinished_pipelines()
+        give_up = time.monotonic() + 2
+        while pipelines and time.monotonic() < give_up:
+            if any(self._backing(pipeline).state.ended for pipeline in pipelines):
+                return self._services()
+        return []
 
     def _runners(self) -> list[Victim]:
         return [
@@ -294,6 +342,17 @@ class Storm:
                 yield told
         elif not self._as_it_should(name, id, 0, str(job.state), job.error_message):
             yield told
+        if id in self.pipelines:
+            yield from self._wrong_of_pipeline(self.pipelines[id], job)
+
+    def _wrong_of_pipeline(self, id: int, backing: JobRecord) -> Iterator[str]:
+        pipeline = self.store.job(id)
+        assert pipeline is not None
+        with self.store.database.reading() as connection:
+            query = "SELECT count(*) FROM model_versions WHERE pipeline = ?"
+            (versions,) = connection.execute(query, (resource_name(pipeline),)).fetchone()
+        if (pipeline.state, versions) != (backing.state, int(backing.state is JobState.SUCCEEDED)):
+            yield f"{pipeline.name} ({id}): {pipeline.state} {pipeline.error_message!r}: {versions} versions"
 
     def _as_it_should(self, name: str, id: int, trial: int, state: str, message: str) -> bool:
         done = (self.out / f"{name}-{trial}-workerpool0-0.end").exists()
@@ -327,13 +386,14 @@ def storm(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, wheelhouse: 
 
 @pytest.mark.fault(34)
 @pytest.mark.fault(35)
+@pytest.mark.fault(75)
 def test_whatever_is_killed_every_job_comes_to_its_end(storm: Storm) -> None:
     storm.blow(KILLS)
     storm.calm()
     runs = sum(len(storm.store.runs(id)) for id in storm.names)
     print(
         f"\nseed {SEED}: killed {dict(storm.killed)}; {len(storm.names)} jobs in {runs} runs,"
-        f" {storm.starts} services"
+        f" {storm.starts} services; {storm.unregistered} kills before a model was registered"
     )
     assert storm.wrong() == [], SEED
     assert storm.left() == [], SEED

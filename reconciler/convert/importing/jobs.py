@@ -162,6 +162,9 @@ class Importer:
                 except SourceError as error:
                     self._refuse(source.name, line, error)
         self._raise_problems()
+        # A pipeline's manifest makes its backing job too.
+        backing = {job.backing for job in self._jobs} - {""}
+        self._jobs = [job for job in self._jobs if job.resource not in backing]
         jobs, manifest_paths = self._named(), self._known()
         kept = set()
         texts: dict[Path, str] = {}
@@ -282,6 +285,7 @@ class Importer:
         if live.resource:
             notes.insert(0, f"Resource: {live.resource}.")
         job = Imported(live.api_version, live.kind, name, labels, spec, origin, notes=notes)
+        job.resource, job.backing = live.resource, live.backing
         if live.state and not self._run:
             job.suspended = f"the job has ended ({live.state}), and would run again; remove suspend to run it"
         elif not live.state:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -16,25 +16,26 @@ from reconciler.convert.importing.placeholders import (
     SourceError,
     quoted,
 )
+from reconciler.manifests import schemas
+from reconciler.manifests.pipelines import INPUTS, definition_of, task_of
+from reconciler.manifests.plain_form import plain_form
 from reconciler.model.diff import SWITCH, FieldChange, is_filled
+from reconciler.model.fields import part_of, text_of
 from reconciler.model.job import PREFIX
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
-
-if TYPE_CHECKING:
-    pass
-
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, TRAINING_PIPELINE
 
 _LISTS = ("customJobs", "hyperparameterTuningJobs", "jobs", "trainingPipelines")
 _OUTPUT_ONLY = frozenset(
     {
         *("name", "state", "createTime", "startTime", "endTime", "updateTime"),
         *("error", "webAccessUris", "satisfiesPzs", "satisfiesPzi", "trials"),
-        *("trainingOutput", "jobPosition", "etag", "errorMessage"),
+        *("trainingOutput", "jobPosition", "etag", "errorMessage", "trainingTaskMetadata"),
     }
 )
 _SIGNS = {
     (AIPLATFORM_V1, "CustomJob"): "jobSpec",
     (AIPLATFORM_V1, "HyperparameterTuningJob"): "studySpec",
+    (AIPLATFORM_V1, TRAINING_PIPELINE): INPUTS,
     (ML_V1, "Job"): "trainingInput",
 }
 _ENDED = re.compile(
@@ -42,7 +43,7 @@ _ENDED = re.compile(
 )
 _STATE_NUMBERS = {4: "SUCCEEDED", 5: "FAILED", 7: "CANCELLED", 9: "EXPIRED"}
 _RESOURCE = re.compile("projects/([^/]+)/locations/([^/]+)/.+")
-_PIPELINE_TASK = re.compile(r"/custom_task_[\w.]+\.yaml")
+_MODEL = "modelToUpload"
 _OLD_STRATEGIES = {"ON_DEMAND": "STANDARD", "LOW_COST": "SPOT"}
 
 
@@ -58,6 +59,7 @@ class LiveJob(Struct):
         state: Its end, such as "FAILED"; "" if it may be running.
         project: From its resource name.
         location: From its resource name.
+        backing: The resource name of the job that trains for it; "" for a job that is no pipeline.
         notes: What is left out.
     """
 
@@ -69,6 +71,7 @@ class LiveJob(Struct):
     state: str
     project: str = ""
     location: str = ""
+    backing: str = ""
     notes: list[str] = field(default_factory=list)
 
 
@@ -81,7 +84,7 @@ def is_answer(value: Any) -> bool:
     if any(isinstance(value.get(name), list) for name in _LISTS):
         return True
     return bool({"name", "state", "createTime"} & value.keys()) and (
-        any(sign in value for sign in _SIGNS.values()) or "trainingTaskInputs" in value
+        any(sign in value for sign in _SIGNS.values())
     )
 
 
@@ -104,11 +107,11 @@ def live_job(resource: Mapping[str, Any]) -> LiveJob:
         raise SourceError(f"{quoted(name)} is a batch prediction", hint="import training jobs only")
     notes: list[str] = []
     body = {key: part for key, part in resource.items() if key not in _OUTPUT_ONLY}
-    if "trainingTaskInputs" in resource:
-        body = _of_pipeline(resource, notes)
+    if INPUTS in resource:
+        body = _pipeline(body, notes)
     pair = next((key for key, sign in _SIGNS.items() if isinstance(body.get(sign), dict)), None)
     if pair is None:
-        hint = "import a CustomJob, a HyperparameterTuningJob or a Job of AI Platform"
+        hint = "import a CustomJob, a HyperparameterTuningJob, a TrainingPipeline or a Job of AI Platform"
         raise SourceError(f"{quoted(name)} is not a training job", hint=hint)
     api_version, kind = pair
     labels = body.pop("labels", None)
@@ -120,7 +123,14 @@ def live_job(resource: Mapping[str, Any]) -> LiveJob:
     written = str(resource.get("displayName") or resource.get("jobId") or name.rpartition("/")[2])
     match = _RESOURCE.fullmatch(name)
     project, location = match.groups() if match else ("", "")
-    return LiveJob(api_version, kind, body, written, name, _end_of(resource), project, location, notes)
+    state, backing = _end_of(resource), backing_job(resource)
+    return LiveJob(api_version, kind, body, written, name, state, project, location, backing, notes)
+
+
+def backing_job(resource: Mapping[str, Any]) -> str:
+    """Return the resource name of the job that trains for a pipeline; "" for others, and before its start."""
+    metadata = part_of(resource, "trainingTaskMetadata")
+    return text_of(metadata, "backingCustomJob") or text_of(metadata, "backingHyperparameterTuningJob")
 
 
 def _end_of(resource: Mapping[str, Any]) -> str:
@@ -129,23 +139,21 @@ def _end_of(resource: Mapping[str, Any]) -> str:
     return text.rpartition("STATE_")[2] if _ENDED.fullmatch(text) else ""
 
 
-def _of_pipeline(resource: Mapping[str, Any], notes: list[str]) -> Json:
-    """Return the body of the custom job that a training pipeline starts."""
-    definition = str(resource.get("trainingTaskDefinition", ""))
-    metadata = resource.get("trainingTaskMetadata")
-    backing = metadata.get("backingCustomJob") if isinstance(metadata, dict) else None
-    if backing:
-        hint = f"import that one: {quoted(str(backing))}"
-        raise SourceError("the training pipeline has started a custom job", hint=hint)
-    if not _PIPELINE_TASK.search(definition):
-        raise SourceError("the training pipeline runs no custom job", hint="import custom jobs only")
-    lost = [
-        key for key in ("inputDataConfig", "modelToUpload", "modelId", "parentModel") if resource.get(key)
-    ]
-    if lost:
-        notes.append(f"A custom job has no place for the pipeline's {', '.join(lost)}.")
-    kept = {key: resource[key] for key in ("displayName", "labels", "encryptionSpec") if key in resource}
-    return {**kept, "jobSpec": resource["trainingTaskInputs"]}
+def _pipeline(body: Json, notes: list[str]) -> Json:
+    """Return the body of a pipeline as a request has it; raise SourceError if it trains no custom code."""
+    if not task_of(body):
+        hint = "import pipelines of custom training and hyperparameter tuning only"
+        raise SourceError("the training pipeline runs no code of yours", hint=hint)
+    schema = schemas.manifest_schema(AIPLATFORM_V1, TRAINING_PIPELINE, spec=body)
+    assert schema is not None, "the kind has a schema"
+    pipeline: Json = plain_form({"spec": body}, schema)["spec"]
+    pipeline["trainingTaskDefinition"] = definition_of(text_of(body, "trainingTaskDefinition"))
+    if model := part_of(pipeline, _MODEL):
+        fields = schema["$defs"]["aiplatform.Model"]["properties"]
+        pipeline[_MODEL] = {key: part for key, part in model.items() if key in fields}
+        if "containerSpec" not in model:
+            notes.append("The service doesn't return the model's containerSpec: add it.")
+    return pipeline
 
 
 def _without_defaults(body: Json, sign: str, notes: list[str]) -> Json:
@@ -168,7 +176,7 @@ def _cleaned(value: Any, path: str, left_out: list[str]) -> Any:
         return [_cleaned(item, path, left_out) for item in value]
     if not isinstance(value, dict):
         return value
-    if name in ("labels", "env"):
+    if name in ("labels", "env", "metadata"):
         return value
     result = {}
     for key, part in value.items():

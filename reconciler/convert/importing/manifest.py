@@ -25,6 +25,7 @@ from reconciler.manifests import schemas
 from reconciler.manifests.diagnose import diagnose
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import package_folder
+from reconciler.manifests.plain_form import plain_form
 from reconciler.manifests.secrets import value_at, without_secrets
 from reconciler.model.canonical import canonical_spec
 from reconciler.model.manifest import Manifest
@@ -48,6 +49,7 @@ _ORDER = (
     *("parameterServerType", "parameterServerCount", "machineType", "acceleratorType", "acceleratorCount"),
     *("imageUri", "executorImageUri", "packageUris", "pythonModule", "command", "args", "name", "value"),
     *("parameterName", "parameterId", "metricId", "goal", "type", "minValue", "maxValue"),
+    *("trainingTaskDefinition", "trainingTaskInputs", "modelToUpload", "modelId", "parentModel"),
     *("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount", "trialJobSpec"),
     *("workerPoolSpecs", "machineSpec", "replicaCount", "diskSpec", "containerSpec", "pythonPackageSpec"),
 )
@@ -68,6 +70,8 @@ class Imported(Struct):
         notes: Sentences about differences.
         suspended: The reason for `suspend: true`; "" for a job that the next apply may submit.
         live: The resource name of the live job that it was made from; "" for any other job.
+        resource: The resource name of the job that it was made from, ended or not; "" without one.
+        backing: The resource name of the job that trains for that job; "" if it is no pipeline.
     """
 
     api_version: str
@@ -80,6 +84,8 @@ class Imported(Struct):
     notes: list[str] = field(default_factory=list)
     suspended: str = ""
     live: str = ""
+    resource: str = ""
+    backing: str = ""
 
     @property
     def unknown(self) -> list[str]:
@@ -109,11 +115,9 @@ def spec_of(kind: str, body: Mapping[str, Any]) -> tuple[Json, Json]:
 
 def tidy(api_version: str, kind: str, spec: Any) -> Any:
     """Return a spec in plain form, with a list for a lone text, numbers for counts, and fields in order."""
-    schema = schemas.manifest_schema(api_version, kind)
+    schema = schemas.manifest_schema(api_version, kind, spec=spec)
     assert schema is not None, "imported kinds have schemas"
-    plain = schemas.plain_form(
-        {"spec": _with_lists(spec, schema["properties"]["spec"], schema["$defs"])}, schema
-    )
+    plain = plain_form({"spec": _with_lists(spec, schema["properties"]["spec"], schema["$defs"])}, schema)
     return _tidied(plain["spec"], schema["properties"]["spec"], schema["$defs"])
 
 
@@ -190,7 +194,7 @@ def full_name(job: Imported, root: Path, index: Index) -> str:
 
     `index` says what git tracks below the root.
     """
-    schema = schemas.manifest_schema(job.api_version, job.kind)
+    schema = schemas.manifest_schema(job.api_version, job.kind, spec=job.spec)
     assert schema is not None, "imported kinds have schemas"
     try:
         tree = read_source_tree(job.package, root, index) if job.package else None
@@ -199,7 +203,7 @@ def full_name(job: Imported, root: Path, index: Index) -> str:
     if tree and not tree.has_name:
         return job.name  # so does `plan`, if a submodule isn't fetched
     code = tree.digest if tree else ""
-    spec = canonical_spec(schemas.plain_form(document(job, root), schema)["spec"], schema)
+    spec = canonical_spec(plain_form(document(job, root), schema)["spec"], schema)
     manifest = Manifest(job.api_version, job.kind, job.name, spec)
     return job_name(manifest.base_name, identity(manifest, spec, code))
 

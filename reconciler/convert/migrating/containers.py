@@ -14,6 +14,7 @@ from reconciler.convert.migrating.dependencies import dependencies
 from reconciler.convert.migrating.pools import CONTAINER, PACKAGE, POOLS, TRIAL, Json
 from reconciler.convert.migrating.report import FieldRow, MigrationObstacle, Report, mapping
 from reconciler.convert.migrating.rules import rules
+from reconciler.manifests.pipelines import job_in
 from reconciler.manifests.training_images import (
     has_ended,
     training_image_name,
@@ -55,7 +56,7 @@ def in_containers(spec: Json, image: str, today: date) -> Containers | list[Migr
     """Return a job of Vertex AI with its Python package in containers.
 
     Args:
-        spec: The `spec` of a CustomJob or HyperparameterTuningJob.
+        spec: The `spec` of a kind of Vertex AI.
         image: The image that replaces those past their end; other images stay.
         today: The day that decides which images are past their end.
 
@@ -63,8 +64,7 @@ def in_containers(spec: Json, image: str, today: date) -> Containers | list[Migr
         None if no pool's executor image is past its end. The obstacles, with paths in `spec`, if a person
         has to decide.
     """
-    above: Keys = (TRIAL,) if TRIAL in spec else ()
-    job_spec = mapping(spec.get(TRIAL, spec))
+    above, job_spec = _job_spec(spec)
     pools = [(index, mapping(pool)) for index, pool in enumerate(job_spec[POOLS])]
     packages = {index: pool[PACKAGE] for index, pool in pools if PACKAGE in pool}
     uris = [package["executorImageUri"] for package in packages.values()]
@@ -74,9 +74,20 @@ def in_containers(spec: Json, image: str, today: date) -> Containers | list[Migr
     if obstacles := [*_obstacles((*above, POOLS), pools)]:
         return obstacles
     new = [_with_container(dict(pool), image, today) for _, pool in pools]
-    whole = {**job_spec, POOLS: new}
+    whole = _replaced(spec, above, {**job_spec, POOLS: new})
     module = next(str(package["pythonModule"]) for package in packages.values())
-    return Containers({**spec, TRIAL: whole} if above else whole, module, tuple(ended), image)
+    return Containers(whole, module, tuple(ended), image)
+
+
+def _job_spec(spec: Json) -> tuple[tuple[str, ...], Mapping[str, Any]]:
+    """Return the CustomJobSpec in a `spec`, and its path there."""
+    above, job = job_in(spec)
+    return ((*above, TRIAL), mapping(job[TRIAL])) if TRIAL in job else (above, job)
+
+
+def _replaced(spec: Mapping[str, Any], above: Sequence[str], part: Json) -> Json:
+    """Return a `spec` with another part at a path."""
+    return {**spec, above[0]: _replaced(mapping(spec[above[0]]), above[1:], part)} if above else part
 
 
 def renamed_for_container(keys: Keys) -> Keys:
@@ -86,10 +97,8 @@ def renamed_for_container(keys: Keys) -> Keys:
 
 def moves_to_container(spec: Json) -> dict[Keys, Keys]:
     """Return the new path of each field of a `spec` that gets another name in a container."""
-    above: Keys = (TRIAL,) if TRIAL in spec else ()
-    package_paths = [
-        (*above, POOLS, index, PACKAGE) for index, _ in enumerate(mapping(spec.get(TRIAL, spec))[POOLS])
-    ]
+    above, job_spec = _job_spec(spec)
+    package_paths: list[Keys] = [(*above, POOLS, index, PACKAGE) for index, _ in enumerate(job_spec[POOLS])]
     fields = [
         keys for package_path in package_paths for keys in (package_path, (*package_path, "executorImageUri"))
     ]
@@ -172,7 +181,6 @@ def framework(name: str) -> str:
 
 def _first_executor_image(made: Containers) -> Keys:
     """Return the path, in the old `spec`, of the first pool's executor image."""
-    above: Keys = (TRIAL,) if TRIAL in made.spec else ()
-    pools = mapping(made.spec.get(TRIAL, made.spec))[POOLS]
-    index = next(index for index, pool in enumerate(pools) if CONTAINER in pool)
+    above, job_spec = _job_spec(made.spec)
+    index = next(index for index, pool in enumerate(job_spec[POOLS]) if CONTAINER in pool)
     return (*above, POOLS, index, PACKAGE, "executorImageUri")

@@ -31,6 +31,7 @@ from reconciler.manifests import schemas
 from reconciler.manifests.diagnose import diagnose
 from reconciler.manifests.files import ManifestFile, read_one, real_path
 from reconciler.manifests.packages import package_folder
+from reconciler.manifests.plain_form import plain_form
 from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.training_images import has_ended, images_in
 from reconciler.manifests.validate import validate
@@ -212,9 +213,9 @@ class _FileMigration:
 
     def _job(self, manifest: Manifest, document: Document) -> tuple[MigratedJob, NewDocument]:
         """Return a job's report and its new document."""
-        schema = schemas.manifest_schema(manifest.api_version, manifest.kind)
+        schema = schemas.manifest_schema(manifest.api_version, manifest.kind, spec=manifest.spec)
         assert schema is not None, "the services' jobs have a schema"
-        value = schemas.plain_form(document.value, schema)
+        value = plain_form(document.value, schema)
         is_moved = manifest.api_version != ML_V1
         top = ("spec",) if is_moved else _INPUT
         converted = self._converted(manifest, value)

@@ -97,6 +97,11 @@ class AiPlatformTraining:
         answer = execute(request, with_headers(self._connection, headers))
         return self._read(about(answer, "jobId", re.compile(re.escape(body["jobId"]))))
 
+    @staticmethod
+    def missing_model(kind: str, spec: JsonObject) -> str:
+        """Return "": a job of AI Platform registers no model."""
+        return ""
+
     def cancel(self, job: ActualJob) -> None:
         """Send one `cancel`."""
         execute(self._jobs.cancel(name=_checked_name(job.resource), body={}))

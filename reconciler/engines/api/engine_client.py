@@ -68,6 +68,9 @@ class EngineClient(Protocol):
                 other ServiceError counts the same.
         """
 
+    def missing_model(self, kind: str, spec: JsonObject) -> str:
+        """Return the model that a job with this spec adds a version to, if it doesn't exist; else ""."""
+
     def cancel(self, job: ActualJob) -> None:
         """Request the cancellation of a job, which may still succeed or fail."""
 

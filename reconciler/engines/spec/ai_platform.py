@@ -136,7 +136,7 @@ def output_directory(kind: str, spec: JsonObject) -> str:
     return text_of(part_of(spec, "trainingInput"), "jobDir").rstrip("/")
 
 
-def output_directory_field(kind: str) -> tuple[str, ...]:
+def output_directory_field(kind: str, spec: JsonObject) -> tuple[str, ...]:
     """Return the keys of `jobDir`."""
     return ("spec", "trainingInput", "jobDir")
 
@@ -144,6 +144,11 @@ def output_directory_field(kind: str) -> tuple[str, ...]:
 def with_output_directory(kind: str, spec: JsonObject, uri: str) -> JsonObject:
     """Set `jobDir`."""
     return {**spec, "trainingInput": {**spec["trainingInput"], "jobDir": uri}}
+
+
+def registered_model(job: ActualJob) -> str:
+    """Return "": a job of AI Platform registers no model."""
+    return ""
 
 
 def has_trials(kind: str, spec: JsonObject) -> bool:

@@ -54,11 +54,14 @@ class EngineSpec(Protocol):
     def output_directory(self, kind: str, spec: JsonObject) -> str:
         """Return the folder (gs://…) that a run writes its results to; "" for none."""
 
-    def output_directory_field(self, kind: str) -> Sequence[str]:
+    def output_directory_field(self, kind: str, spec: JsonObject) -> Sequence[str]:
         """Return the keys that lead to that folder in a manifest."""
 
     def with_output_directory(self, kind: str, spec: JsonObject, uri: str) -> JsonObject:
         """Return `spec` with another folder (gs://…) for the results."""
+
+    def registered_model(self, job: ActualJob) -> str:
+        """Return the name of the model version that a job's resource says it registered; "" for none."""
 
     def has_trials(self, kind: str, spec: JsonObject) -> bool:
         """Return True if a run has trials, which each attempt numbers from 1."""

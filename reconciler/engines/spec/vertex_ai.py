@@ -1,4 +1,8 @@
-"""Specs of Vertex AI: `CustomJob` and `HyperparameterTuningJob` of `aiplatform.googleapis.com/v1`."""
+"""Specs of Vertex AI: `aiplatform.googleapis.com/v1`.
+
+A `TrainingPipeline` trains as the custom or tuning job that its `trainingTaskInputs` describe, so each
+function but `body` looks at that job.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,30 @@ from typing import Any
 from reconciler.engines.spec.container_command import shown_command, staged_module
 from reconciler.engines.spec.timeout import DEFAULT_TIMEOUT, hours
 from reconciler.manifests.known_values import accelerators_of
+from reconciler.manifests.pipelines import INPUTS
+from reconciler.manifests.plain_form import plain_form
+from reconciler.manifests.schemas import manifest_schema
 from reconciler.model.details import Goal, Measurement, Study, Trial, Workers
 from reconciler.model.fields import count_of, numbers_of, part_of, parts_of, text_of, texts_in, values_of
 from reconciler.model.job import ActualJob, Trials
-from reconciler.model.manifest import JsonObject
+from reconciler.model.manifest import AIPLATFORM_V1, TRAINING_PIPELINE, JsonObject
 from reconciler.packaging.staged_uri import without_staged
 
 _TOPOLOGY = re.compile("[0-9]{1,4}(?:x[0-9]{1,4}){1,2}")
 # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/Trial: states before the start of a trial.
 _UNBEGUN_TRIALS = ("", "STATE_UNSPECIFIED", "REQUESTED")
+_CUSTOM_JOB, _TUNING_JOB = "CustomJob", "HyperparameterTuningJob"
+_TUNING_FIELDS = ("studySpec", "trialJobSpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
+# https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.trainingPipelines, without what
+# only the service sets and what the reconciler sets.
+_PIPELINE_FIELDS = (
+    "trainingTaskDefinition",
+    INPUTS,
+    "modelToUpload",
+    "modelId",
+    "parentModel",
+    "inputDataConfig",
+)
 
 
 def module(kind: str, spec: JsonObject) -> str:
@@ -29,6 +48,7 @@ def module(kind: str, spec: JsonObject) -> str:
 
 def accelerator_hours(kind: str, spec: JsonObject) -> float:
     """Return the accelerators of all replicas times `scheduling.timeout` times `maxTrialCount`."""
+    kind, spec = _trained(kind, spec)
     job_spec = _job_spec(kind, spec)
     pools = sum(_accelerators(pool) for pool in job_spec["workerPoolSpecs"])
     timeout = job_spec.get("scheduling", {}).get("timeout", DEFAULT_TIMEOUT)
@@ -51,9 +71,9 @@ def with_command(kind: str, spec: JsonObject, command: Sequence[str]) -> JsonObj
 
 
 def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) -> JsonObject:
-    """Return a `CustomJob` or `HyperparameterTuningJob` resource."""
+    """Return a resource of the kind."""
     head: dict[str, Any] = {"displayName": job_name, "labels": dict(labels)}
-    if kind != "CustomJob":
+    if kind != _CUSTOM_JOB:
         return {**head, **spec}
     job_spec = {name: value for name, value in spec.items() if name != "encryptionSpec"}
     encryption = {"encryptionSpec": spec["encryptionSpec"]} if "encryptionSpec" in spec else {}
@@ -61,9 +81,14 @@ def body(kind: str, spec: JsonObject, job_name: str, labels: Mapping[str, str]) 
 
 
 def spec_of(kind: str, resource: JsonObject) -> JsonObject:
-    """Return the fields of a resource that a manifest's `spec` has; empty for a listed resource."""
-    names = ("studySpec", "trialJobSpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount")
-    fields = part_of(resource, "jobSpec") if kind == "CustomJob" else _selected(names, resource)
+    """Return the fields of a resource that a manifest's `spec` has; empty for a listed resource.
+
+    A pipeline is in the form that `resource_in_form` returns.
+    """
+    if kind == TRAINING_PIPELINE:
+        fields = _selected(_PIPELINE_FIELDS, resource)
+    else:
+        fields = part_of(resource, "jobSpec") if kind == _CUSTOM_JOB else _selected(_TUNING_FIELDS, resource)
     spec = {**fields, **_selected(("encryptionSpec",), resource)}
     pools = _job_spec(kind, spec).get("workerPoolSpecs")
     if not isinstance(pools, list) or not all(isinstance(pool, dict) for pool in pools):
@@ -80,18 +105,19 @@ def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
 
 
 def trials(job: ActualJob) -> Trials | None:
-    """Return the trials in the resource of a tuning job."""
-    if job.kind == "CustomJob":
+    """Return the trials in the resource of a tuning job, or of a pipeline's backing job."""
+    if not has_trials(job.kind, job.spec):
         return None
-    trials = parts_of(job.body, "trials")
+    _, spec = _trained(job.kind, job.spec)
+    trials = _trials_of(job)
     begun = (text_of(trial, "id") for trial in trials if text_of(trial, "state") not in _UNBEGUN_TRIALS)
-    return Trials(frozenset(begun), count_of(job.body, "maxTrialCount"))
+    return Trials(frozenset(begun), count_of(spec, "maxTrialCount"))
 
 
 def log_directory(kind: str, spec: JsonObject) -> str:
     """Return AIP_TENSORBOARD_LOG_DIR; for a tuning job, the parent of all trials' folders."""
     base = output_directory(kind, spec)
-    return f"{base}/logs" if base and kind == "CustomJob" else base
+    return f"{base}/logs" if base and not has_trials(kind, spec) else base
 
 
 def workers(kind: str, spec: JsonObject) -> list[Workers]:
@@ -112,10 +138,12 @@ def output_directory(kind: str, spec: JsonObject) -> str:
     return text_of(part_of(_job_spec(kind, spec), "baseOutputDirectory"), "outputUriPrefix").rstrip("/")
 
 
-def output_directory_field(kind: str) -> tuple[str, ...]:
+def output_directory_field(kind: str, spec: JsonObject) -> tuple[str, ...]:
     """Return the keys of `outputUriPrefix`."""
-    above = () if kind == "CustomJob" else ("trialJobSpec",)
-    return ("spec", *above, "baseOutputDirectory", "outputUriPrefix")
+    inputs = (INPUTS,) if kind == TRAINING_PIPELINE else ()
+    kind, spec = _trained(kind, spec)
+    trial = () if kind == _CUSTOM_JOB else ("trialJobSpec",)
+    return ("spec", *inputs, *trial, "baseOutputDirectory", "outputUriPrefix")
 
 
 def with_output_directory(kind: str, spec: JsonObject, uri: str) -> JsonObject:
@@ -124,25 +152,53 @@ def with_output_directory(kind: str, spec: JsonObject, uri: str) -> JsonObject:
     return _job_spec_changed(kind, spec, lambda job_spec: {**job_spec, **directory})
 
 
+def registered_model(job: ActualJob) -> str:
+    """Return `modelToUpload.name`, which the service fills in, with its version: projects/…/models/5@2."""
+    model = part_of(job.body, "modelToUpload") if job.kind == TRAINING_PIPELINE else {}
+    return "@".join(filter(None, (text_of(model, "name"), text_of(model, "versionId"))))
+
+
 def has_trials(kind: str, spec: JsonObject) -> bool:
     """Return True for a tuning job."""
-    return kind != "CustomJob"
+    return _trained(kind, spec)[0] == _TUNING_JOB
 
 
 def study(job: ActualJob) -> Study | None:
-    """Return the trials in the resource of a tuning job."""
-    if job.kind == "CustomJob":
+    """Return the trials in the resource of a tuning job, or of a pipeline's backing job."""
+    if not has_trials(job.kind, job.spec):
         return None
-    metrics = parts_of(part_of(job.body, "studySpec"), "metrics")
+    _, spec = _trained(job.kind, job.spec)
+    metrics = parts_of(part_of(spec, "studySpec"), "metrics")
     goals = (Goal(text_of(metric, "metricId"), text_of(metric, "goal") == "MAXIMIZE") for metric in metrics)
-    trials = (_trial(trial) for trial in parts_of(job.body, "trials"))
-    parameters = parts_of(part_of(job.body, "studySpec"), "parameters")
+    trials = (_trial(trial) for trial in _trials_of(job))
+    parameters = parts_of(part_of(spec, "studySpec"), "parameters")
     return Study(
         tuple(goals),
         tuple(trials),
-        count_of(job.body, "maxTrialCount"),
+        count_of(spec, "maxTrialCount"),
         frozenset(_logarithmic(parameters)),
     )
+
+
+def backing_job(resource: JsonObject) -> tuple[str, str] | None:
+    """Return kind and resource name of a pipeline's backing job, from its `trainingTaskMetadata`; None before
+    the service has made it.
+    """
+    metadata = part_of(resource, "trainingTaskMetadata")
+    names = ((kind, text_of(metadata, f"backing{kind}")) for kind in (_CUSTOM_JOB, _TUNING_JOB))
+    return next((named for named in names if named[1]), None)
+
+
+def resource_in_form(kind: str, resource: JsonObject) -> JsonObject:
+    """Return a resource as a request has it: a pipeline's inputs, a free value, with the API's own keys.
+
+    The service may answer with the keys that it keeps them under: `worker_pool_specs`.
+    """
+    if kind != TRAINING_PIPELINE or INPUTS not in resource:
+        return resource
+    inputs = {INPUTS: resource[INPUTS]}
+    schema = manifest_schema(AIPLATFORM_V1, kind, spec=inputs)
+    return {**resource, **plain_form({"spec": inputs}, schema)["spec"]} if schema else resource
 
 
 def _workers(number: int, pool: JsonObject) -> Workers:
@@ -200,9 +256,22 @@ def _logarithmic(parameters: Iterable[JsonObject]) -> Iterator[str]:
         yield from _logarithmic(part_of(child, "parameterSpec") for child in children)
 
 
+def _trained(kind: str, spec: JsonObject) -> tuple[str, JsonObject]:
+    """Return kind and spec of the job that trains: of the backing job for a pipeline, else the given ones."""
+    if kind != TRAINING_PIPELINE:
+        return kind, spec
+    inputs = part_of(spec, INPUTS)
+    return (_TUNING_JOB if "trialJobSpec" in inputs else _CUSTOM_JOB), inputs
+
+
+def _trials_of(job: ActualJob) -> list[JsonObject]:
+    return parts_of(job.backing_body if job.kind == TRAINING_PIPELINE else job.body, "trials")
+
+
 def _job_spec(kind: str, spec: JsonObject) -> JsonObject:
     """Return the `CustomJobSpec`: a custom job's whole spec, or a tuning job's `trialJobSpec`."""
-    return spec if kind == "CustomJob" else part_of(spec, "trialJobSpec")
+    kind, spec = _trained(kind, spec)
+    return spec if kind == _CUSTOM_JOB else part_of(spec, "trialJobSpec")
 
 
 def _accelerators(pool: JsonObject) -> int:
@@ -218,7 +287,10 @@ def _chips(topology: str) -> int:
 
 
 def _job_spec_changed(kind: str, spec: JsonObject, change: Callable[[JsonObject], JsonObject]) -> JsonObject:
-    if kind == "CustomJob":
+    if kind == TRAINING_PIPELINE:
+        trained, inputs = _trained(kind, spec)
+        return {**spec, INPUTS: _job_spec_changed(trained, inputs, change)}
+    if kind == _CUSTOM_JOB:
         return change(spec)
     return {**spec, "trialJobSpec": change(spec["trialJobSpec"])}
 

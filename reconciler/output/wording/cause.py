@@ -109,6 +109,15 @@ _CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
     ),
     ReasonCode.CANCELLED_BY_WAIT_LIMIT: ("cancelled by its waiting limit", _LIMIT),
     ReasonCode.RESULTS_MISSING: ("some of its results are missing", _CODE),
+    ReasonCode.MODEL_NOT_REGISTERED: (
+        "the model could not be registered",
+        "correct modelToUpload or parentModel, or have the trainer write its model to AIP_MODEL_DIR; "
+        f"{_AGAIN}",
+    ),
+    ReasonCode.PIPELINE_FAILED: (
+        "its training failed, or its model could not be registered",
+        "`reconciler show {name}` says which",
+    ),
     ReasonCode.MACHINE_FAILED: ("the machine failed", _AGAIN),
     ReasonCode.RUNNER_LOST: ("the process that ran it was lost", _AGAIN),
     ReasonCode.SERVICE_FAILED: ("the service failed", _AGAIN),
@@ -152,6 +161,9 @@ def cause_message(cause: Cause) -> str:
         said = ": ".join(filter(None, (brief, values["last"])))
     elif cause.class_ is CauseClass.CANCELLED:
         said = brief
+    elif cause.class_ is CauseClass.MODEL:
+        # The embedded service's message says it.
+        said = values["head"] if brief in values["head"] else ": ".join(filter(None, (brief, values["head"])))
     elif "last" in values:
         said = f"{values['head']} … {values['last']}"
     else:
@@ -182,5 +194,5 @@ def brief_cause(cause: Cause | Reason) -> str:
 
 def _about(cause: Cause) -> str:
     """Return the class for readers, with a colon; "" if the message says it."""
-    words = {CauseClass.USER_CODE: "user code: ", CauseClass.CANCELLED: ""}
+    words = {CauseClass.USER_CODE: "user code: ", CauseClass.CANCELLED: "", CauseClass.MODEL: ""}
     return words.get(cause.class_, f"{cause.class_}: ")

@@ -53,9 +53,21 @@ _SENTENCES: Mapping[ReasonCode, str] = {
     ReasonCode.NAME_OF_OTHER_CLAIM: (
         "a claim has the name {job_name} for different content; get another name with {rerun}"
     ),
+    ReasonCode.DATASET_UNSUPPORTED: (
+        'the embedded service has no managed datasets: remove "inputDataConfig", and have the trainer read '
+        "its data from Cloud Storage, at an address in its args"
+    ),
+    ReasonCode.PARENT_MODEL_ELSEWHERE: (
+        '"parentModel" is in {there}, and a pipeline registers its model in its own project and location: '
+        "name a model in {here}"
+    ),
     ReasonCode.AI_PLATFORM_GONE: (
         "Google shut down AI Platform Training on 2025-01-31; "
         "run `reconciler migrate`, which rewrites it for Vertex AI"
+    ),
+    ReasonCode.PARENT_MODEL_MISSING: (
+        "there is no model {model}: correct parentModel, or leave it out: the first run then registers a "
+        "model that later ones can name"
     ),
     ReasonCode.OTHER_LINE_ENDS: (
         "{difference}, so that the job isn't the commit's: commit these line ends, or restore the commit's "

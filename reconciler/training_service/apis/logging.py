@@ -234,7 +234,8 @@ class LoggingApi:
         chosen = [file for file in files if trials is None or not file.job or _trial(file) in trials]
         # Of many jobs' files most have ended before the time that a request asks for.
         recent = [file for file in chosen if since is None or _changed_since(file.path, since)]
-        waits = {job.id: self._wait_of(job) for job in jobs.values() if job.state is JobState.QUEUED}
+        queued = [job for job in jobs.values() if job.state is JobState.QUEUED and not job.backing]
+        waits = {job.id: self._wait_of(job) for job in queued}
         return recent + [LogFile(id, 0, 0, _NO_FILE, wait) for id, wait in waits.items() if wait]
 
     def _written_file(self, project: str) -> Path:

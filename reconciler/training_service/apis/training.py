@@ -21,12 +21,9 @@ from reconciler.training_service.state.database import Store, TooLateError, new_
 from reconciler.training_service.state.records import (
     ENDED,
     ML_JOBS,
-    Code,
     JobRecord,
-    JobState,
     JsonObject,
     UnreadableJob,
-    details_of,
     readable_time,
 )
 from reconciler.training_service.state.rows import LABEL, UnreadableError
@@ -83,17 +80,22 @@ class JobHandlers(ABC):
         return self._with_trials(self._named(call))
 
     def _add(self, call: Call, job_id: str, body: JsonObject) -> JsonObject:
-        """Add a new job, QUEUED, unless the caller's token has expired.
+        """Add a new job, QUEUED, as `_save`.
 
         Raises:
-            AlreadyExistsError: The job id is already used.
-            ApiError: UNAUTHENTICATED: The token has expired since the request was admitted. INVALID_ARGUMENT:
-                The job can't run here.
+            ApiError: INVALID_ARGUMENT: The job can't run here.
         """
+        job = self._new(call, self.collection, job_id, body)
+        if missing := [*unsupported(job)]:
+            raise self.refused(missing)
+        return self._save(call, job)
+
+    def _new(self, call: Call, collection: str, job_id: str, body: JsonObject) -> JobRecord:
+        """Return the record of a new job in the place of the call."""
         project, location = place_of(call)
-        now, until = self._store.now(), call.access.until
-        job = JobRecord(
-            collection=self.collection,
+        now = self._store.now()
+        return JobRecord(
+            collection=collection,
             project=project,
             location=location,
             job_id=job_id,
@@ -105,10 +107,17 @@ class JobHandlers(ABC):
             images=self._store.setting("images") or {},
             etag=new_etag(),
         )
-        if missing := [*unsupported(job)]:
-            raise self.refused(missing)
+
+    def _save(self, call: Call, job: JobRecord, backing: JobRecord | None = None) -> JsonObject:
+        """Add a job, with the backing job of a pipeline, unless the caller's token has expired.
+
+        Raises:
+            AlreadyExistsError: The job id is already used.
+            ApiError: UNAUTHENTICATED: The token has expired since the request was admitted.
+        """
+        until = call.access.until
         try:
-            added = self._store.add_job(job, until)
+            added = self._store.add_job(job, until, backing=backing)
         except TooLateError:
             assert until is not None, "the store compares with `until` only"
             raise expired(until) from None
@@ -156,22 +165,16 @@ class JobHandlers(ABC):
     def _cancel(self, call: Call) -> JsonObject:
         """Cancel the job: at once if QUEUED, otherwise by ending its processes first."""
         job = self._named(call)
-        # A queued job has no processes to end. The supervisor may start it at this moment: then it is one of
-        # the second kind, and no state leads back to QUEUED.
-        move = partial(
-            self._store.move,
-            job.id,
-            at=self._store.now(),
-            error_message=self.cancel_message,
-            error_details=details_of("REQUESTED"),
-        )
-        changed = move(JobState.CANCELLED, only_from={JobState.QUEUED}, error_code=Code.CANCELLED)
-        changed = changed or move(JobState.CANCELLING, only_from={JobState.PREPARING, JobState.RUNNING})
+        changed = self._ask_to_cancel(job)
         current = changed or self._store.job(job.id)
         if not changed and current and current.state.ended:
             raise ApiError("FAILED_PRECONDITION", f"Cannot cancel the job: it is already {current.state}.")
         self._wake()
         return {}
+
+    def _ask_to_cancel(self, job: JobRecord) -> JobRecord | None:
+        """Return the job after its change; None if it has ended or is being cancelled."""
+        return self._store.cancel(job.id, self.cancel_message)
 
     def _remove(self, job: JobRecord) -> None:
         """Delete a job that has ended, with the folders and logs of its runs."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from reconciler.training_service.http.json_mapping import snake
 from reconciler.training_service.jobs.launch import seconds
+from reconciler.training_service.state.models import RESOURCE
 from reconciler.training_service.tuning import checks
 from reconciler.training_service.tuning.checks import NOT_SET, Message, Mistake
 
@@ -17,6 +18,8 @@ _IMAGE = re.compile(
     r"[A-Za-z0-9\[](?:[A-Za-z0-9._@+\[\]-]|/(?!/)|:(?!/))*"
 )
 _JOB_ID = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,127}")
+_MODEL_ID = re.compile(r"(?:[a-z_][a-z0-9_-]{0,62})?")
+_ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 _MAX_PACKAGES = 100
 _MAX_VARIABLES = 100
 _MAX_LABELS = 64
@@ -27,13 +30,13 @@ _ML_POOLS = ("worker", "parameterServer", "evaluator")
 
 def custom_job_mistakes(job: Message) -> Iterator[Mistake]:
     """Yield the mistakes of a new customJobs resource."""
-    yield from _resource(job)
+    yield from resource_mistakes(job)
     yield from _job_spec(job.get("jobSpec", {}), "job_spec")
 
 
 def tuning_job_mistakes(job: Message) -> Iterator[Mistake]:
     """Yield the mistakes of a new hyperparameterTuningJobs resource."""
-    yield from _resource(job)
+    yield from resource_mistakes(job)
     yield from checks.study_spec(job.get("studySpec", {}), "study_spec")
     yield from (
         (snake(name), "Must be greater than zero.")
@@ -56,7 +59,8 @@ def ml_job_mistakes(job: Message) -> Iterator[Mistake]:
         yield "training_input", NOT_SET
 
 
-def _resource(job: Message) -> Iterator[Mistake]:
+def resource_mistakes(job: Message) -> Iterator[Mistake]:
+    """Yield the mistakes in the display name and the labels of a resource of Vertex AI."""
     yield from _unset(job, "", "displayName")
     if len(job.get("displayName", "")) > 128:
         yield "display_name", "A display name has at most 128 characters."
@@ -74,6 +78,37 @@ def label_mistakes(job: Message) -> Iterator[Mistake]:
                 f"labels.{key}",
                 "Label keys and values have at most 64 characters: lower-case letters, digits, '_' and '-'.",
             )
+
+
+def registration_mistakes(request: Message, name: str) -> Iterator[Mistake]:
+    """Yield the mistakes of a request that registers a version of a model.
+
+    Args:
+        request: An UploadModelRequest, or a TrainingPipeline.
+        name: The name of the request's field with the new Model.
+    """
+    model, path = request.get(name, {}), snake(name)
+    yield from ((f"{path}.{field}", text) for field, text in resource_mistakes(model))
+    if not model.get("artifactUri", "gs://").startswith("gs://"):
+        yield f"{path}.artifact_uri", "A Cloud Storage URI begins with gs://."
+    yield from alias_mistakes(model.get("versionAliases", []), f"{path}.version_aliases")
+    if "containerSpec" in model:
+        yield from _unset(model["containerSpec"], f"{path}.container_spec.", "imageUri")
+        yield from _image(model["containerSpec"], "imageUri", f"{path}.container_spec")
+        yield from _variables(model["containerSpec"], f"{path}.container_spec.env")
+    if not _MODEL_ID.fullmatch(request.get("modelId", "")):
+        text = "At most 63 characters: lower-case letters, digits, '_' and '-'; no digit or '-' first."
+        yield "model_id", text
+    if request.get("parentModel") and not RESOURCE.fullmatch(request["parentModel"]):
+        yield "parent_model", "Must be the name of a model: projects/PROJECT/locations/LOCATION/models/MODEL."
+
+
+def alias_mistakes(aliases: Sequence[str], path: str) -> Iterator[Mistake]:
+    """Yield the mistakes in the aliases of a model's version."""
+    for index, alias in enumerate(aliases):
+        if not _ALIAS.fullmatch(alias):
+            text = "An alias has 2 to 128 characters: letters, digits and '-'; a lower-case letter first,"
+            yield f"{path}[{index}]", f"{text} a lower-case letter or a digit last."
 
 
 def _is_label(text: str) -> bool:

@@ -1,15 +1,19 @@
-"""Vertex AI: projects.locations.customJobs and projects.locations.hyperparameterTuningJobs."""
+"""Vertex AI: projects.locations.customJobs and projects.locations.hyperparameterTuningJobs.
+
+Training pipelines, which have the same methods, are in `pipelines.py`.
+"""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from reconciler.training_service.apis.training import JobHandlers, created, times_of
 from reconciler.training_service.apis.validation import custom_job_mistakes, tuning_job_mistakes
+from reconciler.training_service.apis.vertex_answers import deletion, refused
 from reconciler.training_service.http import field_masks, filters
 from reconciler.training_service.http.call import Call, Handler
-from reconciler.training_service.http.message import ApiError, violations
+from reconciler.training_service.http.message import ApiError
+from reconciler.training_service.state.database import new_number
 from reconciler.training_service.state.records import (
     CUSTOM_JOBS,
     TUNING_JOBS,
@@ -18,26 +22,31 @@ from reconciler.training_service.state.records import (
     JsonObject,
     error_of,
     error_status,
-    number_of,
+    resource_name,
 )
 from reconciler.training_service.state.trial_records import TrialRecord
 from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.resources import vertex_trials
 
-STATES: Mapping[JobState, str] = {
-    state: "JOB_STATE_PENDING" if state is JobState.PREPARING else f"JOB_STATE_{state}" for state in JobState
-}
-_STATE_NAMES = (*STATES.values(), "JOB_STATE_PAUSED", "JOB_STATE_EXPIRED", "JOB_STATE_UPDATING")
+_ENUM_NAMES = {state: "PENDING" if state is JobState.PREPARING else str(state) for state in JobState}
 
 
 class VertexJobs(JobHandlers):
-    """Handlers of one collection; `mistakes` validates a new resource."""
+    """Handlers of one collection.
+
+    Attributes:
+        mistakes: Validates a new resource.
+        state_prefix: The beginning of its states' names.
+        other_states: The names of the states that no job here is ever in.
+    """
 
     cancel_message = "CANCELED"
     not_found_message = "The resource {} is not found."
     default_page = 100
     largest_page = 1000
     mistakes: Callable[[JsonObject], Iterator[Mistake]]
+    state_prefix = "JOB_STATE_"
+    other_states: tuple[str, ...] = ("PAUSED", "EXPIRED", "UPDATING")
 
     def handlers(self) -> dict[str, Handler]:
         """Return the handlers by method id."""
@@ -53,15 +62,11 @@ class VertexJobs(JobHandlers):
     def _create(self, call: Call) -> JsonObject:
         if mistakes := list(self.mistakes(call.body)):
             raise self.refused(mistakes)
-        job_id = str(secrets.randbelow(8 * 10**18) + 10**18)  # 19 digits, as Vertex AI's
-        return self._add(call, job_id, call.body)
+        return self._add(call, new_number(), call.body)
 
     def refused(self, mistakes: Sequence[Mistake]) -> ApiError:
         """Return the API's error for a request with mistakes."""
-        errors = "".join(
-            f"{n}.Field: {path}; Message: {text}\t" for n, (path, text) in enumerate(mistakes, 1)
-        )
-        return violations(mistakes, f"List of found errors:\t{errors}")
+        return refused(mistakes)
 
     def listed_resource(self, call: Call) -> Callable[[JobRecord], JsonObject]:
         """Return the function that makes an item of a list, with the fields of the read mask."""
@@ -76,21 +81,22 @@ class VertexJobs(JobHandlers):
         if not job.state.ended:
             raise ApiError(
                 "FAILED_PRECONDITION",
-                f"The job is in state {STATES[job.state]}: only a job that has ended can be deleted.",
+                f"The job is in state {self._state_name(job)}: only a job that has ended can be deleted.",
             )
         self._remove(job)
-        return _deletion(job, self._store.now())
+        return deletion(resource_name(job).rsplit("/", 2)[0], self._store.now())
 
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the job in the API's form."""
         shown = vertex_trials(job, trials) if trials else []
         code, message, details = error_of(job)
+        state = f"{self.state_prefix}UNSPECIFIED" if "state" in job.unreadable else self._state_name(job)
         return {
-            "name": _name(job),
+            "name": resource_name(job),
             "displayName": job.name,
             **job.body,
             **({"trials": shown} if shown else {}),
-            "state": "JOB_STATE_UNSPECIFIED" if "state" in job.unreadable else STATES[job.state],
+            "state": state,
             **times_of(job),
             **({"error": error_status(code, message, details)} if code else {}),
         }
@@ -101,12 +107,16 @@ class VertexJobs(JobHandlers):
             case ("display_name",):
                 return filters.text_field(lambda job: str(job.body.get("displayName", "")), "=", "!=", ":")
             case ("state",):
-                return filters.choice_field(lambda job: STATES[job.state], _STATE_NAMES, "=", "!=")
+                names = [self.state_prefix + name for name in (*_ENUM_NAMES.values(), *self.other_states)]
+                return filters.choice_field(self._state_name, tuple(names), "=", "!=")
             case ("create_time",):
                 return filters.ordered_field(created, filters.moment)
             case ("labels", *key) if key:
                 return filters.map_field(lambda job: job.body.get("labels", {}), ".".join(key))
         return None
+
+    def _state_name(self, job: JobRecord) -> str:
+        return self.state_prefix + _ENUM_NAMES[job.state]
 
 
 class CustomJobs(VertexJobs):
@@ -121,19 +131,3 @@ class TuningJobs(VertexJobs):
 
     collection = TUNING_JOBS
     mistakes = staticmethod(tuning_job_mistakes)
-
-
-def _name(job: JobRecord) -> str:
-    # Vertex AI answers with the project's number, even if the request named its id.
-    return f"projects/{number_of(job.project)}/locations/{job.location}/{job.collection}/{job.job_id}"
-
-
-def _deletion(job: JobRecord, at: str) -> JsonObject:
-    """Return the finished long-running operation that answers a delete."""
-    metadata = "type.googleapis.com/google.cloud.aiplatform.v1.DeleteOperationMetadata"
-    return {
-        "name": f"{_name(job).rsplit('/', 2)[0]}/operations/{secrets.randbelow(8 * 10**18) + 10**18}",
-        "metadata": {"@type": metadata, "genericMetadata": {"createTime": at, "updateTime": at}},
-        "done": True,
-        "response": {"@type": "type.googleapis.com/google.protobuf.Empty", "value": {}},
-    }

@@ -203,6 +203,16 @@ def map_field(get: Callable[[Item], Mapping[str, str]], key: str) -> Field[Item]
     return test
 
 
+def key_field(get: Callable[[Item], Mapping[str, str]]) -> Field[Item]:
+    """Return a map as a field: `map:key` selects what has this key."""
+
+    def test(restriction: Restriction) -> Predicate[Item]:
+        _allow(restriction, (":",))
+        return lambda item: restriction.value in get(item)
+
+    return test
+
+
 def moment(text: str) -> datetime:
     """Return a time in RFC 3339, for `ordered_field`."""
     try:

@@ -232,12 +232,31 @@ NUMBERS: Mapping[tuple[str, str], Mapping[int, str]] = {
         700: "ALERT",
         800: "EMERGENCY",
     },
+    (_V1 + "ExamplesExampleGcsSource", "dataFormat"): _numbered("DATA_FORMAT_UNSPECIFIED JSONL"),
+    (_V1 + "ExplanationMetadataInputMetadata", "encoding"): _numbered(
+        "ENCODING_UNSPECIFIED IDENTITY BAG_OF_FEATURES BAG_OF_FEATURES_SPARSE INDICATOR COMBINED_EMBEDDING"
+        " CONCAT_EMBEDDING"
+    ),
+    (_V1 + "ExplanationMetadataInputMetadataVisualization", "colorMap"): _numbered(
+        "COLOR_MAP_UNSPECIFIED PINK_GREEN VIRIDIS RED GREEN PINK_WHITE_GREEN RED_GREEN"
+    ),
+    (_V1 + "ExplanationMetadataInputMetadataVisualization", "overlayType"): _numbered(
+        "OVERLAY_TYPE_UNSPECIFIED NONE ORIGINAL GRAYSCALE MASK_BLACK"
+    ),
+    (_V1 + "ExplanationMetadataInputMetadataVisualization", "polarity"): _numbered(
+        "POLARITY_UNSPECIFIED POSITIVE NEGATIVE BOTH"
+    ),
+    (_V1 + "ExplanationMetadataInputMetadataVisualization", "type"): _numbered(
+        "TYPE_UNSPECIFIED PIXELS OUTLINES"
+    ),
     (_V1 + "MachineSpec", "acceleratorType"): _numbered(
         "ACCELERATOR_TYPE_UNSPECIFIED NVIDIA_TESLA_K80 NVIDIA_TESLA_P100 NVIDIA_TESLA_V100 NVIDIA_TESLA_P4"
         " NVIDIA_TESLA_T4 TPU_V2 TPU_V3 NVIDIA_TESLA_A100 NVIDIA_A100_80GB TPU_V4_POD NVIDIA_L4"
         " TPU_V5_LITEPOD NVIDIA_H100_80GB NVIDIA_H100_MEGA_80GB NVIDIA_H200_141GB NVIDIA_B200 NVIDIA_GB200"
         " NVIDIA_RTX_PRO_6000"
     ),
+    (_V1 + "Presets", "modality"): _numbered("MODALITY_UNSPECIFIED IMAGE TEXT TABULAR"),
+    (_V1 + "Presets", "query"): _numbered("PRECISE FAST"),
     (_V1 + "ReservationAffinity", "reservationAffinityType"): _numbered(
         "TYPE_UNSPECIFIED NO_RESERVATION ANY_RESERVATION SPECIFIC_RESERVATION"
     ),

@@ -17,6 +17,9 @@ from reconciler.training_service.jobs.environment_variables import HOST
 from reconciler.training_service.state.records import JsonObject
 from reconciler.training_service.state.run_spec import Role
 
+MODEL_DIR = "AIP_MODEL_DIR"
+"""The variable with the folder of a job's model."""
+
 _REFERENCE = re.compile(r"\$\$|\$\(([^()]*)\)")
 
 
@@ -24,7 +27,7 @@ def output_folders(prefix: str, trial: int = 0) -> dict[str, str]:
     """Return the variables with the output folders of a Vertex AI job or trial; empty without a `prefix`."""
     base = "/".join([prefix.rstrip("/"), *([str(trial)] if trial else [])])
     folders = {
-        "AIP_MODEL_DIR": "model",
+        MODEL_DIR: "model",
         "AIP_CHECKPOINT_DIR": "checkpoints",
         "AIP_TENSORBOARD_LOG_DIR": "logs",
     }

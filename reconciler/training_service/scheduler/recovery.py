@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from reconciler.training_service.scheduler.pipelines import take_over
 from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import (
     ML_JOBS,
@@ -56,6 +57,8 @@ def recover_states(store: Store, home: Path) -> None:
             take_over_phase(store, job, folder)
             if ending is not None and ending.state != STOPPED:
                 take_over_end(store, job, ending)
+    for pipeline in store.unfinished_pipelines():
+        take_over(store, pipeline)  # the service registers the models
 
 
 def _recover_trials(

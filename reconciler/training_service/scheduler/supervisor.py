@@ -17,6 +17,7 @@ from reconciler.training_service.jobs.launch import demand, max_wait, priority
 from reconciler.training_service.jobs.machines import Machine
 from reconciler.training_service.runner.launcher import Runners
 from reconciler.training_service.scheduler.jobs import Reservations, RunStarter, Work
+from reconciler.training_service.scheduler.pipelines import PipelineRunner
 from reconciler.training_service.scheduler.recovery import take_over_end, take_over_phase
 from reconciler.training_service.scheduler.trials import TuningRunner
 from reconciler.training_service.state.database import DatabaseError, Store
@@ -150,6 +151,7 @@ class Supervisor:
             store, home.absolute(), self._runners, Reservations(gpus), machine, storage_url
         )
         self._tuning = TuningRunner(store, self._starter, machine)
+        self._pipelines = PipelineRunner(store, home.absolute())
         self._demands: dict[int, Machine] = {}
         self._failures: dict[tuple[int, str], int] = {}
         self._queue: _Queue | None = None
@@ -173,9 +175,14 @@ class Supervisor:
         self._follow_begun()
 
     def tick(self) -> bool:
-        """Start, follow and end jobs as due; return False if no job is unfinished."""
+        """Start, follow and end jobs and pipelines as due; return False if none is unfinished."""
         self._follow_begun()
-        return self._admit()
+        jobs, pipelines = self._store.unfinished(), self._store.unfinished_pipelines()
+        self._forget_all_but({job.id for job in (*jobs, *pipelines)})
+        self._admit(jobs)
+        for pipeline in pipelines:
+            self._isolated(pipeline, self._pipelines.step)
+        return bool(jobs or pipelines)
 
     def stop(self) -> None:
         """End every run within five seconds, even if the home is gone; the jobs stay unfinished."""
@@ -188,10 +195,8 @@ class Supervisor:
         for job in self._begun():
             self._isolated(job, self._follow)
 
-    def _admit(self) -> bool:
-        jobs = self._store.unfinished()
+    def _admit(self, jobs: Sequence[JobRecord]) -> None:
         waiting = {job.id: job for job in jobs if _may_begin(job)}
-        self._forget_all_but({job.id for job in jobs})
         for job in waiting.values():
             self._isolated(job, self._check_waiting)
         held = [(job.name, self._demand(job)) for job in jobs if job.id not in waiting]
@@ -203,7 +208,6 @@ class Supervisor:
         self._note_queue(left, held)
         for id in chosen:
             self._isolated(waiting[id], self._begin)
-        return bool(jobs)
 
     def _note_queue(self, left: Sequence[JobRecord], held: Iterable[tuple[str, Machine]]) -> None:
         """Note why the jobs wait that are left in the queue."""

@@ -15,22 +15,24 @@ from contextlib import closing, contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 
 from reconciler.training_service.state.records import (
     ENDED,
+    PIPELINES,
     UNFINISHED,
+    Code,
     JobRecord,
     JobState,
     Json,
     RunRecord,
+    details_of,
     number_of,
 )
 from reconciler.training_service.state.rows import (
-    LABEL_VALUE,
-    UNKNOWN_LABEL,
     column_of,
+    few_ids,
     head_of,
     job_of,
     row_of,
@@ -154,10 +156,6 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 # All statements of `Store` contain only names of columns and conditions from the code.
 _SELECT = f"SELECT {', '.join(field.name for field in fields(JobRecord))}, head FROM jobs"  # noqa: S608
-# The states between and around those of ended jobs: one that can't be read may be a live job's.
-_LOW, *_, _HIGH = _ENDED = sorted(ENDED)
-_BETWEEN = (f"(state > '{above}' AND state < '{below}')" for above, below in pairwise(_ENDED))
-_NOT_ENDED = " OR ".join((f"state < '{_LOW}'", *_BETWEEN, f"state > '{_HIGH}'"))
 
 
 class AlreadyExistsError(Exception):
@@ -187,6 +185,9 @@ PUBLIC = "public_buckets"
 REACHABLE = "reachable_buckets"
 """Setting with the names of the buckets that every job may access, named by its resource or not."""
 
+COPIED_LABELS = "labels_on_backing_jobs"
+"""Setting: True if a backing job gets the labels of its pipeline."""
+
 
 class Store:
     """Thread-safe store of jobs and settings.
@@ -204,10 +205,13 @@ class Store:
         """Return the clock's time in RFC 3339."""
         return rfc3339(self.clock())
 
-    def add_job(self, job: JobRecord, until: datetime | None = None) -> JobRecord:
+    def add_job(
+        self, job: JobRecord, until: datetime | None = None, *, backing: JobRecord | None = None
+    ) -> JobRecord:
         """Add a new job and return it with its id.
 
         Args:
+            backing: The backing job of a pipeline: both are added, or neither.
             until: The deadline. A reader that looks then or later, by this store's clock, sees all jobs that
                 were added in time: a job that is missing then can never appear.
 
@@ -215,18 +219,17 @@ class Store:
             AlreadyExistsError: The job id is already used in this project and location.
             TooLateError: The deadline has passed; the job was not added.
         """
-        values = {"project_number": number_of(job.project), "head": head_of(job.body), **row_of(job)}
-        del values["id"]  # the database counts
         try:
             with self.database.writing() as connection:
                 # Checked inside the transaction: a read that begins after this waits for its end. A client
                 # that finds no job after the deadline may thus submit again without creating a second one.
                 if until is not None and self.clock() >= until:
                     raise TooLateError
-                cursor = _write(connection, "INSERT INTO jobs", values)
+                if backing is not None:
+                    _insert(connection, backing)
+                return replace(job, id=_insert(connection, job))
         except sqlite3.IntegrityError as error:
             raise AlreadyExistsError(job.job_id) from error
-        return replace(job, id=int(cursor.lastrowid or 0))
 
     def job(self, id: int) -> JobRecord | None:
         """Return the job with this row number."""
@@ -275,7 +278,7 @@ class Store:
         collection, project, location = parent
         condition = "collection = ? AND project_number = ? AND location = ? AND id < ?"
         values = [collection, number_of(project), location, before]
-        few, given = _few_ids(label, unfinished=unfinished)
+        few, given = few_ids(label, unfinished=unfinished)
         if few:
             # "+" keeps SQLite from the index of places, in which it would read the whole history.
             condition, values = f"+{condition} AND id IN ({few})", [*values, *given]
@@ -285,11 +288,16 @@ class Store:
             return list(islice(filter(selects, map(job_of, rows)), most))
 
     def unfinished(self) -> list[JobRecord]:
-        """Return the jobs that haven't ended, oldest first."""
-        marks = ", ".join("?" * len(UNFINISHED))
-        statement = f"{_SELECT} WHERE state IN ({marks}) ORDER BY id"
-        with self.database.reading() as connection:
-            return [job_of(row) for row in connection.execute(statement, tuple(sorted(UNFINISHED)))]
+        """Return the jobs that haven't ended, oldest first, without pipelines."""
+        return self._unfinished("<>")
+
+    def unfinished_pipelines(self) -> list[JobRecord]:
+        """Return the pipelines that haven't ended, oldest first."""
+        return self._unfinished("=")
+
+    def is_busy(self) -> bool:
+        """Return True if a job or a pipeline hasn't ended."""
+        return bool(self.unfinished() or self.unfinished_pipelines())
 
     def move(
         self,
@@ -325,6 +333,38 @@ class Store:
                 error_message=error_message,
                 error_details=dict(error_details or {}),
             )
+
+    def cancel(self, id: int, message: str) -> JobRecord | None:
+        """Cancel a job: at once if QUEUED, otherwise by a state from which the supervisor ends its processes.
+
+        Returns:
+            The updated job; None if it is deleted, has ended, or is being cancelled already.
+        """
+        # A queued job has no processes to end. The supervisor may start it at this moment: then it is one of
+        # the second kind, and no state leads back to QUEUED.
+        move = partial(
+            self.move, id, at=self.now(), error_message=message, error_details=details_of("REQUESTED")
+        )
+        changed = move(JobState.CANCELLED, only_from={JobState.QUEUED}, error_code=Code.CANCELLED)
+        return changed or move(JobState.CANCELLING, only_from={JobState.PREPARING, JobState.RUNNING})
+
+    def finish_pipeline(self, id: int, register: Callable[[sqlite3.Connection], str]) -> JobRecord | None:
+        """Register a pipeline's model and end the pipeline as SUCCEEDED, in one transaction.
+
+        Args:
+            register: Adds the model version within the transaction, and returns its resource name; an error
+                that it raises undoes the transaction.
+
+        Returns:
+            The updated pipeline; None if it is deleted, has ended, or is being cancelled.
+        """
+        with self.database.writing() as connection:
+            before = _first(connection, "WHERE id = ?", (id,))
+            if before is None or before.state not in UNFINISHED - {JobState.CANCELLING}:
+                return None
+            model, at = register(connection), self.now()
+            changes = {"state": JobState.SUCCEEDED, "end_time": at, "update_time": at, "model": model}
+            return _update(connection, before, **changes)
 
     def set_labels(self, id: int, labels: Mapping[str, str], *, only_etag: str, at: str) -> JobRecord | None:
         """Replace a job's labels; return None unless its etag is `only_etag` (or that is "")."""
@@ -405,14 +445,34 @@ class Store:
             row = connection.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchone()
         return json.loads(row["value"])
 
+    def _unfinished(self, pipelines: str) -> list[JobRecord]:
+        marks = ", ".join("?" * len(UNFINISHED))
+        # "+" as above: the history of all pipelines is long, those that haven't ended are few.
+        statement = f"{_SELECT} WHERE state IN ({marks}) AND +collection {pipelines} ? ORDER BY id"
+        with self.database.reading() as connection:
+            rows = connection.execute(statement, (*sorted(UNFINISHED), PIPELINES))
+            return [job_of(row) for row in rows]
+
     def _one(self, condition: str, values: tuple[object, ...]) -> JobRecord | None:
         with self.database.reading() as connection:
             return _first(connection, condition, values)
 
 
+def new_number() -> str:
+    """Return a new unique id of 19 digits, as Vertex AI gives to what it makes."""
+    return str(secrets.randbelow(8 * 10**18) + 10**18)
+
+
 def new_etag() -> str:
     """Return a new unique version of a job's labels, in base64 because the API's type is bytes."""
     return base64.b64encode(secrets.token_bytes(9)).decode()
+
+
+def _insert(connection: sqlite3.Connection, job: JobRecord) -> int:
+    """Add a job's row, and return its number."""
+    values = {"project_number": number_of(job.project), "head": head_of(job.body), **row_of(job)}
+    del values["id"]  # the database counts
+    return int(_write(connection, "INSERT INTO jobs", values).lastrowid or 0)
 
 
 def _write(connection: sqlite3.Connection, statement: str, row: Mapping[str, object]) -> sqlite3.Cursor:
@@ -435,13 +495,3 @@ def _update(connection: sqlite3.Connection, job: JobRecord, **changes: Json) -> 
 def _first(connection: sqlite3.Connection, condition: str, values: tuple[object, ...]) -> JobRecord | None:
     row = connection.execute(f"{_SELECT} {condition}", values).fetchone()
     return None if row is None else job_of(row)
-
-
-def _few_ids(label: str | None, *, unfinished: bool) -> tuple[str, list[str]]:
-    """Return a query for the only ids that can be selected, with its values; "" if these may be any."""
-    # The texts are constants, and the values are bound.
-    if label is not None:
-        return f"SELECT id FROM jobs WHERE {LABEL_VALUE} IN (?, ?)", [label, UNKNOWN_LABEL]  # noqa: S608
-    if unfinished:
-        return f"SELECT id FROM jobs WHERE {_NOT_ENDED}", []  # noqa: S608
-    return "", []

@@ -15,6 +15,7 @@ from typing import Any
 CUSTOM_JOBS = "customJobs"
 TUNING_JOBS = "hyperparameterTuningJobs"
 ML_JOBS = "jobs"
+PIPELINES = "trainingPipelines"
 
 _REGION = re.compile(r"[a-z]+-[a-z]+[0-9]+")
 _DEFAULT_REGION = "us-central1"  # the SDK's own default
@@ -46,11 +47,11 @@ UNFINISHED = frozenset(JobState) - ENDED
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """A job.
+    """A job, or a pipeline: it runs nothing itself, and follows its backing job.
 
     Attributes:
         id: The row's number; grows with time and is never reused.
-        collection: `customJobs`, `hyperparameterTuningJobs`, or `jobs` (ml).
+        collection: `customJobs`, `hyperparameterTuningJobs`, `jobs` (ml), or `trainingPipelines`.
         project: The project as in the create request: an id, or a number.
         location: "" for ml.
         job_id: The client's jobId (ml), or 19 digits (Vertex AI).
@@ -61,6 +62,9 @@ class JobRecord:
         error_details: The cause of the end, from `details_of`; empty without an error.
         etag: Changes with the labels (ml).
         gcs_secret: The unguessable part of the job's own storage URL.
+        backing: Collection and id of a pipeline's backing job, such as "customJobs/42"; "" for a job.
+        model: Resource name of the model version that a pipeline has registered, with its version behind "@";
+            "" for none.
     """
 
     collection: str
@@ -80,6 +84,8 @@ class JobRecord:
     error_message: str = ""
     error_details: Mapping[str, str] = field(default_factory=dict)
     etag: str = ""
+    backing: str = ""
+    model: str = ""
 
     @property
     def name(self) -> str:
@@ -150,12 +156,19 @@ def number_of(project: str) -> str:
     return str(10**11 + int.from_bytes(digest[:8], "big") % (9 * 10**11))
 
 
+def resource_name(job: JobRecord) -> str:
+    """Return the resource name of a job or pipeline of Vertex AI."""
+    # Vertex AI answers with the project's number, even if the request named its id.
+    return f"projects/{number_of(job.project)}/locations/{job.location}/{job.collection}/{job.job_id}"
+
+
 class Code(IntEnum):
     """Error codes of google.rpc.Code."""
 
     CANCELLED = 1
     INVALID_ARGUMENT = 3
     NOT_FOUND = 5
+    ALREADY_EXISTS = 6
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
     UNIMPLEMENTED = 12
@@ -183,6 +196,7 @@ _CLASSES = {
         *("TOO_MANY_REPLICAS", "TRIAL_TIME_LIMIT"),
     ),
     "cancelled": ("REQUESTED", "TIME_LIMIT", "WAIT_LIMIT"),
+    "model": ("MODEL_NOT_REGISTERED",),
     "service": ("INTERNAL", "MACHINE_FAILED", "RUNNER_LOST", UNREADABLE),
 }
 _CLASS_OF = {reason: name for name, reasons in _CLASSES.items() for reason in reasons}

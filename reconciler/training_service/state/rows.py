@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from reconciler.training_service.state.records import (
+    ENDED,
     JobRecord,
     JobState,
     Json,
@@ -49,6 +51,27 @@ def _label_in(column: str, otherwise: str) -> str:
 
 LABEL_VALUE = _label_in("body", _label_in("head", f"'{UNKNOWN_LABEL}'"))
 """SQL for the value of the label `LABEL`, as `job_of` reads it."""
+
+
+# The states between and around those of ended jobs: one that can't be read may be a live job's.
+_LOW, *_, _HIGH = _ENDED = sorted(ENDED)
+_BETWEEN = (f"(state > '{above}' AND state < '{below}')" for above, below in pairwise(_ENDED))
+_NOT_ENDED = " OR ".join((f"state < '{_LOW}'", *_BETWEEN, f"state > '{_HIGH}'"))
+
+
+def few_ids(label: str | None, *, unfinished: bool) -> tuple[str, list[str]]:
+    """Return a query for the ids of jobs, with its values; "" for the ids of all.
+
+    Args:
+        label: The value of the label `LABEL` that the jobs have; None for any.
+        unfinished: True to leave out ended jobs; not with a label.
+    """
+    # The texts are constants, and the values are bound.
+    if label is not None:
+        return f"SELECT id FROM jobs WHERE {LABEL_VALUE} IN (?, ?)", [label, UNKNOWN_LABEL]  # noqa: S608
+    if unfinished:
+        return f"SELECT id FROM jobs WHERE {_NOT_ENDED}", []  # noqa: S608
+    return "", []
 
 
 def row_of(record: JobRecord | RunRecord | TrialRecord) -> dict[str, object]:
@@ -93,7 +116,7 @@ def job_of(row: sqlite3.Row) -> JobRecord:
         return JobRecord(**values)
     if "body" in unreadable:
         try:
-            values["body"] = _body(head)
+            values["body"] = body_of(head)
         except (ValueError, TypeError, RecursionError):
             unreadable.append("labels")
     return UnreadableJob(**values, columns=tuple(unreadable))
@@ -111,7 +134,8 @@ def _object(text: str) -> JsonObject:
     return value
 
 
-def _body(text: str) -> JsonObject:
+def body_of(text: str) -> JsonObject:
+    """Return a resource of a row's JSON; raise ValueError, TypeError or RecursionError if it is none."""
     body = _object(text)
     _checked(dict, body.get("labels", {}))
     return body
@@ -123,13 +147,21 @@ def _checked(kind: type[Any], value: Json) -> Json:
     return value
 
 
+def _text(value: Json) -> str:
+    text: str = _checked(str, value)
+    text.encode()  # raises ValueError for bytes that are no UTF-8: such a text is no name
+    return text
+
+
 _READ: Mapping[str, Callable[[Any], Json]] = {
-    "body": _body,
+    "body": body_of,
     "images": _object,
     "error_details": _object,
     "state": JobState,
     "error_code": partial(_checked, int),
     "error_message": partial(_checked, str),
+    "backing": _text,
+    "model": _text,
 }
 _INSTEAD: Mapping[str, Json] = {
     "body": {},
@@ -138,4 +170,6 @@ _INSTEAD: Mapping[str, Json] = {
     "state": JobState.RUNNING,
     "error_code": 0,
     "error_message": "",
+    "backing": "",
+    "model": "",
 }

@@ -6,7 +6,7 @@ import sqlite3
 
 from reconciler.training_service.state.rows import LABEL_VALUE
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS jobs (
@@ -29,6 +29,8 @@ CREATE TABLE IF NOT EXISTS jobs (
     error_details TEXT NOT NULL DEFAULT '{}',
     etag TEXT NOT NULL,
     gcs_secret TEXT NOT NULL UNIQUE,
+    backing TEXT NOT NULL DEFAULT '',
+    model TEXT NOT NULL DEFAULT '',
     revision INTEGER NOT NULL DEFAULT 0,
     UNIQUE (collection, project_number, location, job_id)
 );
@@ -85,10 +87,39 @@ CREATE TABLE IF NOT EXISTS announced (
     body TEXT NOT NULL,
     PRIMARY KEY (bucket, name, inode)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS models (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    project TEXT NOT NULL,
+    project_number TEXT NOT NULL,
+    location TEXT NOT NULL,
+    model_id TEXT NOT NULL,
+    body TEXT NOT NULL,
+    versions INTEGER NOT NULL,
+    create_time TEXT NOT NULL,
+    update_time TEXT NOT NULL,
+    UNIQUE (project_number, location, model_id)
+);
+CREATE TABLE IF NOT EXISTS model_versions (
+    model INTEGER NOT NULL REFERENCES models (id) ON DELETE CASCADE,
+    version_id INTEGER NOT NULL,
+    body TEXT NOT NULL,
+    pipeline TEXT NOT NULL,
+    create_time TEXT NOT NULL,
+    update_time TEXT NOT NULL,
+    PRIMARY KEY (model, version_id)
+);
+CREATE TABLE IF NOT EXISTS model_aliases (
+    model INTEGER NOT NULL,
+    alias TEXT NOT NULL,
+    version_id INTEGER NOT NULL,
+    PRIMARY KEY (model, alias),
+    FOREIGN KEY (model, version_id) REFERENCES model_versions (model, version_id) ON DELETE CASCADE
+) WITHOUT ROWID;
 """
 """Tables of the database; those of jobs, runs and trials have the fields of the records.
 
 The head of a job is its name and labels once more, from which it is known when its body can't be read.
+`models.versions` is the number of the model's last version: numbers of deleted ones aren't used again.
 """
 
 _INDEXES = (
@@ -109,6 +140,11 @@ _ADD_HEADS = (
     "UPDATE jobs SET head = json_patch('{}', json_object('displayName', json_extract(body, '$.displayName'),"
     " 'labels', json_extract(body, '$.labels'))) WHERE json_valid(body)",
 )
+# Before version 8 there were no pipelines.
+_ADD_PIPELINES = (
+    "ALTER TABLE jobs ADD COLUMN backing TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE jobs ADD COLUMN model TEXT NOT NULL DEFAULT ''",
+)
 # Before version 5 no end had a recorded cause.
 _ADD_CAUSES = "ALTER TABLE {} ADD COLUMN error_details TEXT NOT NULL DEFAULT '{{}}'"
 # Before version 4 `objects` was WITHOUT ROWID. SQLite stores such a table like an index, where a row of
@@ -127,6 +163,7 @@ def statements(connection: sqlite3.Connection) -> list[str]:
         *(_ADD_TRIALS if runs and "trial" not in runs else ()),
         *(_ADD_REVISIONS if jobs and "revision" not in jobs else ()),
         *(_ADD_HEADS if jobs and "head" not in jobs else ()),
+        *(_ADD_PIPELINES if jobs and "backing" not in jobs else ()),
         *(_ADD_CAUSES.format(name) for name, has in ending.items() if has and "error_details" not in has),
         *(_RENAME_OLD_OBJECTS if objects else ()),
         *filter(str.strip, TABLES.split(";")),

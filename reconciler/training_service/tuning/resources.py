@@ -102,6 +102,17 @@ def has_failed(study: Study, trial: TrialRecord) -> bool:
     )
 
 
+def best_trial(job: JobRecord, trials: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Return the trial with the best value of the first metric; None if no trial has one."""
+    study = _study(job)
+    merits = {trial.number: _merit(study, trial) for trial in trials} if study else {}
+    return max(
+        (trial for trial in trials if merits.get(trial.number) is not None),
+        key=lambda trial: merits[trial.number] or 0.0,
+        default=None,
+    )
+
+
 def _reason(study: Study, trial: TrialRecord) -> str:
     """Return the reason for a trial's failure; "" if there is none."""
     if trial.message or trial.state is not TrialState.SUCCEEDED:
@@ -167,8 +178,8 @@ def _vertex_measurement(measurement: Measurement) -> JsonObject:
 
 
 def _merit(study: Study, trial: TrialRecord) -> float | None:
-    """Return the objective value, larger for better; None without one."""
-    (metric,) = study.metrics
+    """Return the value of the first metric, larger for better; None without one."""
+    metric = study.metrics[0]
     if trial.state is not TrialState.SUCCEEDED or trial.final is None:
         return None
     return metric.merit(trial.final.metrics[metric.name])

@@ -14,6 +14,7 @@ from reconciler.base.errors import InvalidError
 from reconciler.convert.importing.import_result import Found
 from reconciler.convert.importing.jobs import Importer, ImportPlan, ImportSource
 from reconciler.manifests import schemas
+from reconciler.manifests.plain_form import plain_form
 from reconciler.model.canonical import canonical_spec
 
 CASES = [
@@ -70,7 +71,7 @@ def canonical(kind: tuple[str, str], spec: Json) -> Json:
     """Return a spec in plain and canonical form."""
     schema = schemas.manifest_schema(*kind)
     assert schema is not None
-    return canonical_spec(schemas.plain_form({"spec": spec}, schema)["spec"], schema)
+    return canonical_spec(plain_form({"spec": spec}, schema)["spec"], schema)
 
 
 def body_of(case: Json) -> tuple[Json, Json]:

@@ -625,18 +625,128 @@ def test_malformed_answer_is_no_failure(field: Json, root: Path, capsys: pytest.
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_pipeline_becomes_its_custom_job_and_names_what_is_lost(root: Path) -> None:
-    pipeline = {
-        "name": "projects/p/locations/l/trainingPipelines/7",
+TASKS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
+POOLS = {
+    "worker_pool_specs": [
+        {
+            "machine_spec": {"machineType": "n1-standard-4"},
+            "replica_count": "1",
+            "disk_spec": {"boot_disk_type": "pd-ssd", "bootDiskSizeGb": 100},
+            "container_spec": {"image_uri": "x/y:1", "env": [{"name": "tide_gauge", "value": ""}]},
+        }
+    ]
+}
+STUDY = {
+    "metrics": [{"metric_id": "loss", "goal": "MINIMIZE"}],
+    "parameters": [{"parameter_id": "rate", "double_value_spec": {"min_value": 0.1, "max_value": 0.5}}],
+}
+# As the service answers: with another address of the task, and the model's own fields.
+PIPELINE = {
+    "name": "projects/7/locations/l/trainingPipelines/1",
+    "displayName": "tide",
+    "labels": {"team": "hydro"},
+    "state": "PIPELINE_STATE_SUCCEEDED",
+    "trainingTaskDefinition": "https://storage.example.com/x/custom_task_1.0.0.yaml?generation=7",
+    "trainingTaskInputs": {**POOLS, "base_output_directory": {"output_uri_prefix": "gs://tide-runs/fit"}},
+    "trainingTaskMetadata": {"backingCustomJob": "projects/7/locations/l/customJobs/8"},
+    "modelToUpload": {
+        "name": "projects/7/locations/l/models/9",
         "displayName": "tide",
-        "state": "PIPELINE_STATE_SUCCEEDED",
-        "trainingTaskDefinition": "gs://x/schema/trainingjob/definition/custom_task_1.0.0.yaml",
-        "trainingTaskInputs": yaml.safe_load(CONFIG),
-        "modelToUpload": {"displayName": "m"},
-    }
-    (root / "p.json").write_text(json.dumps({"trainingPipelines": [pipeline]}))
+        "versionId": "3",
+        "versionCreateTime": "2026-11-20T09:00:00Z",
+        "labels": {"unit": "metre"},
+    },
+    "parentModel": "projects/7/locations/l/models/9",
+    "createTime": "2026-11-20T09:00:00Z",
+}
+
+
+def test_pipeline_comes_back_with_its_model(root: Path) -> None:
+    (root / "p.json").write_text(json.dumps({"trainingPipelines": [PIPELINE]}))
     assert run(["import", "p.json"]) == 0
-    assert "modelToUpload" in (root / "jobs/tide.yaml").read_text()
+    assert run(["validate", "jobs"]) == 0
+    manifest = written(root)["tide"]
+    assert (manifest["kind"], manifest["metadata"]["labels"]) == ("TrainingPipeline", {"team": "hydro"})
+    assert manifest["reconcile"] == {"suspend": True}
+    assert manifest["spec"] == {
+        "trainingTaskDefinition": f"{TASKS}/custom_task_1.0.0.yaml",
+        "trainingTaskInputs": {
+            "workerPoolSpecs": [
+                {
+                    "machineSpec": {"machineType": "n1-standard-4"},
+                    "replicaCount": 1,
+                    "containerSpec": {"imageUri": "x/y:1", "env": [{"name": "tide_gauge", "value": ""}]},
+                }
+            ],
+            "baseOutputDirectory": {"outputUriPrefix": "gs://tide-runs/fit"},
+        },
+        "modelToUpload": {"displayName": "tide", "labels": {"unit": "metre"}},
+        "parentModel": "projects/7/locations/l/models/9",
+    }
+    text = (root / "jobs/tide.yaml").read_text()
+    assert "# The service doesn't return the model's containerSpec: add it." in text
+
+
+def test_pipeline_of_tuning_comes_back_without_a_model(root: Path) -> None:
+    inputs = {"study_spec": STUDY, "max_trial_count": 4, "parallelTrialCount": 2, "trial_job_spec": POOLS}
+    metadata = {"backingHyperparameterTuningJob": "projects/7/locations/l/hyperparameterTuningJobs/8"}
+    pipeline = {**PIPELINE, "trainingTaskInputs": inputs, "trainingTaskMetadata": metadata}
+    pipeline["trainingTaskDefinition"] = "gs://other/hyperparameter_tuning_task_1.0.0.yaml-0001"
+    for name in ("modelToUpload", "parentModel"):
+        pipeline.pop(name)
+    (root / "p.json").write_text(json.dumps(pipeline))
+    assert run(["import", "p.json"]) == 0
+    assert run(["validate", "jobs"]) == 0
+    spec = written(root)["tide"]["spec"]
+    assert spec["trainingTaskDefinition"] == f"{TASKS}/hyperparameter_tuning_task_1.0.0.yaml"
+    assert [*spec["trainingTaskInputs"]] == [
+        "studySpec",
+        "maxTrialCount",
+        "parallelTrialCount",
+        "trialJobSpec",
+    ]
+
+
+def test_backing_job_is_left_out_beside_its_pipeline_in_any_file(root: Path) -> None:
+    backing = {
+        "name": "projects/7/locations/l/customJobs/8",
+        "displayName": "tide-custom-job",
+        "state": "JOB_STATE_SUCCEEDED",
+        "jobSpec": yaml.safe_load(CONFIG),
+    }
+    other = {**backing, "name": "projects/7/locations/l/customJobs/9", "displayName": "alone"}
+    (root / "jobs.json").write_text(json.dumps([backing, other]))
+    (root / "p.json").write_text(json.dumps([PIPELINE]))
+    assert run(["import", "jobs.json", "p.json"]) == 0
+    assert {*written(root)} == {"tide", "alone"}
+
+
+def test_pipeline_of_another_task_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    definition = f"{TASKS}/automl_tabular_1.0.0.yaml"
+    (root / "p.json").write_text(json.dumps([{**PIPELINE, "trainingTaskDefinition": definition}]))
+    assert run(["import", "p.json"]) == 3
+    assert "the training pipeline runs no code of yours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"trainingTaskInputs": "x"},
+        {"trainingTaskInputs": {"workerPoolSpecs": 7}},
+        {"trainingTaskDefinition": 7},
+        {"trainingTaskMetadata": [1]},
+        {"trainingTaskMetadata": {"backingCustomJob": 7}},
+        {"modelToUpload": "x"},
+        {"modelToUpload": {"displayName": {}}},
+        {"parentModel": []},
+    ],
+)
+def test_malformed_pipeline_is_no_failure(
+    field: Json, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "p.json").write_text(json.dumps({**PIPELINE, **field}))
+    assert run(["import", "p.json"]) in (0, 3)
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_dictionary_in_a_page_is_a_config(root: Path) -> None:

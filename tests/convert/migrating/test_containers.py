@@ -10,7 +10,12 @@ import pytest
 
 from reconciler.base.errors import UsageError
 from reconciler.cli import run
-from reconciler.convert.migrating.containers import framework
+from reconciler.convert.migrating.containers import (
+    Containers,
+    framework,
+    in_containers,
+    moves_to_container,
+)
 from reconciler.convert.migrating.dependencies import dependencies
 from reconciler.convert.migrating.jobs import Migration, Options, migrate
 from reconciler.manifests.settings import find_root, load_config
@@ -158,6 +163,27 @@ spec:
           - {{name: TIDE, value: high}}
 """
     )
+
+
+@pytest.mark.parametrize("above", [("trainingTaskInputs",), ("trainingTaskInputs", "trialJobSpec")])
+def test_package_of_a_pipeline_moves_to_a_container_in_its_inputs(above: tuple[str, ...]) -> None:
+    package = {"executorImageUri": OLD, "pythonModule": "tide.fit", "args": ["--steps=3"]}
+    job: Json = {"workerPoolSpecs": [{"pythonPackageSpec": package}], "network": "n"}
+    for key in reversed(above):
+        job = {key: job, "kept": key}
+    made = in_containers(job, IMAGE, TODAY)
+    assert isinstance(made, Containers)
+    inside = made.spec
+    for key in above:
+        assert inside["kept"] == key
+        inside = inside[key]
+    assert inside == {
+        "workerPoolSpecs": [{"containerSpec": {"imageUri": IMAGE, "args": ["--steps=3"]}}],
+        "network": "n",
+    }
+    assert made.module == "tide.fit"
+    old = (*above, "workerPoolSpecs", 0, "pythonPackageSpec", "executorImageUri")
+    assert moves_to_container(job)[old] == (*above, "workerPoolSpecs", 0, "containerSpec", "imageUri")
 
 
 def test_trials_of_a_tuning_job_move_and_pointers_follow(root: Path) -> None:

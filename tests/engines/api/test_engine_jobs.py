@@ -368,6 +368,7 @@ class TestWhatAClaimNames:
             (ML_V1, "Job", f"projects/{PROJECT}/jobs/census:cancel"),
         ],
     )
+    @pytest.mark.fault(76)
     def test_nothing_is_asked_of_the_service(self, version: str, kind: str, resource: str) -> None:
         with RawServer([said({})]).running() as server:
             with pytest.raises(ServiceError) as caught:

@@ -80,7 +80,8 @@ TUNED = {
 
 
 def vertex(kind: str, body: dict[str, Any]) -> ActualJob:
-    return ActualJob("r", "n", "aiplatform.googleapis.com/v1", kind, State.SUCCEEDED, "", body=body)
+    spec = vertex_ai.spec_of(kind, body)
+    return ActualJob("r", "n", AIPLATFORM_V1, kind, State.SUCCEEDED, "", spec=spec, body=body)
 
 
 def test_pools_of_vertex_ai() -> None:
@@ -264,7 +265,8 @@ def test_replicas_of_an_answer_that_is_not_as_it_should_be(broken: Any) -> None:
 
 
 def job(kind: str, body: dict[str, Any]) -> ActualJob:
-    return ActualJob("a", "a", AIPLATFORM_V1, kind, State.RUNNING, "", body=body)
+    spec = {} if kind == "Job" else vertex_ai.spec_of(kind, body)
+    return ActualJob("a", "a", AIPLATFORM_V1, kind, State.RUNNING, "", spec=spec, body=body)
 
 
 def test_trials() -> None:
@@ -291,9 +293,9 @@ def test_the_folder_that_a_job_logs_to() -> None:
     assert vertex_ai.log_directory("CustomJob", output) == "gs://b/census/logs"
     assert vertex_ai.log_directory(TUNING, {"trialJobSpec": output}) == "gs://b/census"
     assert vertex_ai.log_directory("CustomJob", {}) == ""
-    assert ".".join(vertex_ai.output_directory_field(TUNING)) == (
+    assert ".".join(vertex_ai.output_directory_field(TUNING, {})) == (
         "spec.trialJobSpec.baseOutputDirectory.outputUriPrefix"
     )
     assert ai_platform.log_directory("Job", {"trainingInput": {"jobDir": "gs://b/census"}}) == "gs://b/census"
     assert ai_platform.log_directory("Job", {"trainingInput": {}}) == ""
-    assert ".".join(ai_platform.output_directory_field("Job")) == "spec.trainingInput.jobDir"
+    assert ".".join(ai_platform.output_directory_field("Job", {})) == "spec.trainingInput.jobDir"

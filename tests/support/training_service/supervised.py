@@ -20,7 +20,14 @@ from reconciler.training_service.processes import process_tree
 from reconciler.training_service.scheduler.supervisor import Supervisor
 from reconciler.training_service.state import database
 from reconciler.training_service.state.database import Store, rfc3339
-from reconciler.training_service.state.records import ML_JOBS, TUNING_JOBS, JobRecord, JobState, RunRecord
+from reconciler.training_service.state.records import (
+    ML_JOBS,
+    PIPELINES,
+    TUNING_JOBS,
+    JobRecord,
+    JobState,
+    RunRecord,
+)
 from reconciler.training_service.state.run_folder import RUNNING, Phase, RunFolder, run_folder, write_json
 from reconciler.training_service.state.trial_records import TrialRecord
 from tests.support.training_service import trainers
@@ -99,16 +106,35 @@ class Bench:
         **given: Any,
     ) -> JobRecord:
         """Submit a job of a trainer with this source; `shape` turns its CustomJob into another kind."""
-        number = time.time_ns()
+        return self.store.add_job(self._numbered(job or shape(self._custom_job(source, name, **given))))
+
+    def submit_pipeline(
+        self,
+        source: str = PATIENT,
+        shape: Callable[[JobRecord], JobRecord] = lambda job: job,
+        spec: Any = None,
+        **body: Any,
+    ) -> JobRecord:
+        """Submit a pipeline whose backing job is that of `submit`; `body` are the pipeline's own fields."""
+        backing = self._numbered(shape(self._custom_job(source, spec=spec)))
+        pipeline = replace(
+            self._numbered(backing),
+            collection=PIPELINES,
+            body={"displayName": "census", "trainingTaskInputs": {}, **body},
+            backing=f"{backing.collection}/{backing.job_id}",
+        )
+        return self.store.add_job(pipeline, backing=backing)
+
+    def _custom_job(self, source: str, name: str = "", **given: Any) -> JobRecord:
         # Identical trainers share one folder, so that their environment is made once.
         uri = f"gs://code/{hashlib.sha256(source.encode()).hexdigest()}/trainer-0.1-py3-none-any.whl"
         trainers.wheel(self.home / "gcs" / uri.removeprefix("gs://"), source)
-        job = job or shape(
-            trainers.custom_job(packages=[uri], env={"OUT": str(self.out), "NAME": name}, **given)
-        )
-        time_ = self.store.now()
-        return self.store.add_job(
-            replace(job, job_id=f"j{number}", gcs_secret=f"s{number}", create_time=time_, update_time=time_)
+        return trainers.custom_job(packages=[uri], env={"OUT": str(self.out), "NAME": name}, **given)
+
+    def _numbered(self, job: JobRecord) -> JobRecord:
+        number, time_ = time.time_ns(), self.store.now()
+        return replace(
+            job, job_id=f"j{number}", gcs_secret=f"s{number}", create_time=time_, update_time=time_
         )
 
     def until(self, what: Callable[[], Any]) -> Any:
@@ -117,6 +143,13 @@ class Bench:
 
     def state(self, job: JobRecord) -> JobState:
         return self.now(job).state
+
+    def backing(self, pipeline: JobRecord) -> JobRecord:
+        """Return the backing job of a pipeline, as it is now."""
+        collection, _, job_id = pipeline.backing.partition("/")
+        found = self.store.find(collection, pipeline.project, pipeline.location, job_id)
+        assert found is not None
+        return found
 
     def now(self, job: JobRecord) -> JobRecord:
         found = self.store.job(job.id)

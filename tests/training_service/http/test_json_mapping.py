@@ -24,6 +24,7 @@ def method(path: str) -> Method:
 
 CREATE = method("/v1/projects/p/locations/l/customJobs")
 TUNE = method("/v1/projects/p/locations/l/hyperparameterTuningJobs")
+UPLOAD = method("/v1/projects/p/locations/l/models:upload")
 
 
 def read(body: dict[str, Any], of: Method = CREATE) -> dict[str, Any]:
@@ -179,7 +180,17 @@ def test_any_json_is_read_or_refused_and_reading_again_changes_nothing(body: dic
 def test_the_numbers_of_enum_values_are_the_official_sdks() -> None:
     from google.cloud.aiplatform_v1 import types  # a second, which a run of other tests needn't wait for
 
+    inputs = types.ExplanationMetadata.InputMetadata
+    visualization = "ExplanationMetadataInputMetadataVisualization"
     enums = {
+        ("ExamplesExampleGcsSource", "dataFormat"): types.Examples.ExampleGcsSource.DataFormat,
+        ("ExplanationMetadataInputMetadata", "encoding"): inputs.Encoding,
+        (visualization, "colorMap"): inputs.Visualization.ColorMap,
+        (visualization, "overlayType"): inputs.Visualization.OverlayType,
+        (visualization, "polarity"): inputs.Visualization.Polarity,
+        (visualization, "type"): inputs.Visualization.Type,
+        ("Presets", "modality"): types.Presets.Modality,
+        ("Presets", "query"): types.Presets.Query,
         ("MachineSpec", "acceleratorType"): types.AcceleratorType,
         ("ReservationAffinity", "reservationAffinityType"): types.ReservationAffinity.Type,
         ("Scheduling", "strategy"): types.Scheduling.Strategy,
@@ -198,7 +209,7 @@ def test_the_numbers_of_enum_values_are_the_official_sdks() -> None:
 
 
 def test_every_enum_that_a_vertex_client_may_send_has_its_numbers() -> None:
-    api, left, seen = CREATE.api, [CREATE.request, TUNE.request], set()
+    api, left, seen = CREATE.api, [CREATE.request, TUNE.request, UPLOAD.request], set()
     found = set()
     while left:
         name = left.pop()
@@ -206,7 +217,7 @@ def test_every_enum_that_a_vertex_client_may_send_has_its_numbers() -> None:
         for key, value in api.schemas[name].get("properties", {}).items():
             if value.get("readOnly"):
                 continue
-            inner = value.get("items", value)
+            inner = value.get("items") or value.get("additionalProperties") or value
             if "enum" in inner:
                 assert set(inner["enum"]) == set(NUMBERS[name, key].values())
                 found.add((name, key))

@@ -10,15 +10,22 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reconciler.training_service.state import database
-from reconciler.training_service.state.database import AlreadyExistsError, DatabaseError, Store
+from reconciler.training_service.state.database import (
+    AlreadyExistsError,
+    DatabaseError,
+    Store,
+    TooLateError,
+)
 from reconciler.training_service.state.records import (
     ENDED,
+    PIPELINES,
     UNFINISHED,
     JobRecord,
     JobState,
@@ -273,11 +280,12 @@ def test_a_list_goes_along_an_index_and_so_does_the_look_for_work(store: Store) 
         connection.set_trace_callback(asked.append)
     store.select(("jobs", "demo", ""), lambda _: True, 2)
     store.unfinished()
+    store.unfinished_pipelines()
     with store.database.reading() as connection:
         connection.set_trace_callback(None)
         plans = [row["detail"] for each in asked for row in connection.execute(f"EXPLAIN QUERY PLAN {each}")]
     assert "USING INDEX jobs_by_place" in plans[0]
-    assert "USING INDEX jobs_by_state" in plans[1]
+    assert all("USING INDEX jobs_by_state" in plan for plan in plans[1:] if plan.startswith("SEARCH"))
     assert not any(plan.startswith("SCAN") for plan in plans)
 
 
@@ -468,3 +476,34 @@ def test_a_database_without_causes_is_taken_over_with_its_trials(tmp_path: Path)
     assert ended is not None
     assert ended.error_details == {"reason": "ENGINE_MISSING", "class": "set-up", "image": "a" * 500}
     assert store.trials(7)[0].error_details == details_of("KILLED")
+
+
+def test_a_database_without_pipelines_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    store = Store(database.open_file(path), Clock())
+    job = store.add_job(record(store))
+    with store.database.writing() as connection:
+        for column in ("backing", "model"):
+            connection.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
+        connection.execute("PRAGMA user_version = 7")
+    store.database.close()
+    store = Store(database.open_file(path), Clock())
+    assert store.unfinished() == [job]
+    pipeline = replace(record(store, "p", collection=PIPELINES), backing="customJobs/b")
+    backing = record(store, "b", collection="customJobs")
+    added = store.add_job(pipeline, backing=backing)
+    assert store.unfinished_pipelines() == [added]
+    assert [each.job_id for each in store.unfinished()] == [job.job_id, "b"]
+    store.database.close()
+
+
+def test_a_pipeline_is_added_with_its_backing_job_or_not_at_all(store: Store) -> None:
+    pipeline = record(store, "p", collection=PIPELINES)
+    backing = record(store, "b", collection="customJobs")
+    with pytest.raises(TooLateError):
+        store.add_job(pipeline, store.clock(), backing=backing)
+    assert not store.is_busy()
+    same = replace(backing, gcs_secret=pipeline.gcs_secret)  # no two rows may have the same
+    with pytest.raises(AlreadyExistsError):
+        store.add_job(pipeline, store.clock() + timedelta(seconds=1), backing=same)
+    assert not store.is_busy()
