@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -292,6 +293,13 @@ def test_kinds_are_those_of_the_schemas() -> None:
         properties = schemas.document(name)["properties"]
         assert (properties["apiVersion"]["const"], properties["kind"]["const"]) == (api_version, kind)
     assert schemas.manifest_schema(AIPLATFORM_V1, "Job") is None
+
+
+def test_wheel_has_every_file_of_the_schemas() -> None:
+    project = tomllib.loads((SCHEMAS.parent / "pyproject.toml").read_text("utf-8"))
+    included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    files = {f"schemas/{path.name}" for path in SCHEMAS.glob("*.json")}
+    assert files <= {source for source, target in included.items() if target == f"reconciler/{source}"}
 
 
 METHODS = {

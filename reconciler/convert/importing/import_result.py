@@ -13,6 +13,7 @@ from reconciler.convert.importing.command_line import find_command
 from reconciler.convert.importing.placeholders import MARK, mark
 from reconciler.convert.importing.shell import ShellState, Value
 from reconciler.manifests import schemas
+from reconciler.model.manifest import TRAINING_PIPELINE
 
 _CONFIG_KEYS = frozenset({"trainingInput", "workerPoolSpecs", "studySpec", "trialJobSpec"})
 _EXPRESSION = re.compile(r"\$\{\{\s*(.*?)\s*\}\}")
@@ -87,9 +88,14 @@ def calls_of(state: ShellState) -> list[Found]:
 
 @cache
 def _api_words() -> frozenset[str]:
-    """Return the words in capitals that the APIs themselves know."""
+    """Return the words in capitals that the APIs themselves know, in jobs that gcloud submits.
+
+    No command submits a pipeline, and the words of its model, such as IMAGE, stand for values in pages.
+    """
     words: set[str] = set()
-    todo: list[Any] = [schemas.document(name) for name in schemas.KINDS.values()]
+    todo: list[Any] = [
+        schemas.document(name) for (_, kind), name in schemas.KINDS.items() if kind != TRAINING_PIPELINE
+    ]
     while todo:
         node = todo.pop()
         if isinstance(node, dict):

@@ -116,11 +116,13 @@ def test_placeholders_of_a_page_are_values_to_fill_in(root: Path, capsys: pytest
     )
     config += "    containerSpec: {imageUri: gcr.io/PROJECT-ID/x:1}\n"
     call = f"gcloud ai custom-jobs create --region=LOCATION --display-name=JOB_NAME {POOL}-<your-tag>"
-    (root / "page.md").write_text(f"Replace LOCATION.\n\n{call} --args=BASIC\n\n{config}\nThen go on.\n")
+    (root / "page.md").write_text(
+        f"Replace LOCATION.\n\n{call} --args=BASIC,IMAGE\n\n{config}\nThen go on.\n"
+    )
     values = ["--set", "REPLICA_COUNT=1", "--set", "PROJECT_ID=tide"]
     assert run(["import", "page.md", *values]) == 0
     found = written(root)
-    assert image_and_args(found["page"]) == ("gcr.io/tide/fit:7-<YOUR_TAG>", ["BASIC"])
+    assert image_and_args(found["page"]) == ("gcr.io/tide/fit:7-<YOUR_TAG>", ["BASIC", "<IMAGE>"])
     assert found["page-2"]["spec"]["workerPoolSpecs"][0]["replicaCount"] == 1
     assert image_and_args(found["page-2"])[0] == "gcr.io/tide/x:1"
     shown = capsys.readouterr().out
