@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from reconciler.manifests.fast_validate import check_files
 from reconciler.manifests.pipelines import definition_of
 from reconciler.manifests.publications import OWN_FOLDERS
 from reconciler.manifests.rules import python_modules
+from reconciler.manifests.schemas import document
 from reconciler.manifests.validate import Validation, validate
 from reconciler.model.manifest import Manifest
 from tests.support.manifests import PIPELINE, TASKS, TUNING_PIPELINE, with_inputs_in_snake_case, write
@@ -51,6 +53,39 @@ def test_inputs_in_snake_case_give_the_manifest_of_camel_case(pipeline: dict[str
         plain.identities,
         plain.python_modules,
     )
+
+
+def test_other_forms_in_snake_case_give_the_manifest_of_the_plain_form() -> None:
+    def write_otherwise(spec: Any) -> None:
+        inputs = spec["trainingTaskInputs"]
+        (inputs["worker_pool_specs"],) = inputs["worker_pool_specs"]
+        inputs["worker_pool_specs"]["disk_spec"] = None
+        inputs["worker_pool_specs"]["machine_spec"]["accelerator_type"] = "ACCELERATOR_TYPE_UNSPECIFIED"
+
+    other = edited(write_otherwise, with_inputs_in_snake_case(PIPELINE))
+    assert manifest_of(other).identities == manifest_of(PIPELINE).identities
+    assert manifest_of(other).spec == manifest_of(PIPELINE).spec
+
+
+def test_null_below_a_map_of_the_model_counts_as_absent() -> None:
+    def explain(spec: Any, **more: Any) -> None:
+        spec["modelToUpload"]["explanationSpec"] = {
+            "parameters": {"topK": 1},
+            "metadata": {"inputs": {"age": {"encoding": "IDENTITY", **more}}, "outputs": {}},
+        }
+
+    plain, other = edited(explain), edited(lambda spec: explain(spec, visualization=None))
+    assert manifest_of(other).spec == manifest_of(plain).spec
+    published = document("training-pipeline.schema.json")
+    assert Draft202012Validator(published).is_valid(other)
+
+
+def test_value_that_cannot_be_read_is_one_problem_in_snake_case_too(tmp_path: Path) -> None:
+    text = json.dumps(with_inputs_in_snake_case(PIPELINE)).replace(
+        '"replica_count": 1', '"replica_count": 010'
+    )
+    (problem,) = checked(tmp_path, text).problems
+    assert text[problem.column - 1 :].startswith("010")
 
 
 def test_names_in_snake_case_that_are_values_stay() -> None:

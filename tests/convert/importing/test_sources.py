@@ -657,6 +657,7 @@ PIPELINE = {
         "versionId": "3",
         "versionCreateTime": "2026-11-20T09:00:00Z",
         "labels": {"unit": "metre"},
+        "metadata": {"gauge": "", "depth": 0},
     },
     "parentModel": "projects/7/locations/l/models/9",
     "createTime": "2026-11-20T09:00:00Z",
@@ -682,7 +683,11 @@ def test_pipeline_comes_back_with_its_model(root: Path) -> None:
             ],
             "baseOutputDirectory": {"outputUriPrefix": "gs://tide-runs/fit"},
         },
-        "modelToUpload": {"displayName": "tide", "labels": {"unit": "metre"}},
+        "modelToUpload": {
+            "displayName": "tide",
+            "labels": {"unit": "metre"},
+            "metadata": {"gauge": "", "depth": 0},
+        },
         "parentModel": "projects/7/locations/l/models/9",
     }
     text = (root / "jobs/tide.yaml").read_text()
