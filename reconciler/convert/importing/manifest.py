@@ -47,7 +47,17 @@ _MISSING = " is missing"
 _ORDER = (
     *("scaleTier", "region", "runtimeVersion", "pythonVersion", "masterType", "workerType", "workerCount"),
     *("parameterServerType", "parameterServerCount", "machineType", "acceleratorType", "acceleratorCount"),
-    *("imageUri", "executorImageUri", "packageUris", "pythonModule", "command", "args", "name", "value"),
+    *(
+        "displayName",
+        "imageUri",
+        "executorImageUri",
+        "packageUris",
+        "pythonModule",
+        "command",
+        "args",
+        "name",
+        "value",
+    ),
     *("parameterName", "parameterId", "metricId", "goal", "type", "minValue", "maxValue"),
     *("trainingTaskDefinition", "trainingTaskInputs", "modelToUpload", "modelId", "parentModel"),
     *("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount", "trialJobSpec"),
