@@ -45,8 +45,11 @@ class Prepared:
     steps: tuple[Step, ...]
 
 
-def prepare_claims(session: Session) -> Prepared:
+def prepare_claims(session: Session, *, changes_owner: bool = False) -> Prepared:
     """Create the bucket and initialize the claims, unless both are done; repeated calls change nothing.
+
+    With `changes_owner`, the claims belong to the repository of this run of GitHub Actions; elsewhere to
+    none, so that the next command in Actions records its own.
 
     Raises:
         ServiceError: A rule of the bucket deletes claims, and nothing was changed; or a service can't be
@@ -60,6 +63,8 @@ def prepare_claims(session: Session) -> Prepared:
     runs = len(session.runs())
     ready = resource if resource is not None else _create(session)
     session.claims.prepare()
+    if changes_owner:
+        session.claims.change_owner()
     return Prepared(
         bucket=bucket,
         folder=session.claims.folder,

@@ -15,6 +15,7 @@ from reconciler.base.http import (
 )
 from reconciler.base.http.destination import GITHUB, OwnerHosts, destination_of
 from reconciler.manifests.token_hosts import token_hosts
+from reconciler.model.ports import HostedRepository
 
 DEFAULT_API_URL = "https://api.github.com"
 
@@ -84,6 +85,15 @@ def github_settings(
     hosts = token_hosts(root, environ)
     hosts.check(hosts.github, root, url, ("github", "apiUrl"))
     return GitHubSettings(repository, url, token, per_job, hosts.github, run)
+
+
+def actions_repository(environ: Mapping[str, str]) -> HostedRepository | None:
+    """Return the repository that GitHub Actions runs for; None outside of Actions, or without its number."""
+    server, number = environ.get("GITHUB_SERVER_URL", ""), environ.get("GITHUB_REPOSITORY_ID", "")
+    is_usable = _SERVER.fullmatch(server) and number.isascii() and number.isdigit()
+    if environ.get("GITHUB_ACTIONS") != "true" or not is_usable:
+        return None
+    return HostedRepository(server.rstrip("/").lower(), number, environ.get("GITHUB_REPOSITORY", ""))
 
 
 def repository_url(environ: Mapping[str, str]) -> str:

@@ -9,7 +9,13 @@ import pytest
 
 from reconciler.base.errors import InvalidError
 from reconciler.base.http.destination import GITHUB, OwnerHosts
-from reconciler.reporting.github.settings import GitHubSettings, github_settings, run_url
+from reconciler.model.ports import HostedRepository
+from reconciler.reporting.github.settings import (
+    GitHubSettings,
+    actions_repository,
+    github_settings,
+    run_url,
+)
 from tests.support.statuses import TOKEN
 
 RUN_OF_ACTIONS = {
@@ -17,6 +23,29 @@ RUN_OF_ACTIONS = {
     "GITHUB_REPOSITORY": "acme/models",
     "GITHUB_RUN_ID": "42",
 }
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, HostedRepository("https://github.com", "7", "acme/models")),
+        (
+            {"GITHUB_SERVER_URL": "https://GHE.example.com/"},
+            HostedRepository("https://ghe.example.com", "7", "acme/models"),
+        ),
+        ({"GITHUB_ACTIONS": ""}, None),
+        ({"GITHUB_SERVER_URL": ""}, None),
+        ({"GITHUB_SERVER_URL": "javascript:alert(1)"}, None),
+        ({"GITHUB_REPOSITORY_ID": ""}, None),
+        ({"GITHUB_REPOSITORY_ID": "7a"}, None),
+        ({"GITHUB_REPOSITORY_ID": "²"}, None),
+    ],
+)
+def test_repository_of_the_run_is_known_by_server_and_number(
+    changed: dict[str, str], expected: HostedRepository | None
+) -> None:
+    environ = {**RUN_OF_ACTIONS, "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY_ID": "7", **changed}
+    assert actions_repository(environ) == expected
 
 
 @pytest.mark.parametrize(
