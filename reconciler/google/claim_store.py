@@ -432,7 +432,11 @@ class ObjectClaims:
         except NotFoundAtServiceError as error:
             raise ServiceError(
                 f"there is no claims bucket {self._bucket}: {error.message}",
-                hint=f'run `{self._command}`, or correct "claimsBucket" and "project" in reconciler.yaml',
+                hint='correct "claimsBucket" and "project" in reconciler.yaml. If the bucket was deleted, '
+                "Cloud Storage keeps it for days (soft delete): `gcloud storage buckets list --soft-deleted` "
+                f"shows its generation, `gcloud storage restore gs://{self._bucket}#GENERATION` and then "
+                f"`gcloud storage restore 'gs://{self._bucket}/**'` restore it and its objects. Only for a "
+                f"new bucket, run `{self._command}`",
             ) from None
         except ApiError as error:
             raise ServiceError(
@@ -444,10 +448,7 @@ class ObjectClaims:
             raise
 
     def _hint(self, error: ApiError) -> str:
-        if error.status == 403 and "scope" in error.message.lower():
-            remedy = "run `gcloud auth application-default login`"
-            return f"the credentials lack the cloud-platform scope: {remedy}"
-        if error.status == 403:
+        if error.status == 403 and not error.remedy:
             return (
                 "the account that runs this needs the role roles/storage.objectUser on the bucket: "
                 f"`{self._command}` prints the commands that give it"

@@ -236,7 +236,7 @@ class GeneratedTokens:
             f"gcloud iam service-accounts add-iam-policy-binding {self._submitter} --role={_CREATOR} "
             "--member=MEMBER"
         )
-        if error.status == 403:
+        if error.status == 403 and not error.remedy:
             return (
                 f"run `{grant}`, where MEMBER is the account that runs this, "
                 "such as user:YOU or serviceAccount:E-MAIL"

@@ -128,7 +128,7 @@ def _explained(session: Session, error: ApiError) -> ServiceError:
     }
     return ServiceError(
         f"the claims bucket {environment.claims_bucket} can't be prepared: {error.message}",
-        hint=hints.get(status) or error.hint or "try again when Cloud Storage answers",
+        hint=error.remedy or hints.get(status) or error.hint or "try again when Cloud Storage answers",
     )
 
 

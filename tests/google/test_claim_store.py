@@ -283,7 +283,10 @@ class TestGenesis:
         for act in (lambda: claims.check(0), claims.listed, claims.prepare, lambda: claims.write(CLAIM, 0)):
             with pytest.raises(ServiceError, match="there is no claims bucket no-such-bucket") as caught:
                 act()
-            assert "reconciler init --claims" in caught.value.hint
+            hint = caught.value.hint
+            assert "`gcloud storage restore gs://no-such-bucket#GENERATION`" in hint
+            # A new bucket of this name would prevent the restoration.
+            assert hint.index("soft delete") < hint.index("reconciler init --claims")
 
 
 MODELS = HostedRepository("https://github.com", "7", "acme/models")

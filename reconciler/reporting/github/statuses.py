@@ -30,6 +30,8 @@ _UNAUTHORIZED = (
     "there is no token to post commit statuses with: set GITHUB_TOKEN (in a workflow, `env: "
     "{GITHUB_TOKEN: ${{ github.token }}}` and `permissions: {statuses: write}`)"
 )
+_archived: dict[tuple[str, str], GitHubRefusedError] = {}
+"""Refusals of archived repositories, by API and name: this process asks them no more."""
 _TWICE = "another job has this context, because GitHub ignores upper and lower case: rename one"
 
 
@@ -85,7 +87,8 @@ class GitHubReporter:
         self._sleep = sleep
         self._api = GitHubApi(transport, settings, sleep=sleep, chance=chance)
         self._writes = 0
-        self._refusal: GitHubRefusedError | None = None
+        self._place = settings.api_url, settings.repository
+        self._refusal = _archived.get(self._place)
 
     def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Outdated | Failed]:
         """Post new or changed statuses of a commit (40 hex digits); return no outcome for unchanged ones.
@@ -151,6 +154,8 @@ class GitHubReporter:
         # A commit that GitHub doesn't have says nothing about other commits.
         if refusal.concerns_all and not refusal.unknown_commit:
             self._refusal = refusal
+        if refusal.archived:
+            _archived[self._place] = refusal
 
 
 @dataclass(slots=True)
