@@ -215,7 +215,10 @@ def _seconds_to_wait(response: HttpResponse) -> float | None:
 def _meaning(response: HttpResponse, settings: GitHubSettings, purpose: Purpose) -> str:
     match response.status:
         case 401:
-            return "GitHub rejects the token in GITHUB_TOKEN: it is wrong or has expired"
+            return (
+                "GitHub rejects the token in GITHUB_TOKEN, or the file GITHUB_TOKEN_FILE: it is wrong or has "
+                "expired"
+            )
         case 403 | 429 if _is_limited(response):
             return f"GitHub accepts no more requests{_until(response)}; the next report posts what is left"
         case 403 if reason := _denial(_error_text(response), settings):
