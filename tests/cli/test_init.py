@@ -707,10 +707,23 @@ def test_pre_commit_takes_the_hook(empty: Empty, tmp_path: Path, flags: tuple[st
     if flags:
         manifest = root / ".pre-commit-hooks.yaml"
         assert pre_commit("validate-manifest", manifest).returncode == 0
-        assert [hook["id"] for hook in yaml.safe_load(manifest.read_text())] == ["reconciler-validate"]
+        (shipped,) = yaml.safe_load(manifest.read_text())
+        assert shipped["id"] == "reconciler-validate"
+        assert shipped["always_run"]
+        assert not {"files", "types"} & shipped.keys()
         return
     empty.git("add", "--all")
     assert pre_commit("run").returncode == 0
+    empty.git("commit", "-q", "-m", "set-up")
+    # A mistake that another file than a manifest makes: a trainer that is gone, and the settings.
+    settings = empty.text("reconciler.yaml")
+    empty.git("rm", "-q", "-r", "jobs/trainers")
+    assert "trainers/iris" in pre_commit("run").stdout
+    empty.git("reset", "-q", "--hard")
+    empty.write("reconciler.yaml", f"{settings}\nsauce: x\n")
+    empty.git("add", "--all")
+    assert "sauce" in pre_commit("run").stdout
+    empty.git("reset", "-q", "--hard")
     empty.write("jobs/iris.yaml", empty.text("jobs/iris.yaml").replace("replicaCount", "replicaCuont"))
     empty.git("add", "--all")
     found = pre_commit("run")
