@@ -27,6 +27,10 @@ _QUOTA_PROJECT = (
     "the identity may not use the quota project {project}: give it roles/serviceusage.serviceUsageConsumer "
     "there, or use another one: `gcloud auth application-default set-quota-project PROJECT`"
 )
+_REQUESTER_PAYS = (
+    "the bucket lets the requester pay, which the reconciler doesn't: use another bucket, or run `gcloud "
+    "storage buckets update gs://BUCKET --no-requester-pays`"
+)
 _SUSPENDED = "Google has suspended {project}: its owners have a mail that says why, and how to appeal"
 _REMEDIES = {
     "SERVICE_DISABLED": "enable the API, `gcloud services enable {service} --project={project}`, and try "
@@ -76,6 +80,8 @@ def remedy_of(error: JsonObject, *, is_denied: bool) -> str:
         if (reason := text_of(part, "reason")) in _REMEDIES:
             return _REMEDIES[reason].format(**_values(part_of(part, "metadata")))
     violations = (violation for detail in details for violation in parts_of(detail, "violations"))
+    if "requester pays bucket" in text_of(error, "message").lower():
+        return _REQUESTER_PAYS
     if any("constraints/" in f"{text_of(v, 'type')} {text_of(v, 'description')}" for v in violations):
         return _ORGANIZATION
     message = text_of(error, "message").lower() if is_denied else ""

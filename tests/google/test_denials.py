@@ -140,6 +140,10 @@ RECORDED: dict[str, dict[str, Any]] = {
             }
         ],
     },
+    # github.com/opentargets/issues/issues/2338
+    "requester pays": denied_by_storage(
+        "Bucket is requester pays bucket but no user project provided.", "required", 400
+    ),
     # github.com/googleapis/python-aiplatform/issues/902
     "scope": denied(
         "Request had insufficient authentication scopes.",
@@ -179,6 +183,7 @@ REMEDIES = {
     "quota project of a bucket": "`gcloud auth application-default set-quota-project PROJECT`",
     "organization policy": "a policy of the organization forbids this",
     "organization policy on locations": "a policy of the organization forbids this",
+    "requester pays": "gs://BUCKET --no-requester-pays`",
     "scope": "`gcloud auth application-default login`",
     "no such project": 'Google has no project acme-ml-2, or it was deleted: correct "project"',
 }
