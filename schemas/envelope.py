@@ -165,11 +165,11 @@ _NAME = shaped(
     "use letters, digits, '-' and '_', a letter first, at most 100",
 )
 # https://cloud.google.com/resource-manager/docs/labels-overview#requirements, in ASCII. That page allows 64
-# labels on a resource, and the reconciler adds up to 5.
+# labels on a resource, and the reconciler adds up to 7: those of `reconciler.model.job`.
 _LABELS: Schema = {
     "description": "Labels of the job in the cloud, given at its submission; changing them submits nothing.",
     "type": "object",
-    "maxProperties": 59,
+    "maxProperties": 57,
     "propertyNames": {
         "allOf": [
             shaped(

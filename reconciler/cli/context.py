@@ -30,9 +30,11 @@ class Context(Struct, frozen=True):
     config: Config
     environment: Environment
 
-    def session(self, *, start: bool) -> AbstractContextManager[Session]:
-        """Open the environment; with `start`, start the embedded service if it isn't running."""
-        return open_session(self.config, self.environment, os.environ, start=start)
+    def session(self, *, start: bool, changes_owner: bool = False) -> AbstractContextManager[Session]:
+        """Open the environment, as `open_session`."""
+        return open_session(
+            self.config, self.environment, os.environ, start=start, changes_owner=changes_owner
+        )
 
 
 def context_of(arguments: argparse.Namespace) -> Context:

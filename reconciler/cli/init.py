@@ -12,6 +12,7 @@ from reconciler.base.git_command import Git
 from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of
 from reconciler.manifests.settings import LOCAL, find_root
+from reconciler.model.ports import HostedRepository
 from reconciler.setup import files, next_steps
 from reconciler.setup.claims_bucket import Prepared, prepare_claims
 from reconciler.setup.files import EXAMPLE, README, Setup, files_of
@@ -47,6 +48,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="only create the environment's claims bucket if it is missing, and print the permissions "
         "that each account needs",
     )
+    parser.add_argument(
+        "--this-repository",
+        action="store_true",
+        help="with --claims: the claims belong to this repository from now on, which was moved, imported or "
+        "made anew on GitHub",
+    )
 
 
 _FLAGS = ("action", "engine", "project", "location", "staging_bucket", "claims_bucket")
@@ -54,6 +61,9 @@ _FLAGS = ("action", "engine", "project", "location", "staging_bucket", "claims_b
 
 def run(arguments: argparse.Namespace) -> ExitCode:
     """Set up the repository, prepare an environment's claims bucket, or print the steps for a person."""
+    if arguments.this_repository and not arguments.claims:
+        hint = "run `reconciler init --claims --this-repository`"
+        raise UsageError("--this-repository is for the claims", hint=hint)
     other = "--claims" if arguments.claims else "--steps" if arguments.steps else ""
     if not other:
         return _set_up(arguments)
@@ -173,10 +183,13 @@ def _indented(text: str) -> None:
 
 
 def _prepare_claims(arguments: argparse.Namespace) -> ExitCode:
-    context = context_of(arguments)
-    with context.session(start=True) as session:
-        prepared = prepare_claims(session)
+    context, changes_owner = context_of(arguments), arguments.this_repository
+    with context.session(start=True, changes_owner=changes_owner) as session:
+        prepared = prepare_claims(session, changes_owner=changes_owner)
+        repository = session.repository
     _print_claims(prepared, context.config.source)
+    if changes_owner:
+        _print_owner(repository)
     return ExitCode.DONE
 
 
@@ -196,6 +209,16 @@ def _print_claims(prepared: Prepared, source: str) -> None:
         print("\nPermissions; MEMBER is, for example, serviceAccount:E-MAIL, user:E-MAIL or principal://…")
     for step in prepared.steps:
         _step(step.why, step)
+
+
+def _print_owner(repository: HostedRepository | None) -> None:
+    if repository:
+        print(one_line(f"The claims belong to {repository.name} on {repository.server} now."))
+    else:
+        print(
+            "The claims belong to the repository whose workflow on GitHub writes next: first disable the "
+            "workflows of any other repository with this source."
+        )
 
 
 def _step(why: str, step: Step) -> None:

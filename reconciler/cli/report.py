@@ -78,7 +78,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 _HINT = "give it the comment.md that `reconciler plan --base … --output-dir …` wrote"
-_UNAUTHORIZED = "GITHUB_TOKEN is not set: no comment was written"
 _READ_ONLY = (
     "no comment was written: the workflow run's token may not write any, as on a pull request from a "
     "fork or by Dependabot; on other pull requests, the workflow needs `permissions: {pull-requests: write}`"
@@ -176,7 +175,7 @@ def _run_comment(arguments: argparse.Namespace) -> ExitCode:
         print_message("no GitHub repository is configured: nothing to post", arguments.log_format)
         return ExitCode.DONE
     if not settings.token:
-        print_message(_UNAUTHORIZED, arguments.log_format)
+        print_message(f"no comment was written: {settings.no_token}", arguments.log_format)
         return ExitCode.DONE
     try:
         with closing(settings.transport()) as transport:

@@ -22,6 +22,9 @@ So is the record of the tree that was applied last, of which `reconciler.model.a
 Project ids contain no "_", so that no claim's name begins like these, nor like the commit records of
 `commit_store.py`, which are in the same folder.
 
+The genesis names the repository on GitHub that the claims belong to, once a command of its workflows has
+written it there. Earlier versions ignore the fields `repository` and `rewritten`, and rewrite no genesis.
+
 A claim is read from the entry `claim` (or `genesis`) of the object's custom metadata, so that a listing
 contains all claims. The object's content is the same JSON, for people and for copies without metadata.
 """
@@ -35,9 +38,11 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct, convert, to_builtins
 
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
+from reconciler.base.sanitize import one_line
 from reconciler.google.client import Connection
 from reconciler.google.object_store import ObjectStore, StoredObject, answered_at
 from reconciler.google.responses import ApiError, NotFoundAtServiceError
@@ -46,6 +51,7 @@ from reconciler.model.claim import Claim, ClaimId, claim_json, claim_of
 from reconciler.model.manifest import JsonObject
 from reconciler.model.ports import (
     ClaimRead,
+    HostedRepository,
     Place,
     StoredSummary,
     StoredTree,
@@ -59,8 +65,23 @@ _FORMAT_VERSION = 1
 _CLAIM = "claim"
 _GENESIS = "genesis"
 _DIGITS = 19  # of a generation, which is an int64
+_WRITES = 5
 _FIELDS = "name,generation,metadata"
 _json = msgspec.json.Decoder()
+
+
+class _Genesis(Struct, frozen=True):
+    """What is read of a genesis, besides its version.
+
+    Attributes:
+        source: The repository's id in its settings.
+        repository: The repository that the claims belong to; None if no workflow has recorded it.
+        rewritten: The generations that this genesis had before it was rewritten.
+    """
+
+    source: str | None = None
+    repository: HostedRepository | None = None
+    rewritten: tuple[int, ...] = ()
 
 
 class ObjectClaims:
@@ -72,6 +93,7 @@ class ObjectClaims:
         instance: The environment's `instance`; "" for none.
         may_be_new: True if an empty store may be new; otherwise a person prepares each store.
         environment: The environment's name in suggested commands.
+        repository: The repository that the claims have to belong to; None if unknown.
 
     Attributes:
         folder: The beginning of the names of all objects in this store.
@@ -88,6 +110,7 @@ class ObjectClaims:
         may_be_new: bool,
         instance: str = "",
         environment: str = "NAME",
+        repository: HostedRepository | None = None,
     ) -> None:
         # Fresh: a cached listing may lack the claim of a job that was just submitted.
         self._store = ObjectStore(connection, bucket, _FIELDS, fresh=True)
@@ -96,6 +119,7 @@ class ObjectClaims:
         self._may_be_new = may_be_new
         self._command = f"reconciler init --claims --env {environment}"
         self._instance = instance
+        self._repository = repository
         folder, project_path = f"{PREFIX}{source}/", f"{project}/{location}"
         if instance:
             folder += f"_instances/{instance}/"
@@ -149,12 +173,69 @@ class ObjectClaims:
 
     def prepare(self) -> None:
         """Write the genesis of a new store; check that of an existing one."""
-        genesis = {"formatVersion": _FORMAT_VERSION, "source": self._source}
         with self._explained():
-            if self._write(self._genesis, _GENESIS, genesis, 0) is None:
+            if self._write(self._genesis, _GENESIS, self._genesis_json(), 0) is None:
                 stored_object, _ = self._store.find(self._genesis)
                 if stored_object is not None:
                     self._check_genesis(stored_object)
+
+    def check_owner(self) -> None:
+        """Check that the claims belong to the repository; record it in a genesis that names none.
+
+        Without a repository, a bucket or a genesis, do nothing: `check` reports what is missing.
+
+        Raises:
+            ServiceError: The genesis names another repository.
+        """
+        if self._repository is None:
+            return
+        with self._explained():
+            try:
+                self._record_owner(may_change=False)
+            except NotFoundAtServiceError:
+                return
+
+    def change_owner(self) -> None:
+        """Record the repository in place of the one that the genesis names; none if it is unknown."""
+        with self._explained():
+            self._record_owner(may_change=True)
+
+    def _record_owner(self, *, may_change: bool) -> None:
+        repository = self._repository
+        for _ in range(_WRITES):
+            stored_object = self._store.find(self._genesis)[0]
+            if stored_object is None:
+                return
+            owner = self._check_genesis(stored_object).repository
+            if owner.is_same(repository) if owner and repository else owner is repository:
+                return
+            if owner and repository and not may_change:
+                raise self._copied(owner, repository)
+            if self._rewrite(stored_object):
+                return
+        raise ServiceError(
+            f"gs://{self._bucket}/{self._genesis} keeps changing", hint="another process writes it: try again"
+        )
+
+    def _rewrite(self, stored_object: StoredObject) -> bool:
+        """Write the genesis again with the repository; return False if it has changed since it was read."""
+        replaced = self._generation(self._genesis, stored_object.generation)
+        rewritten = (*self._check_genesis(stored_object).rewritten, replaced)
+        genesis = self._genesis_json() | {"rewritten": list(rewritten)}
+        return self._write(self._genesis, _GENESIS, genesis, replaced) is not None
+
+    def _genesis_json(self) -> dict[str, Any]:
+        named = {} if self._repository is None else {"repository": to_builtins(self._repository)}
+        return {"formatVersion": _FORMAT_VERSION, "source": self._source, **named}
+
+    def _copied(self, owner: HostedRepository, repository: HostedRepository) -> ServiceError:
+        return ServiceError(
+            f'the claims of "{self._source}" in the bucket {self._bucket} belong to {_named(owner)}, and '
+            f"this is {_named(repository)}: `source` was copied from there",
+            hint='write another "source" into reconciler.yaml: all jobs are new to it, and are trained '
+            "again. If this is the same repository, and was moved, imported or made anew, run "
+            f"`{self._command} --this-repository`",
+        )
 
     def listed(self) -> Mapping[ClaimId, Versioned]:
         """Return all claims of this repository in this target; raise ServiceError instead of a part."""
@@ -194,10 +275,10 @@ class ObjectClaims:
             )
             if not isinstance(genesis, StoredObject):
                 raise self._missing_genesis(0)
-            self._check_genesis(genesis)
+            rewritten = self._check_genesis(genesis).rewritten
             marked = self._generation(self._genesis, genesis.generation)
             read = content if isinstance(content, bytes) else b""
-            return StoredSummary(self._place, read, number, marked, now)
+            return StoredSummary(self._place, read, number, marked, now, rewritten)
 
     def _content(self, stored_object: StoredObject) -> bytes:
         try:
@@ -312,23 +393,25 @@ class ObjectClaims:
             )
         return number
 
-    def _check_genesis(self, stored_object: StoredObject) -> None:
+    def _check_genesis(self, stored_object: StoredObject) -> _Genesis:
         uri = f"gs://{self._bucket}/{self._genesis}"
         try:
-            genesis = self._document(stored_object, _GENESIS)
-            version = genesis.get("formatVersion")
+            document = self._document(stored_object, _GENESIS)
+            version = document.get("formatVersion")
             if version != _FORMAT_VERSION:
                 raise ValueError(f"it has format version {version!r}, not {_FORMAT_VERSION}")
+            genesis = convert(document, _Genesis)
         except ValueError as error:
             raise ServiceError(
                 f"{uri} can't be read: {error}",
                 hint="update the reconciler if a newer version wrote it, else restore its earlier version",
             ) from None
-        if genesis.get("source") != self._source:
+        if genesis.source != self._source:
             raise ServiceError(
-                f"{uri} belongs to {genesis.get('source')!r}: these are the claims of another repository",
+                f"{uri} belongs to {genesis.source!r}: these are the claims of another repository",
                 hint='name another bucket under "claimsBucket" in reconciler.yaml, or correct "source"',
             )
+        return genesis
 
     def _document(self, stored_object: StoredObject, entry: str) -> JsonObject:
         """Return the JSON object in an entry of the metadata, else in the content; raise ValueError."""
@@ -349,7 +432,11 @@ class ObjectClaims:
         except NotFoundAtServiceError as error:
             raise ServiceError(
                 f"there is no claims bucket {self._bucket}: {error.message}",
-                hint=f'run `{self._command}`, or correct "claimsBucket" and "project" in reconciler.yaml',
+                hint='correct "claimsBucket" and "project" in reconciler.yaml. If the bucket was deleted, '
+                "Cloud Storage keeps it for days (soft delete): `gcloud storage buckets list --soft-deleted` "
+                f"shows its generation, `gcloud storage restore gs://{self._bucket}#GENERATION` and then "
+                f"`gcloud storage restore 'gs://{self._bucket}/**'` restore it and its objects. Only for a "
+                f"new bucket, run `{self._command}`",
             ) from None
         except ApiError as error:
             raise ServiceError(
@@ -361,10 +448,7 @@ class ObjectClaims:
             raise
 
     def _hint(self, error: ApiError) -> str:
-        if error.status == 403 and "scope" in error.message.lower():
-            remedy = "run `gcloud auth application-default login`"
-            return f"the credentials lack the cloud-platform scope: {remedy}"
-        if error.status == 403:
+        if error.status == 403 and not error.remedy:
             return (
                 "the account that runs this needs the role roles/storage.objectUser on the bucket: "
                 f"`{self._command}` prints the commands that give it"
@@ -373,6 +457,12 @@ class ObjectClaims:
             "nothing is submitted without its claim: correct this, or wait until Cloud Storage answers, "
             "then run `reconciler apply`"
         )
+
+
+def _named(repository: HostedRepository) -> str:
+    return one_line(
+        f"{repository.name or 'a repository'} (number {repository.number} on {repository.server})"
+    )
 
 
 def _read_leniently(text: str) -> Any:

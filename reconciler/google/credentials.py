@@ -236,7 +236,7 @@ class GeneratedTokens:
             f"gcloud iam service-accounts add-iam-policy-binding {self._submitter} --role={_CREATOR} "
             "--member=MEMBER"
         )
-        if error.status == 403:
+        if error.status == 403 and not error.remedy:
             return (
                 f"run `{grant}`, where MEMBER is the account that runs this, "
                 "such as user:YOU or serviceAccount:E-MAIL"
@@ -319,13 +319,22 @@ def _explained() -> Iterator[None]:
             raise ServiceError(_UNREADABLE, hint=_BETWEEN) from None
         raise ServiceError(
             f"no usable Google credentials: {one_line(without_credentials(text)[:_MAX_QUOTED])}",
-            hint="run `gcloud auth application-default login`, or set up Workload Identity Federation",
+            hint=_NOT_ADMITTED if _CONDITION in text else _NO_LOGIN,
         ) from None
     except (AttributeError, KeyError, TypeError, ValueError):
         # google-auth parses any response with status 200 as a token, even a proxy's page.
         raise ServiceError(_UNREADABLE, hint=_BETWEEN) from None
 
 
+_CONDITION = "rejected by the attribute condition"
+"""Words of Google's refusal of a workflow's identity."""
+_NOT_ADMITTED = (
+    "Google admits a workflow by the numbers of the repository and its owner, by its branch and its file, "
+    "and refuses it after a rename, a transfer or a new default branch, as it should: run `reconciler init "
+    "--steps google` in a clone of the repository as it is now, and the commands that it prints, "
+    "`update-oidc` among them"
+)
+_NO_LOGIN = "run `gcloud auth application-default login`, or set up Workload Identity Federation"
 _UNREADABLE = "no usable Google credentials: the answer of the server that gives tokens can't be read"
 _BETWEEN = "check any proxy between, and the token_uri of the credentials"
 

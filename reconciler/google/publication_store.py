@@ -158,7 +158,7 @@ def _explained(uri: str, bucket: str, *, does: str = "read") -> Iterator[None]:
         hint = error.hint or "try again later"
         if isinstance(error, NotFoundAtServiceError):
             hint = f"create gs://{bucket}, or correct its name in the manifest"
-        elif error.status == _FORBIDDEN:
+        elif error.status == _FORBIDDEN and not error.remedy:
             role = "objectViewer" if does == "read" else "objectUser"
             hint = f"grant this identity roles/storage.{role} on gs://{bucket}"
         raise ServiceError(f"{uri} can't be {does}: {error.message}", hint=hint) from None

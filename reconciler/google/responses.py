@@ -17,6 +17,7 @@ from msgspec.structs import fields
 from reconciler.base.errors import NotFoundError, ServiceError
 from reconciler.base.http import NoAnswerError
 from reconciler.base.sanitize import one_line
+from reconciler.google.denials import remedy_of
 from reconciler.model.fields import count_of, list_of, part_of, text_of
 from reconciler.model.manifest import JsonObject
 
@@ -30,16 +31,25 @@ class ApiError(ServiceError):
 
     Attributes:
         reason: `error.status` of `google.rpc.Status`, such as "ALREADY_EXISTS"; "" for none.
+        remedy: The remedy of the reason that the error's details give; "" for none, as if a role is missing.
         retry_after: The seconds that the service asks to wait; None for none.
     """
 
     def __init__(
-        self, message: str, *, status: int, reason: str, hint: str = "", retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        status: int,
+        reason: str,
+        hint: str = "",
+        retry_after: float | None = None,
+        remedy: str = "",
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=remedy or hint)
         self.status = status
         self.reason = reason
         self.retry_after = retry_after
+        self.remedy = remedy
 
 
 def about(resource: JsonObject, name: str, pattern: re.Pattern[str] = _ANY) -> JsonObject:
@@ -99,17 +109,13 @@ def api_error(status: int, content: bytes, delay: float | None = None) -> ApiErr
     text = one_line("; ".join(f"{what} ({field})" for field, what in mistakes) or message or f"HTTP {status}")
     if status == 404:
         return NotFoundAtServiceError(text, status=status, reason=reason, hint=_NOT_FOUND)
-    hint = _NO_SCOPE if status == 403 and "scope" in text.lower() else _HINTS.get(status, "")
-    return ApiError(text, status=status, reason=reason, hint=hint, retry_after=delay)
+    remedy, hint = remedy_of(error, is_denied=status == 403), _HINTS.get(status, "")
+    return ApiError(text, status=status, reason=reason, hint=hint, retry_after=delay, remedy=remedy)
 
 
 _MISTAKE = re.compile(r"\t\d+\.Field: ([^;\t]*); Message: ([^\t]*)")
 """A mistake in the message by which Vertex AI refuses a job."""
 _NOT_FOUND = 'check "project" and "location" in reconciler.yaml'
-_NO_SCOPE = (
-    "the token lacks the scope https://www.googleapis.com/auth/cloud-platform: "
-    "run `gcloud auth application-default login`, or give the machine's service account that scope"
-)
 _HINTS = {
     401: "the credentials are missing or expired: run `gcloud auth application-default login`",
     403: "the identity lacks a permission, such as those of roles/aiplatform.user, or the API is not enabled "

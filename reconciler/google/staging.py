@@ -90,6 +90,6 @@ class Staging:
                     "the account that runs this needs the role roles/storage.objectUser on the staging bucket"
                 )
                 raise ServiceError(
-                    f"can't write to gs://{self._bucket}: {error.message}", hint=role
+                    f"can't write to gs://{self._bucket}: {error.message}", hint=error.remedy or role
                 ) from None
             raise

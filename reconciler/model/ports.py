@@ -124,6 +124,24 @@ class Place(Struct, frozen=True):
     instance: str = ""
 
 
+class HostedRepository(Struct, frozen=True):
+    """Repository on a server of GitHub, which keeps its number when it is renamed or transferred.
+
+    Attributes:
+        server: Its address, in small letters and without a slash at its end.
+        number: Its decimal number there.
+        name: `owner/name` at the time, for readers.
+    """
+
+    server: str
+    number: str
+    name: str = ""
+
+    def is_same(self, other: HostedRepository) -> bool:
+        """Return True if both are one repository, whatever its names."""
+        return (self.server, self.number) == (other.server, other.number)
+
+
 class StoredSummary(Struct, frozen=True):
     """The summary of ended runs as read.
 
@@ -133,6 +151,7 @@ class StoredSummary(Struct, frozen=True):
         generation: Changes with every write; 0 for none.
         genesis: The generation of the store's genesis; 0 if unknown, without a summary.
         now: The store's own time before the read.
+        rewritten: The generations that the genesis had before it was rewritten.
     """
 
     place: Place
@@ -140,6 +159,7 @@ class StoredSummary(Struct, frozen=True):
     generation: int
     genesis: int
     now: datetime
+    rewritten: tuple[int, ...] = ()
 
 
 class Announcement(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

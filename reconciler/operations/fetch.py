@@ -285,7 +285,7 @@ def _part(store: ObjectStore, uri: str, file: RemoteFile, first: int, last: int)
         if error.status == _RANGE_UNSATISFIABLE:
             raise _changed(uri, file) from None
         hint = error.hint
-        if error.status == 403:
+        if error.status == 403 and not error.remedy:
             hint = f"grant this identity roles/storage.objectViewer on gs://{place_of(uri)[0]}"
         raise ServiceError(f"{uri} can't be read: {error.message}", hint=hint) from None
     if len(content) != last - first + 1:

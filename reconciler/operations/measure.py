@@ -68,8 +68,9 @@ def measure(session: Session, run: ActualJob, names: Collection[str]) -> Measure
 def _unread(error: ServiceError, folder: str) -> str:
     """Return why the metrics of a folder can't be read, and what permits it."""
     bucket = "/".join(folder.split("/")[:3])
-    is_forbidden = isinstance(error, ApiError) and error.status in (401, 403)
-    way_out = f"; whoever applies needs roles/storage.objectViewer for {bucket}" if is_forbidden else ""
+    way_out = ""
+    if isinstance(error, ApiError) and error.status in (401, 403):
+        way_out = f"; {error.remedy or f'whoever applies needs roles/storage.objectViewer for {bucket}'}"
     return f"{folder}: {error.message.removesuffix('.')}{way_out}"
 
 

@@ -49,10 +49,12 @@ from reconciler.model.ports import (
     Bounds,
     CommitStore,
     CredentialSource,
+    HostedRepository,
     MetricsStore,
     Ports,
 )
 from reconciler.operations.origin import origin_of
+from reconciler.reporting.github.settings import actions_repository
 from reconciler.submission.announcements import AnnouncedClaims
 from reconciler.training_service.client import ROOT, EmbeddedService, folder_of
 
@@ -67,6 +69,7 @@ class Session:
     """Access to an environment's services; each part is created at first use.
 
     `is_exported` is True if this process fetched the branch of its jobs and checked out its head.
+    `repository` is the one that the claims have to belong to; None if unknown.
     """
 
     def __init__(
@@ -77,7 +80,9 @@ class Session:
         credentials: DefaultCredentials | None = None,
         *,
         is_exported: bool = False,
+        repository: HostedRepository | None = None,
     ) -> None:
+        self.repository = repository
         self.config = config
         self.is_exported = is_exported
         self.environment = environment
@@ -143,6 +148,7 @@ class Session:
             instance=environment.instance,
             may_be_new=self.is_local,
             environment=environment.name,
+            repository=self.repository,
         )
 
     def now(self) -> datetime:
@@ -242,23 +248,36 @@ def open_session(
     *,
     start: bool,
     is_exported: bool = False,
+    changes_owner: bool = False,
 ) -> Iterator[Session]:
     """Open a session; before its first use it reads no credentials, and sends requests only with `start`.
 
     Args:
-        start: True to start the embedded service if it doesn't run, to send it the settings, and to create
-            the environment's buckets; without effect for Google Cloud.
+        start: True for a command that writes: start the embedded service if it doesn't run, send it the
+            settings, and create the environment's buckets. For Google Cloud in GitHub Actions, check that the
+            claims belong to the repository.
         is_exported: True if this process fetched the branch and checked out its head.
+        changes_owner: True to open the claims of another repository too.
 
     Raises:
         InvalidError: The settings name a host that may not get Google's token, or the embedded service is
             needed and not installed.
+        ServiceError: The claims belong to another repository, or can't be read.
     """
     if environment.engine == "google":
         credentials = DefaultCredentials()
         endpoint = google_endpoint(config.root, environment, credentials, environ)
-        connection = Connection(endpoint)
-        yield Session(config, environment, connection, credentials, is_exported=is_exported)
+        session = Session(
+            config,
+            environment,
+            Connection(endpoint),
+            credentials,
+            is_exported=is_exported,
+            repository=actions_repository(environ) if start else None,
+        )
+        if not changes_owner:
+            session.claims.check_owner()
+        yield session
         return
     if environment.engine != "local":
         assert_never(environment.engine)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from reconciler.base.errors import ServiceError
 from reconciler.google.claim_store import PREFIX
 from reconciler.google.client import execute
 from reconciler.google.responses import ApiError, NotFoundAtServiceError
-from reconciler.model.fields import part_of, text_of
+from reconciler.model.fields import part_of, parts_of, text_of
 from reconciler.model.manifest import JsonObject
 from reconciler.setup.next_steps import Step, grants
 
@@ -18,7 +19,12 @@ if TYPE_CHECKING:  # most set-ups open no session
     from reconciler.operations.session import Session
 
 
-_FIELDS = "name,location,iamConfiguration,lifecycle,retentionPolicy,versioning,softDeletePolicy"
+_FIELDS = (
+    "name,location,iamConfiguration,lifecycle,retentionPolicy,versioning,softDeletePolicy,"
+    "defaultEventBasedHold,billing"
+)
+_OTHER_NAMES = re.compile("[^A-Za-z0-9_-]")
+"""A character that no object in the folder of claims has behind the last slash of its name."""
 _CONFLICT = 409
 
 
@@ -45,21 +51,26 @@ class Prepared:
     steps: tuple[Step, ...]
 
 
-def prepare_claims(session: Session) -> Prepared:
+def prepare_claims(session: Session, *, changes_owner: bool = False) -> Prepared:
     """Create the bucket and initialize the claims, unless both are done; repeated calls change nothing.
 
+    With `changes_owner`, the claims belong to the repository of this run of GitHub Actions; elsewhere to
+    none, so that the next command in Actions records its own.
+
     Raises:
-        ServiceError: A rule of the bucket deletes claims, and nothing was changed; or a service can't be
+        ServiceError: The bucket's settings don't fit claims, and nothing was changed; or a service can't be
             reached, or denies the request.
     """
     bucket = session.environment.claims_bucket
     resource = _bucket(session)
     # All checks come before the first write.
     if resource is not None:
-        _refuse_deletion(bucket, resource)
+        _refuse_unfit(session, resource)
     runs = len(session.runs())
     ready = resource if resource is not None else _create(session)
     session.claims.prepare()
+    if changes_owner:
+        session.claims.change_owner()
     return Prepared(
         bucket=bucket,
         folder=session.claims.folder,
@@ -102,7 +113,7 @@ def _create(session: Session) -> JsonObject:
         resource = _bucket(session) if error.status == _CONFLICT else None
         if resource is None:
             raise _explained(session, error) from None
-        _refuse_deletion(environment.claims_bucket, resource)
+        _refuse_unfit(session, resource)
         return resource
     return made
 
@@ -123,46 +134,74 @@ def _explained(session: Session, error: ApiError) -> ServiceError:
     }
     return ServiceError(
         f"the claims bucket {environment.claims_bucket} can't be prepared: {error.message}",
-        hint=hints.get(status) or error.hint or "try again when Cloud Storage answers",
+        hint=error.remedy or hints.get(status) or error.hint or "try again when Cloud Storage answers",
     )
 
 
-def _refuse_deletion(bucket: str, resource: JsonObject) -> None:
-    """Raise ServiceError if the bucket's rules delete claims, or prevent updates of them."""
-    if part_of(resource, "retentionPolicy"):
+def _refuse_unfit(session: Session, resource: JsonObject) -> None:
+    """Raise ServiceError if the bucket's settings delete claims, or keep them from being written again."""
+    bucket, folder = session.environment.claims_bucket, f"{PREFIX}{session.config.source}/"
+    other = 'name another bucket under "claimsBucket"'
+    update = f"gcloud storage buckets update gs://{bucket}"
+    if policy := part_of(resource, "retentionPolicy"):
+        # A locked policy can't be removed.
+        clear = "" if policy.get("isLocked") is True else f", or run `{update} --clear-retention-period`"
         raise ServiceError(
-            f"the bucket {bucket} has a retention policy, but claims are rewritten often",
-            hint=f"run `gcloud storage buckets update gs://{bucket} --clear-retention-period`, or name "
-            'another bucket under "claimsBucket"',
+            f"the bucket {bucket} has a retention policy, but claims are rewritten often", hint=other + clear
         )
-    rules = part_of(resource, "lifecycle").get("rule")
-    if isinstance(rules, list) and any(_deletes_claims(rule) for rule in rules if isinstance(rule, dict)):
+    if resource.get("defaultEventBasedHold") is True:
+        raise ServiceError(
+            f"the bucket {bucket} puts a hold on each new object, but claims are rewritten often",
+            hint=f"{other}, or run `{update} --no-default-event-based-hold`",
+        )
+    if part_of(resource, "billing").get("requesterPays") is True:
+        raise ServiceError(
+            f"the bucket {bucket} lets the requester pay, and refuses requests that name no project to pay",
+            hint=f"{other}, or run `{update} --no-requester-pays`",
+        )
+    rules = parts_of(part_of(resource, "lifecycle"), "rule")
+    if any(_deletes_claims(rule, folder) for rule in rules):
+        show = f"gcloud storage buckets describe gs://{bucket} --format='json(lifecycle_config)'"
         raise ServiceError(
             f"a lifecycle rule of the bucket {bucket} deletes objects: without its claim, a job would be "
             "submitted a second time",
-            hint=f"run `gcloud storage buckets update gs://{bucket} --clear-lifecycle`, limit the rule by "
-            f'matchesPrefix to other names than "{PREFIX}…", or name another bucket under "claimsBucket"',
+            hint=f'except "{folder}" from the rule: `{show}` shows it, give it a matchesPrefix with the '
+            f"names that it is for, and run `{update} --lifecycle-file=FILE`; or {other}. Only if nobody "
+            f"needs the bucket's rules, run `{update} --clear-lifecycle`",
         )
 
 
-def _deletes_claims(rule: JsonObject) -> bool:
+def _deletes_claims(rule: JsonObject, folder: str) -> bool:
+    """Return True if a rule may delete an object in the folder; an unreadable condition counts as none."""
     condition = part_of(rule, "condition")
-    if part_of(rule, "action").get("type") != "Delete" or _only_old_versions(condition):
+    if part_of(rule, "action").get("type") != "Delete" or _is_for_other_objects(condition):
         return False
-    given = condition.get("matchesPrefix")
-    # An unreadable prefix counts as no limit, so that the bucket is refused.
-    prefixes = given if isinstance(given, list) and given else [""]
-    texts = [prefix if isinstance(prefix, str) else "" for prefix in prefixes]
-    return any(prefix.startswith(PREFIX) or PREFIX.startswith(prefix) for prefix in texts)
+    prefixes = _texts(condition, "matchesPrefix")
+    suffixes = _texts(condition, "matchesSuffix")
+    return any(prefix.startswith(folder) or folder.startswith(prefix) for prefix in prefixes) and not all(
+        _OTHER_NAMES.search(suffix.rpartition("/")[2]) for suffix in suffixes
+    )
 
 
-def _only_old_versions(condition: JsonObject) -> bool:
-    """Return True if only noncurrent versions of objects can meet the condition."""
-    counted = (condition.get(name) for name in ("numNewerVersions", "daysSinceNoncurrentTime"))
+def _texts(condition: JsonObject, name: str) -> list[str]:
+    """Return a condition's texts, "" for one that can't be read; a single "" for no condition."""
+    given = condition.get(name)
+    texts = given if isinstance(given, list) and given else [""]
+    return [text if isinstance(text, str) else "" for text in texts]
+
+
+def _is_for_other_objects(condition: JsonObject) -> bool:
+    """Return True if only noncurrent versions can meet the condition, or objects with a custom time.
+
+    Nothing in the folder of claims has a custom time.
+    """
+    newer, days = condition.get("numNewerVersions"), condition.get("daysSinceNoncurrentTime")
     return (
         condition.get("isLive") is False
-        or any(isinstance(number, int) and number > 0 for number in counted)
-        or bool(text_of(condition, "noncurrentTimeBefore"))
+        or (isinstance(newer, int) and newer > 0)
+        or isinstance(days, int)
+        or isinstance(condition.get("daysSinceCustomTime"), int)
+        or any(text_of(condition, name) for name in ("noncurrentTimeBefore", "customTimeBefore"))
     )
 
 

@@ -169,32 +169,48 @@ def pool_id(setup: Setup) -> str:
 
 
 def federation(setup: Setup, environment: Environment, account: str) -> Iterator[Step]:
-    """Yield the steps that let runs of the workflow act as `account`; they use shell variables."""
+    """Yield the steps that let runs of the workflow act as `account`; they use shell variables.
+
+    They update a provider that exists in the project, by the repository's variable that names it: after a
+    rename, its pool has the old name.
+    """
     project, pool = environment.project, pool_id(setup)
     pools = "gcloud iam workload-identity-pools"
+    variables = f"repos/{setup.repository}/actions/variables"
+    named = f'.variables[] | select(.name == "{PROVIDER_VARIABLE}") | .value'
     yield Step(
-        "look up the numbers of the project, the repository and its owner, for the commands below",
+        "look up the numbers of the project, the repository and its owner, and the provider that the "
+        "repository has in this project, for the commands below",
         f"PROJECT_NUMBER=$(gcloud projects describe {project} --format='value(projectNumber)')\n"
         f"REPOSITORY_ID=$(gh api repos/{setup.repository} --jq .id)\n"
-        f"OWNER_ID=$(gh api repos/{setup.repository} --jq .owner.id)",
+        f"OWNER_ID=$(gh api repos/{setup.repository} --jq .owner.id)\n"
+        f"PROVIDER=$(gh api {variables} --jq '{named}')\n"
+        'case "$PROVIDER" in "projects/$PROJECT_NUMBER/"*) ;; *) PROVIDER= ;; esac',
     )
     yield Step(
-        "create a pool of identities for this repository alone",
-        f"{pools} create {pool} --project={project} --location=global",
+        "without a provider: create a pool of identities for this repository alone",
+        f'[ -n "$PROVIDER" ] || {pools} create {pool} --project={project} --location=global',
     )
     condition = attribute_condition(setup, "$REPOSITORY_ID", "$OWNER_ID")
     yield Step(
-        f"admit only this workflow on {setup.branch}, by numbers that can't be reused",
-        f"{pools} providers create-oidc {_PROVIDER} --project={project} --location=global "
+        f"admit only this workflow on {setup.branch}, by numbers that can't be reused; after a rename, a "
+        "transfer or a new default branch, this updates the provider",
+        f'CONDITION="{condition}"\n'
+        'if [ -n "$PROVIDER" ]; then\n'
+        f'  {pools} providers update-oidc "$PROVIDER" --attribute-condition="$CONDITION"\n'
+        "else\n"
+        f"  {pools} providers create-oidc {_PROVIDER} --project={project} --location=global "
         f"--workload-identity-pool={pool} --issuer-uri={_ISSUER} "
         "--attribute-mapping=google.subject=assertion.repository_id "
-        f'--attribute-condition="{condition}"',
+        '--attribute-condition="$CONDITION"\n'
+        f'  PROVIDER="{_POOLS}/{pool}/providers/{_PROVIDER}"\n'
+        "fi",
     )
-    member = f"principal://iam.googleapis.com/{_POOLS}/{pool}/subject/$REPOSITORY_ID"
     yield Step(
         f"let the workflow act as {account}",
         f"gcloud iam service-accounts add-iam-policy-binding {account} --project={project} "
-        f'--role=roles/iam.workloadIdentityUser --member="{member}"',
+        "--role=roles/iam.workloadIdentityUser "
+        '--member="principal://iam.googleapis.com/${PROVIDER%/providers/*}/subject/$REPOSITORY_ID"',
     )
 
 
@@ -244,7 +260,8 @@ def _github_steps(setup: Setup, is_filled_in: bool) -> Iterator[Step]:
             "reconciler init --action OWNER/REPO@SHA",
         )
     if setup.google and setup.is_on_github:
-        provider = f"{_POOLS}/{pool_id(setup)}/providers/{_PROVIDER}"
+        new = f"{_POOLS}/{pool_id(setup)}/providers/{_PROVIDER}"
+        provider = f"${{PROVIDER:-{new}}}"
         yield Step(
             "give the workflow the provider's name",
             f'gh variable set {PROVIDER_VARIABLE} --repo {setup.repository} --body "{provider}"',

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from reconciler.base.diagnostics import quote
 from reconciler.base.errors import InvalidError, UsageError
-from reconciler.base.git_command import Git
+from reconciler.base.git_command import VERIFY, Git
 from reconciler.manifests.settings import FILE_NAME, LOCAL, Config, Environment, load_config
 from reconciler.setup.files import (
     APPLY_WORKFLOW,
@@ -30,6 +30,7 @@ from reconciler.setup.files import (
     source_id,
 )
 
+_USUAL_BRANCHES = ("main", "master")
 _OF_GOOGLE = {
     "project": "project",
     "location": "location",
@@ -162,14 +163,23 @@ def _refuse_other(config: Config, environment: Environment) -> None:
 
 
 def _branch(git: Git) -> str:
-    """Return the branch to apply: the remote's default, else `master` if checked out, or `main`."""
+    """Return the branch to apply: the remote's default as git knows it, else a usual or the present one.
+
+    Usual ones are `main` and `master`, as far as they exist.
+    """
     of_remote = git.ask("symbolic-ref", "--quiet", "--short", "refs/remotes/origin/HEAD")
     branch = (of_remote or "").strip().removeprefix("origin/")
     if not branch:
         here = (git.ask("symbolic-ref", "--quiet", "--short", "HEAD") or "").strip()
-        branch = here if here == "master" else "main"
+        usual = [name for name in _USUAL_BRANCHES if name == here or _exists(git, name)]
+        branch = here if here in usual else next(iter(usual), here)
     # Other names would need quoting in YAML, a shell command and an expression.
     return branch if is_plain_branch(branch) else "main"
+
+
+def _exists(git: Git, branch: str) -> bool:
+    places = ("refs/heads", "refs/remotes/origin")
+    return any(git.ask(*VERIFY, f"{place}/{branch}") is not None for place in places)
 
 
 _USES = re.compile(r"\buses:[ \t]*[\"']?([\w.-]+/[\w.-]+)/\.github/actions/\w+@([0-9a-f]{40})\b", re.ASCII)

@@ -165,12 +165,14 @@ def _preface_and_rest(stored: StoredSummary) -> tuple[Preface, bytes]:
         raise ValueError("it is of another version, other claims, or a restored store")
     for announcement in preface.announced:
         checked(announcement.at)
-    return preface, member.unused_data
+    # Whoever writes it again names the present genesis.
+    return replace(preface, genesis=stored.genesis), member.unused_data
 
 
 def _is_of(preface: Preface, stored: StoredSummary) -> bool:
     """Return True if this version wrote a preface for these claims, and the store wasn't restored since."""
-    return (preface.format, preface.place, preface.genesis) == (_FORMAT, stored.place, stored.genesis)
+    is_of_store = preface.genesis in (stored.genesis, *stored.rewritten)
+    return is_of_store and (preface.format, preface.place) == (_FORMAT, stored.place)
 
 
 def _line(lines: gzip.GzipFile, limit: int) -> bytes:

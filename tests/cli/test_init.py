@@ -475,11 +475,16 @@ print(next((answer for word, answer in answers.items() if word in sys.argv), "")
 """
 
 
-def done_by_a_shell(told: str, folder: Path) -> list[tuple[list[str], str]]:
-    """Return the commands that a shell runs for the steps, each with its standard input."""
+def done_by_a_shell(told: str, folder: Path, provider: str = "") -> list[tuple[list[str], str]]:
+    """Return the commands that a shell runs for the steps, each with its standard input.
+
+    Args:
+        provider: The value of the repository's variable; "" for none.
+    """
     programs, log = folder / "programs", folder / "log"
     programs.mkdir()
-    answers = {"describe": "4711", ".id": "1296269", ".owner.id": "583231"}
+    named = '.variables[] | select(.name == "RECONCILER_IDENTITY_PROVIDER") | .value'
+    answers = {"describe": "4711", ".id": "1296269", ".owner.id": "583231", named: provider}
     for name in ("gcloud", "gh", "git", "reconciler", "pre-commit"):
         stub = programs / name
         stub.write_text(STUB.format(python=sys.executable, answers=answers, log=str(log)))
@@ -534,6 +539,53 @@ def test_the_steps_run_in_a_shell_as_they_are_printed(empty: Empty, tmp_path: Pa
     assert [job["name"] for job in plan["jobs"].values()] == ["reconciler plan"]
     owners = (folder / ".github" / "CODEOWNERS").read_text().splitlines()
     assert owners == ["/.github/ @ORG/TEAM", "/jobs/ @ORG/TEAM", "/reconciler.yaml @ORG/TEAM"]
+
+
+OLD_PROVIDER = "projects/4711/locations/global/workloadIdentityPools/reconciler-old-name/providers/github"
+
+
+@pytest.mark.slow
+def test_steps_after_a_rename_update_the_provider_that_exists(empty: Empty, tmp_path: Path) -> None:
+    empty.git("remote", "add", "origin", "git@github.com:ORG/MODELS.git")
+    empty.git("symbolic-ref", "refs/remotes/origin/HEAD", "refs/remotes/origin/trunk")
+    empty.init(*GOOGLE, *ACTION)
+    folder = tmp_path / "shell"
+    folder.mkdir()
+    commands = [command for command, _ in done_by_a_shell(empty.steps(), folder, OLD_PROVIDER)]
+    assert not [command for command in commands if "create-oidc" in command]
+    assert not [
+        command for command in commands if command[2] == "workload-identity-pools" and "create" in command
+    ]
+    (update,) = [command for command in commands if "update-oidc" in command]
+    assert update[:6] == [
+        "gcloud",
+        "iam",
+        "workload-identity-pools",
+        "providers",
+        "update-oidc",
+        OLD_PROVIDER,
+    ]
+    condition = option(update, "--attribute-condition")
+    workflow = "ORG/MODELS/.github/workflows/reconciler-apply.yml@refs/heads/trunk"
+    renamed = GENUINE | {"ref": "refs/heads/trunk", "workflow_ref": workflow}
+    assert allows(condition, renamed)
+    assert not allows(condition, GENUINE)
+    (actor,) = [command for command in commands if "--role=roles/iam.workloadIdentityUser" in command]
+    assert option(actor, "--member").endswith("/reconciler-old-name/subject/1296269")
+    (variable,) = [command for command in commands if command[1] == "variable"]
+    assert variable[-1] == OLD_PROVIDER
+
+
+@pytest.mark.slow
+def test_steps_for_another_project_create_its_own_provider(empty: Empty, tmp_path: Path) -> None:
+    empty.git("remote", "add", "origin", "git@github.com:ORG/MODELS.git")
+    empty.init(*GOOGLE, *ACTION)
+    folder = tmp_path / "shell"
+    folder.mkdir()
+    elsewhere = OLD_PROVIDER.replace("4711", "4712")
+    commands = [command for command, _ in done_by_a_shell(empty.steps(), folder, elsewhere)]
+    assert [command for command in commands if "create-oidc" in command]
+    assert not [command for command in commands if "update-oidc" in command]
 
 
 def test_publications_bucket_lets_submitter_replace_current_json_alone_and_trainer_write_nothing(
@@ -614,6 +666,32 @@ def test_the_branch_is_the_remotes_default_one(empty: Empty) -> None:
     empty.init(*GOOGLE)
     assert yaml.load(empty.text(APPLY_WORKFLOW), yaml.BaseLoader)["on"]["push"]["branches"] == ["trunk"]
     assert "assertion.ref == 'refs/heads/trunk'" in empty.steps()
+
+
+@pytest.mark.parametrize(
+    ("branches", "here", "expected"),
+    [
+        ((), "trunk", "trunk"),
+        ((), "master", "master"),
+        ((), "feature/$(touch x)", "main"),
+        (("main",), "set-up", "main"),
+        (("master",), "set-up", "master"),
+        (("main", "master"), "master", "master"),
+        (("main", "master"), "set-up", "main"),
+        (("refs/remotes/origin/main",), "set-up", "main"),
+        (("trunk",), "set-up", "set-up"),
+    ],
+)
+def test_without_the_remotes_default_the_branch_is_one_that_exists(
+    empty: Empty, branches: tuple[str, ...], here: str, expected: str
+) -> None:
+    commit = empty.git("commit-tree", empty.git("mktree"), "-m", "x") if branches else ""
+    for branch in branches:
+        empty.git("update-ref", branch if branch.startswith("refs/") else f"refs/heads/{branch}", commit)
+    (empty.root / ".git" / "HEAD").write_text(f"ref: refs/heads/{here}\n")
+    empty.init(*GOOGLE)
+    branch = yaml.load(empty.text(APPLY_WORKFLOW), yaml.BaseLoader)["on"]["push"]["branches"]
+    assert branch == [expected]
 
 
 def test_a_token_in_the_remote_is_not_told(empty: Empty) -> None:
@@ -707,10 +785,23 @@ def test_pre_commit_takes_the_hook(empty: Empty, tmp_path: Path, flags: tuple[st
     if flags:
         manifest = root / ".pre-commit-hooks.yaml"
         assert pre_commit("validate-manifest", manifest).returncode == 0
-        assert [hook["id"] for hook in yaml.safe_load(manifest.read_text())] == ["reconciler-validate"]
+        (shipped,) = yaml.safe_load(manifest.read_text())
+        assert shipped["id"] == "reconciler-validate"
+        assert shipped["always_run"]
+        assert not {"files", "types"} & shipped.keys()
         return
     empty.git("add", "--all")
     assert pre_commit("run").returncode == 0
+    empty.git("commit", "-q", "-m", "set-up")
+    # A mistake that another file than a manifest makes: a trainer that is gone, and the settings.
+    settings = empty.text("reconciler.yaml")
+    empty.git("rm", "-q", "-r", "jobs/trainers")
+    assert "trainers/iris" in pre_commit("run").stdout
+    empty.git("reset", "-q", "--hard")
+    empty.write("reconciler.yaml", f"{settings}\nsauce: x\n")
+    empty.git("add", "--all")
+    assert "sauce" in pre_commit("run").stdout
+    empty.git("reset", "-q", "--hard")
     empty.write("jobs/iris.yaml", empty.text("jobs/iris.yaml").replace("replicaCount", "replicaCuont"))
     empty.git("add", "--all")
     found = pre_commit("run")

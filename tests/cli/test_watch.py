@@ -332,6 +332,44 @@ def test_a_branch_is_fetched_and_its_commits_are_told(
     assert service.names().total() == 3
 
 
+def test_token_in_a_file_is_read_at_each_pass(
+    repository: Repository, service: HeldService, origin: Origin, tmp_path: Path
+) -> None:
+    """An App's token lasts an hour: another program replaces the file, and GitHub forgets the old token."""
+    manifest = origin.clone.job("census")
+    text = manifest.read_text()
+    file = tmp_path / "token"
+    with GitHubServer(tokens={"first-t0ken": "write"}).running() as github:
+        with (origin.clone.root / "reconciler.yaml").open("a") as settings:
+            settings.write(f"github: {{repository: {github.repository}}}\n")
+        first = origin.push(github)
+        remote = ("--remote", origin.url, "--interval", "1", "--resync", "1")
+        environ = {"GITHUB_TOKEN_FILE": str(file), "GITHUB_TOKEN": "0ther", "GITHUB_API_URL": github.url}
+        with watching(repository, *remote, **environ) as watch:
+            watch.awaits("submitted", commit=first)
+            assert f'GITHUB_TOKEN_FILE names "{file}"' in watch.awaits("not-kept")["message"]
+            assert github.requests == []
+
+            saved_for_its_owner(file, "first-t0ken\n")
+            until(lambda: "reconciler/local/census" in _contexts(github, first))
+
+            github.tokens = {"second-t0ken": "write"}
+            saved_for_its_owner(file, "second-t0ken\n")
+            manifest.write_text(of_machine(text, 8))
+            second = origin.push(github)
+            until(lambda: "reconciler/local/census" in _contexts(github, second))
+            assert watch.end() == 0
+            assert "t0ken" not in "".join(watch.lines)
+
+
+def saved_for_its_owner(file: Path, text: str) -> None:
+    """Replace a file by one that nobody else can read, as a program that renews a token does."""
+    other = file.with_name(f".{file.name}.new")
+    other.touch(0o600)
+    other.write_text(text)
+    other.replace(file)
+
+
 def test_where_nothing_says_githubs_address_a_branch_does_not_either(
     repository: Repository,
     service: HeldService,

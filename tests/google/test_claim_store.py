@@ -13,6 +13,7 @@ from google.cloud import storage
 from google.oauth2.credentials import Credentials
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from reconciler.base.errors import ServiceError
@@ -22,7 +23,9 @@ from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import Claim, ClaimId, ClaimState, claim_json
 from reconciler.model.commit_record import CommitRecord, WantedJob
 from reconciler.model.job import State
+from reconciler.model.ports import HostedRepository, Place
 from reconciler.operations.session import Session
+from reconciler.submission.summary import Preface, encoded, read_preface
 from tests.support.held_service import HeldService
 from tests.support.opened import BUCKET, CLAIM, KEY, LOCATION, PROJECT, connected, opened
 from tests.support.raw_server import Behaviour, RawServer, answer, reset, send_then_close, silence
@@ -280,7 +283,127 @@ class TestGenesis:
         for act in (lambda: claims.check(0), claims.listed, claims.prepare, lambda: claims.write(CLAIM, 0)):
             with pytest.raises(ServiceError, match="there is no claims bucket no-such-bucket") as caught:
                 act()
-            assert "reconciler init --claims" in caught.value.hint
+            hint = caught.value.hint
+            assert "`gcloud storage restore gs://no-such-bucket#GENERATION`" in hint
+            # A new bucket of this name would prevent the restoration.
+            assert hint.index("soft delete") < hint.index("reconciler init --claims")
+
+
+MODELS = HostedRepository("https://github.com", "7", "acme/models")
+COPY = HostedRepository("https://github.com", "8", "acme/copy")
+
+
+def claims_of(session: Session, repository: HostedRepository | None, *, instance: str = "") -> ObjectClaims:
+    return ObjectClaims(
+        session.connection,
+        BUCKET,
+        "acme-jobs",
+        "p",
+        "l",
+        may_be_new=False,
+        instance=instance,
+        repository=repository,
+    )
+
+
+@pytest.mark.parametrize("instance", ["", "blue"])
+class TestOwner:
+    def test_new_genesis_names_the_repository(self, session: Session, instance: str) -> None:
+        claims_of(session, MODELS, instance=instance).prepare()
+        claims_of(session, MODELS, instance=instance).check_owner()
+        with pytest.raises(ServiceError, match=r"belong to acme/models .*copied from there"):
+            claims_of(session, COPY, instance=instance).check_owner()
+
+    def test_genesis_without_a_repository_is_rewritten_once(self, session: Session, instance: str) -> None:
+        claims_of(session, None, instance=instance).prepare()
+        claims = claims_of(session, MODELS, instance=instance)
+        before = claims.genesis_generation()
+        claims.check_owner()
+        after = claims.genesis_generation()
+        claims.check_owner()
+        assert (claims.genesis_generation(), after != before) == (after, True)
+
+    @pytest.mark.parametrize(
+        "same", [replace(MODELS, name="other/name"), replace(MODELS, name="")], ids=["renamed", "unnamed"]
+    )
+    def test_repository_keeps_its_claims_under_another_name(
+        self, session: Session, instance: str, same: HostedRepository
+    ) -> None:
+        claims_of(session, MODELS, instance=instance).prepare()
+        claims_of(session, same, instance=instance).check_owner()
+
+    def test_same_number_on_another_server_is_another_repository(
+        self, session: Session, instance: str
+    ) -> None:
+        claims_of(session, MODELS, instance=instance).prepare()
+        elsewhere = replace(MODELS, server="https://ghe.example.com")
+        with pytest.raises(ServiceError, match="copied from there") as caught:
+            claims_of(session, elsewhere, instance=instance).check_owner()
+        assert "`reconciler init --claims --env NAME --this-repository`" in caught.value.hint
+
+    @pytest.mark.fault(55)
+    def test_summary_survives_that_the_repository_is_recorded(self, session: Session, instance: str) -> None:
+        claims = claims_of(session, None, instance=instance)
+        claims.prepare()
+        place = Place("acme-jobs", "p", "l", instance)
+        preface = Preface(place, claims.genesis_generation())
+        assert claims.write_summary(encoded(preface, None), 0)
+        claims_of(session, MODELS, instance=instance).check_owner()
+        claims_of(session, None, instance=instance).change_owner()
+        claims_of(session, COPY, instance=instance).check_owner()
+        kept = claims.summary()
+        preface = Preface(place, claims.genesis_generation())
+        assert kept is not None
+        assert read_preface(kept) == preface
+        # Whoever writes it next names the present generation, so that it is of no restored store.
+        assert claims.write_summary(encoded(preface, None), kept.generation)
+        genesis = claims._store.find(claims._genesis)[0]
+        assert genesis is not None
+        put(session, genesis.name, {**genesis.metadata})
+        assert read_preface(claims.summary()) is None
+
+    def test_missing_bucket_or_genesis_is_left_to_the_check(self, session: Session, instance: str) -> None:
+        claims_of(session, MODELS, instance=instance).check_owner()
+        nowhere = ObjectClaims(
+            session.connection, "no-such-bucket", "s", "p", "l", may_be_new=False, repository=MODELS
+        )
+        nowhere.check_owner()
+
+
+@pytest.mark.parametrize("repository", [7, {"server": 1}, {"server": "s"}], ids=str)
+def test_genesis_with_an_unreadable_repository_stops_everything(session: Session, repository: object) -> None:
+    document = {"formatVersion": 1, "source": "acme-jobs", "repository": repository}
+    put(session, f"{FOLDER}genesis", {"genesis": json.dumps(document)})
+    for act in (lambda: session.claims.check(0), claims_of(session, MODELS).check_owner):
+        with pytest.raises(ServiceError, match="can't be read"):
+            act()
+
+
+@pytest.mark.fault(7)
+@pytest.mark.parametrize("winner", [MODELS, COPY], ids=["same", "other"])
+def test_repository_is_recorded_on_condition_of_the_generation(winner: HostedRepository) -> None:
+    def found(generation: str, **more: object) -> Behaviour:
+        document = {"formatVersion": 1, "source": "acme-jobs", **more}
+        return listed(
+            {
+                "name": f"{FOLDER}genesis",
+                "generation": generation,
+                "metadata": {"genesis": json.dumps(document)},
+            }
+        )
+
+    raced = [found("5"), error(412, "At least one of the pre-conditions you specified did not hold.")]
+    with served(*raced, found("6", repository=to_builtins(winner))).running() as server:
+        claims = ObjectClaims(
+            connected(server.url), "claims", "acme-jobs", "p", "l", may_be_new=False, repository=MODELS
+        )
+        if winner is MODELS:
+            claims.check_owner()
+        else:
+            with pytest.raises(ServiceError, match="acme/copy"):
+                claims.check_owner()
+        (write,) = (request for request in server.arrived if request.method == "POST")
+        assert "ifGenerationMatch=5" in write.target
 
 
 @pytest.mark.fault(11)

@@ -30,7 +30,7 @@ from tests.support.held_service import HeldService
 from tests.support.noted_locks import Meeting
 from tests.support.opened import connected, opened
 from tests.support.raw_server import Behaviour, RawServer, answer, reset
-from tests.support.tls import behind_tls
+from tests.support.tls import behind_tls, server_tls
 from tests.support.token_server import token_server
 
 SUBMITTER = "submitter@acme-ml.iam.gserviceaccount.com"
@@ -268,6 +268,33 @@ def test_a_token_without_an_end_is_no_fence(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(ServiceError, match="don't say when") as caught:
         OwnToken(DefaultCredentials(), lambda: datetime.now(UTC)).mint()
     assert '"submitter"' in caught.value.hint
+
+
+def test_identity_that_the_provider_no_longer_admits_names_the_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Google's words, as reported in terraform-google-modules/terraform-example-foundation, issue 1404."""
+    told = {
+        "error": "unauthorized_client",
+        "error_description": "The given credential is rejected by the attribute condition.",
+    }
+    (tmp_path / "token").write_text("the-workflow-s-token")
+    with RawServer([answer(401, json.dumps(told).encode())], tls=server_tls()).running() as server:
+        credentials = {
+            "type": "external_account",
+            "audience": "//iam.googleapis.com/projects/1/workloadIdentityPools/p/providers/github",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "token_url": f"{server.url}/v1/token",
+            "credential_source": {"file": str(tmp_path / "token")},
+        }
+        (tmp_path / "key.json").write_text(json.dumps(credentials))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+        with pytest.raises(ServiceError, match="rejected by the attribute condition") as caught:
+            DefaultCredentials().headers()
+    assert "a rename, a transfer or a new default branch" in caught.value.hint
+    assert "`reconciler init --steps google`" in caught.value.hint
+    assert "update-oidc" in caught.value.hint
+    assert "the-workflow-s-token" not in caught.value.message + caught.value.hint
 
 
 def test_without_credentials_it_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -157,6 +157,11 @@ def rule(kind: str = "Delete", **condition: Any) -> dict[str, Any]:
         [rule(matchesPrefix=[])],
         [rule(age=30, numNewerVersions=0)],
         [rule(age=30, numNewerVersions="3", daysSinceNoncurrentTime=None, noncurrentTimeBefore="")],
+        [rule(age=30, daysSinceCustomTime=None, customTimeBefore="")],
+        [rule(matchesPrefix=["reconciler/claims/acme-jobs/_commits/"])],
+        [rule(matchesSuffix=[".log", "genesis"])],
+        [rule(matchesSuffix=[".log", 5])],
+        [rule(matchesPrefix=["reconciler/"], matchesSuffix=["acme.x/us-central1"])],
     ],
 )
 def test_a_bucket_that_deletes_claims_by_and_by_is_refused(rules: list[dict[str, Any]]) -> None:
@@ -164,7 +169,14 @@ def test_a_bucket_that_deletes_claims_by_and_by_is_refused(rules: list[dict[str,
         with pytest.raises(ServiceError, match="lifecycle rule") as caught:
             prepare_claims(session)
         assert len(server.arrived) == 1
-    assert "`gcloud storage buckets update gs://acme-claims --clear-lifecycle`" in caught.value.hint
+    # The user's rules are somebody's: they are cleared last.
+    exception, clear = (
+        "--lifecycle-file=FILE`",
+        "`gcloud storage buckets update gs://acme-claims --clear-lifecycle`",
+    )
+    assert caught.value.hint.index(exception) < caught.value.hint.index("another bucket")
+    assert caught.value.hint.index("another bucket") < caught.value.hint.index(clear)
+    assert 'except "reconciler/claims/acme-jobs/" from the rule' in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -176,7 +188,13 @@ def test_a_bucket_that_deletes_claims_by_and_by_is_refused(rules: list[dict[str,
         [rule(numNewerVersions=3)],
         [rule(daysSinceNoncurrentTime=30)],
         [rule(noncurrentTimeBefore="2026-01-01")],
+        [rule(daysSinceNoncurrentTime=0)],
         [rule(age=30, matchesPrefix=["reconciler/packages/", "logs/"])],
+        [rule(age=30, matchesPrefix=["reconciler/claims/other-jobs/"])],
+        [rule(age=30, matchesSuffix=[".log", "/tmp.gz"])],
+        [rule(age=30, matchesPrefix=["reconciler/claims/"], matchesSuffix=[".tmp"])],
+        [rule(daysSinceCustomTime=30)],
+        [rule(customTimeBefore="2026-01-01")],
     ],
 )
 def test_rules_that_leave_claims_alone_are_none_of_ours(rules: list[dict[str, Any]]) -> None:
@@ -217,7 +235,50 @@ def test_a_bucket_that_somebody_makes_meanwhile_is_looked_at_too() -> None:
 def test_a_bucket_whose_objects_cannot_be_written_again_is_refused() -> None:
     with pytest.raises(ServiceError, match="has a retention policy") as caught:
         prepared(said({**SAFE, "retentionPolicy": {"retentionPeriod": "86400"}}))
-    assert "--clear-retention-period" in caught.value.hint
+    assert caught.value.hint.index("another bucket") < caught.value.hint.index("--clear-retention-period")
+
+
+@pytest.mark.fault(11)
+def test_locked_retention_policy_leaves_another_bucket_alone() -> None:
+    locked = {"retentionPolicy": {"retentionPeriod": "86400", "isLocked": True}}
+    with pytest.raises(ServiceError, match="has a retention policy") as caught:
+        prepared(said({**SAFE, **locked}))
+    assert caught.value.hint == 'name another bucket under "claimsBucket"'
+
+
+@pytest.mark.fault(11)
+@pytest.mark.parametrize(
+    ("setting", "told", "flag"),
+    [
+        ({"defaultEventBasedHold": True}, "a hold on each new object", "--no-default-event-based-hold"),
+        ({"billing": {"requesterPays": True}}, "lets the requester pay", "--no-requester-pays"),
+    ],
+)
+def test_bucket_whose_claims_could_not_be_used_is_refused(
+    setting: dict[str, Any], told: str, flag: str
+) -> None:
+    with google(said({**SAFE, **setting})) as (session, server):
+        with pytest.raises(ServiceError, match=told) as caught:
+            prepare_claims(session)
+        (request,) = server.arrived
+    assert f"`gcloud storage buckets update gs://acme-claims {flag}`" in caught.value.hint
+    assert "defaultEventBasedHold" in request.target
+    assert "billing" in request.target
+
+
+def test_bucket_that_refuses_to_be_read_without_a_payer_says_so() -> None:
+    refused = error(400, "Bucket is requester pays bucket but no user project provided.")
+    with pytest.raises(ServiceError, match="requester pays") as caught:
+        prepared(refused)
+    assert "--no-requester-pays`" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"defaultEventBasedHold": False}, {"billing": {"requesterPays": False}, "retentionPolicy": {}}],
+)
+def test_bucket_with_these_settings_switched_off_is_taken(setting: dict[str, Any]) -> None:
+    assert not prepared(said({**SAFE, **setting}), *NO_RUNS, WRITTEN).made
 
 
 @pytest.mark.parametrize(("status", "told"), [(400, '"location"'), (412, "policy of the organization")])

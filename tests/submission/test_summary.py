@@ -112,6 +112,15 @@ def test_summary_is_unusable_when_it_is_missing_or_cannot_be_decoded() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rewritten", "is_read"), [((3,), True), ((2, 3), True), ((2, 4), False), ((), False)]
+)
+def test_summary_is_read_when_its_genesis_was_rewritten(rewritten: tuple[int, ...], is_read: bool) -> None:
+    content = encoded(PREFACE, EMPTY)
+    preface, summary = read_summary(make_stored_summary(content, genesis=9, rewritten=rewritten))
+    assert (preface, summary) == ((replace(PREFACE, genesis=9), EMPTY) if is_read else (None, None))
+
+
+@pytest.mark.parametrize(
     "field", [{"format": 3}, {"format": 5}, {"genesis": 2}, {"genesis": -1}, {"genesis": 2**63}, {"added": 1}]
 )
 def test_object_is_unusable_when_its_preface_is_of_another_format_or_store(field: dict[str, Any]) -> None:

@@ -33,6 +33,7 @@ LONGEST_WAIT = 120.0
 # GitHub's documentation: after a secondary limit without `retry-after`, wait at least a minute.
 SECONDARY_LIMIT_WAIT = 60.0
 _READ_ONLY = "Resource not accessible by integration"
+_ARCHIVED = "Repository was archived"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ class GitHubRefusedError(Exception):
         concerns_all: True if GitHub would refuse every further status of the report too.
         unknown_commit: True if GitHub has no such commit.
         read_only: True if the token is a workflow's without the permission, like those of forks.
+        archived: True if the repository is archived, so that the same request is always refused.
     """
 
     def __init__(
@@ -76,12 +78,14 @@ class GitHubRefusedError(Exception):
         concerns_all: bool = True,
         unknown_commit: bool = False,
         read_only: bool = False,
+        archived: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
         self.concerns_all = concerns_all
         self.unknown_commit = unknown_commit
         self.read_only = read_only
+        self.archived = archived
 
 
 class GitHubApi:
@@ -186,8 +190,12 @@ def _refusal_of(response: HttpResponse, settings: GitHubSettings, purpose: Purpo
     if status == 422 and not text.startswith("No commit found"):
         return GitHubRefusedError(_quoting(_rejected(text, purpose), text, settings), concerns_all=False)
     message = _quoting(f"{_meaning(response, settings, purpose)} (HTTP {status})", text, settings)
-    read_only = status == 403 and text.startswith(_READ_ONLY)
-    return GitHubRefusedError(message, unknown_commit=status == 422, read_only=read_only)
+    return GitHubRefusedError(
+        message,
+        unknown_commit=status == 422,
+        read_only=status == 403 and text.startswith(_READ_ONLY),
+        archived=status == 403 and text.startswith(_ARCHIVED),
+    )
 
 
 def _seconds_to_wait(response: HttpResponse) -> float | None:
@@ -207,9 +215,14 @@ def _seconds_to_wait(response: HttpResponse) -> float | None:
 def _meaning(response: HttpResponse, settings: GitHubSettings, purpose: Purpose) -> str:
     match response.status:
         case 401:
-            return "GitHub rejects the token in GITHUB_TOKEN: it is wrong or has expired"
+            return (
+                "GitHub rejects the token in GITHUB_TOKEN, or the file GITHUB_TOKEN_FILE: it is wrong or has "
+                "expired"
+            )
         case 403 | 429 if _is_limited(response):
             return f"GitHub accepts no more requests{_until(response)}; the next report posts what is left"
+        case 403 if reason := _denial(_error_text(response), settings):
+            return reason
         case 403:
             return (
                 f"the token may not write {purpose.things} of {settings.repository}: a workflow needs "
@@ -228,6 +241,26 @@ def _meaning(response: HttpResponse, settings: GitHubSettings, purpose: Purpose)
         case status if status >= 500:
             return "GitHub is unavailable; the next report posts what is left"
     return f"the server at {settings.api_url} doesn't answer like GitHub"
+
+
+def _denial(text: str, settings: GitHubSettings) -> str:
+    """Return why GitHub refuses a request that the token's permissions allow; "" if they don't."""
+    if text.startswith(_ARCHIVED):
+        return (
+            f"{settings.repository} is archived, so nothing can be written there: unarchive it, then start "
+            "the reconciler again"
+        )
+    if "SAML" in text:
+        return (
+            "the organization demands single sign-on: authorize the token for it, on GitHub under Settings, "
+            "Developer settings, Personal access tokens, Configure SSO; the token of an App needs none"
+        )
+    if "IP allow list" in text:
+        return (
+            "the organization's IP allow list lacks this machine's address: have an owner add it, or run on "
+            "a machine whose address it has"
+        )
+    return ""
 
 
 def _rejected(text: str, purpose: Purpose) -> str:

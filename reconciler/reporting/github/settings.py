@@ -14,13 +14,22 @@ from reconciler.base.http import (
     DirectTransport,
 )
 from reconciler.base.http.destination import GITHUB, OwnerHosts, destination_of
+from reconciler.base.safe_files import IrregularFileError, kind_of, read_file
 from reconciler.manifests.token_hosts import token_hosts
+from reconciler.model.ports import HostedRepository
 
 DEFAULT_API_URL = "https://api.github.com"
 
 REPOSITORY = re.compile(r"[A-Za-z0-9_-]+/(?!\.{1,2}\Z)[A-Za-z0-9._-]+")
 """OWNER/NAME."""
 _SERVER = re.compile(r"https?://[A-Za-z0-9.:/_-]+")
+_OTHERS = 0o077
+_LONGEST_TOKEN = 4096
+_PRINTABLE = re.compile(rb"[!-~]+")
+UNAUTHORIZED = (
+    "there is no token for GitHub: set GITHUB_TOKEN (in a workflow, `env: "
+    "{GITHUB_TOKEN: ${{ github.token }}}` and `permissions: {statuses: write}`)"
+)
 _EACH = {"jobs": True, "summary": False}
 
 
@@ -32,6 +41,7 @@ class GitHubSettings:
         repository: `owner/name`.
         api_url: The API's address, without a slash at its end.
         token: The token, "" for none; left out of the text form.
+        no_token: Why there is no token, and what to do, if there is none.
         per_job: True for a status per job, False for the overall status only, None to decide by their number.
         recipients: The hosts that may get the token.
         run_url: The page of this run of GitHub Actions, to which statuses without a page link; "" for none.
@@ -43,6 +53,7 @@ class GitHubSettings:
     per_job: bool | None = None
     recipients: OwnerHosts = GITHUB
     run_url: str = ""
+    no_token: str = UNAUTHORIZED
 
     def transport(self) -> DirectTransport:
         """Return a transport that sends the token to its recipients only."""
@@ -60,8 +71,8 @@ def github_settings(
 
     Args:
         config: `github` of the file; None if the file doesn't contain it.
-        environ: GITHUB_ACTIONS, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_TOKEN and GH_TOKEN count, those of
-            `run_url`, and those that allow further hosts.
+        environ: GITHUB_ACTIONS, GITHUB_REPOSITORY, GITHUB_API_URL, GITHUB_TOKEN_FILE, GITHUB_TOKEN and
+            GH_TOKEN count, those of `run_url`, and those that allow further hosts.
 
     Raises:
         InvalidError: The repository is missing or malformed, the address or an allowed host is malformed, or
@@ -72,18 +83,58 @@ def github_settings(
         return None
     written = config or {}
     repository = _checked_repository(written.get("repository") or environ.get("GITHUB_REPOSITORY") or "")
-    token = (environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or "").strip()
+    token, no_token = _token(environ)
     per_job, run = _EACH.get(written.get("statuses") or ""), run_url(environ)
     if given := environ.get("GITHUB_API_URL"):
         url = _checked_api_url(given, "GITHUB_API_URL")
         to = destination_of(url)
-        return GitHubSettings(repository, url, token, per_job, GITHUB.also({(to.host, to.port)}), run)
+        recipients = GITHUB.also({(to.host, to.port)})
+        return GitHubSettings(repository, url, token, per_job, recipients, run, no_token)
     url = _checked_api_url(written.get("apiUrl") or DEFAULT_API_URL, "github.apiUrl in reconciler.yaml")
     if not token:
-        return GitHubSettings(repository, url, token, per_job, run_url=run)
+        return GitHubSettings(repository, url, token, per_job, run_url=run, no_token=no_token)
     hosts = token_hosts(root, environ)
     hosts.check(hosts.github, root, url, ("github", "apiUrl"))
     return GitHubSettings(repository, url, token, per_job, hosts.github, run)
+
+
+def _token(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the token, "" for none, and why there is none if so.
+
+    A file is read at each call: the token of an App lasts an hour, and another program replaces it.
+    """
+    if name := environ.get("GITHUB_TOKEN_FILE"):
+        try:
+            return _token_in(Path(name)), UNAUTHORIZED
+        except ValueError as error:
+            return "", f"GITHUB_TOKEN_FILE names {quote(name)}, which {error}"
+    token = (environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or "").strip()
+    return token, UNAUTHORIZED
+
+
+def _token_in(file: Path) -> str:
+    """Return the token in a file; raise ValueError with a clause that never quotes the content."""
+    try:
+        content, status = read_file(file, _LONGEST_TOKEN, follow=True)
+    except IrregularFileError as error:
+        raise ValueError(f"is {kind_of(error.mode)} in place of a regular file") from None
+    except OSError as error:
+        raise ValueError(f"can't be read: {error.strerror}") from None
+    if status.st_mode & _OTHERS:
+        raise ValueError("others can read or write: run `chmod 600` on it")
+    token = content.strip()
+    if not _PRINTABLE.fullmatch(token):
+        raise ValueError("has no token: write it there, alone, on one line")
+    return token.decode("ascii")
+
+
+def actions_repository(environ: Mapping[str, str]) -> HostedRepository | None:
+    """Return the repository that GitHub Actions runs for; None outside of Actions, or without its number."""
+    server, number = environ.get("GITHUB_SERVER_URL", ""), environ.get("GITHUB_REPOSITORY_ID", "")
+    is_usable = _SERVER.fullmatch(server) and number.isascii() and number.isdigit()
+    if environ.get("GITHUB_ACTIONS") != "true" or not is_usable:
+        return None
+    return HostedRepository(server.rstrip("/").lower(), number, environ.get("GITHUB_REPOSITORY", ""))
 
 
 def repository_url(environ: Mapping[str, str]) -> str:

@@ -26,10 +26,8 @@ MAX_STATUSES = 1000
 KEPT_FOR_ENDS = 10
 
 _STATES: dict[str, StatusState] = {state: state for state in get_args(StatusState)}
-_UNAUTHORIZED = (
-    "there is no token to post commit statuses with: set GITHUB_TOKEN (in a workflow, `env: "
-    "{GITHUB_TOKEN: ${{ github.token }}}` and `permissions: {statuses: write}`)"
-)
+_archived: dict[tuple[str, str], GitHubRefusedError] = {}
+"""Refusals of archived repositories, by API and name: this process asks them no more."""
 _TWICE = "another job has this context, because GitHub ignores upper and lower case: rename one"
 
 
@@ -80,12 +78,13 @@ class GitHubReporter:
         clock: Callable[[], float] = time_since_boot,
     ) -> None:
         self._clock = clock
-        self._has_token = bool(settings.token)
+        self._no_token = "" if settings.token else settings.no_token
         self._run_url = settings.run_url
         self._sleep = sleep
         self._api = GitHubApi(transport, settings, sleep=sleep, chance=chance)
         self._writes = 0
-        self._refusal: GitHubRefusedError | None = None
+        self._place = settings.api_url, settings.repository
+        self._refusal = _archived.get(self._place)
 
     def report(self, sha: str, statuses: Iterable[CommitStatus]) -> list[Posted | Outdated | Failed]:
         """Post new or changed statuses of a commit (40 hex digits); return no outcome for unchanged ones.
@@ -96,8 +95,8 @@ class GitHubReporter:
         ordered = sorted(statuses, key=lambda status: status.context)
         if not ordered:
             return []
-        if not self._has_token:
-            return [Failed(status, _UNAUTHORIZED, sha) for status in ordered]
+        if self._no_token:
+            return [Failed(status, self._no_token, sha) for status in ordered]
         if self._refusal:
             return [_failed(status, sha, self._refusal) for status in ordered]
         # Reversed, so that the first of two contexts that differ only in case is posted.
@@ -151,6 +150,8 @@ class GitHubReporter:
         # A commit that GitHub doesn't have says nothing about other commits.
         if refusal.concerns_all and not refusal.unknown_commit:
             self._refusal = refusal
+        if refusal.archived:
+            _archived[self._place] = refusal
 
 
 @dataclass(slots=True)

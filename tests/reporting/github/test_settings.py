@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,13 @@ import pytest
 
 from reconciler.base.errors import InvalidError
 from reconciler.base.http.destination import GITHUB, OwnerHosts
-from reconciler.reporting.github.settings import GitHubSettings, github_settings, run_url
+from reconciler.model.ports import HostedRepository
+from reconciler.reporting.github.settings import (
+    GitHubSettings,
+    actions_repository,
+    github_settings,
+    run_url,
+)
 from tests.support.statuses import TOKEN
 
 RUN_OF_ACTIONS = {
@@ -17,6 +24,82 @@ RUN_OF_ACTIONS = {
     "GITHUB_REPOSITORY": "acme/models",
     "GITHUB_RUN_ID": "42",
 }
+
+
+def settings_with(file: Path, **environ: str) -> GitHubSettings:
+    environ = {**RUN_OF_ACTIONS, "GITHUB_ACTIONS": "true", "GITHUB_TOKEN_FILE": str(file), **environ}
+    settings = github_settings(None, environ, file.parent)
+    assert settings
+    return settings
+
+
+def test_token_in_a_file_goes_before_the_variable_and_is_read_each_time(tmp_path: Path) -> None:
+    file, link = tmp_path / "token", tmp_path / "link"
+    link.symlink_to(file)
+    for token in ("ghs_first", "ghs_second"):
+        file.write_text(f"{token}\n")
+        file.chmod(0o600)
+        for path in (file, link):
+            settings = settings_with(path, GITHUB_TOKEN="of-the-variable")
+            assert settings.token == token
+            assert token not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "reason"),
+    [
+        (None, 0, "can't be read: No such file or directory"),
+        ("ghs_secret", 0o640, "others can read or write: run `chmod 600` on it"),
+        ("ghs_secret", 0o604, "others can read or write"),
+        ("ghs_secret", 0o620, "others can read or write"),
+        ("", 0o600, "has no token"),
+        ("ghs_secret ghs_other", 0o600, "has no token: write it there, alone, on one line"),
+        ("ghs_secret\nghs_other", 0o600, "has no token"),
+        ("ghs_secret\x00", 0o600, "has no token"),
+        ("ghs_größe", 0o600, "has no token"),
+    ],
+)
+def test_unusable_file_is_named_and_no_other_token_taken(
+    tmp_path: Path, content: str | None, mode: int, reason: str
+) -> None:
+    file = tmp_path / "token"
+    if content is not None:
+        file.write_text(content)
+        file.chmod(mode)
+    settings = settings_with(file, GITHUB_TOKEN="of-the-variable")
+    assert settings.token == ""
+    assert settings.no_token.startswith(f'GITHUB_TOKEN_FILE names "{file}", which ')
+    assert reason in settings.no_token
+    assert "ghs_" not in settings.no_token
+
+
+def test_folder_or_fifo_in_place_of_a_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    assert "is a fifo in place of a regular file" in settings_with(tmp_path / "fifo").no_token
+    assert "in place of a regular file" in settings_with(tmp_path).no_token
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, HostedRepository("https://github.com", "7", "acme/models")),
+        (
+            {"GITHUB_SERVER_URL": "https://GHE.example.com/"},
+            HostedRepository("https://ghe.example.com", "7", "acme/models"),
+        ),
+        ({"GITHUB_ACTIONS": ""}, None),
+        ({"GITHUB_SERVER_URL": ""}, None),
+        ({"GITHUB_SERVER_URL": "javascript:alert(1)"}, None),
+        ({"GITHUB_REPOSITORY_ID": ""}, None),
+        ({"GITHUB_REPOSITORY_ID": "7a"}, None),
+        ({"GITHUB_REPOSITORY_ID": "²"}, None),
+    ],
+)
+def test_repository_of_the_run_is_known_by_server_and_number(
+    changed: dict[str, str], expected: HostedRepository | None
+) -> None:
+    environ = {**RUN_OF_ACTIONS, "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY_ID": "7", **changed}
+    assert actions_repository(environ) == expected
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from reconciler.base.http import DirectTransport, HttpRequest
 from reconciler.model.job import State
+from reconciler.reporting.github import statuses
 from reconciler.reporting.github.settings import GitHubSettings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
 from reconciler.reporting.status import plain_status
@@ -287,6 +288,58 @@ def test_a_token_that_may_not_write(github: GitHubServer, reporter: Callable[...
     assert "`permissions: {statuses: write}`" in message
     assert "acme/models" in message
     assert [status for _, _, status in github.requests] == [200, 403], "one refusal is enough"
+
+
+ARCHIVED = error(403, "Repository was archived so is read-only.")
+"""As reported in github.com/r-universe-org/help/issues/247."""
+SSO = error(
+    403,
+    "Resource protected by organization SAML enforcement. You must grant your Personal Access token access "
+    "to this organization.",
+)
+"""As reported in github.com/gr2m/octokit-plugin-create-pull-request/issues/67."""
+ALLOW_LIST = error(
+    403,
+    "Although you appear to have the correct authorization credentials, the `acme` organization has an IP "
+    "allow list enabled, and your IP address is not permitted to access this resource.",
+)
+"""As reported in github.com/aquasecurity/trivy/issues/10567."""
+
+
+@pytest.fixture
+def _no_archived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statuses, "_archived", {})
+
+
+@pytest.mark.usefixtures("_no_archived")
+@pytest.mark.parametrize(
+    ("refusal", "remedy"),
+    [
+        (ARCHIVED, "acme/models is archived"),
+        (SSO, "authorize the token for it"),
+        (ALLOW_LIST, "the organization's IP allow list lacks this machine's address"),
+    ],
+)
+def test_refusal_that_no_permission_would_change_has_its_own_remedy(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter], refusal: Answer, remedy: str
+) -> None:
+    github.queued = [refusal]
+    message = only_message(reporter().report(SHA, TWO))
+    assert remedy in message
+    assert "permission" not in message.partition("; GitHub says")[0]
+
+
+@pytest.mark.usefixtures("_no_archived")
+def test_archived_repository_is_asked_once_by_a_process(
+    github: GitHubServer, reporter: Callable[..., GitHubReporter]
+) -> None:
+    github.queued = [None, ARCHIVED]
+    first = only_message(reporter().report(SHA, TWO))
+    assert [status for _, _, status in github.requests] == [200, 403]
+    assert only_message(reporter().report(SHA, TWO)) == first
+    assert len(github.requests) == 2
+    other = reporter(repository="acme/other").report(SHA, TWO)
+    assert "is archived" not in only_message(other)
 
 
 def test_a_repository_that_isnt_there(github: GitHubServer, reporter: Callable[..., GitHubReporter]) -> None:
