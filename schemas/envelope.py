@@ -205,6 +205,7 @@ _METADATA: Schema = {
             "description": "The base name, unique in the repository, '-' and '_' counting as equal; the "
             "job's name in the cloud is this and a hash of the content.",
             "type": "string",
+            "x-hint": 'write a name, such as "census"',
             "allOf": [_NAME],
         },
         "labels": _LABELS,

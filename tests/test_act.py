@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.act import PIN, TOKEN, TOOL, Actions, copy_workflows
+from tests.support import models
+from tests.support.act import PIN, TOKEN, TOOL, Actions, Run, copy_workflows, pins
 from tests.support.github_server import GitHubServer
 from tests.support.repository import Repository
 from tests.support.waiting import until
@@ -52,6 +54,24 @@ jobs:
           environment: local
           workload-identity-provider: projects/1/locations/global/workloadIdentityPools/p/providers/github
           report: false
+"""
+CHECKOUT = next(f"{action}@{pin}" for action, pin in pins() if action == "actions/checkout")
+SHALLOW = f"""
+on: push
+jobs:
+  apply:
+    runs-on: ubuntu-latest
+    steps:
+      - uses: {TOOL}/.github/actions/reconciler@{PIN}
+        with:
+          local: true
+      - uses: {CHECKOUT}
+        with:
+          fetch-depth: 1
+          path: repository
+          persist-credentials: false
+      - run: reconciler apply --wait
+        working-directory: repository
 """
 IN_THE_CLOUD = f"""
 on: push
@@ -274,6 +294,42 @@ def test_each_of_the_commits_that_one_run_applies_shows_its_own_jobs(github: Act
     assert main.said(group[1]) == ("failure", "failed: sales · 0 of 1 succeeded · earlier: 1 failed")
     starts = github.repository.starts.read_text()
     assert (starts.count("--good"), starts.count("--fail")) == (3, 2)
+
+
+def test_published_model_follows_a_revert_and_needs_the_whole_history(github: Actions) -> None:
+    github.keeps = True
+    repository = github.repository
+    models.settings(repository, "outputs: own")
+    repository.write("trainer/task.py", models.TRAINER)
+
+    def push(accuracy: str, workflow: str = APPLY) -> tuple[str, Run]:
+        models.write(repository, f"--accuracy={accuracy}", publish="{to: gs://risk-models/census}")
+        sha = github.commit(repository, f"accuracy {accuracy}")
+        return sha, github.push(workflow, sha)
+
+    def in_place() -> tuple[str, str]:
+        """Return the commit in current.json, and the metrics of the model in place."""
+        buckets = github.folder / "home" / "gcs"
+        current = json.loads((buckets / "risk-models/census/current.json").read_text())
+        folder = buckets / current["folder"].removeprefix("gs://")
+        return current["commit"], (folder / "metrics.json").read_text()
+
+    for accuracy in ("0.9", "0.8", "0.9"):
+        sha, run = push(accuracy)
+        assert run.jobs == {"apply": "success"}, run.log
+        assert in_place() == (sha, f'{{"accuracy": {accuracy}}}')
+        assert latest(github, sha)["reconciler/local/census"] == "success"
+    assert run.log.count("applied  publish") == 1
+    assert "+ submit" not in run.log, "a revert trains nothing"
+
+    reverting, run = push("0.8", SHALLOW)
+    assert run.jobs == {"apply": "failure"}, run.log
+    assert f"this checkout's history doesn't have {sha[:7]}, which published last" in run.log
+    assert "fetch the history: give actions/checkout a `fetch-depth` of 0" in run.log
+    assert in_place()[0] == sha, "it stays"
+    run = github.push(APPLY, reverting)
+    assert run.jobs == {"apply": "success"}, run.log
+    assert in_place() == (reverting, '{"accuracy": 0.8}')
 
 
 @pytest.mark.fault(29)

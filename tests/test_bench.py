@@ -39,6 +39,7 @@ def test_the_smallest_benchmark_writes_its_tables_and_all_figures(tmp_path: Path
         *stages.STAGES,
         *overhead.WISHED,
         "plan, 10 : CSafeLoader alone",
+        "plan, all published, 10 : plan",
         programs.PLAN_ONE,
     ):
         assert f"\n| {row} | " in table
@@ -49,7 +50,7 @@ def test_the_same_manifests_each_time_and_what_is_edited_comes_back(tmp_path: Pa
     again = manifests.write(tmp_path / "b", 20)
     texts = {file.name: file.read_text() for file in files}
     assert texts.items() <= {file.name: file.read_text() for file in again}.items()
-    for edit in (manifests.touched, manifests.broken):
+    for edit in (manifests.touched, manifests.broken, manifests.publishing):
         with manifests.edited(files, edit, every=5):
             changed = [index for index, file in enumerate(files) if file.read_text() != texts[file.name]]
             assert changed == [0, 5, 10]

@@ -25,7 +25,7 @@ from tests.support.waiting import PATIENCE
 
 TESTS = Path(__file__).parent
 # Enough seeds to inject every kind of fault; `make simulate` runs thousands.
-SEEDS = (*range(51), 730)
+SEEDS = (*range(51), 75, 306, 730, 2069)
 SEEDS_BEYOND = (*range(15), 25)
 SEEN = (
     *(
@@ -36,8 +36,11 @@ SEEN = (
         "jobs made",
         "models in place at the end",
         "models not published",
+        "models of another environment",
+        "models of another manifest",
         "models recorded again",
         "models replaced",
+        "models taken over",
         "results in a folder",
         "results overwritten",
         "retries",

@@ -11,7 +11,7 @@ from reconciler.base.errors import ExitCode, UsageError
 from reconciler.base.git_command import Git
 from reconciler.base.sanitize import one_line
 from reconciler.cli.context import context_of
-from reconciler.manifests.settings import LOCAL, find_root
+from reconciler.manifests.settings import LOCAL, Config, find_root, load_config
 from reconciler.model.ports import HostedRepository
 from reconciler.setup import files, next_steps
 from reconciler.setup.claims_bucket import Prepared, prepare_claims
@@ -96,6 +96,8 @@ def _changes(root: Path, setup: Setup) -> Sequence[files.WrittenFile]:
 def _print_steps(arguments: argparse.Namespace) -> ExitCode:
     """Print what a person has to do on GitHub or in Google Cloud; with `quiet`, only the commands."""
     root = find_root(Path.cwd())
+    if arguments.env:
+        _check_named(load_config(root), arguments.env, arguments.steps)
     setup = read_setup(Flags(environment=arguments.env), root)
     if arguments.steps == "github":
         is_filled_in = not any(files.NO_SHA.encode() in change.after for change in _changes(root, setup))
@@ -113,6 +115,15 @@ def _print_steps(arguments: argparse.Namespace) -> ExitCode:
             print(f"\n# {step.why}")
         print(step.command)
     return ExitCode.DONE
+
+
+def _check_named(config: Config, name: str, system: str) -> None:
+    """Raise UsageError if a named environment is missing, or isn't where the steps are."""
+    environment = config.environment(name)
+    if system == "google" and environment.engine != "google":
+        there = [other.name for other in config.environments.values() if other.engine == "google"]
+        hint = f"these are: {', '.join(sorted(there))}" if there else "add one with `init --engine google`"
+        raise UsageError(f"the environment {quote(name)} isn't in Google Cloud", hint=hint)
 
 
 def _example(root: Path) -> list[str]:

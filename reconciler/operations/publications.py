@@ -291,6 +291,10 @@ class PublicationReader:
             changed: tuple[str, ...] = ()
             if model:
                 missing, changed = differences(store, publish, model)
+                own = self._session.config.source, self._session.environment.name
+                if (model.source, model.environment) != own:
+                    # A run of another environment has the same name, and other files.
+                    changed = (MANIFEST, *changed)
             return Stored(current, versioned.generation, model is not None, missing, changed)
         except ServiceError as error:
             return Stored(unread=_said(error))

@@ -316,8 +316,7 @@ def _row(group: Group, links: Links, base: str, notes: Sequence[str], limit: int
     change, names = group[0], [one.base_name if one.edit else one.job_name for one in group]
     label = f"**{_label(change)}**" if change.action is Action.BLOCKED else _label(change)
     # The label says already that a job is new or removed.
-    reason = reason_beside(change.reason, change.edit, change.base_name)
-    why = "; ".join(filter(None, [reason, *notes]))
+    why = "; ".join(filter(None, [reason_beside(change), *notes]))
     if len(group) == 1:
         name, file = code(names[0]), links.file(change, base)
     else:

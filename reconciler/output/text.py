@@ -23,7 +23,7 @@ from reconciler.output.review import diff_lines, field_values, spec_lines, yaml_
 from reconciler.output.terminal import Paint, painter, width_of
 from reconciler.output.wording.cause import cause_label
 from reconciler.output.wording.notes import note_text, setting_effect
-from reconciler.output.wording.plan import names_edit, reason_text
+from reconciler.output.wording.plan import change_text, names_edit, reason_text
 from reconciler.output.wording.tree import tree_note
 from reconciler.planning.outcome import Outcome, Status
 
@@ -274,7 +274,7 @@ def _head_lines(change: Change, paint: Paint, width: int | None) -> Iterator[str
         yield f"    {where}"
     edit = f"{change.edit}: " if change.edit and not names_edit(change.reason, change.edit) else ""
     if not is_removed or change.reason.code is not ReasonCode.REMOVED:
-        reason = f"{edit}{one_line(reason_text(change.reason, change.base_name))}"
+        reason = f"{edit}{one_line(change_text(change))}"
         room = max(_LEAST_ROOM, width - 6) if width else len(reason)
         is_short = len(reason) <= room
         # A word stays whole, because a broken address can't be copied: the terminal wraps it.

@@ -37,6 +37,10 @@ _EXECUTORS = tuple(
 )
 _TIMEOUTS = ("7200s", "28800s", "86400s", "259200s")
 _IN_ONE_SET = 2000
+_SETTINGS = """source: benchmark
+outputs: own
+environments: {local: {defaults: {publish: gs://benchmark-published}}}
+"""
 _PINNED = re.compile(r"@sha256:([0-9a-f]{12})[0-9a-f]{52}")
 
 Edit = Callable[[str], str]
@@ -48,7 +52,7 @@ def write(root: Path, count: int, seed: int = 6) -> list[Path]:
     root.mkdir(parents=True, exist_ok=True)
     # The embedded service refuses images that it doesn't know.
     images = "".join(f'  {image}: {{python: "3.11", requirements: []}}\n' for image in _EXECUTORS)
-    (root / "reconciler.yaml").write_text(f"source: benchmark\nimages:\n{images}")
+    (root / "reconciler.yaml").write_text(f"{_SETTINGS}images:\n{images}")
     files = []
     for number in range(count):
         # Each manifest has its own generator: 1,000 manifests equal the first 1,000 of 10,000.
@@ -85,6 +89,11 @@ def touched(text: str) -> str:
 def broken(text: str) -> str:
     """Misspell a field of the job."""
     return text.replace("scheduling:", "sheduling:", 1)
+
+
+def publishing(text: str) -> str:
+    """Have the job's model published, at the address that its environment gives it."""
+    return text.replace("\nspec:", "\npublish: {}\nspec:", 1)
 
 
 def by_tag(text: str) -> str:

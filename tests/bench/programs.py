@@ -6,10 +6,9 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from . import manifests
 from .memory import peak_of
@@ -24,6 +23,7 @@ HEAVY = ("googleapiclient", "google.auth", "jsonschema", "requests", "rich", "st
 """Packages that cost more than 10 ms to import."""
 
 VALIDATE, PLAN = "validate", "plan"
+PLAN_PUBLISHED = "plan, all published"
 
 _PLAN = ("plan", "--detailed-exitcode")
 _CHANGES_PENDING, _INVALID = 2, 3
@@ -38,21 +38,34 @@ class Program:
         edit: The edit of manifests before the run, undone after it, or None.
         every: The step between edited manifests; 1 for all.
         code: The expected exit code: another code means other work.
+        publishes: True to put the models of the edited manifests in their places.
     """
 
     arguments: Sequence[str]
     edit: manifests.Edit | None = None
     every: int = 100
     code: int = 0
+    publishes: bool = False
 
-    def edited(self, files: Sequence[Path]) -> AbstractContextManager[None]:
-        return manifests.edited(files, self.edit, self.every) if self.edit else nullcontext()
+    @contextmanager
+    def prepared(self, place: Place) -> Iterator[None]:
+        """Edit the manifests of a place during the block."""
+        if self.edit is None:
+            yield
+            return
+        with manifests.edited(place.files, self.edit, self.every):
+            if self.publishes:
+                place.module("published", str(place.root), str(place.home))
+            yield
+        if self.publishes:
+            place.module("published", str(place.root), str(place.home))
 
 
 PROGRAMS: Mapping[str, Program] = {
     VALIDATE: Program(["validate"]),
     PLAN: Program(_PLAN),
     "plan, in full": Program([*_PLAN, "--full"]),
+    PLAN_PUBLISHED: Program(_PLAN, edit=manifests.publishing, every=1, publishes=True),
     "plan, 1 % changed": Program(_PLAN, edit=manifests.touched, code=_CHANGES_PENDING),
     "validate, 1 % invalid": Program(["validate"], edit=manifests.broken, code=_INVALID),
     # Pages of all jobs, and a page for each of the newest 1,000 runs.
@@ -102,11 +115,11 @@ def peaks(place: Place) -> Mapping[str, int]:
     """Return the peak memory of each program with its child processes, in bytes, from separate runs."""
     found = {}
     for name, program in PROGRAMS.items():
-        with program.edited(place.files):
+        with program.prepared(place):
             found[name] = peak_of([*RECONCILER, *program.arguments], place)
     return found
 
 
 def _run(place: Place, program: Program) -> Cost:
-    with program.edited(place.files):
+    with program.prepared(place):
         return place.run([*RECONCILER, *program.arguments], codes=[program.code])

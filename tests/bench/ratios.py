@@ -72,6 +72,8 @@ def ratios(figures: Figures) -> Iterator[Ratio]:
         for program, wished in _OF_LOADING_LESS[name].items():
             what = f"{program}, {int(name):,} : {limits.LOADING} alone"
             yield _ratio(what, less["programs"][program], less["limits"][limits.LOADING], wished)
+    what = f"{programs.PLAN_PUBLISHED}, {number:,} : {programs.PLAN}"
+    yield _ratio(what, ran[programs.PLAN_PUBLISHED], ran[programs.PLAN], 1.1)
     if checked := size[others.CHECK_JSONSCHEMA]:
         what = f"{others.CHECK_JSONSCHEMA}, {number:,} : {programs.VALIDATE}"
         yield _ratio(what, checked, ran[programs.VALIDATE], 25, at_least=True)

@@ -41,8 +41,9 @@ class Watched:
         ]
 
     def overflow(self) -> int:
-        """Return the pixels by which the document is wider than the screen."""
+        """Return the pixels by which the document is wider than the screen, or a text than its card."""
         wide = self.page.evaluate(
-            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            "Math.max(...[document.documentElement, ...document.querySelectorAll('.cards a')]"
+            ".map(each => each.scrollWidth - each.clientWidth))"
         )
         return int(wide)

@@ -1031,6 +1031,19 @@ def test_quiet_steps_are_the_commands_alone(empty: Empty, place: str) -> None:
     assert [line for line in whole if line and not line.startswith("# ")] == quiet[1:]
 
 
+def test_steps_for_a_missing_environment_name_those_that_exist(empty: Empty) -> None:
+    empty.init(*GOOGLE)
+    for place in ("google", "github"):
+        done = empty.here("init", "--steps", place, "--env", "prodction")
+        assert (done.code, done.out) == (64, "")
+        assert 'there is no environment "prodction"' in done.err
+        assert "reconciler.yaml has: local, production" in done.err
+    done = empty.here("init", "--steps", "google", "--env", "local")
+    assert (done.code, done.out) == (64, "")
+    assert 'the environment "local" isn\'t in Google Cloud' in done.err
+    assert "these are: production" in done.err
+
+
 def test_steps_of_google_cloud_need_an_environment_there(empty: Empty) -> None:
     empty.init()
     done = empty.here("init", "--steps", "google")

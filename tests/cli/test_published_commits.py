@@ -2,103 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from reconciler.training_service.state.records import JobState
-from tests.support.publishing import put
-from tests.support.team import Clone, Team
+from tests.support.publishing_team import PublishingTeam, publishing_team
+
+__all__ = ["publishing_team"]
 
 pytestmark = pytest.mark.slow
 
-MANIFEST = """
-apiVersion: aiplatform.googleapis.com/v1
-kind: CustomJob
-metadata: {{name: census}}
-publish: {{to: gs://risk-models/census}}
-package: {{path: ../trainer}}
-spec:
-  baseOutputDirectory: {{outputUriPrefix: gs://runs/census}}
-  workerPoolSpecs:
-    - machineSpec: {{machineType: n1-standard-4}}
-      replicaCount: 1
-      pythonPackageSpec:
-        executorImageUri: us-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest
-        pythonModule: task
-        args: ["{content}"]
-"""
 
-
-class Publishing:
-    """A team whose job publishes its model."""
-
-    def __init__(self, team: Team) -> None:
-        self.team = team
-        settings = team.author.root / "reconciler.yaml"
-        settings.write_text(f"outputs: own\n{settings.read_text()}")
-        for bucket in ("risk-models", "runs"):
-            (team.service.home / "gcs" / bucket).mkdir(parents=True, exist_ok=True)
-
-    def push(self, content: str) -> str:
-        """Commit and push the job with this content."""
-        self.team.author.write("jobs/census.yaml", MANIFEST.format(content=content))
-        sha = self.team.commit()
-        self.team.send()
-        return sha
-
-    def train(self) -> None:
-        """Have every live run write its model, whose words are its content, and succeed."""
-        store = self.team.service.store
-        steps = (JobState.QUEUED, JobState.RUNNING), (JobState.RUNNING, JobState.SUCCEEDED)
-        for job in self.team.service.jobs(*self.team.place):
-            if job["state"] == "JOB_STATE_SUCCEEDED":
-                continue
-            folder = job["jobSpec"]["baseOutputDirectory"]["outputUriPrefix"]
-            (content,) = job["jobSpec"]["workerPoolSpecs"][0]["pythonPackageSpec"]["args"]
-            put(self.team.service.home, f"{folder}/model/model.txt", content.encode())
-        for record in store.unfinished():
-            for before, after in steps:
-                store.move(record.id, after, only_from={before}, at=store.now())
-
-    def apply(self, clone: Clone | None = None, code: int = 0, *arguments: str) -> str:
-        """Apply a clone, by default the author's; return what is printed."""
-        done = self.team.run(clone or self.team.author, "apply", *arguments)
-        assert done.code == code, done.out + done.err
-        return done.out + done.err
-
-    @property
-    def context(self) -> str:
-        """The context of the job's status."""
-        return f"reconciler/{'prod' if self.team.is_cloud else 'local'}/census"
-
-    @property
-    def current(self) -> dict[str, str]:
-        path = self.team.service.home / "gcs/risk-models/census/current.json"
-        return json.loads(path.read_text()) if path.exists() else {}
-
-    @property
-    def model(self) -> str:
-        """The words of the model in place."""
-        folder = self.current["folder"].removeprefix("gs://")
-        return (self.team.service.home / "gcs" / folder / "model.txt").read_text()
-
-    def trained(self, content: str) -> str:
-        """Push a content, train it, and publish its model."""
-        sha = self.push(content)
-        self.apply()
-        self.train()
-        self.apply()
-        assert self.model == content
-        return sha
-
-
-@pytest.fixture
-def publishing(team: Team) -> Publishing:
-    return Publishing(team)
-
-
-def test_revert_puts_earlier_model_in_its_place_and_starts_no_run(publishing: Publishing) -> None:
+def test_revert_puts_earlier_model_in_its_place_and_starts_no_run(publishing: PublishingTeam) -> None:
     team = publishing.team
     first = publishing.push("good")
     publishing.apply()
@@ -128,7 +41,7 @@ def test_revert_puts_earlier_model_in_its_place_and_starts_no_run(publishing: Pu
 
 
 @pytest.mark.fault(71)
-def test_older_checkout_moves_no_model_back(publishing: Publishing) -> None:
+def test_older_checkout_moves_no_model_back(publishing: PublishingTeam) -> None:
     team = publishing.team
     publishing.trained("good")
     laptop = team.clone("laptop")
@@ -145,7 +58,7 @@ def test_older_checkout_moves_no_model_back(publishing: Publishing) -> None:
 
 @pytest.mark.fault(71)
 def test_model_that_is_brought_back_before_its_successor_is_published_is_recorded_with_newest_commit(
-    publishing: Publishing,
+    publishing: PublishingTeam,
 ) -> None:
     team = publishing.team
     publishing.trained("good")
@@ -162,7 +75,7 @@ def test_model_that_is_brought_back_before_its_successor_is_published_is_recorde
     assert (publishing.model, publishing.current["commit"]) == ("good", third)
 
 
-def test_run_that_succeeds_while_apply_waits_is_published(publishing: Publishing) -> None:
+def test_run_that_succeeds_while_apply_waits_is_published(publishing: PublishingTeam) -> None:
     publishing.push("good")
     publishing.apply()
     publishing.train()
@@ -172,11 +85,11 @@ def test_run_that_succeeds_while_apply_waits_is_published(publishing: Publishing
 
 
 def test_files_with_changes_are_published_on_one_machine_alone(
-    publishing: Publishing,
+    publishing: PublishingTeam,
 ) -> None:
     team = publishing.team
     publishing.trained("good")
-    team.author.write("jobs/census.yaml", MANIFEST.format(content="tried"))
+    publishing.write("tried")
     publishing.apply()
     publishing.train()
     done = team.run(team.author, "apply")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,18 @@ import pytest
 from msgspec.structs import replace
 
 from reconciler.base.state_dir import home_of
-from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim
 from reconciler.model.expectation import Expectation, Judged, Measured, Missing, RunMetrics
 from reconciler.model.job import ActualJob, State
 from reconciler.model.plan import DesiredJob, NotDone
-from reconciler.operations.apply import ApplyListener, apply
-from reconciler.operations.follow_up import follow_up
 from reconciler.operations.judgements import with_judgements
-from reconciler.operations.load_desired import Desired, load_desired
-from reconciler.operations.observed_state import state_of
-from reconciler.operations.origin import NO_ORIGIN
-from reconciler.operations.plan import plan_of, wanted_of
-from reconciler.operations.session import Session, open_session
+from reconciler.operations.session import Session
 from reconciler.planning.attempts import keys_of
 from reconciler.planning.decide import problem_of_result
 from reconciler.planning.state import TargetState
-from reconciler.submission.look import look
-from reconciler.training_service.state.records import JobState
 from tests.support import planning
 from tests.support.held_service import HeldService
+from tests.support.many_jobs import MANY, ManyJobs
 from tests.support.memory_ports import Jobs, Time
 from tests.support.metrics_files import FOLDER, put_file
 from tests.support.noted_requests import NotedRequests, noting_session
@@ -359,80 +350,20 @@ def test_judged_run_stays_judged_when_its_files_cannot_be_listed(place: Place) -
     assert place.noted.of("/b/models/"), "they were asked for"
 
 
-MANIFEST = """
-apiVersion: aiplatform.googleapis.com/v1
-kind: CustomJob
-metadata: {{name: job-{number:03}}}
-{expect}
-spec:
-  baseOutputDirectory: {{outputUriPrefix: "gs://models/census/{number}"}}
-  workerPoolSpecs:
-    - machineSpec: {{machineType: n1-standard-4}}
-      replicaCount: 1
-      containerSpec: {{imageUri: "example.test/plain:1", args: ["{number}"]}}
-"""
-MANY = 300
-
-
-class Many:
-    """A repository of many jobs, each of which expects something or nothing, and its service."""
-
-    def __init__(self, root: Path) -> None:
-        (root / "jobs").mkdir()
-        (root / "reconciler.yaml").write_text("limits: {submissions: 1000}\noutputs: shared\n")
-        self.root = root
-
-    def write(self, expect: str) -> None:
-        """Write all manifests, with a line of `expect` or without."""
-        for number in range(MANY):
-            text = MANIFEST.format(number=number, expect=expect)
-            (self.root / "jobs" / f"{number}.yaml").write_text(text)
-
-    @contextmanager
-    def session(self) -> Iterator[tuple[Session, Desired, NotedRequests]]:
-        config = load_config(self.root)
-        environment = config.environment("local")
-        desired = load_desired(config, environment, [])
-        with open_session(config, environment, os.environ, start=True) as session:
-            noting, noted = noting_session(session)
-            yield noting, desired, noted
-
-    def apply(self) -> None:
-        with self.session() as (session, desired, _):
-            seen = look(session.ports, wanted_of(desired.jobs))
-            applied = apply(session, desired, seen.observed, ApplyListener(), origin=NO_ORIGIN)
-            assert follow_up(session, desired, applied).problems == ()
-
-    def end_runs(self, service: HeldService) -> None:
-        """Have all runs leave their metrics and succeed: a file of long after the end is another run's."""
-        for number in range(MANY):
-            put_file(service, f"{number}/metrics.json", f'{{"accuracy": 0.{number:03}}}')
-        steps = (JobState.QUEUED, JobState.RUNNING), (JobState.RUNNING, JobState.SUCCEEDED)
-        for record in service.store.unfinished():
-            for before, after in steps:
-                service.store.move(record.id, after, only_from={before}, at=service.store.now())
-
-    def plan(self) -> tuple[list[tuple[str, str]], int]:
-        """Return the requests of a plan, and how many jobs it shows as missed."""
-        with self.session() as (session, desired, noted):
-            seen = look(session.ports, wanted_of(desired.jobs))
-            plan = plan_of(session, desired, state_of(session, desired, seen.observed))
-            return noted.sent, sum(change.stuck is NotDone.MISSED for change in plan.changes)
-
-
 @pytest.mark.slow
 def test_expectations_cost_no_request_when_summary_has_the_metrics(tmp_path: Path) -> None:
-    many = Many(tmp_path)
+    many = ManyJobs(tmp_path)
     with HeldService(home_of(tmp_path, os.environ)).running() as service:
         many.write("expect: {accuracy: {min: 0.1}}")
         many.apply()
-        many.end_runs(service)
+        many.end_runs(service, "metrics.json", lambda number: f'{{"accuracy": 0.{number:03}}}')
         many.apply()
         many.apply()  # the summary has an end that was recorded before
         assert len([*(service.home / "gcs").rglob("_verdicts/*/*/*")]) == MANY
-        sent, missed = many.plan()
+        sent, plan = many.plan()
         many.write("")
-        sent_without, missed_without = many.plan()
-    assert (missed, missed_without) == (100, 0)
+        sent_without, without = many.plan()
+    missed = [sum(change.stuck is NotDone.MISSED for change in one.changes) for one in (plan, without)]
+    assert missed == [100, 0]
     assert sent == sent_without
     assert len(sent) < 10

@@ -575,6 +575,26 @@ def test_object_beside_the_copies_is_refused(place: Place) -> None:
     assert not path_of(place.service.home, CURRENT).exists()
 
 
+@pytest.mark.parametrize("other", [{"environment": "staging"}, {"source": "other-jobs"}])
+def test_model_that_others_recorded_is_refused_until_a_person_deletes_it(
+    place: Place, other: dict[str, str]
+) -> None:
+    place.commit("good")
+    run = place.run()
+    place.publish()
+    record = path_of(place.service.home, f"{TO}/{run.job_name}/manifest.json")
+    own = published_of(record.read_bytes(), run.job_name)
+    # They died before they put it in the place.
+    path_of(place.service.home, CURRENT).unlink()
+    put(place.service.home, f"{TO}/{run.job_name}/manifest.json", published_json(replace(own, **other)))
+    (change,) = [change for change in place.process().plan.changes if change.publication]
+    assert (change.action, change.reason.code) == (Action.BLOCKED, ReasonCode.PUBLICATION_CHANGED)
+    assert change.reason.values["files"] == ("manifest.json",)
+    place.remove(f"{TO}/{run.job_name}")
+    assert place.publish().why is None
+    assert place.assert_readable() == run.job_name
+
+
 @pytest.mark.fault(70)
 def test_late_writer_of_a_copied_file_is_refused_until_a_person_deletes_the_copy(place: Place) -> None:
     place.commit("good")

@@ -321,6 +321,8 @@ def test_publications_are_rows_with_job_and_reason() -> None:
     assert shown[number + 2].endswith("; takes over from x, replaces x")
     assert shown[number + 3] == "a.yaml:3"
     assert shown.count("blocked") == 7
+    reasons = [shown[at + 2] for at, line in enumerate(shown) if line == "blocked"]
+    assert all(reason.startswith("not published: ") for reason in reasons)
     assert "0 to cancel, 1 to publish, 0 unchanged, 7 blocked" in shown[1]
 
 

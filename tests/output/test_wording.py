@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from reconciler.model.cause import _CAUSES, Cause, CauseClass, cause_of
 from reconciler.model.claim import ClaimState
 from reconciler.model.job import State
-from reconciler.model.plan import Action, Edit, Plan
+from reconciler.model.plan import Action, Change, Edit, Plan
 from reconciler.model.reason import NoteCode, Reason, ReasonCode, because, unsettled_reason
 from reconciler.output.json import apply_json, job_json, plan_json
 from reconciler.output.wording import cause, notes
@@ -88,7 +88,8 @@ REMOVED = because(ReasonCode.REMOVED, is_cancelled=True)
 )
 def test_edit_is_said_once(reason: Reason, edit: Edit, is_named: bool, beside: str) -> None:
     assert names_edit(reason, edit) is is_named
-    assert reason_beside(reason, edit) == beside
+    change = Change(Action.NONE, reason, "census", "census_0", "CustomJob", "a.yaml", edit=edit)
+    assert reason_beside(change) == beside
 
 
 def test_remedy_below_a_log_does_not_name_the_log() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from zlib import crc32
 
 from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.model.job import ATTEMPT, INSTANCE, KEY, REQUEST_ID, SOURCE, State
@@ -16,6 +17,7 @@ OURS = "acme-models"
 PERSON = "person"
 """Name of the people who cancel jobs outside the tool."""
 PARENT = "projects/acme-ml/locations/us-central1"
+_TRIALS = ("1", "2", "3")
 TIMEOUT = 60.0
 """Seconds that a client allows a request, as the product's transport does."""
 
@@ -166,12 +168,41 @@ def folder_of(job: Job) -> str:
     return engine_spec(job.api_version).output_directory(job.kind, spec_of(job))
 
 
+def trials_of(job: Job) -> tuple[str, ...]:
+    """Return the ids of the trials of a tuning job or pipeline, the best one first; of another job none."""
+    if "trialJobSpec" not in job.body.get("trainingTaskInputs", job.body):
+        return ()
+    first = crc32(job.name.encode()) % len(_TRIALS)
+    return (*_TRIALS[first:], *_TRIALS[:first])
+
+
+def _trials(job: Job) -> list[JsonObject]:
+    if job.state is not State.SUCCEEDED:
+        return []
+    values = {trial: 1.0 / number for number, trial in enumerate(trials_of(job), 1)}
+    return [
+        {
+            "id": trial,
+            "state": "SUCCEEDED",
+            "finalMeasurement": {"metrics": [{"metricId": "accuracy", "value": value}]},
+        }
+        for trial, value in sorted(values.items())
+    ]
+
+
+def backing_of(job: Job) -> JsonObject:
+    """Return the resource of a pipeline's backing job, as far as its trials go; {} for another job."""
+    return {"trials": _trials(job)} if job.kind == TRAINING_PIPELINE and trials_of(job) else {}
+
+
 def filled(job: Job) -> JsonObject:
-    """Return the resource as the service returns it, with its default values."""
+    """Return the resource as the service returns it, with its default values and its trials."""
     if job.kind == TRAINING_PIPELINE:
         model = {"displayName": job.body["modelToUpload"]["displayName"], "name": f"{PARENT}/models/1"}
         task = f"gs://elsewhere/{job.body['trainingTaskDefinition'].rpartition('/')[2]}"
         return {**job.body, "name": job.name, "trainingTaskDefinition": task, "modelToUpload": model}
+    if job.kind == "HyperparameterTuningJob":
+        return {**job.body, "name": job.name, "trials": _trials(job)}
     if job.kind != "CustomJob":
         return {**job.body, "name": job.name}
     disk = {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 100}

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,13 +30,12 @@ from reconciler.model.publication import (
 )
 from reconciler.operations.load_desired import Desired
 
-from .model import OURS, Job, Place, folder_of
+from .model import OURS, Job, Place, folder_of, trials_of
 from .process import Process
 from .scenario import SOURCE, Commit
 from .world import World
 
 _FILES = ("labels.txt", "weights")
-PUBLISHED = "gs://risk-models/"
 PUTS = "put "
 """Beginning of a reconciler's step that writes `current.json`, before its effect."""
 _LATE = (0.5, 30.0, 900.0)
@@ -76,6 +76,7 @@ class Models:
 
     Args:
         compares: True if a write of `current.json` checks the generation.
+        beside: The models of another environment that publishes at the same addresses; None for none.
 
     Attributes:
         objects: The objects by their URI.
@@ -86,7 +87,7 @@ class Models:
         watch: Callback for each effective write of a reconciler.
     """
 
-    def __init__(self, *, compares: bool = True) -> None:
+    def __init__(self, *, compares: bool = True, beside: Models | None = None) -> None:
         self.objects: dict[str, Object] = {}
         self.written: dict[tuple[str, int], bytes] = {}
         self.forbidden_until = 0.0
@@ -94,7 +95,10 @@ class Models:
         self.replaced: dict[str, str] = {}
         self.watch: Callable[[Write], None] = lambda write: None
         self._compares = compares
-        self._generation = 0
+        self._generations = beside._generations if beside else count(1)
+        self._all = [*beside._all, self] if beside else [self]
+        for models in self._all:
+            models._all = self._all
 
     def put(self, uri: str, content: bytes, generation: int, who: str) -> bool:
         """Compare and set an object, in a single step."""
@@ -102,14 +106,19 @@ class Models:
         is_compared = self._compares or not uri.endswith(f"/{CURRENT}")
         if is_compared and (before.generation if before else 0) != generation:
             return False
-        self._generation += 1
-        self.objects[uri] = after = Object(content, self._generation)
+        after = Object(content, next(self._generations))
+        for models in self._all:
+            models._has(Write(uri, before, after, who))
+        return True
+
+    def _has(self, write: Write) -> None:
+        uri, before = write.uri, write.before
+        self.objects[uri] = write.after
         if before and uri.endswith(f"/{CURRENT}"):
             to = uri.removesuffix(f"/{CURRENT}")
             self.replaced[to] = current_of(before.content, to).job_name
         self.damaged.discard(uri)
-        self.watch(Write(uri, before, after, who))
-        return True
+        self.watch(write)
 
     def copy(self, source: str, generation: str, uri: str, who: str) -> bool:
         """Copy an object of this generation to a new name, in a single step."""
@@ -123,14 +132,14 @@ class Models:
         return {uri.removeprefix(prefix): self.objects[uri] for uri in names}
 
     def saves(self, job: Job, *, more: str = "") -> None:
-        """Let a job write its model, or write to it again with something more."""
-        if folder := folder_of(job):
+        """Let a job, or each of its trials, write a model, or write to it again with something more."""
+        for folder in folders_of_models(job):
             for name in _FILES[-1:] if more else _FILES:
-                uri = f"{folder}/{SOURCE}/{name}"
-                self._generation += 1
-                content = f"{name} of {job.name}{more}".encode()
-                self.objects[uri] = Object(content, self._generation)
-                self.written[uri, self._generation] = content
+                uri = f"{folder}/{name}"
+                generation = next(self._generations)
+                content = f"{name} of {job.name} in {folder}{more}".encode()
+                self.objects[uri] = Object(content, generation)
+                self.written[uri, generation] = content
 
     def empties(self, folder: str) -> None:
         """Let a lifecycle rule delete what is below a run's folder."""
@@ -139,8 +148,9 @@ class Models:
 
     def loses(self, uri: str) -> None:
         """Let a person delete a published object."""
-        del self.objects[uri]
-        self.damaged.add(uri)
+        for models in self._all:
+            del models.objects[uri]
+            models.damaged.add(uri)
 
     def current(self, to: str) -> CurrentModel | None:
         """Return the model in place at an address."""
@@ -151,6 +161,14 @@ class Models:
         """Return the record of a published model."""
         found = self.objects.get(f"{model_folder(to, job_name)}/{MANIFEST}")
         return published_of(found.content, job_name) if found else None
+
+
+def folders_of_models(job: Job) -> list[str]:
+    """Return the folders of a job's models, that of the published one first; none without a folder."""
+    folder = folder_of(job)
+    if not folder:
+        return []
+    return [f"{folder}/{trial}/{SOURCE}" for trial in trials_of(job)] or [f"{folder}/{SOURCE}"]
 
 
 class StillModels:

@@ -16,8 +16,8 @@ from reconciler.submission.summary import Preface, Summary, encoded
 
 from .github import Statuses
 from .model import OURS, PERSON, Job, by_hand_name, folder_of, ours, short_id
-from .models import PUBLISHED, Models
-from .scenario import Repository
+from .models import Models
+from .scenario import PUBLISHED, Repository
 from .store import Claims
 from .world import World
 

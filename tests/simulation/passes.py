@@ -48,10 +48,10 @@ from reconciler.submission.summary import Wanted
 
 from .github import API, REPOSITORY, GitHubPort, Statuses
 from .jobs import CredentialsPort, JobsPort
-from .model import OURS, Job, Place, folder_of
-from .models import Models, ModelsPort, Site, StillModels
+from .model import OURS, Job, Place
+from .models import Models, ModelsPort, Site, StillModels, folders_of_models
 from .process import Process
-from .scenario import SOURCE, Commit, Repository
+from .scenario import Commit, Repository
 from .still import still_ports
 from .store import Claims, Records, RecordsPort, StorePort
 from .world import World
@@ -238,7 +238,7 @@ class Outside:
         record = models.record(to, change.job_name)
         recorded = {file.name: (file.size, file.crc32c) for file in record.files} if record else {}
         runs = [job for job in self.world.jobs if job.job_name == change.job_name]
-        files = [models.below(f"{folder_of(job)}/{SOURCE}") for job in runs]
+        files = [models.below(folder) for job in runs for folder in folders_of_models(job)[:1]]
         facts = [{name: found.facts for name, found in of_run.items()} for of_run in (copies, *files)]
         is_other = any(
             of_run.get(name, wanted) != wanted

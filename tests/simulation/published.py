@@ -15,8 +15,8 @@ from reconciler.model.reason import ReasonCode
 from reconciler.planning.state import TargetState
 
 from .model import Job, Place
-from .models import PUBLISHED, Models, Object, Write
-from .scenario import Commit, Repository
+from .models import Models, Object, Write, folders_of_models
+from .scenario import PUBLISHED, Commit, Repository
 from .world import World
 
 DAMAGED = (ReasonCode.PUBLICATION_INCOMPLETE, ReasonCode.PUBLICATION_CHANGED)
@@ -24,7 +24,6 @@ DAMAGED = (ReasonCode.PUBLICATION_INCOMPLETE, ReasonCode.PUBLICATION_CHANGED)
 _ALWAYS_GIVEN = {
     ReasonCode.FOLDER_UNKNOWN: "the run's record is gone",
     ReasonCode.FOLDER_SHARED: "the run was made by hand",
-    ReasonCode.NO_BEST_TRIAL: "the study has no trials",
     ReasonCode.PUBLICATION_CHANGED: "another run wrote to the folder",
     ReasonCode.NOT_COMMITTED: "the work tree is edited",
 }
@@ -32,11 +31,12 @@ _ALWAYS_GIVEN = {
 
 @dataclass(slots=True)
 class _Pass:
-    """Pass of a reconciler: what it has checked out, and when it began."""
+    """Pass of a reconciler: what it has checked out, where whose model belongs by that, and when it began."""
 
     commit: Commit
     began: float
     is_edited: bool
+    addresses: dict[str, str]
 
 
 class Published:
@@ -45,8 +45,8 @@ class Published:
     The invariants, at every moment:
 
     - P1: `current.json` names a folder below its address whose record and all files are there, and no other
-      object; each file is what the run's folder had at the recorded generation. A file that a person deleted
-      is an exception until it is copied again.
+      object; each file is what the run's folder had at the recorded generation, of a tuning job that of its
+      best trial. A file that a person deleted is an exception until it is copied again.
     - P3: No apply of an older commit moves a model back. Permitted over the model of a commit is the model of
       the same commit and of its descendants, by whichever apply; and any model over one, and of one, whose
       publisher's files weren't those of a commit (which only the embedded service permits). Nor does the
@@ -54,6 +54,8 @@ class Published:
       its own model in place, no apply of its ancestors puts another model there, whatever `current.json`
       says of the commit.
     - P4: An object in a model's folder never changes.
+    - P6: A model of another environment, or of another manifest that the publisher's commit has too, is never
+      replaced.
     - P5: A green status that an apply of the newest commit posts at it is of a model that was in its place
       at some moment since that apply began.
 
@@ -88,7 +90,10 @@ class Published:
         """Note that a pass begins."""
         head = next(one for one in self._repository.history if one.sha == commit.sha)
         is_edited = not {job.job_name for job in commit.jobs} <= {job.job_name for job in head.jobs}
-        self._passes[who] = _Pass(commit, self._world.now, is_edited)
+        # A pass over a part has the other manifests too: it only doesn't look at them.
+        jobs = {job.manifest.name: job for job in (*head.jobs, *commit.jobs)}
+        addresses = {name: job.publish.to for name, job in jobs.items() if job.publish}
+        self._passes[who] = _Pass(commit, self._world.now, is_edited, addresses)
 
     def _written(self, write: Write) -> None:
         """Check a write of a reconciler as it has its effect, and everything that it may have broken."""
@@ -106,11 +111,19 @@ class Published:
         self._seen["models published"] += 1
         self._seen["models replaced"] += before is not None and before.job_name != after.job_name
         self._seen["models recorded again"] += before is not None and before.job_name == after.job_name
-        if before is not None:
+        if before is not None and before.environment == self._place.environment:
             self._until[to, before.hash] = self._world.now
         said = f"{write.who} put {after.job_name} of {after.commit[:7] or 'no commit'} in place"
         if before and self._is_before(after.commit, before.commit):
             self._wrong("P3", f"{said} over {before.job_name} of the newer {before.commit[:7]}")
+        if before and before.environment != after.environment:
+            self._wrong("P6", f"{said} over {before.job_name}, of the environment {before.environment}")
+        one_pass = self._passes.get(write.who)
+        is_of_another = before is not None and before.base_name != after.base_name
+        if before and is_of_another:
+            self._seen["models taken over"] += 1
+            if one_pass and one_pass.addresses.get(before.base_name) == to:
+                self._wrong("P6", f"{said} over {before.job_name}, whose manifest publishes there too")
         if not after.commit:
             self._settled.pop(to, None)
         settled = self._settled.get(to, "")
@@ -132,14 +145,14 @@ class Published:
             to, sha = job.publish.to, one_pass.commit.sha
             current = self._models.current(to)
             is_newest = not self._is_before(sha, self._settled.get(to, ""))
-            if current and current.hash == job.identity and is_newest:
+            if self._is_of(current, job.identity) and is_newest:
                 self._settled[to] = sha
 
     def look(self, to: str) -> None:
         """Check that the model in place at an address is whole."""
         current = self._models.current(to)
-        if current is None:
-            return
+        if current is None or current.environment != self._place.environment:
+            return  # another environment's are checked by its own collector
         if current.folder != model_folder(to, current.job_name):
             self._wrong("P1", f"{to} names {current.folder}")
         record = self._models.record(to, current.job_name)
@@ -150,6 +163,9 @@ class Published:
             if MANIFEST not in lost:
                 self._wrong("P1", f"{current.folder} has no record")
             return
+        runs = [job for job in self._world.jobs if job.name == record.resource]
+        if record.origin not in [folders_of_models(run)[0] for run in runs]:
+            self._wrong("P1", f"{current.folder} was copied from {record.origin}, and not from its model")
         names = {file.name for file in record.files}
         if names - there.keys() - lost or there.keys() - names or not names:
             self._wrong("P1", f"{current.folder} has {sorted(there)}, and its record names {sorted(names)}")
@@ -185,8 +201,12 @@ class Published:
                     self._wrong("P5", f"{who} posted {status['description']!r}, and its model isn't in place")
 
     def _was_in_place(self, to: str, identity: str, since: float) -> bool:
-        current = self._models.current(to)
-        return (current is not None and current.hash == identity) or self._until[to, identity] >= since
+        return self._is_of(self._models.current(to), identity) or self._until[to, identity] >= since
+
+    def _is_of(self, current: CurrentModel | None, identity: str) -> bool:
+        """Return True if a model in place is this environment's, of a content."""
+        own = self._place.environment
+        return current is not None and (current.hash, current.environment) == (identity, own)
 
     def at_the_end(self, plan: Plan, shown: Callable[[str, str], dict[str, Any] | None]) -> None:
         """Check the final state; `shown` returns the status of a commit and context."""
@@ -198,10 +218,11 @@ class Published:
                 continue
             change = next((c for c in plan.changes if c.desired is job), None)
             run = change.actual if change else None
-            if change is None or run is None or run.state is not State.SUCCEEDED:
-                continue
+            is_done = run is not None and run.state is State.SUCCEEDED
+            if change is None or not is_done or change.action is Action.BLOCKED:
+                continue  # of a blocked job, the run is a stranger's
             current = self._models.current(job.publish.to)
-            if current and current.hash == job.identity:
+            if current and self._is_of(current, job.identity):
                 self._seen["models in place at the end"] += 1
                 if any(uri.startswith(current.folder) for uri in self._models.damaged):
                     self._is_explained(job, plan, current)
@@ -219,12 +240,20 @@ class Published:
             self._wrong("P2", f"{job.job_name} isn't in place, but {there}, and the plan doesn't say why")
         for change in shown:
             self._seen["models not published"] += 1
-            if not self._has_cause(change):
+            if not self._has_cause(change, current):
                 said = f"{change.action} {change.reason.code}"
                 self._wrong("P2", f"{job.job_name} isn't in place, but {there}, for no cause: {said}")
 
-    def _has_cause(self, change: Change) -> bool:
+    def _has_cause(self, change: Change, current: CurrentModel | None) -> bool:
         counts, code = self._world.faults.counts, change.reason.code
+        if code is ReasonCode.PUBLISHED_BY_OTHER:
+            self._seen["models of another environment"] += 1
+            return current is not None and current.environment != self._place.environment
+        if code is ReasonCode.PUBLISHED_BY_OTHER_JOB:
+            self._seen["models of another manifest"] += 1
+            publish = change.publication.publish if change.publication else None
+            others = {job.manifest.name for job in self._repository.head.jobs if job.publish == publish}
+            return current is not None and current.base_name in others - {change.base_name}
         if change.action is Action.PUBLISH:
             # Only the executor finds that files of the run are gone, or aren't those that were copied.
             return bool(counts["run's folder emptied"] + counts["late writer"] + len(self._runs(change)) - 1)

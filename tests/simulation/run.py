@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import zip_longest
 
 from msgspec.structs import replace
 
@@ -49,10 +50,16 @@ _OUTRUN = 0.5
 """Fraction of the replacements of a model before which a newer commit brings the model back."""
 _CUT_OFF = 0.7
 """Fraction of them after which the reconciler dies, and a newer commit brings the model back."""
+_SWUNG = 0.8
+"""Fraction of the summaries after which a commit brings back a model that was replaced."""
 _LONGER = 4
 """How much longer runs with publications are: models come after the runs that make them."""
 _PUBLISHING = 3 / 4
 """Fraction of the runs with own folders in which manifests publish."""
+_RENAMING = 1 / 3
+"""Fraction of these in which jobs are renamed and keep their addresses."""
+_AT_ONE_ADDRESS = 1 / 2
+"""Fraction of the runs with two environments in which both publish at the same addresses."""
 _IN_THE_CLOUD = 1 / 2
 """Fraction of these in which an ended job counts as an attempt, whatever its cause."""
 _OLDER = 1 / 3
@@ -70,7 +77,8 @@ _DAY = 90_000.0
 """Seconds after which pending statuses may be closed."""
 _SPANS = (0.2, 2.0, 20.0, 120.0, 600.0, 1800.0)
 _DELICATE = ("minted", "wrote claim", "send create", "sent create", "answer to create")
-_DELICATE_OF_MODELS = ("found ", "put ", "record ", "wrote the summary")
+_SUMMARIZED = "wrote the summary"
+_DELICATE_OF_MODELS = ("found ", "put ", "record ", _SUMMARIZED)
 """Also in runs with publications: between the model in place and the one that replaces it."""
 _ANSWERED = "answer to create of "
 _PAUSES = (1.0, 60.0, 280.0, 700.0, 3600.0, 10800.0)
@@ -122,7 +130,12 @@ class Simulation:
             legacy=len(places) == 1,
             outputs=_outputs(seed),
             publishers=publishers,
+            renamers=_renamers(seed) if publishers else None,
         )
+        compares = without != "current-generation"
+        models = [Models(compares=compares)] if publishers else []
+        if publishers and len(places) > 1:
+            models.append(Models(compares=compares, beside=models[0] if _at_one_address(seed) else None))
         self._statuses = Statuses()
         self._outsides = [
             Outside(
@@ -144,9 +157,9 @@ class Simulation:
                 edits=_edits(seed),
                 # Two environments would adopt the same job: neither knows of the other's claims.
                 adopters=_adopters(seed) if place == places[0] else (random.Random(0), 0.0),
-                models=Models(compares=without != "current-generation") if publishers else None,
+                models=of_place,
             )
-            for place in places
+            for place, of_place in zip_longest(places, models)
         ]
         self._checkers = {
             outside.place.instance: Checker(
@@ -216,6 +229,7 @@ class Simulation:
                 world.advance(rng.choice(_SPANS) * rng.random())
             index = self._next()
             process = self._processes[index]
+            self._swing(process)
             if process.doing.endswith(BEFORE_A_LOOK):
                 self._nemesis.before_a_look(process.doing)
             # The worst moments: between a claim and its request, and before the request's answer is written.
@@ -255,6 +269,17 @@ class Simulation:
         self._faults.tells("crash")
         self._repository.bring_back(replaced)
         return True
+
+    def _swing(self, process: Process) -> None:
+        """Let a commit bring back a model that was replaced, once a summary says which one is in its place.
+
+        Who publishes it then makes the summary untrue, and may die before it writes another one.
+        """
+        chance, models = self._publishers, self._outside_of[process.name].models
+        if not (chance and models and process.doing.startswith(_SUMMARIZED)) or chance.random() > _SWUNG:
+            return
+        if models.replaced:
+            self._repository.bring_back(chance.choice(sorted(models.replaced.values())))
 
     def _outrun(self, process: Process) -> bool:
         """Return True if a commit brings back the model in place just before a reconciler replaces it."""
@@ -375,6 +400,17 @@ def _publishers(seed: int) -> random.Random | None:
     """Return the chance by which a run's manifests publish; None in runs that publish nothing."""
     rng = random.Random(f"publishers of {seed}")
     return rng if _outputs(seed) is Outputs.OWN and rng.random() < _PUBLISHING else None
+
+
+def _renamers(seed: int) -> random.Random | None:
+    """Return the chance by which a run's jobs are renamed and keep their addresses; None in most runs."""
+    rng = random.Random(f"renamers of {seed}")
+    return rng if rng.random() < _RENAMING else None
+
+
+def _at_one_address(seed: int) -> bool:
+    """Return True if a run's environments publish at the same addresses."""
+    return random.Random(f"addresses of {seed}").random() < _AT_ONE_ADDRESS
 
 
 def _set_ups(seed: int) -> tuple[random.Random, float]:

@@ -46,10 +46,14 @@ _LEGACY = ("fraud", "wine")
 _PIPELINES = ("ranker", "tags")
 _TASKS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
 _WITHOUT_FOLDER = ("sales", "topics")
+PUBLISHED = "gs://risk-models/"
+"""Beginning of the addresses."""
 SOURCE = "model"
 """Folder of a run that is published."""
 _PUBLISHED = 0.8
 """Fraction of the manifests with `publish`, in repositories that publish."""
+_RENAMED = 0.8
+"""Fraction of the renamed jobs whose manifest goes: the others' address is that of two."""
 _REVERTED = 0.3
 """Fraction of the edits of a work tree that return to older content."""
 
@@ -135,6 +139,7 @@ class Repository:
         legacy: True if some manifests are for AI Platform, whose job names are unique in a project.
         outputs: Where the jobs' results go.
         publishers: The chance by which manifests publish; None if none does.
+        renamers: The chance by which a job gets another name and keeps its address; None if none does.
 
     Attributes:
         head: Its newest commit.
@@ -151,9 +156,12 @@ class Repository:
         legacy: bool,
         outputs: Outputs = Outputs.NONE,
         publishers: random.Random | None = None,
+        renamers: random.Random | None = None,
     ) -> None:
         self._rng = rng
         self._publishers = publishers
+        self._renamers = renamers
+        self._addresses = {name: f"{PUBLISHED}{name}" for name in NAMES}
         self._unpublished: set[str] = set()
         for name in NAMES if publishers else ():
             self._publish(name)
@@ -184,6 +192,8 @@ class Repository:
         if self._publishers:
             # What a slow apply of a commit between does shows only where contents come back.
             edits = (*[self._swap] * 20, self._edit, self._edit, self._toggle, *edits)
+        if self._renamers:
+            edits = (*[self._rename] * 30, *edits)
         said = self._rng.choice(edits)()
         self.head = self._commit()
         return said
@@ -192,7 +202,7 @@ class Repository:
         """Return a desired job with its output folder, as the product gives it one after its name."""
         job = desired(name, content, reconcile, folder_of_manifest(self.outputs, name, content))
         if self._publishers and name not in self._unpublished and name not in _WITHOUT_FOLDER:
-            job = replace(job, publish=Publish(to=f"gs://risk-models/{name}", source=SOURCE))
+            job = replace(job, publish=Publish(to=self._addresses[name], source=SOURCE))
         if self.outputs is not Outputs.OWN:
             return job
         manifest = job.manifest
@@ -370,6 +380,22 @@ class Repository:
         self._publish(name)
         self._put(name, content_of(job), job.manifest.reconcile)
         return f"{name} is published or not"
+
+    def _rename(self) -> str:
+        """Give a job another name, with its address; usually its manifest goes."""
+        assert self._renamers is not None, "some repositories rename nothing"
+        names = sorted(name for name, job in self._jobs.items() if job.publish)
+        free = [name for name in self._names if name not in {*self._jobs, *_WITHOUT_FOLDER}]
+        if not names or not free:
+            return "nothing"
+        old, new = self._renamers.choice(names), self._renamers.choice(free)
+        job = self._jobs[old]
+        self._addresses[new] = self._addresses[old]
+        self._unpublished.discard(new)
+        if self._renamers.random() < _RENAMED:
+            self._older.setdefault(old, []).append(self._jobs.pop(old))
+        self._put(new, content_of(job), job.manifest.reconcile)
+        return f"{new} publishes where {old} did"
 
     def _revert(self) -> str:
         names = sorted(self._older)

@@ -14,7 +14,7 @@ from reconciler.model.manifest import ML_V1, TRAINING_PIPELINE, JsonObject
 from reconciler.model.ports import Answer, Bounds, Created, refusal
 
 from .faults import SET_UP, Faults
-from .model import PARENT, Job, Request, filled, folder_of, short, spec_of
+from .model import PARENT, Job, Request, backing_of, filled, folder_of, short, spec_of
 
 if TYPE_CHECKING:
     from .checker import Checkers
@@ -294,6 +294,7 @@ class World:
             labels=labels,
             spec=spec_of(job) if spec else {},
             body=filled(job) if spec else {},
+            backing_body=backing_of(job) if spec else {},
             create_time=self._text(job.made),
             start_time=self._text(job.started),
             end_time=self._text(job.ended),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from reconciler.base.diagnostics import quote
 from reconciler.model.applied_tree import Relation
 from reconciler.model.job import State
-from reconciler.model.plan import Edit
+from reconciler.model.plan import Action, Change, Edit
 from reconciler.model.publication import model_folder
 from reconciler.model.reason import Reason, ReasonCode
 from reconciler.output.wording.cause import brief_cause
@@ -125,12 +125,20 @@ def _text_of(reason: Reason, rerun: str) -> str:
     return _MADE[reason.code](reason.values, again)
 
 
-def reason_beside(reason: Reason, edit: Edit | None, name: str = "") -> str:
-    """Return the sentence of a reason for a place beside the word of `edit`; "" if that word says it all."""
+def change_text(change: Change) -> str:
+    """Return the sentence of a change's reason; of a blocked publication, it says what it is about."""
+    said = reason_text(change.reason, change.base_name)
+    is_refused = change.publication is not None and change.action is Action.BLOCKED
+    return f"not published: {said}" if is_refused else said
+
+
+def reason_beside(change: Change) -> str:
+    """Return the sentence of a change for a place beside its edit's word; "" if that word says it all."""
+    reason, edit = change.reason, change.edit
     if reason.code is ReasonCode.REMOVED and edit is Edit.REMOVED:
         return "onDelete: cancel" if reason.values["is_cancelled"] else ""
     is_edit = (reason.code, edit) in ((ReasonCode.NEW, Edit.NEW), (ReasonCode.CHANGED, Edit.CHANGED))
-    return "" if is_edit and not reason.values else reason_text(reason, name)
+    return "" if is_edit and not reason.values else change_text(change)
 
 
 def names_edit(reason: Reason, edit: Edit) -> bool:
