@@ -151,7 +151,7 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
     outcomes = [_with_end(outcome, ended) for outcome in applied.outcomes]
     plan, waits = applied.plan, arguments.wait
     unsuccessful = [*_failures(plan, jobs, ended), *_ended_before(plan, applied.outcomes)] if waits else []
-    unsuccessful += _problems_of_results(plan, after.state, all_kinds=waits)
+    unsuccessful += _problems_of_results(plan, after.state, only_unread=not waits)
     print_lines((line for _, line in unsuccessful), log_format)
     runs = [*(after.observed.runs if after.observed else ()), *ended]
     show_ends(applied.plan, outcomes, unsuccessful, runs, frozenset(j.resource for j in jobs), log_format)
@@ -309,16 +309,14 @@ def _failures(plan: Plan, jobs: frozenset[Awaited], ended: tuple[ActualJob, ...]
         yield None, f"the wait ended before {resource} did"
 
 
-def _problems_of_results(plan: Plan, state: TargetState | None, *, all_kinds: bool) -> Iterator[Failure]:
+def _problems_of_results(plan: Plan, state: TargetState | None, *, only_unread: bool) -> Iterator[Failure]:
     """Yield each desired job whose result isn't good, isn't in its place, or couldn't be read.
 
-    Without `all_kinds`, only those that fail the command whether or not it waits: results that miss what is
-    expected, as those that are worse than the published one, whose publication is blocked, do; and results
-    that the command couldn't read.
+    A result that couldn't be read is a failure of the command itself, whether or not it waits.
     """
     changes = {change.desired.manifest.base_name: change for change in plan.changes if change.desired}
     for name, reason, kind in problems_of_results(state) if state else ():
-        if all_kinds or kind in (NotDone.MISSED, NotDone.UNJUDGED):
+        if kind is NotDone.UNJUDGED or not only_unread:
             assert name.last_wanted is not None, "it has a run that succeeded"
             yield changes.get(name.base_name), f"{name.last_wanted.name}: {reason_text(reason, name.name)}"
 

@@ -32,7 +32,7 @@ def planned(repository: Repository) -> tuple[str, str]:
     return change["action"], change["reasonCode"]
 
 
-def test_missed_expectation_fails_apply_with_both_figures_and_leaves_job_succeeded(own: Repository) -> None:
+def test_missed_expectation_fails_wait_with_both_figures_and_leaves_job_succeeded(own: Repository) -> None:
     write(own, "--accuracy=0.60", attempts=3, expect=GOOD)
     done = own.run("apply", "--wait")
     name = job_of(own)["jobName"]
@@ -40,9 +40,8 @@ def test_missed_expectation_fails_apply_with_both_figures_and_leaves_job_succeed
     assert f"{name}: succeeded; accuracy 0.6, expected at least 0.95" in done.err
     assert planned(own) == ("none", "expectation-missed")
     assert "Nothing to do: 1 job (1 below expectations)." in own.run("plan").out
-    for wait in ([], ["--wait"]):
-        again = own.run("apply", *wait)
-        assert (again.code, f"{name}: succeeded; accuracy 0.6" in again.err) == (1, True)
+    assert own.run("apply").code == 0
+    assert own.run("apply", "--wait").code == 1
     assert own.states() == {name: "SUCCEEDED"}, "it uses up no attempt"
 
 
@@ -115,9 +114,9 @@ def test_commits_show_the_verdict_of_their_own_expectation(story: Story) -> None
     assert story.said(first, JOB).startswith("succeeded, accuracy 0.9, expected at least 0.95 · run ")
     assert story.said(first, ALL).startswith("below expectations: census · 0 of 1 succeeded")
 
-    # Another commit, of which nothing is its own, isn't blamed, although the apply fails.
+    # Another commit, of which nothing is its own, isn't blamed.
     words = story.push_words("words")
-    assert story.run("apply").code == 1
+    assert story.run("apply").code == 0
     assert story.shown(words)[ALL] == "success"
     assert "earlier: 1 below expectations" in story.said(words, ALL)
 
