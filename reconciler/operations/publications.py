@@ -307,6 +307,10 @@ class PublicationReader:
         return replace(stored, rival_metrics=rival.metrics) if rival else stored
 
     def _checkout(self, name: NameState, current: CurrentModel) -> Descent:
+        if not current.commit:
+            # Of a work tree that was no commit's: any commit that has the content comes after it.
+            is_recorded = bool(self.history.head) and self._is_committed(name)
+            return Descent(Relation.NEWER) if is_recorded else NOT_COMPARED
         tree = AppliedTree(current.commit, current.time, "", current.ancestors)
         relation = relation_of(tree, self.history)
         is_behind = relation in (Relation.OLDER, Relation.DIVERGED, Relation.UNKNOWN)

@@ -113,9 +113,11 @@ def asks_for_comparison(name: NameState) -> bool:
 def compares(name: NameState, stored: Stored, publisher: Publisher) -> bool:
     """Return True if `publication_of` needs the checkout's relation to the commit in `current.json`."""
     current = stored.current
-    if current is None or not current.commit or stored.unread or not _is_own(current, publisher):
+    if current is None or stored.unread or not _is_own(current, publisher):
         return False
-    return not _is_of(current, name) or publisher.is_bringer or _has_other_since(name, current.time)
+    if not _is_of(current, name):
+        return bool(current.commit)
+    return publisher.is_bringer or _has_other_since(name, current.time)
 
 
 def has_rival(name: NameState, stored: Stored, publisher: Publisher) -> bool:

@@ -957,6 +957,23 @@ def test_revert_while_other_content_runs_is_recorded_with_its_own_commit(place: 
     assert place.assert_readable() == run.job_name
 
 
+def test_model_of_no_commit_is_recorded_with_the_commit_that_brings_its_content(place: Place) -> None:
+    """Else an apply of an older commit that is about to replace it would win."""
+    place.commit("good")
+    place.run()
+    place.publish()
+    put(place.service.home, CURRENT, current_json(replace(place.current, commit="", ancestors=())))
+    place.commit("bad")
+    number = len(place.jobs.jobs) + 1
+    training = run_of(place.job(), State.RUNNING, number=number, create_time="2036-01-01T00:00:00Z")
+    place.add(training)
+    sha = place.commit("good")
+    process = place.process()
+    assert process.change.reason.code is ReasonCode.PUBLISHED_BEFORE_OTHER
+    place.publish(process)
+    assert (process.wire.steps, place.current.commit) == (["announcement", "current.json"], sha)
+
+
 def test_damaged_publication_is_drift_although_the_service_dropped_the_run(place: Place) -> None:
     place.commit("good")
     run = place.run()

@@ -283,6 +283,9 @@ def test_commits_are_compared_only_when_they_decide() -> None:
         Stored(current_of(OTHER), 3, unread="the record can't be used"),
     ):
         assert not compares(name, stored, US), stored
+    for commit in ("", COMMIT):
+        assert compares(name, Stored(current_of(commit=commit), 3), replace(US, is_bringer=True))
+        assert compares(name_of(other=3), Stored(current_of(commit=commit), 3), US)
 
 
 def test_mark_counts_until_address_changes_or_other_content_is_submitted() -> None:
