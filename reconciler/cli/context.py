@@ -30,11 +30,13 @@ class Context(Struct, frozen=True):
     config: Config
     environment: Environment
 
-    def session(self, *, start: bool, changes_owner: bool = False) -> AbstractContextManager[Session]:
-        """Open the environment, as `open_session`."""
-        return open_session(
-            self.config, self.environment, os.environ, start=start, changes_owner=changes_owner
-        )
+    def session(self, *, start: bool) -> AbstractContextManager[Session]:
+        """Open the environment; with `start`, for a command that writes, as `open_session`."""
+        return open_session(self.config, self.environment, os.environ, start=start)
+
+    def session_of_any_owner(self) -> AbstractContextManager[Session]:
+        """Open the environment to write, also if its claims belong to another repository."""
+        return open_session(self.config, self.environment, os.environ, start=True, changes_owner=True)
 
 
 def context_of(arguments: argparse.Namespace) -> Context:

@@ -195,7 +195,8 @@ def _indented(text: str) -> None:
 
 def _prepare_claims(arguments: argparse.Namespace) -> ExitCode:
     context, changes_owner = context_of(arguments), arguments.this_repository
-    with context.session(start=True, changes_owner=changes_owner) as session:
+    opened = context.session_of_any_owner() if changes_owner else context.session(start=True)
+    with opened as session:
         prepared = prepare_claims(session, changes_owner=changes_owner)
         repository = session.repository
     _print_claims(prepared, context.config.source)

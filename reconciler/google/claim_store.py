@@ -432,11 +432,10 @@ class ObjectClaims:
         except NotFoundAtServiceError as error:
             raise ServiceError(
                 f"there is no claims bucket {self._bucket}: {error.message}",
-                hint='correct "claimsBucket" and "project" in reconciler.yaml. If the bucket was deleted, '
-                "Cloud Storage keeps it for days (soft delete): `gcloud storage buckets list --soft-deleted` "
-                f"shows its generation, `gcloud storage restore gs://{self._bucket}#GENERATION` and then "
-                f"`gcloud storage restore 'gs://{self._bucket}/**'` restore it and its objects. Only for a "
-                f"new bucket, run `{self._command}`",
+                hint='correct "claimsBucket" and "project" in reconciler.yaml; if it was deleted, restore it '
+                "while Cloud Storage's soft delete keeps it: `gcloud storage buckets list --soft-deleted`, "
+                f"`gcloud storage restore gs://{self._bucket}#GENERATION`, and then its objects, `gcloud "
+                f"storage restore 'gs://{self._bucket}/**'`; only for a new one run `{self._command}`",
             ) from None
         except ApiError as error:
             raise ServiceError(

@@ -244,8 +244,11 @@ ROLE = (
             "claims bucket missing",
             named("claimsBucket", "acme-claim"),
             "there is no claims bucket acme-claim: The specified bucket does not exist.\n"
-            "    run `reconciler init --claims --env prod`, "
-            'or correct "claimsBucket" and "project" in reconciler.yaml',
+            '    correct "claimsBucket" and "project" in reconciler.yaml; if it was deleted, restore it '
+            "while Cloud Storage's soft delete keeps it: `gcloud storage buckets list --soft-deleted`, "
+            "`gcloud storage restore gs://acme-claim#GENERATION`, and then its objects, "
+            "`gcloud storage restore 'gs://acme-claim/**'`; only for a new one run `reconciler init --claims "
+            "--env prod`",
             "corrected claimsBucket",
             named("claimsBucket", "acme-claims"),
         ),
