@@ -90,7 +90,15 @@ def _without_secrets(spec: JsonObject, fields: Sequence[FieldChange]) -> Iterato
 
 
 def _is_no_change(field: FieldChange) -> bool:
-    return is_spelling(field) or is_filled(field) or is_left_out(field)
+    return is_spelling(field) or is_filled(field) or is_left_out(field) or _is_of_answer(field)
+
+
+def _is_of_answer(field: FieldChange) -> bool:
+    """Return True if only the service's answer makes the difference: a pipeline's model has its folder there
+    once it is registered, and never its container.
+    """
+    absent = {"/modelToUpload/artifactUri": field.after, "/modelToUpload/containerSpec": field.before}
+    return field.pointer in absent and absent[field.pointer] is None
 
 
 def is_only_named(field: FieldChange, old_name: str, new_name: str) -> bool:

@@ -38,6 +38,22 @@ def test_comparison_ignores_output_directory_that_carries_job_name() -> None:
     ]
 
 
+def test_comparison_with_registered_pipeline_shows_what_its_manifest_changed() -> None:
+    """The service fills in the model's folder, and never returns its container."""
+    model = {"displayName": "census"}
+    before = wanted(content="b")
+    registered = {"args": ["b"], "modelToUpload": {**model, "artifactUri": "gs://runs/census/model"}}
+    run = run_of(replace(before, packed=registered), State.SUCCEEDED, spec=registered)
+    desired = replace(
+        JOB, packed={"args": ["a"], "modelToUpload": {**model, "containerSpec": {"imageUri": "serve"}}}
+    )
+    change = only(plan([desired], [run], [bound_to(before, run)]))
+    assert [field.pointer for field in change.fields] == ["/args/0"]
+    labelled = replace(JOB, packed={"args": ["b"], "modelToUpload": {**model, "labels": {"team": "risk"}}})
+    change = only(plan([labelled], [run], [bound_to(before, run)]))
+    assert [field.pointer for field in change.fields] == ["/modelToUpload/labels"]
+
+
 def test_changed_field_masks_secret_of_earlier_run() -> None:
     before = wanted(content="b")
     old = _set_output(before, "x", "--password=hunter2", "--rate=1", "--token", "abc")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -86,7 +87,7 @@ def spec_of(kind: str, resource: JsonObject) -> JsonObject:
     A pipeline is in the form that `resource_in_form` returns.
     """
     if kind == TRAINING_PIPELINE:
-        fields = _selected(_PIPELINE_FIELDS, resource)
+        fields = _pipeline_fields(resource)
     else:
         fields = part_of(resource, "jobSpec") if kind == _CUSTOM_JOB else _selected(_TUNING_FIELDS, resource)
     spec = {**fields, **_selected(("encryptionSpec",), resource)}
@@ -254,6 +255,21 @@ def _logarithmic(parameters: Iterable[JsonObject]) -> Iterator[str]:
             yield text_of(parameter, "parameterId")
         children = parts_of(parameter, "conditionalParameterSpecs")
         yield from _logarithmic(part_of(child, "parameterSpec") for child in children)
+
+
+def _pipeline_fields(resource: JsonObject) -> JsonObject:
+    """Return what a manifest can say of a pipeline: of its model without what the service fills in."""
+    fields = _selected(_PIPELINE_FIELDS, resource)
+    if "modelToUpload" not in fields:
+        return fields
+    return {**fields, "modelToUpload": _selected(_model_fields(), part_of(fields, "modelToUpload"))}
+
+
+@cache
+def _model_fields() -> frozenset[str]:
+    schema = manifest_schema(AIPLATFORM_V1, TRAINING_PIPELINE)
+    assert schema is not None, "the kind has a schema"
+    return frozenset(schema["$defs"]["aiplatform.Model"]["properties"])
 
 
 def _trained(kind: str, spec: JsonObject) -> tuple[str, JsonObject]:

@@ -117,6 +117,9 @@ def test_a_request_has_the_reconcilers_name_and_labels_beside_the_models_own() -
     body = vertex_ai.body(TRAINING_PIPELINE, pipeline(CUSTOM), "census_1", {"a": "b"})
     assert body == {"displayName": "census_1", "labels": {"a": "b"}, **pipeline(CUSTOM)}
     assert vertex_ai.spec_of(TRAINING_PIPELINE, body) == pipeline(CUSTOM)
+    registered = {**body["modelToUpload"], "name": "projects/1/locations/l/models/5", "versionId": "2"}
+    answer = {**body, "modelToUpload": registered, "state": "PIPELINE_STATE_SUCCEEDED"}
+    assert vertex_ai.spec_of(TRAINING_PIPELINE, answer) == pipeline(CUSTOM)
 
 
 @pytest.mark.fault(73)
