@@ -134,6 +134,8 @@ class ReasonCode(StrEnum):
     """Google shut AI Platform Training down: only the embedded service runs such jobs."""
     PARENT_MODEL_MISSING = "parent-model-missing"
     """The model that is to get another version doesn't exist."""
+    MODEL_ID_TAKEN = "model-id-taken"
+    """The pipeline's `modelId` is that of a model that exists."""
     OTHER_LINE_ENDS = "other-line-ends"
     """The files differ from the commit's in line ends, which would make another job."""
     SUPERSEDED = "superseded"

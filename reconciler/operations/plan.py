@@ -66,23 +66,18 @@ def plan_of(session: Session, desired: Desired, state: TargetState, *, by_hand: 
         occasion=Trigger(by_hand, session.config.images),
     )
     plan = replace(plan, digest=_digest(plan, desired, session.environment.staging_bucket))
-    plan = _with_parent_models(session, plan)
+    plan = _without_unregistrable(session, plan)
     limits = session.environment.limits
     return with_refusals(with_output_folders(with_limited_publications(plan, limits.publications)), limits)
 
 
-def _with_parent_models(session: Session, plan: Plan) -> Plan:
-    """Return the plan without submissions whose model could not be registered, for want of its parent."""
-    missing = {
-        job.job_name: session.engine(job.manifest.api_version).missing_model(job.manifest.kind, job.spec)
+def _without_unregistrable(session: Session, plan: Plan) -> Plan:
+    """Return the plan without submissions whose model could not be registered."""
+    obstacles = {
+        job.job_name: session.engine(job.manifest.api_version).model_obstacle(job.manifest.kind, job.spec)
         for job in submitted_by(plan)
     }
-    reasons = {
-        name: because(ReasonCode.PARENT_MODEL_MISSING, model=model)
-        for name, model in missing.items()
-        if model
-    }
-    return with_blocked(plan, reasons)
+    return with_blocked(plan, {name: reason for name, reason in obstacles.items() if reason})
 
 
 def _digest(plan: Plan, desired: Desired, bucket: str) -> str | None:

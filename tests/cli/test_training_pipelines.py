@@ -192,6 +192,9 @@ def test_pipeline_whose_parent_model_is_missing_is_blocked_until_there_is_one(mo
     done = models.run("apply", "--wait")
     assert done.code == 0, done.out + done.err
     assert shown(models)["model"].endswith("/models/census@2")
+    write(models, "--accuracy=0.97", modelId="census")
+    plan = models.run("plan").out
+    assert f"there is a model {parent} already: write parentModel: {parent} in place of modelId" in plan
 
 
 def test_tuning_pipeline_registers_the_model_of_its_best_trial(repository: Repository) -> None:

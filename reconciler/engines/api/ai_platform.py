@@ -98,9 +98,8 @@ class AiPlatformTraining:
         return self._read(about(answer, "jobId", re.compile(re.escape(body["jobId"]))))
 
     @staticmethod
-    def missing_model(kind: str, spec: JsonObject) -> str:
-        """Return "": a job of AI Platform registers no model."""
-        return ""
+    def model_obstacle(kind: str, spec: JsonObject) -> None:
+        """Return None: a job of AI Platform registers no model."""
 
     def cancel(self, job: ActualJob) -> None:
         """Send one `cancel`."""

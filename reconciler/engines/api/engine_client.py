@@ -15,6 +15,7 @@ from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.google.client import Connection
 from reconciler.model.job import ActualJob
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject
+from reconciler.model.reason import Reason
 
 
 class EngineClient(Protocol):
@@ -68,8 +69,8 @@ class EngineClient(Protocol):
                 other ServiceError counts the same.
         """
 
-    def missing_model(self, kind: str, spec: JsonObject) -> str:
-        """Return the model that a job with this spec adds a version to, if it doesn't exist; else ""."""
+    def model_obstacle(self, kind: str, spec: JsonObject) -> Reason | None:
+        """Return why the model of a job with this spec can't be registered, by the models that exist now."""
 
     def cancel(self, job: ActualJob) -> None:
         """Request the cancellation of a job, which may still succeed or fail."""

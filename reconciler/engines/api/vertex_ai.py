@@ -25,6 +25,7 @@ from reconciler.model.cause import error_info
 from reconciler.model.fields import text_of
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.manifest import AIPLATFORM_V1, TRAINING_PIPELINE, JsonObject
+from reconciler.model.reason import Reason, ReasonCode, because
 
 _COLLECTIONS = {
     "CustomJob": "customJobs",
@@ -141,18 +142,26 @@ class VertexAi:
         answer = execute(request, with_headers(self._connection, headers))
         return self._read(kind, about(answer, "name", self._names(kind)))
 
-    def missing_model(self, kind: str, spec: JsonObject) -> str:
-        """Return a pipeline's `parentModel` if it doesn't exist; else ""."""
-        name = text_of(spec, "parentModel") if kind == TRAINING_PIPELINE else ""
-        if not name:
-            return ""
+    def model_obstacle(self, kind: str, spec: JsonObject) -> Reason | None:
+        """Return a reason if a pipeline's `parentModel` is missing, or its `modelId` is that of a model."""
+        if kind != TRAINING_PIPELINE or "modelToUpload" not in spec:
+            return None
+        if parent := text_of(spec, "parentModel"):
+            missing = because(ReasonCode.PARENT_MODEL_MISSING, model=parent)
+            return None if self._has_model(parent) else missing
+        if not (model_id := text_of(spec, "modelId")):
+            return None
+        model = f"{self._parent}/models/{model_id}"
+        return because(ReasonCode.MODEL_ID_TAKEN, model=model) if self._has_model(model) else None
+
+    def _has_model(self, name: str) -> bool:
         if not _MODEL.fullmatch(name):
-            return name  # it would become a part of an address
+            return False  # it would become a part of an address
         try:
             self._connection.get(f"{_METHODS}.models.get", name=name, fields="name")
         except NotFoundError:
-            return name
-        return ""
+            return False
+        return True
 
     def cancel(self, job: ActualJob) -> None:
         """Send one `cancel`, which the service carries out by best effort."""

@@ -65,6 +65,10 @@ _SENTENCES: Mapping[ReasonCode, str] = {
         "Google shut down AI Platform Training on 2025-01-31; "
         "run `reconciler migrate`, which rewrites it for Vertex AI"
     ),
+    ReasonCode.MODEL_ID_TAKEN: (
+        "there is a model {model} already: write parentModel: {model} in place of modelId, and the run's "
+        "model becomes a version of it"
+    ),
     ReasonCode.PARENT_MODEL_MISSING: (
         "there is no model {model}: correct parentModel, or leave it out: the first run then registers a "
         "model that later ones can name"

@@ -13,6 +13,7 @@ from reconciler.base.errors import NotFoundError
 from reconciler.engines.api.vertex_ai import VertexAi
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.manifest import TRAINING_PIPELINE, JsonObject
+from reconciler.model.reason import ReasonCode, because
 from tests.support.opened import LOCATION, PROJECT, connected
 from tests.support.raw_server import Arrived, Behaviour, RawServer, answer
 
@@ -135,26 +136,42 @@ def test_a_missing_pipeline_is_not_found() -> None:
         Service(job(BACKING)).ask(lambda client: client.read(TRAINING_PIPELINE, PIPELINE))
 
 
+MODEL = f"{PARENT}/models/census_5"
+OWN = f"projects/{PROJECT}/locations/{LOCATION}/models/census_5"
+
+
 @pytest.mark.fault(77)
 @pytest.mark.parametrize(
-    ("parent", "missing"),
+    ("fields", "exists", "code"),
     [
-        (f"{PARENT}/models/5", ""),
-        (f"{PARENT}/models/6", f"{PARENT}/models/6"),
-        ("", ""),
+        ({"parentModel": MODEL}, True, None),
+        ({"parentModel": MODEL}, False, ReasonCode.PARENT_MODEL_MISSING),
+        ({"parentModel": MODEL, "modelId": "census_5"}, True, None),
+        ({"modelId": "census_5"}, True, ReasonCode.MODEL_ID_TAKEN),
+        ({"modelId": "census_5"}, False, None),
     ],
 )
-def test_a_parent_model_is_missing_if_the_service_has_none_of_its_name(parent: str, missing: str) -> None:
-    service = Service({"name": f"{PARENT}/models/5"})
-    spec = {"parentModel": parent} if parent else {}
-    assert service.ask(lambda client: client.missing_model(TRAINING_PIPELINE, spec)) == missing
-    assert len(service.server.arrived) == bool(parent)
+def test_a_model_can_be_registered_beside_those_that_exist(
+    fields: dict[str, str], exists: bool, code: ReasonCode | None
+) -> None:
+    service = Service(*([{"name": MODEL}, {"name": OWN}] if exists else []))
+    spec = {"modelToUpload": {"displayName": "census"}, **fields}
+    found = service.ask(lambda client: client.model_obstacle(TRAINING_PIPELINE, spec))
+    assert (found.code if found else None) == code
+    assert len(service.server.arrived) == 1
+
+
+@pytest.mark.parametrize("spec", [{"modelToUpload": {}}, {"modelId": "census_5"}, {"parentModel": MODEL}, {}])
+def test_no_model_is_looked_for_if_none_is_registered_or_a_new_one(spec: dict[str, Any]) -> None:
+    service = Service()
+    assert service.ask(lambda client: client.model_obstacle(TRAINING_PIPELINE, spec)) is None
+    assert service.server.arrived == []
 
 
 @pytest.mark.parametrize("parent", ["../models/5", f"{PARENT}/models/5/../6", f"{PARENT}/models/5?x=y"])
 def test_an_odd_name_of_a_parent_model_becomes_no_part_of_an_address(parent: str) -> None:
-    service = Service({"name": f"{PARENT}/models/5"})
-    assert (
-        service.ask(lambda client: client.missing_model(TRAINING_PIPELINE, {"parentModel": parent})) == parent
-    )
+    service = Service({"name": MODEL})
+    spec = {"modelToUpload": {"displayName": "census"}, "parentModel": parent}
+    found = service.ask(lambda client: client.model_obstacle(TRAINING_PIPELINE, spec))
+    assert found == because(ReasonCode.PARENT_MODEL_MISSING, model=parent)
     assert service.server.arrived == []
