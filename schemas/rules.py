@@ -93,6 +93,14 @@ _POOL = "--worker-pool-spec="  # of `gcloud ai custom-jobs create`
 _NO_BLANK = shaped(r"\S+", "not an id: it has a blank in it", "use letters, digits, '_' and '-'")
 _ENV: Schema = {"maxItems": 100}  # "Maximum limit is 100."
 
+# Kubernetes and Cloud Run take a variable's value from a secret; `EnvVar` has only `name` and `value`.
+_TRAINER_READS_IT = (
+    "the service gives no secret to a variable, and a manifest holds none: let the trainer read it from "
+    "Secret Manager as the job's service account, and write only the secret's name, such as "
+    "{name: API_KEY_SECRET, value: projects/PROJECT/secrets/NAME/versions/1}"
+)
+_SOURCES_OF_VALUES = ("valueFrom", "valueSource", "secretKeyRef")
+
 _FIRST_POOL: Schema = {
     "allOf": [
         # "All worker pools except the first one are optional and can be skipped by providing an empty value."
@@ -289,6 +297,7 @@ _AIPLATFORM: dict[str, Rule] = {
         required=("imageUri",),  # "Required."
         gcloud={"imageUri": f"{_POOL}container-image-uri=…"},
         fields={"imageUri": {"minLength": 1, "allOf": IMAGE}, "env": _ENV},
+        refused={"envFrom": _TRAINER_READS_IT},
     ),
     "aiplatform.PythonPackageSpec": Rule(
         required=("executorImageUri", "pythonModule"),  # "Required."; packageUris too, see WITHOUT_PACKAGE
@@ -301,6 +310,7 @@ _AIPLATFORM: dict[str, Rule] = {
             "packageUris": _PACKAGE_URIS,
             "env": _ENV,
         },
+        refused={"envFrom": _TRAINER_READS_IT},
     ),
     "aiplatform.EnvVar": Rule(
         required=("name", "value"),  # "Required." for both
@@ -317,6 +327,7 @@ _AIPLATFORM: dict[str, Rule] = {
             },
             "value": {"minLength": 0},  # a variable may well be empty
         },
+        refused=dict.fromkeys(_SOURCES_OF_VALUES, _TRAINER_READS_IT),
     ),
     "aiplatform.Scheduling": Rule(
         rules=[
@@ -472,6 +483,14 @@ _HAS_IMAGE = has("masterConfig", required=["imageUri"])
 _OWN_IMAGE = "or give masterConfig.imageUri, an image of your own"
 
 
+# Neither `TrainingInput` nor `ReplicaConfig` has a field for it.
+_NO_ENV = (
+    'AI Platform has no environment variables for jobs: pass the values in "args", or set them by ENV in the '
+    "image; Vertex AI has containerSpec.env (`reconciler migrate` makes a CustomJob of the job)"
+)
+_ENV_NAMES = ("env", "envVars", "environment")
+
+
 def _in_each_config(rule: Schema) -> Schema:
     return {"properties": dict.fromkeys(_CONFIGS, rule)}
 
@@ -567,8 +586,11 @@ _ML: dict[str, Rule] = {
                 ),
             ),
         ],
+        refused=dict.fromkeys(_ENV_NAMES, _NO_ENV),
     ),
-    "ml.ReplicaConfig": Rule(fields={"imageUri": {"allOf": IMAGE}}),
+    "ml.ReplicaConfig": Rule(
+        fields={"imageUri": {"allOf": IMAGE}}, refused=dict.fromkeys(_ENV_NAMES, _NO_ENV)
+    ),
     "ml.AcceleratorConfig": Rule(fields={"count": FROM_0}),
     "ml.DiskConfig": Rule(
         fields={

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
+from reconciler.manifests.command_words import variable_findings, word_findings
 from reconciler.manifests.expectations import expectation_findings
 from reconciler.manifests.known_values import (
     CACHED,
@@ -35,6 +36,7 @@ _ROLES = [
     (role, f"{role}Type", f"{role}Config") for role in ("master", "worker", "parameterServer", "evaluator")
 ]
 _TASKS = ("containerSpec", "pythonPackageSpec")
+_COMMAND_OF = {"containerSpec": "command", "pythonPackageSpec": ""}
 # The accelerators of machines that come with them and that AI Platform knows (`AcceleratorConfig.type`).
 _BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
 _VERSION = re.compile(r"[0-9]+\.[0-9]+")  # the schema refuses others
@@ -158,6 +160,9 @@ def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
             spec = _mapping(pool.get(task))
             if "env" in spec:
                 yield from _repeated((*pool_keys, task, "env"), _list(spec["env"]), "name")
+                yield from variable_findings((*pool_keys, task, "env"), _list(spec["env"]))
+            if "args" in spec or "command" in spec:
+                yield from word_findings((*pool_keys, task), spec, _COMMAND_OF[task])
             if "packageUris" in spec:
                 yield from _package_uris((*pool_keys, task, "packageUris"), spec["packageUris"])
 
@@ -234,6 +239,8 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
         machine = training_input.get(type_field, "")
         config = _mapping(training_input.get(config_field))
         replica_findings: list[Finding] = []
+        if "containerCommand" in config or "containerArgs" in config:
+            yield from word_findings((*keys, config_field), config, "containerCommand", "containerArgs")
         if isinstance(machine, str) and (machine or config):
             replica_findings = [*_replica(keys, role, machine, config.get("acceleratorConfig"))]
         yield from replica_findings
@@ -244,6 +251,8 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
         hint = 'write "scaleTier: BASIC", or the tier that you want; gcloud takes it from --scale-tier'
         yield Finding(keys, message, hint, of_key=True, level=WARNING)
     yield from _region_and_runtime(keys, training_input)
+    if "args" in training_input:
+        yield from word_findings(keys, training_input, "")
     if "packageUris" in training_input:
         yield from _package_uris((*keys, "packageUris"), training_input["packageUris"])
     if "hyperparameters" not in training_input:
