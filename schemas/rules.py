@@ -21,6 +21,7 @@ from words import (
     IMAGE,
     NETWORK,
     REGION,
+    SERVICE_ACCOUNT,
     Schema,
     at_most_one,
     exactly_one,
@@ -33,6 +34,7 @@ from words import (
     told,
     when,
     whole,
+    without,
 )
 
 
@@ -88,6 +90,43 @@ _POSITIVE = told(
 
 
 # --- Vertex AI ------------------------------------------------------------------------------------------
+
+# "Format: `projects/{project}/locations/{location}/tensorboards/{tensorboard}`"
+_TENSORBOARD = shaped(
+    "projects/[^/]+/locations/[^/]+/tensorboards/[^/]+",
+    "not the full name of a TensorBoard",
+    'write "projects/PROJECT/locations/LOCATION/tensorboards/ID"',
+)
+
+# `persistentResourceId` of persistentResources.create: "The maximum length is 63 characters, and valid
+# characters are `/^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$/`."
+_PERSISTENT_RESOURCE = [
+    without(
+        "projects/[^/]+/locations/[^/]+/persistentResources/",
+        "not the id of a persistent resource, but its full name",
+    ),
+    shaped(
+        "[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?",
+        "not the id of a persistent resource",
+        "use lower-case letters, digits and '-', a letter first, at most 63, such as my-resource",
+    ),
+]
+
+# `ReservationAffinity.values`: "This must be the resource name of the reservation, reservation block, or
+# reservation sub-block."
+_RESERVATION = shaped(
+    "projects/[^/]+/zones/[^/]+/reservations/[^/]+"
+    "(?:/reservationBlocks/[^/]+(?:/reservationSubBlocks/[^/]+)?)?",
+    "not the full name of a reservation",
+    'write "projects/PROJECT/zones/ZONE/reservations/NAME"',
+)
+
+# `experiment`: "Format: `projects/{project}/locations/{location}/metadataStores/{metadataStores}/contexts/…`"
+_CONTEXT = shaped(
+    "projects/[^/]+/locations/[^/]+/metadataStores/[^/]+/contexts/[^/]+",
+    "not the full name of an experiment or its run",
+    'write "projects/PROJECT/locations/LOCATION/metadataStores/default/contexts/NAME"',
+)
 
 _POOL = "--worker-pool-spec="  # of `gcloud ai custom-jobs create`
 _NO_BLANK = shaped(r"\S+", "not an id: it has a blank in it", "use letters, digits, '_' and '-'")
@@ -243,6 +282,12 @@ _AIPLATFORM: dict[str, Rule] = {
             # The same page: primary replica, workers, parameter servers or reducers, evaluators.
             "workerPoolSpecs": {"maxItems": 4},
             "network": {"allOf": [NETWORK]},
+            "serviceAccount": {"allOf": SERVICE_ACCOUNT},
+            "tensorboard": {"allOf": [_TENSORBOARD]},
+            "persistentResourceId": {"allOf": _PERSISTENT_RESOURCE},
+            "experiment": {"allOf": [_CONTEXT]},
+            "experimentRun": {"allOf": [_CONTEXT]},
+            "models": {"items": {"allOf": [_MODEL]}},
             # The document has lost what stood in angle brackets here.
             "baseOutputDirectory": {
                 "description": "The Cloud Storage location to store the output of this CustomJob or "
@@ -361,6 +406,7 @@ _AIPLATFORM: dict[str, Rule] = {
                 has("reservationAffinityType", const="SPECIFIC_RESERVATION"),
                 needs("key", 'such as "key: compute.googleapis.com/reservation-name"'),
                 needs_items("values", "the reservation's resource name"),
+                {"properties": {"values": {"items": {"allOf": [_RESERVATION]}}}},
             )
         ],
     ),
@@ -511,6 +557,7 @@ _ML: dict[str, Rule] = {
             "packageUris": _PACKAGE_URIS,
             "jobDir": {"allOf": [GS_FOLDER]},  # "A Google Cloud Storage path"
             "network": {"allOf": [NETWORK]},
+            "serviceAccount": {"allOf": SERVICE_ACCOUNT},
             # https://cloud.google.com/ai-platform/training/docs/runtime-version-list
             "runtimeVersion": {
                 "allOf": [shaped(r"[0-9]+\.[0-9]+", "not a runtime version", 'such as "2.11"')]

@@ -42,6 +42,8 @@ def keyword_message(error: Any, keys: Keys, source: str) -> Message:
     """
     schema = error.schema if isinstance(error.schema, Mapping) else {}  # a schema may also be a boolean
     text, hint = schema.get("x-message", ""), schema.get("x-hint", "")
+    if (cut := schema.get("x-cut")) and (match := re.match(cut, error.instance)):
+        hint = f"write {quote(error.instance[match.end() :])}"
     if text:
         return (f"{shown(error.instance)} is {text}" if text.startswith("not ") else text), hint
     message, default_hint = _BY_KEYWORD.get(error.validator, _not_allowed)(error, keys, source)

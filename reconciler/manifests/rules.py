@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
 from reconciler.manifests.command_words import variable_findings, word_findings
 from reconciler.manifests.expectations import expectation_findings
+from reconciler.manifests.job_fields import job_field_findings, network_findings, python_package_findings
 from reconciler.manifests.known_values import (
     CACHED,
     TABLES,
@@ -52,9 +53,10 @@ def domain_findings(manifest: Any, filled: frozenset[str] = frozenset()) -> Iter
     spec = _mapping(_mapping(manifest).get("spec"))
     training_input = _mapping(spec.get("trainingInput"))
     above, job = job_in(spec)
-    yield from _custom_job(("spec", *above), job)
+    is_staged = "package" in _mapping(manifest)
+    yield from _custom_job(("spec", *above), job, filled, is_staged=is_staged)
     if TRIALS in job:
-        yield from _custom_job(("spec", *above, TRIALS), _mapping(job[TRIALS]))
+        yield from _custom_job(("spec", *above, TRIALS), _mapping(job[TRIALS]), filled, is_staged=is_staged)
     if "studySpec" in job:
         yield from _study(("spec", *above, "studySpec"), _mapping(job["studySpec"]))
     if INPUTS in spec:
@@ -62,8 +64,9 @@ def domain_findings(manifest: Any, filled: frozenset[str] = frozenset()) -> Iter
         yield from pipeline_findings(spec, has_folder=has_folder, has_own_folder=has_own_folder)
     if training_input:
         yield from _training_input(("spec", "trainingInput"), training_input)
+        yield from python_package_findings(("spec", "trainingInput"), training_input, is_staged=is_staged)
     yield from exemption_findings(manifest)
-    if "package" in _mapping(manifest):
+    if is_staged:
         yield from _package(_mapping(manifest["package"]), spec, training_input)
     if "expect" in _mapping(manifest):
         expect, has_folder = _mapping(manifest["expect"]), "baseOutputDirectory" in filled
@@ -148,7 +151,10 @@ def _runs_module(keys: Keys, pool: Mapping[str, Any]) -> Iterator[Finding]:
 # --- Vertex AI ------------------------------------------------------------------------------------------
 
 
-def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
+def _custom_job(
+    keys: Keys, job: Mapping[str, Any], filled: frozenset[str], *, is_staged: bool
+) -> Iterator[Finding]:
+    yield from job_field_findings(keys, job, filled)
     for index, pool in enumerate(_list(job.get("workerPoolSpecs"))):
         if not isinstance(pool, dict):
             continue
@@ -163,6 +169,8 @@ def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
                 yield from variable_findings((*pool_keys, task, "env"), _list(spec["env"]))
             if "args" in spec or "command" in spec:
                 yield from word_findings((*pool_keys, task), spec, _COMMAND_OF[task])
+            if task == "pythonPackageSpec" and spec:
+                yield from python_package_findings((*pool_keys, task), spec, is_staged=is_staged)
             if "packageUris" in spec:
                 yield from _package_uris((*pool_keys, task, "packageUris"), spec["packageUris"])
 
@@ -253,6 +261,8 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
     yield from _region_and_runtime(keys, training_input)
     if "args" in training_input:
         yield from word_findings(keys, training_input, "")
+    if "network" in training_input:
+        yield from network_findings((*keys, "network"), training_input["network"])
     if "packageUris" in training_input:
         yield from _package_uris((*keys, "packageUris"), training_input["packageUris"])
     if "hyperparameters" not in training_input:
