@@ -28,7 +28,7 @@ _SHELL = re.compile(r"(?:.*/)?(?:ba|da|z|k|a)?sh")
 _RUNS_TEXT = re.compile(r"-[a-z]*c")
 _ARGUMENTS_OF_SCRIPT = re.compile(r"\$\{?[@*0-9]")
 _OPERATOR = re.compile(r"&&|\|\||;|\||>>?|<|&|2>&1")
-_SHELL_TEXT = re.compile(r"(?:^|\s)(?:&&|\|\||\||>>?|<|2>&1)(?:\s|$)|;\s|;$|&&|\|\||`|\$\([^)]*\s")
+_SHELL_TEXT = re.compile(r"(?:^|\s)(?:&&|\|\||\||>>?|<|2>&1)(?:\s|$)|;\s|;$|&&|\|\||`|\$\([^)]{0,200}\s")
 # `"$ref"` in JSON and `^a$` in a pattern are no variables; Google's samples have `$(NAME)` in arguments.
 _VARIABLE = re.compile(
     r"(?<![$\\])\$\{?([A-Z_][A-Z0-9_]*)\b|(?<![$\\])\$\{([A-Za-z_]\w*)\}|(?:^|[=/:,])\$([A-Za-z_]\w*)"
