@@ -589,8 +589,9 @@ _ML: dict[str, Rule] = {
                 has("scaleTier", const="CUSTOM"),
                 needs("masterType", '"scaleTier: CUSTOM" needs it', "--master-machine-type"),
                 *(
+                    # "when `scaleTier` is set to `CUSTOM` and `parameter_server_count` is greater than zero"
                     when(
-                        has(f"{role}Count"),
+                        {**has(f"{role}Count"), "not": has(f"{role}Count", enum=[0, "0"])},
                         needs(f"{role}Type", f'"{role}Count" needs it', f"--{flag}-machine-type"),
                     )
                     for role, flag in _MORE_ROLES.items()

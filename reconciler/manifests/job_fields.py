@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
@@ -35,47 +35,50 @@ def job_field_findings(keys: Keys, job: Mapping[str, Any], filled: frozenset[str
         message = '"tensorboard" needs "serviceAccount": the service writes the logs as that account'
         hint = "add serviceAccount: NAME@PROJECT.iam.gserviceaccount.com"
         yield Finding((*keys, "tensorboard"), message, hint, of_key=True)
-    if "network" in job:
-        yield from network_findings((*keys, "network"), job["network"])
+    yield from network_findings((*keys, "network"), job.get("network"))
 
 
-def network_findings(keys: Keys, network: Any) -> Iterator[Finding]:
-    """Yield a warning if a network's name has its project's id.
+def network_findings(keys: Keys, network: Any) -> tuple[Finding, ...]:
+    """Return a warning if a network's name has its project's id, or nothing.
 
     `network` of both APIs: "Where {project} is a project number, as in `12345`".
     """
     match = _NETWORK.fullmatch(network) if isinstance(network, str) else None
-    if match:
-        message = (
-            f"{quote(match['project'])} is a project's id, and a network's name has the project's number"
-        )
-        command = f'gcloud projects describe {match["project"]} --format="value(projectNumber)"'
-        hint = (
-            f"write projects/NUMBER/global/networks/{match['name']}, with the number that `{command}` prints"
-        )
-        yield Finding(keys, message, hint, level=WARNING)
+    if not match:
+        return ()
+    message = f"{quote(match['project'])} is a project's id, and a network's name has the project's number"
+    command = f'gcloud projects describe {match["project"]} --format="value(projectNumber)"'
+    hint = f"write projects/NUMBER/global/networks/{match['name']}, with the number that `{command}` prints"
+    return (Finding(keys, message, hint, level=WARNING),)
 
 
 def python_package_findings(
     keys: Keys, package: Mapping[str, Any], *, is_staged: bool = False
-) -> Iterator[Finding]:
-    """Yield the findings about what runs a Python package: a `pythonPackageSpec` or a `trainingInput`.
+) -> Iterable[Finding]:
+    """Return the findings about what runs a Python package: a `pythonPackageSpec` or a `trainingInput`.
 
     Args:
         keys: The path of `package`.
         package: Values that the schema refuses are skipped.
         is_staged: True if the manifest's `package` has the module, which is looked for there.
     """
-    image = package.get("executorImageUri")
-    if isinstance(image, str) and "/prediction/" in image and (match := _PREDICTION.fullmatch(image)):
+    image, module = package.get("executorImageUri", ""), package.get("pythonModule", "")
+    if not isinstance(image, str) or not isinstance(module, str):
+        return ()
+    # Nearly all manifests end here.
+    if "/prediction/" not in image and not _NO_MODULE.search(module):
+        return ()
+    is_staged = is_staged and not package.get("packageUris")
+    return _python_package(keys, image, "" if is_staged else module)
+
+
+def _python_package(keys: Keys, image: str, module: str) -> Iterator[Finding]:
+    if match := _PREDICTION.fullmatch(image):
         # `executorImageUri`: "See the list of pre-built containers for training. You must use an image from
         # this list."
         message = "this image serves predictions, and runs no Python package"
         yield Finding((*keys, "executorImageUri"), message, _training_hint(match), level=WARNING)
-    module = package.get("pythonModule")
-    if not isinstance(module, str) or not _NO_MODULE.search(module):
-        return
-    if is_staged and not package.get("packageUris"):
+    if not _NO_MODULE.search(module):
         return
     # "The Python module name to run after installing the packages."
     right = _BEFORE_MODULE.sub("", module.strip()).removesuffix(".py").replace("\\", "/").replace("/", ".")

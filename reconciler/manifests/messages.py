@@ -31,6 +31,16 @@ _TYPES = {
     "null": "null",
 }
 _DIGITS = {"integer", "string"}  # the API's JSON form of a 64-bit integer is a number or its digits
+# https://cloud.google.com/tpu/docs/tpus-in-gke: TPUs from v5e on are machine types, and no accelerators.
+_TPU = re.compile(
+    r"(?:CLOUD[-_ ]?)?TPU[-_ ]?V?(5[-_ ]?(?:E|P|LITE)?|6[-_ ]?E?|7[-_ ]?X?)(?![0-9])", re.IGNORECASE
+)
+_TPU_MACHINES = {
+    **dict.fromkeys(("5", "5E"), "ct5lp-hightpu-4t"),
+    "5P": "ct5p-hightpu-4t",
+    **dict.fromkeys(("6", "6E"), "ct6e-standard-4t"),
+    **dict.fromkeys(("7", "7X"), "tpu7x-standard-4t"),
+}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]{1,6}) ?(s|m|h|d)?[a-z]*", re.IGNORECASE)
 
@@ -225,6 +235,12 @@ def _as_text(source: str, schema: Mapping[str, Any]) -> str:
     return quote(brief(source + "s" if is_seconds else source))
 
 
+def tpu_machine(name: str) -> str:
+    """Return the machine type that comes with the TPU of a name such as "TPU_V6E"; "" for other names."""
+    match = _TPU.match(name)
+    return _TPU_MACHINES.get(re.sub(r"[-_ ]|LITE", "", match[1].upper()), "") if match else ""
+
+
 def _wrong_choice(error: Any, keys: Keys, source: str) -> Message:
     values = [error.validator_value] if error.validator == "const" else error.validator_value
     value = error.instance
@@ -235,6 +251,9 @@ def _wrong_choice(error: Any, keys: Keys, source: str) -> Message:
     word = value if isinstance(value, str) else ""
     if same := same_word(word, words):
         return message, f"write {same}"
+    if keys[-1:] == ("acceleratorType",) and (machine := tpu_machine(word)):
+        hint = f'write machineType: {machine}\nand remove "acceleratorType" and "acceleratorCount"'
+        return f"{message}: this TPU comes with its machine", hint
     if similar := similar_word(word, words):
         return message, f"did you mean {similar}?"
     return message, f"one of: {choices(values)}" if len(values) > 1 else f"write {choices(values)}"
