@@ -21,6 +21,7 @@ from words import (
     IMAGE,
     NETWORK,
     REGION,
+    SERVICE_ACCOUNT,
     Schema,
     at_most_one,
     exactly_one,
@@ -33,6 +34,7 @@ from words import (
     told,
     when,
     whole,
+    without,
 )
 
 
@@ -89,9 +91,54 @@ _POSITIVE = told(
 
 # --- Vertex AI ------------------------------------------------------------------------------------------
 
+# "Format: `projects/{project}/locations/{location}/tensorboards/{tensorboard}`"
+_TENSORBOARD = shaped(
+    "projects/[^/]+/locations/[^/]+/tensorboards/[^/]+",
+    "not the full name of a TensorBoard",
+    'write "projects/PROJECT/locations/LOCATION/tensorboards/ID"',
+)
+
+# `persistentResourceId` of persistentResources.create: "The maximum length is 63 characters, and valid
+# characters are `/^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$/`."
+_PERSISTENT_RESOURCE = [
+    without(
+        "projects/[^/]+/locations/[^/]+/persistentResources/",
+        "not the id of a persistent resource, but its full name",
+    ),
+    shaped(
+        "[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?",
+        "not the id of a persistent resource",
+        "use lower-case letters, digits and '-', a letter first, at most 63, such as my-resource",
+    ),
+]
+
+# `ReservationAffinity.values`: "This must be the resource name of the reservation, reservation block, or
+# reservation sub-block."
+_RESERVATION = shaped(
+    "projects/[^/]+/zones/[^/]+/reservations/[^/]+"
+    "(?:/reservationBlocks/[^/]+(?:/reservationSubBlocks/[^/]+)?)?",
+    "not the full name of a reservation",
+    'write "projects/PROJECT/zones/ZONE/reservations/NAME"',
+)
+
+# `experiment`: "Format: `projects/{project}/locations/{location}/metadataStores/{metadataStores}/contexts/…`"
+_CONTEXT = shaped(
+    "projects/[^/]+/locations/[^/]+/metadataStores/[^/]+/contexts/[^/]+",
+    "not the full name of an experiment or its run",
+    'write "projects/PROJECT/locations/LOCATION/metadataStores/default/contexts/NAME"',
+)
+
 _POOL = "--worker-pool-spec="  # of `gcloud ai custom-jobs create`
 _NO_BLANK = shaped(r"\S+", "not an id: it has a blank in it", "use letters, digits, '_' and '-'")
 _ENV: Schema = {"maxItems": 100}  # "Maximum limit is 100."
+
+# Kubernetes and Cloud Run take a variable's value from a secret; `EnvVar` has only `name` and `value`.
+_TRAINER_READS_IT = (
+    "the service gives no secret to a variable, and a manifest holds none: let the trainer read it from "
+    "Secret Manager as the job's service account, and write only the secret's name, such as "
+    "{name: API_KEY_SECRET, value: projects/PROJECT/secrets/NAME/versions/1}"
+)
+_SOURCES_OF_VALUES = ("valueFrom", "valueSource", "secretKeyRef")
 
 _FIRST_POOL: Schema = {
     "allOf": [
@@ -235,6 +282,12 @@ _AIPLATFORM: dict[str, Rule] = {
             # The same page: primary replica, workers, parameter servers or reducers, evaluators.
             "workerPoolSpecs": {"maxItems": 4},
             "network": {"allOf": [NETWORK]},
+            "serviceAccount": {"allOf": SERVICE_ACCOUNT},
+            "tensorboard": {"allOf": [_TENSORBOARD]},
+            "persistentResourceId": {"allOf": _PERSISTENT_RESOURCE},
+            "experiment": {"allOf": [_CONTEXT]},
+            "experimentRun": {"allOf": [_CONTEXT]},
+            "models": {"items": {"allOf": [_MODEL]}},
             # The document has lost what stood in angle brackets here.
             "baseOutputDirectory": {
                 "description": "The Cloud Storage location to store the output of this CustomJob or "
@@ -289,6 +342,7 @@ _AIPLATFORM: dict[str, Rule] = {
         required=("imageUri",),  # "Required."
         gcloud={"imageUri": f"{_POOL}container-image-uri=…"},
         fields={"imageUri": {"minLength": 1, "allOf": IMAGE}, "env": _ENV},
+        refused={"envFrom": _TRAINER_READS_IT},
     ),
     "aiplatform.PythonPackageSpec": Rule(
         required=("executorImageUri", "pythonModule"),  # "Required."; packageUris too, see WITHOUT_PACKAGE
@@ -301,6 +355,7 @@ _AIPLATFORM: dict[str, Rule] = {
             "packageUris": _PACKAGE_URIS,
             "env": _ENV,
         },
+        refused={"envFrom": _TRAINER_READS_IT},
     ),
     "aiplatform.EnvVar": Rule(
         required=("name", "value"),  # "Required." for both
@@ -317,6 +372,7 @@ _AIPLATFORM: dict[str, Rule] = {
             },
             "value": {"minLength": 0},  # a variable may well be empty
         },
+        refused=dict.fromkeys(_SOURCES_OF_VALUES, _TRAINER_READS_IT),
     ),
     "aiplatform.Scheduling": Rule(
         rules=[
@@ -350,6 +406,7 @@ _AIPLATFORM: dict[str, Rule] = {
                 has("reservationAffinityType", const="SPECIFIC_RESERVATION"),
                 needs("key", 'such as "key: compute.googleapis.com/reservation-name"'),
                 needs_items("values", "the reservation's resource name"),
+                {"properties": {"values": {"items": {"allOf": [_RESERVATION]}}}},
             )
         ],
     ),
@@ -472,6 +529,14 @@ _HAS_IMAGE = has("masterConfig", required=["imageUri"])
 _OWN_IMAGE = "or give masterConfig.imageUri, an image of your own"
 
 
+# Neither `TrainingInput` nor `ReplicaConfig` has a field for it.
+_NO_ENV = (
+    'AI Platform has no environment variables for jobs: pass the values in "args", or set them by ENV in the '
+    "image; Vertex AI has containerSpec.env (`reconciler migrate` makes a CustomJob of the job)"
+)
+_ENV_NAMES = ("env", "envVars", "environment")
+
+
 def _in_each_config(rule: Schema) -> Schema:
     return {"properties": dict.fromkeys(_CONFIGS, rule)}
 
@@ -492,6 +557,7 @@ _ML: dict[str, Rule] = {
             "packageUris": _PACKAGE_URIS,
             "jobDir": {"allOf": [GS_FOLDER]},  # "A Google Cloud Storage path"
             "network": {"allOf": [NETWORK]},
+            "serviceAccount": {"allOf": SERVICE_ACCOUNT},
             # https://cloud.google.com/ai-platform/training/docs/runtime-version-list
             "runtimeVersion": {
                 "allOf": [shaped(r"[0-9]+\.[0-9]+", "not a runtime version", 'such as "2.11"')]
@@ -523,8 +589,9 @@ _ML: dict[str, Rule] = {
                 has("scaleTier", const="CUSTOM"),
                 needs("masterType", '"scaleTier: CUSTOM" needs it', "--master-machine-type"),
                 *(
+                    # "when `scaleTier` is set to `CUSTOM` and `parameter_server_count` is greater than zero"
                     when(
-                        has(f"{role}Count"),
+                        {**has(f"{role}Count"), "not": has(f"{role}Count", enum=[0, "0"])},
                         needs(f"{role}Type", f'"{role}Count" needs it', f"--{flag}-machine-type"),
                     )
                     for role, flag in _MORE_ROLES.items()
@@ -567,8 +634,11 @@ _ML: dict[str, Rule] = {
                 ),
             ),
         ],
+        refused=dict.fromkeys(_ENV_NAMES, _NO_ENV),
     ),
-    "ml.ReplicaConfig": Rule(fields={"imageUri": {"allOf": IMAGE}}),
+    "ml.ReplicaConfig": Rule(
+        fields={"imageUri": {"allOf": IMAGE}}, refused=dict.fromkeys(_ENV_NAMES, _NO_ENV)
+    ),
     "ml.AcceleratorConfig": Rule(fields={"count": FROM_0}),
     "ml.DiskConfig": Rule(
         fields={

@@ -13,6 +13,7 @@ from words import (
     NETWORK,
     PUBLISHED_ADDRESSES,
     REGION,
+    SERVICE_ACCOUNT,
     Schema,
     forbidden,
     has,
@@ -81,7 +82,7 @@ _DEFAULTS = _mapping(
     "Values for fields that a manifest leaves out, filled in at submission; the plan shows them, and they "
     "are no part of a job's name.",
     {
-        "serviceAccount": _text("The service account that jobs run as."),
+        "serviceAccount": _text("The service account that jobs run as.", *SERVICE_ACCOUNT),
         "network": _text("The network that jobs are peered with.", NETWORK),
         "timeout": {"description": 'How long a job may run, such as "3600s".', **DURATION},
         "baseOutputDirectory": _text(

@@ -7,6 +7,9 @@ x-message
     subschema holds one rule and no `type`, and stands in an `allOf`, so that a wrong type is told as such.
 x-hint
     What to write instead; beside `x-message`, or alone, beside a keyword that has its sentence made.
+x-cut
+    Beside `x-message`, in place of `x-hint`: the pattern of a beginning that doesn't belong there; the hint
+    is to write the value without it.
 x-gcloud-flag
     Beside `required`: field -> the gcloud flag that gives the same, to be named where the field is missing.
 x-output-only, x-set-by-reconciler
@@ -44,6 +47,11 @@ def whole(pattern: str) -> str:
 def told(rule: Schema, message: str, hint: str = "") -> Schema:
     """`rule`, with what to say when it fails."""
     return {**rule, "x-message": message} | ({"x-hint": hint} if hint else {})
+
+
+def without(pattern: str, message: str) -> Schema:
+    """A string that doesn't begin with this pattern, whose rest is what was meant."""
+    return {"not": {"type": "string", "pattern": f"^(?:{pattern})"}, "x-message": message, "x-cut": pattern}
 
 
 def shaped(pattern: str, message: str, hint: str) -> Schema:
@@ -199,6 +207,19 @@ NETWORK = shaped(
     'write "projects/PROJECT_NUMBER/global/networks/NAME"',
 )
 
+# Discovery, `TrainingInput.serviceAccount`: "The email address of a service account". All of them end so
+# (https://cloud.google.com/iam/docs/service-account-types), those of App Engine and Compute Engine too.
+SERVICE_ACCOUNT = [
+    without(
+        "serviceAccount:|projects/[^/]+/serviceAccounts/", "not the e-mail address of a service account alone"
+    ),
+    shaped(
+        r"[A-Za-z0-9][^@/:\s]*@[^@/:\s]+\.gserviceaccount\.com",
+        "not the e-mail address of a service account",
+        'write "NAME@PROJECT.iam.gserviceaccount.com"',
+    ),
+]
+
 # https://cloud.google.com/storage/docs/objects#naming: "Objects cannot be named . or .."
 GS_OBJECT_NAMED = told(
     {"not": {"type": "string", "pattern": whole(r"gs://[^/]*/\.\.?")}},
@@ -234,6 +255,7 @@ _WRITE_IMAGE = (
     'a flag or "https://"'
 )
 IMAGE = [
+    without("[A-Za-z][A-Za-z0-9+.-]*://+", "not the name of a container image, but an address"),
     shaped(rf"(?:(?:{_HOST}/)?{_PART}(?:/{_PART})*(?:{_TAG})?(?:{_DIGEST})?)?", _NO_IMAGE, _WRITE_IMAGE),
     told(
         {"not": {"type": "string", "pattern": whole(rf"(?:{_TRANSPORTS}):.*")}},

@@ -161,6 +161,9 @@ class _Explanation:
             yield finding
         for finding in self._rules(value):
             keys = self._original_keys(finding.keys)
+            # A single value in place of a list is told already, with the list to write.
+            if finding.keys[:-1] in self._listed:
+                continue
             if keys not in reported and not self._follows_from_a_guess(finding.keys):
                 yield replace(finding, keys=keys)
 
@@ -253,6 +256,9 @@ class _Explanation:
     def _findings_of(self, error: Any) -> Iterator[Finding]:
         keys = self._original_keys(tuple(error.absolute_path))
         if error.validator == "required":
+            # A field under another service's name is no missing field: adding it would be wrong advice.
+            if any(same_word(name, error.schema.get("x-refused", ())) for name in error.instance):
+                return
             for name in error.validator_value:
                 if name not in error.instance and (*keys, name) not in self._document.unreadable:
                     yield Finding(keys, *missing_message(name, error.schema), of_key=True)

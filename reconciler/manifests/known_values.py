@@ -14,6 +14,7 @@ from functools import lru_cache
 from msgspec import Struct, json
 
 from reconciler.base.diagnostics import ERROR, WARNING, Level, quote, same_word, similar_word
+from reconciler.manifests.messages import tpu_machine
 from reconciler.manifests.schemas import folder
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
 
@@ -38,6 +39,7 @@ class _Tables(Struct, frozen=True, rename="camel"):
         machines: Further machine types.
         tpus: Machine types of Vertex AI with TPUs.
         own_names: AI Platform's own names of machines -> the machine type, without its accelerators.
+        retired: Accelerator that Google has no more -> the one to take.
         newer_than_ml: Series of Compute Engine that AI Platform never had.
         regions: By apiVersion.
         runtimes: AI Platform's runtime versions -> their Pythons.
@@ -49,6 +51,7 @@ class _Tables(Struct, frozen=True, rename="camel"):
     machines: tuple[str, ...]
     tpus: tuple[str, ...]
     own_names: dict[str, str]
+    retired: dict[str, str]
     newer_than_ml: frozenset[str]
     regions: dict[str, _Regions]
     runtimes: dict[str, tuple[str, ...]]
@@ -70,6 +73,7 @@ _MACHINES: Mapping[str, frozenset[str]] = {
     ),
 }
 _SERVICES = {AIPLATFORM_V1: "Vertex AI", ML_V1: "AI Platform"}
+_SIZED = re.compile(r"(.+-)([0-9]{1,4})([gt]?)")  # family, size, and the unit of accelerators
 _ZONE = r".+[0-9]-[a-z]"
 _LOCAL_SSD = "-lssd"  # ends the names of machines with disks of their own
 
@@ -98,7 +102,22 @@ def machine_doubt(api_version: str, machine: str) -> Doubt | None:
             else "use a machine of the N1 series, or Vertex AI's CustomJob"
         )
         return Doubt(message, hint)
-    return _unknown(f"{machine} is not a known machine type", machine, machines)
+    message = f"{machine} is not a known machine type"
+    if nearest := (api_version == AIPLATFORM_V1 and tpu_machine(machine)) or _of_family(machine, machines):
+        return Doubt(message, f"did you mean {nearest}?", WARNING)
+    return _unknown(message, machine, machines)
+
+
+@lru_cache(CACHED)
+def _of_family(machine: str, machines: frozenset[str]) -> str:
+    """Return the machine type of the same family with the nearest size, or ""."""
+    written = _SIZED.fullmatch(machine)
+    if not written:
+        return ""
+    family = [match for name in machines if (match := _SIZED.fullmatch(name)) and match[1] == written[1]]
+    by_size = {int(match[2]): match[0] for match in family if match[3] == written[3]}
+    size = int(written[2])
+    return by_size[min(by_size, key=lambda other: (abs(other - size), -other))] if by_size else ""
 
 
 def region_doubt(api_version: str, region: str) -> Doubt | None:

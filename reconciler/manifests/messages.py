@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from reconciler.base.diagnostics import Keys, quote, same_word, similar_word
+from reconciler.manifests.command_words import WORD_LISTS, argument_of, list_hint, mapping_hint
+from reconciler.manifests.written_forms import flow, flow_word, named_item
 
 Message = tuple[str, str]
 """Message and hint."""
@@ -17,6 +19,7 @@ Message = tuple[str, str]
 _MAX_LISTED = 24
 _MAX_SHOWN = 3
 _MAX_CHARACTERS = 60
+_MAX_ITEM = 200
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./:-]*[A-Za-z0-9_/-]")
 _TYPES = {
     "string": "text",
@@ -28,6 +31,16 @@ _TYPES = {
     "null": "null",
 }
 _DIGITS = {"integer", "string"}  # the API's JSON form of a 64-bit integer is a number or its digits
+# https://cloud.google.com/tpu/docs/tpus-in-gke: TPUs from v5e on are machine types, and no accelerators.
+_TPU = re.compile(
+    r"(?:CLOUD[-_ ]?)?TPU[-_ ]?V?(5[-_ ]?(?:E|P|LITE)?|6[-_ ]?E?|7[-_ ]?X?)(?![0-9])", re.IGNORECASE
+)
+_TPU_MACHINES = {
+    **dict.fromkeys(("5", "5E"), "ct5lp-hightpu-4t"),
+    "5P": "ct5p-hightpu-4t",
+    **dict.fromkeys(("6", "6E"), "ct6e-standard-4t"),
+    **dict.fromkeys(("7", "7X"), "tpu7x-standard-4t"),
+}
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"([0-9]{1,6}) ?(s|m|h|d)?[a-z]*", re.IGNORECASE)
 
@@ -39,6 +52,8 @@ def keyword_message(error: Any, keys: Keys, source: str) -> Message:
     """
     schema = error.schema if isinstance(error.schema, Mapping) else {}  # a schema may also be a boolean
     text, hint = schema.get("x-message", ""), schema.get("x-hint", "")
+    if (cut := schema.get("x-cut")) and (match := re.match(cut, error.instance)):
+        hint = f"write {quote(error.instance[match.end() :])}"
     if text:
         return (f"{shown(error.instance)} is {text}" if text.startswith("not ") else text), hint
     message, default_hint = _BY_KEYWORD.get(error.validator, _not_allowed)(error, keys, source)
@@ -63,11 +78,14 @@ def list_message(keys: Keys, value: Any, item: Mapping[str, Any], source: str) -
     if isinstance(value, dict):
         message = f"{name_of(keys)} must be a list, not a mapping"
         if not fields:
-            return message, 'begin each item with "- "'
+            arguments = mapping_hint(name, value) if name in WORD_LISTS else ""
+            return message, arguments or 'begin each item with "- "'
         return message, "\n  ".join([f"write\n{name}:", *_items(value, fields)])
     message = f"{name_of(keys)} must be a list"
     if fields:
         return message, f"write\n{name}:\n  - {(item.get('required') or fields)[0]}: …"
+    if isinstance(value, str) and name in WORD_LISTS:
+        return message, list_hint(name, value)
     text = brief(source)
     return message, f"write {name}: [{quote(text) if item.get('type') == 'string' else text}]"
 
@@ -78,6 +96,10 @@ def _items(mapping: Mapping[str, Any], fields: Collection[str]) -> list[str]:
     # Lists of names and values, such as `env`, are often written as a plain mapping.
     if {"name", "value"} <= set(fields) and not any(same_word(key, fields) for key in mapping):
         return [f"- {{name: {_short(key)}, value: {_text(part)}}}" for key, part in pairs]
+    # Parameters and metrics are often written as a mapping of their names.
+    items = [named_item(key, part, fields) for key, part in pairs]
+    if shown := [flow(item) for item in items if item]:
+        return [f"- {text}" if len(text) <= _MAX_ITEM else "- …" for text in shown]
     lines = [f"{brief(key)}: {_short(part)}" for key, part in pairs]
     return [f"{'  ' if number else '- '}{line}" for number, line in enumerate(lines)]
 
@@ -149,7 +171,7 @@ def _wrong_type(error: Any, keys: Keys, source: str) -> Message:
             value, keys, error.schema
         )
     if isinstance(value, dict):
-        return f"{needed}, not a mapping", ""
+        return f"{needed}, not a mapping", _argument_hint(value, keys)
     if isinstance(value, list):
         return f"{needed}, not a list", _undashing_hint(value) if "object" in types else ""
     if "boolean" in types:
@@ -162,6 +184,14 @@ def _wrong_type(error: Any, keys: Keys, source: str) -> Message:
     is_same = isinstance(value, bool) or source == read_as
     mistake = f"not {brief(source)}" if is_same else f"but YAML reads {brief(source)} as {read_as}"
     return f"{needed}, {mistake}", f"write {_as_text(source, error.schema)} with quotes"
+
+
+def _argument_hint(value: Mapping[str, Any], keys: Keys) -> str:
+    """Return the argument to write for an item such as `--epochs: 5`; "" elsewhere."""
+    if len(value) != 1 or len(keys) < 2 or keys[-2] not in WORD_LISTS:
+        return ""
+    ((flag, part),) = value.items()
+    return "" if isinstance(part, dict | list) else f"write {flow_word(argument_of(flag, part))}"
 
 
 def _type_names(types: list[str]) -> str:
@@ -205,6 +235,12 @@ def _as_text(source: str, schema: Mapping[str, Any]) -> str:
     return quote(brief(source + "s" if is_seconds else source))
 
 
+def tpu_machine(name: str) -> str:
+    """Return the machine type that comes with the TPU of a name such as "TPU_V6E"; "" for other names."""
+    match = _TPU.match(name)
+    return _TPU_MACHINES.get(re.sub(r"[-_ ]|LITE", "", match[1].upper()), "") if match else ""
+
+
 def _wrong_choice(error: Any, keys: Keys, source: str) -> Message:
     values = [error.validator_value] if error.validator == "const" else error.validator_value
     value = error.instance
@@ -215,6 +251,9 @@ def _wrong_choice(error: Any, keys: Keys, source: str) -> Message:
     word = value if isinstance(value, str) else ""
     if same := same_word(word, words):
         return message, f"write {same}"
+    if keys[-1:] == ("acceleratorType",) and (machine := tpu_machine(word)):
+        hint = f'write machineType: {machine}\nand remove "acceleratorType" and "acceleratorCount"'
+        return f"{message}: this TPU comes with its machine", hint
     if similar := similar_word(word, words):
         return message, f"did you mean {similar}?"
     return message, f"one of: {choices(values)}" if len(values) > 1 else f"write {choices(values)}"

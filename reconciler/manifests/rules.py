@@ -7,24 +7,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
+from reconciler.manifests.command_words import variable_findings, word_findings
 from reconciler.manifests.expectations import expectation_findings
+from reconciler.manifests.field_relations import (
+    dashes_finding,
+    has_dashes,
+    ml_field_findings,
+    ml_parameter_findings,
+    path_findings,
+    pool_findings,
+    trial_findings,
+)
+from reconciler.manifests.job_fields import job_field_findings, network_findings, python_package_findings
 from reconciler.manifests.known_values import (
-    CACHED,
     TABLES,
     Doubt,
-    join_or,
     machine_doubt,
     python_doubt,
     region_doubt,
     runtime_doubt,
+)
+from reconciler.manifests.machines import (
+    MachineMismatch,
+    accelerator_mismatch,
+    bundled_accelerator,
+    machine_name_mismatch,
 )
 from reconciler.manifests.pipelines import INPUTS, TRIALS, job_in, pipeline_findings
 from reconciler.manifests.publications import OWN_FOLDERS, publication_findings
@@ -35,6 +48,7 @@ _ROLES = [
     (role, f"{role}Type", f"{role}Config") for role in ("master", "worker", "parameterServer", "evaluator")
 ]
 _TASKS = ("containerSpec", "pythonPackageSpec")
+_COMMAND_OF = {"containerSpec": "command", "pythonPackageSpec": ""}
 # The accelerators of machines that come with them and that AI Platform knows (`AcceleratorConfig.type`).
 _BUNDLED_ON_ML = ("NVIDIA_TESLA_A100",)
 _VERSION = re.compile(r"[0-9]+\.[0-9]+")  # the schema refuses others
@@ -47,27 +61,31 @@ def domain_findings(manifest: Any, filled: frozenset[str] = frozenset()) -> Iter
 
     `filled` is what the environment gives, as `Environment.filled` has it.
     """
-    spec = _mapping(_mapping(manifest).get("spec"))
+    fields = _mapping(manifest)
+    spec = _mapping(fields.get("spec"))
     training_input = _mapping(spec.get("trainingInput"))
     above, job = job_in(spec)
-    yield from _custom_job(("spec", *above), job)
+    is_staged = "package" in fields
+    yield from _custom_job(("spec", *above), job, filled, is_staged=is_staged)
     if TRIALS in job:
-        yield from _custom_job(("spec", *above, TRIALS), _mapping(job[TRIALS]))
+        yield from _custom_job(("spec", *above, TRIALS), _mapping(job[TRIALS]), filled, is_staged=is_staged)
     if "studySpec" in job:
         yield from _study(("spec", *above, "studySpec"), _mapping(job["studySpec"]))
+        yield from trial_findings(("spec", *above), job, "maxTrialCount", "parallelTrialCount")
     if INPUTS in spec:
         has_folder, has_own_folder = "baseOutputDirectory" in filled, OWN_FOLDERS in filled
         yield from pipeline_findings(spec, has_folder=has_folder, has_own_folder=has_own_folder)
     if training_input:
         yield from _training_input(("spec", "trainingInput"), training_input)
+        yield from python_package_findings(("spec", "trainingInput"), training_input, is_staged=is_staged)
     yield from exemption_findings(manifest)
-    if "package" in _mapping(manifest):
+    if is_staged:
         yield from _package(_mapping(manifest["package"]), spec, training_input)
-    if "expect" in _mapping(manifest):
+    if "expect" in fields:
         expect, has_folder = _mapping(manifest["expect"]), "baseOutputDirectory" in filled
-        is_published = "publish" in _mapping(manifest)
+        is_published = "publish" in fields
         yield from expectation_findings(expect, spec, has_folder=has_folder, is_published=is_published)
-    if isinstance(publish := _mapping(manifest).get("publish"), dict):
+    if isinstance(publish := fields.get("publish"), dict):
         yield from publication_findings(publish, spec, filled)
 
 
@@ -146,18 +164,34 @@ def _runs_module(keys: Keys, pool: Mapping[str, Any]) -> Iterator[Finding]:
 # --- Vertex AI ------------------------------------------------------------------------------------------
 
 
-def _custom_job(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
+def _custom_job(
+    keys: Keys, job: Mapping[str, Any], filled: frozenset[str], *, is_staged: bool
+) -> Iterator[Finding]:
+    if "tensorboard" in job or "network" in job:
+        yield from job_field_findings(keys, job, filled)
+    if "scheduling" in job or "baseOutputDirectory" in job:
+        yield from pool_findings(keys, job)
     for index, pool in enumerate(_list(job.get("workerPoolSpecs"))):
         if not isinstance(pool, dict):
             continue
         pool_keys = (*keys, "workerPoolSpecs", index)
         machine = _mapping(pool.get("machineSpec"))
-        if finding := _machine_spec(machine) or _doubtful_machine(AIPLATFORM_V1, machine):
+        finding = _machine_spec(machine) or _doubtful_machine(AIPLATFORM_V1, machine)
+        if not finding and "acceleratorType" in machine:
+            finding = _retired(machine)
+        if finding:
             yield replace(finding, keys=(*pool_keys, "machineSpec", *finding.keys))
         for task in _TASKS:
-            spec = _mapping(pool.get(task))
+            if task not in pool:
+                continue
+            spec = _mapping(pool[task])
             if "env" in spec:
                 yield from _repeated((*pool_keys, task, "env"), _list(spec["env"]), "name")
+                yield from variable_findings((*pool_keys, task, "env"), _list(spec["env"]))
+            if "args" in spec or "command" in spec:
+                yield from word_findings((*pool_keys, task), spec, _COMMAND_OF[task])
+            if task == "pythonPackageSpec" and spec:
+                yield from python_package_findings((*pool_keys, task), spec, is_staged=is_staged)
             if "packageUris" in spec:
                 yield from _package_uris((*pool_keys, task, "packageUris"), spec["packageUris"])
 
@@ -185,6 +219,17 @@ def _doubtful_machine(
     machine = spec.get(field)
     doubt = machine_doubt(api_version, machine) if machine and isinstance(machine, str) else None
     return _finding((field,), doubt) if doubt else None
+
+
+def _retired(spec: Mapping[str, Any]) -> Finding | None:
+    """Return the warning of an accelerator that Google has no more, or None."""
+    accelerator, count = spec.get("acceleratorType"), spec.get("acceleratorCount")
+    successor = TABLES.retired.get(accelerator) if isinstance(accelerator, str) else None
+    if not successor:
+        return None
+    fitting = [number for number in TABLES.attachable[successor] if number <= (_number(count) or 1)]
+    hint = f"write\nacceleratorType: {successor}\nacceleratorCount: {max(fitting, default=1)}"
+    return Finding(("acceleratorType",), f"Google has no {accelerator} any more", hint, level=WARNING)
 
 
 def _finding(keys: Keys, doubt: Doubt) -> Finding:
@@ -215,6 +260,8 @@ def _study(keys: Keys, study: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
+    if has_dashes(parameter.get("parameterId")):
+        yield dashes_finding((*keys, "parameterId"), parameter["parameterId"])
     for name in ("doubleValueSpec", "integerValueSpec"):
         yield from _bounds((*keys, name), _mapping(parameter.get(name)))
     # "The list should be in increasing order and at least 1e-10 apart." (`DiscreteValueSpec.values`)
@@ -231,9 +278,13 @@ def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[Finding]:
     for role, type_field, config_field in _ROLES:
+        if type_field not in training_input and config_field not in training_input:
+            continue
         machine = training_input.get(type_field, "")
         config = _mapping(training_input.get(config_field))
         replica_findings: list[Finding] = []
+        if "containerCommand" in config or "containerArgs" in config:
+            yield from word_findings((*keys, config_field), config, "containerCommand", "containerArgs")
         if isinstance(machine, str) and (machine or config):
             replica_findings = [*_replica(keys, role, machine, config.get("acceleratorConfig"))]
         yield from replica_findings
@@ -244,16 +295,24 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
         hint = 'write "scaleTier: BASIC", or the tier that you want; gcloud takes it from --scale-tier'
         yield Finding(keys, message, hint, of_key=True, level=WARNING)
     yield from _region_and_runtime(keys, training_input)
+    if "args" in training_input:
+        yield from word_findings(keys, training_input, "")
+    if "network" in training_input:
+        yield from network_findings((*keys, "network"), training_input["network"])
     if "packageUris" in training_input:
         yield from _package_uris((*keys, "packageUris"), training_input["packageUris"])
+    yield from ml_field_findings(keys, training_input)
     if "hyperparameters" not in training_input:
         return
-    parameters = _list(_mapping(training_input["hyperparameters"]).get("params"))
+    tuning = _mapping(training_input["hyperparameters"])
+    yield from trial_findings((*keys, "hyperparameters"), tuning, "maxTrials", "maxParallelTrials")
+    parameters = _list(tuning.get("params"))
     # parameterName: "must be unique amongst all ParameterConfigs in a HyperparameterSpec message"
     yield from _repeated((*keys, "hyperparameters", "params"), parameters, "parameterName")
     for index, parameter in enumerate(parameters):
         parameter_keys = (*keys, "hyperparameters", "params", index)
         yield from _bounds(parameter_keys, _mapping(parameter))
+        yield from ml_parameter_findings(parameter_keys, _mapping(parameter))
         # "The list should be in strictly increasing order." (`ParameterSpec.discreteValues`)
         values = _mapping(parameter).get("discreteValues")
         yield from _increasing((*parameter_keys, "discreteValues"), _list(values))
@@ -302,131 +361,13 @@ def _replica_hint(role: str, mismatch: MachineMismatch) -> str:
     return f'write\n{role}Config:\n  acceleratorConfig: {{type: {accelerator}, count: "{count}"}}'
 
 
-# --- Machines and their accelerators --------------------------------------------------------------------
-
-_MACHINE_NAME = r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)+|standard"
-_CPUS = r"n1-(?:custom-([0-9]+)-[0-9]+|[a-z]+-([0-9]+))"
-_TPU_MACHINE = r"cloud[-_]tpu|ct[0-9]+[a-z]*-.*|tpu[0-9].*"
-# Series of Compute Engine that accept no accelerator.
-_NO_ACCELERATORS = r"(?:c2d?|c3d?|c4[ad]?|e2|h3|m[1-4]|n2d?|n4[ad]?|t2[ad]|x4|z3)-.+"
-
-Part = Literal["machine", "type", "count"]
-
-
-class MachineMismatch(Struct, frozen=True):
-    """Fields that don't fit together.
-
-    Attributes:
-        part: The field to change.
-        message: The mistake.
-        hint: Advice; "" if `right` gives it or if it is unknown.
-        right: The accelerator and count that the machine requires.
-    """
-
-    part: Part
-    message: str
-    hint: str = ""
-    right: tuple[str, int] | None = None
-
-
-@lru_cache(CACHED)
-def machine_name_mismatch(machine: str) -> MachineMismatch | None:
-    """Return the mistake in a name that no machine type can have, or None."""
-    if re.fullmatch(_MACHINE_NAME, machine):
-        return None
-    lower = machine.strip().lower().replace(" ", "-")
-    hint = f"write {lower}" if re.fullmatch(_MACHINE_NAME, lower) else "write one such as n1-standard-4"
-    return MachineMismatch("machine", f"{quote(machine)} can't be a machine type", hint)
-
-
-@lru_cache(CACHED)
-def accelerator_mismatch(machine: str, accelerator: str, number: int) -> MachineMismatch | None:
-    """Return the reason why a machine can't have `number` of an accelerator, or None.
-
-    `accelerator` is the API's name of it, "" for none.
-    """
-    if machine in TABLES.bundled:
-        return _bundled_mismatch(machine, accelerator, number)
-    if not accelerator:
-        return None
-    if accelerator.startswith("TPU_") or re.fullmatch(_TPU_MACHINE, machine):
-        return _tpu_mismatch(machine, accelerator)
-    if machine in TABLES.own_names or re.fullmatch(_NO_ACCELERATORS, machine):
-        return MachineMismatch("type", f"{machine} takes no accelerators", _machines_for(accelerator, number))
-    return _attached_mismatch(machine, accelerator, number) if machine.startswith("n1-") else None
-
-
-def _bundled_mismatch(machine: str, accelerator: str, count: int) -> MachineMismatch | None:
-    right = bundled, bundled_count = TABLES.bundled[machine]
-    if (accelerator, count) == right:
-        return None
-    if not accelerator:
-        return MachineMismatch(
-            "machine", f"{machine} comes with {bundled_count} {bundled}, which must be stated", right=right
-        )
-    part: Part = "count" if accelerator == bundled else "type"
-    return MachineMismatch(
-        part, f"{machine} has {bundled_count} {bundled}, not {count} {accelerator}", right=right
-    )
-
-
-def _tpu_mismatch(machine: str, accelerator: str) -> MachineMismatch | None:
-    is_tpu = accelerator.startswith("TPU_")
-    is_tpu_machine = bool(re.fullmatch(_TPU_MACHINE, machine))
-    if is_tpu_machine and not is_tpu:
-        return MachineMismatch(
-            "type", f"{machine} has TPUs, not {accelerator}", "name the TPU, or another machine"
-        )
-    if is_tpu and (re.fullmatch(_NO_ACCELERATORS, machine) or machine.startswith("n1-")):
-        return MachineMismatch(
-            "machine", f"{accelerator} can't be attached to {machine}", "use a machine with TPUs"
-        )
-    return None
-
-
-def _attached_mismatch(machine: str, accelerator: str, count: int) -> MachineMismatch | None:
-    most_cpus = TABLES.attachable.get(accelerator)
-    if most_cpus is None:
-        if not _machines_for(accelerator, count):
-            return None  # an unknown accelerator may be new
-        message = f"{accelerator} can't be attached to {machine}"
-        return MachineMismatch("type", message, _machines_for(accelerator, count))
-    if count not in most_cpus:
-        message = f"a machine can have {join_or(most_cpus)} {accelerator}, not {count}"
-        return MachineMismatch("count", message, f"write {join_or(most_cpus)}")
-    match = re.fullmatch(_CPUS, machine)
-    # A new kind of name has no known number of CPUs: the service decides.
-    cpus = int(match[1] or match[2]) if match else 0
-    if cpus > most_cpus[count]:
-        enough = [number for number, most in most_cpus.items() if most >= cpus]
-        hint = f"write {join_or(enough)}, or use a smaller machine" if enough else "use a smaller machine"
-        return MachineMismatch(
-            "count", f"{machine} has {cpus} CPUs, too many for {count} {accelerator}", hint
-        )
-    return None
-
-
-def _machines_for(accelerator: str, count: int) -> str:
-    """Return a hint that names the machines with the accelerator; "" if the tables have none."""
-    if accelerator in TABLES.attachable:
-        return f"{accelerator} needs a machine of the N1 series"
-    having = {
-        machine: number for machine, (bundled, number) in TABLES.bundled.items() if bundled == accelerator
-    }
-    fitting = [machine for machine, number in having.items() if number == count] or list(having)
-    return f"{accelerator} comes with {join_or(fitting)}" if fitting else ""
-
-
-def bundled_accelerator(machine: str) -> str:
-    """Return the accelerator that is part of a machine type, or ""."""
-    return TABLES.bundled.get(machine, ("", 0))[0]
-
-
 # --- Both services --------------------------------------------------------------------------------------
 
 
 def _package_uris(keys: Keys, uris: Any) -> Iterator[Finding]:
-    """Yield packages that share a file name: downloading one would overwrite the other."""
+    """Yield doubtful paths, and packages that share a file name: one would overwrite the other."""
+    for index, uri in enumerate(_list(uris)):
+        yield from path_findings((*keys, index), uri)
     names = [uri.rpartition("/")[2] if isinstance(uri, str) else "" for uri in _list(uris)]
     for index in _repeats(names):
         message = f"there are two packages with the file name {quote(names[index])}"

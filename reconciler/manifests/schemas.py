@@ -7,6 +7,9 @@ x-message
     The mistake, in the subschema whose keyword failed; replaces the sentence made from the keyword.
 x-hint
     The correction; beside `x-message`, or alone.
+x-cut
+    Beside `x-message`, in place of `x-hint`: the pattern of a beginning; the correction is the value without
+    it.
 x-gcloud-flag
     Beside `required`: field -> the gcloud flag for the same value.
 x-output-only, x-set-by-reconciler

@@ -17,6 +17,7 @@ from reconciler.base.diagnostics import ERROR, WARNING, Finding, Problem, quote
 from reconciler.base.errors import InvalidError, UsageError
 from reconciler.manifests import schemas
 from reconciler.manifests.files import SUFFIXES, read_one
+from reconciler.manifests.job_fields import network_findings
 from reconciler.manifests.known_values import region_doubt
 from reconciler.manifests.publications import (
     OWN_FOLDERS,
@@ -308,6 +309,8 @@ def settings_findings(settings: Any) -> Iterator[Finding]:
         ]
         if environment.get("engine") == "google":  # elsewhere any location will do
             regions.append((AIPLATFORM_V1, ("location",), environment.get("location")))
+        network_keys = ("environments", name, "defaults", "network")
+        yield from network_findings(network_keys, defaults.get("network"))
         for api_version, keys, region in regions:
             if isinstance(region, str) and region and (doubt := region_doubt(api_version, region)):
                 region_keys = ("environments", name, *keys)

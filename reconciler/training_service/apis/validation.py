@@ -127,6 +127,9 @@ def _job_spec(spec: Message, path: str) -> Iterator[Mistake]:
     if pools and pools[0].get("replicaCount", "1") != "1":
         yield f"{path}.worker_pool_specs[0].replica_count", "The first worker pool has exactly one replica."
     yield from _durations(spec.get("scheduling", {}), f"{path}.scheduling", "timeout", "maxWaitDuration")
+    if spec.get("tensorboard") and not spec.get("serviceAccount"):
+        # Google's words, as in https://github.com/kubeflow/pipelines/issues/7123.
+        yield f"{path}.service_account", "must be specified when uploading to TensorBoard"
     prefix = spec.get("baseOutputDirectory", {}).get("outputUriPrefix", "gs://")
     if not prefix.startswith("gs://"):
         yield f"{path}.base_output_directory.output_uri_prefix", "A Cloud Storage URI begins with gs://."

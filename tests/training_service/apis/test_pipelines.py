@@ -182,6 +182,10 @@ INPUTS = "training_task_inputs"
             pipeline(trainingTaskInputs=job_spec(baseOutputDirectory=LOCAL)),
             f"{INPUTS}.base_output_directory.output_uri_prefix",
         ),
+        (
+            pipeline(trainingTaskInputs=job_spec(tensorboard="projects/1/t")),
+            f"{INPUTS}.service_account",
+        ),
         (tuning_pipeline(maxTrialCount=0), f"{INPUTS}.max_trial_count"),
         (tuning_pipeline(studySpec={}), f"{INPUTS}.study_spec.metrics"),
         (

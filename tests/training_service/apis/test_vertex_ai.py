@@ -274,6 +274,7 @@ def test_masks_leave_only_what_is_wanted(service: Service) -> None:
             custom_job(jobSpec=job_spec(scheduling={"maxWaitDuration": "-1s"})),
             "job_spec.scheduling.max_wait_duration",
         ),
+        (custom_job(jobSpec=job_spec(tensorboard="projects/1/t")), "job_spec.service_account"),
         (custom_job(jobSpec={"workerPoolSpecs": [{}]}), "worker_pool_specs[0].machine_spec.machine_type"),
         (
             custom_job(jobSpec={"workerPoolSpecs": job_spec()["workerPoolSpecs"] * 5}),

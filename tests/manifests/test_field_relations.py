@@ -1,0 +1,220 @@
+"""Rules between fields: what is told, and that the remedies make a manifest without a finding."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from reconciler.base.diagnostics import WARNING
+from reconciler.manifests.known_values import TABLES, machine_doubt
+from reconciler.manifests.messages import tpu_machine
+from reconciler.manifests.rules import domain_findings
+from reconciler.manifests.validate import validate
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from tests.support.manifests import ML_JOB, TUNING_JOB, write
+
+L4 = {"machineType": "g2-standard-8", "acceleratorType": "NVIDIA_L4", "acceleratorCount": 1}
+A100 = {"machineType": "a2-highgpu-1g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 1}
+T4 = {"machineType": "n1-standard-8", "acceleratorType": "NVIDIA_TESLA_T4", "acceleratorCount": 1}
+CPU = {"machineType": "n1-standard-8"}
+
+
+def custom_job(*machines: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    pools = [
+        {"machineSpec": machine, "containerSpec": {"imageUri": "localhost/trainer:1"}} for machine in machines
+    ]
+    return {
+        "apiVersion": AIPLATFORM_V1,
+        "kind": "CustomJob",
+        "metadata": {"name": "census"},
+        "spec": {"workerPoolSpecs": pools, **fields},
+    }
+
+
+def told(root: Path, value: Any) -> list[tuple[str, str]]:
+    """Return pointer and hint of each problem and warning."""
+    write(root, "jobs/job.yaml", value)
+    found = validate(root, [root / "jobs"])
+    return [(problem.pointer, problem.hint) for problem in (*found.problems, *found.warnings)]
+
+
+@pytest.mark.parametrize(
+    ("machines", "wrong", "right"),
+    [
+        ([L4, L4, {}], [], None),
+        ([A100], [], None),
+        ([T4], [0], L4),
+        ([CPU, A100], [0], A100),
+        ([L4, A100], [1], L4),
+        ([CPU, T4], [0, 1], L4),
+    ],
+)
+def test_flex_start_needs_its_gpus_and_one_machine_in_all_pools(
+    machines: list[dict[str, Any]], wrong: list[int], right: Any, tmp_path: Path
+) -> None:
+    value = custom_job(*machines, scheduling={"strategy": "FLEX_START", "timeout": "604800s"})
+    pools = value["spec"]["workerPoolSpecs"]
+    value["spec"]["workerPoolSpecs"] = [pool if pool["machineSpec"] else {} for pool in pools]
+    found = told(tmp_path, value)
+    assert [pointer for pointer, _ in found] == [f"/spec/workerPoolSpecs/{at}/machineSpec" for at in wrong]
+    for at, (_, hint) in zip(wrong, found, strict=True):
+        written = yaml.safe_load(hint.splitlines()[0].removeprefix("write "))
+        assert written == {"machineSpec": right}
+        value["spec"]["workerPoolSpecs"][at] |= written
+    assert told(tmp_path, value) == []
+
+
+@pytest.mark.parametrize("timeout", ["604801s", "999999999999s"])
+def test_flex_start_runs_for_seven_days_at_most(timeout: str, tmp_path: Path) -> None:
+    value = custom_job(L4, scheduling={"strategy": "FLEX_START", "timeout": timeout})
+    ((pointer, hint),) = told(tmp_path, value)
+    assert pointer == "/spec/scheduling/timeout"
+    value["spec"]["scheduling"] |= yaml.safe_load(hint.removeprefix("write "))
+    assert told(tmp_path, value) == []
+    value["spec"]["scheduling"] = {"strategy": "SPOT", "timeout": timeout}
+    assert told(tmp_path, value) == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_a_retired_accelerator_is_a_warning_with_its_successor(count: int, tmp_path: Path) -> None:
+    (accelerator,) = TABLES.retired
+    machine = {"machineType": "n1-standard-4", "acceleratorType": accelerator, "acceleratorCount": count}
+    value = custom_job(machine)
+    (finding,) = domain_findings(value)
+    assert finding.level == WARNING
+    machine |= yaml.safe_load(finding.hint.removeprefix("write\n"))
+    assert machine["acceleratorType"] == "NVIDIA_TESLA_T4"
+    assert told(tmp_path, value) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [
+        ("TPU_V6E", "ct6e-standard-4t"),
+        ("TPU_V5P", "ct5p-hightpu-4t"),
+        ("TPU-v5e", "ct5lp-hightpu-4t"),
+        ("TPU_7X", "tpu7x-standard-4t"),
+    ],
+)
+def test_a_tpu_that_is_a_machine_type_is_no_other_tpu(name: str, machine: str, tmp_path: Path) -> None:
+    value = custom_job({"machineType": "n1-standard-8", "acceleratorType": name, "acceleratorCount": 1})
+    for _, hint in told(tmp_path, value):
+        assert "did you mean" not in hint
+        assert machine in hint
+    assert told(tmp_path, custom_job({"machineType": machine})) == []
+    ((_, hint),) = told(tmp_path, custom_job({"machineType": name}))
+    assert machine in hint
+
+
+@pytest.mark.parametrize("name", ["TPU_V2", "TPU_V3", "TPU_V4_POD", "TPU_V55", "NVIDIA_L4", ""])
+def test_other_accelerators_are_no_machine_types(name: str) -> None:
+    assert tpu_machine(name) == ""
+
+
+@pytest.mark.parametrize(
+    ("machine", "nearest"),
+    [
+        ("n1-standard-3", "n1-standard-4"),
+        ("n1-highmem-100", "n1-highmem-96"),
+        ("a2-highgpu-3g", "a2-highgpu-4g"),
+        ("ct5lp-hightpu-3t", "ct5lp-hightpu-4t"),
+        ("e2-standard-1", "e2-standard-2"),
+    ],
+)
+def test_a_guess_stays_in_the_machines_family(machine: str, nearest: str) -> None:
+    doubt = machine_doubt(AIPLATFORM_V1, machine)
+    assert doubt
+    assert doubt.hint == f"did you mean {nearest}?"
+
+
+def test_a_guess_for_ai_platform_is_a_machine_that_it_had() -> None:
+    doubt = machine_doubt(ML_V1, "n1-standard-5")
+    assert doubt
+    assert doubt.hint == "did you mean n1-standard-4?"
+
+
+def training_input(**fields: Any) -> dict[str, Any]:
+    value = copy.deepcopy(ML_JOB)
+    value["spec"]["trainingInput"] |= fields
+    return value
+
+
+@pytest.mark.parametrize("count", [0, "0"])
+@pytest.mark.parametrize("role", ["worker", "parameterServer", "evaluator"])
+def test_a_count_of_0_needs_no_machine_and_a_higher_one_does(role: str, count: Any, tmp_path: Path) -> None:
+    value = training_input(**{f"{role}Count": count})
+    value["spec"]["trainingInput"].pop(f"{role}Type", None)
+    assert told(tmp_path, value) == []
+    value["spec"]["trainingInput"][f"{role}Count"] = 1
+    ((_, hint),) = told(tmp_path, value)
+    assert f'"{role}Count" needs it' in hint
+
+
+@pytest.mark.parametrize("role", ["worker", "parameterServer", "evaluator"])
+def test_machines_without_a_count_are_a_warning(role: str) -> None:
+    value = training_input(**{f"{role}Type": "n1-standard-8"})
+    value["spec"]["trainingInput"].pop(f"{role}Count", None)
+    (finding,) = domain_findings(value)
+    assert (finding.keys[-1], finding.level) == (f"{role}Type", WARNING)
+    value["spec"]["trainingInput"][f"{role}Count"] = 1
+    assert not [*domain_findings(value)]
+
+
+def test_a_machine_of_a_tier_that_brings_its_own_is_a_warning() -> None:
+    value = training_input(scaleTier="BASIC", masterType="n1-standard-8")
+    for name in ("workerType", "workerCount"):
+        value["spec"]["trainingInput"].pop(name, None)
+    (finding,) = domain_findings(value)
+    assert (finding.keys[-1], finding.level) == ("masterType", WARNING)
+
+
+@pytest.mark.parametrize(("trials", "at_once"), [(2, 5), (1, 2)])
+def test_more_trials_at_once_than_there_are_is_a_warning(trials: int, at_once: int) -> None:
+    value = copy.deepcopy(TUNING_JOB)
+    value["spec"] |= {"maxTrialCount": trials, "parallelTrialCount": at_once}
+    (finding,) = domain_findings(value)
+    assert finding.hint == f"write parallelTrialCount: {trials}"
+    value["spec"]["parallelTrialCount"] = trials
+    assert not [*domain_findings(value)]
+
+
+@pytest.mark.parametrize(("name", "right"), [("--rate", "rate"), ("-r", "r"), ("a-b", ""), ("--", "")])
+def test_a_parameter_with_the_dashes_of_a_flag_is_a_warning(name: str, right: str) -> None:
+    value = copy.deepcopy(TUNING_JOB)
+    value["spec"]["studySpec"]["parameters"][0]["parameterId"] = name
+    assert [finding.hint for finding in domain_findings(value)] == [f"write {right}"] * bool(right)
+
+
+@pytest.mark.parametrize(
+    ("uri", "right"),
+    [
+        ("gs://my-bucket/a/../b", "gs://my-bucket/b"),
+        ("gs://my-bucket/..", "gs://my-bucket/"),
+        ("gs://my-bucket/a/b/..", "gs://my-bucket/a"),
+        ("gs://my-bucket/a..b/c..", ""),
+        ("gs://my-bucket/...", ""),
+    ],
+)
+def test_two_dots_in_a_path_are_a_warning(uri: str, right: str, tmp_path: Path) -> None:
+    value = custom_job(CPU, baseOutputDirectory={"outputUriPrefix": uri})
+    assert [hint for _, hint in told(tmp_path, value)] == [f"write {right}"] * bool(right)
+    if right:
+        assert told(tmp_path, custom_job(CPU, baseOutputDirectory={"outputUriPrefix": right})) == []
+
+
+def test_bounds_of_discrete_values_are_a_warning() -> None:
+    value = training_input()
+    value["spec"]["trainingInput"]["hyperparameters"]["params"] = [
+        {"parameterName": "a", "type": "DISCRETE", "discreteValues": [1, 2], "minValue": 1, "maxValue": 2}
+    ]
+    found = [*domain_findings(value)]
+    assert [(finding.keys[-1], finding.level) for finding in found] == [
+        ("minValue", WARNING),
+        ("maxValue", WARNING),
+    ]
+    assert all(re.search("has no effect", finding.message) for finding in found)
