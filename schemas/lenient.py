@@ -1,9 +1,9 @@
 """The published schemas of manifests: the plain ones, widened by the forms that gcloud takes too.
 
-In `spec`, a null field counts as absent, so does an enum's `…_UNSPECIFIED` value, and a single mapping where
-the API repeats counts as a list of one. A published schema accepts exactly the manifests whose plain form
-(`reconciler/manifests/plain_form.py`) the plain schema accepts. So its rules treat such a field
-as absent, too.
+In `spec`, a null field without `x-not-null` counts as absent, so does an enum's `…_UNSPECIFIED` value, and a
+single mapping where the API repeats counts as a list of one. A published schema accepts exactly the manifests
+whose plain form (`reconciler/manifests/plain_form.py`) the plain schema accepts. So its rules treat such a
+field as absent, too.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Widening:
 
     def _field(self, name: str, field: Schema, *, optional: bool) -> Schema:
         if "$ref" in field:
-            if not optional:
+            if not optional or "x-not-null" in field:
                 return field
             described = {key: value for key, value in field.items() if key != "$ref"}
             return {**described, "if": {"not": {"type": "null"}}, "then": {"$ref": field["$ref"]}}

@@ -239,6 +239,8 @@ _AIPLATFORM: dict[str, Rule] = {
                 ]
             },
             "parentModel": {"allOf": [_MODEL]},
+            # Its name alone, with nothing below it, would register no model without a word.
+            "modelToUpload": {"x-not-null": True},
         },
         rules=[_TASK],
         set_by_reconciler=("displayName", "labels"),

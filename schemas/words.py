@@ -19,6 +19,8 @@ x-refused
     Beside `properties`: other names that are no properties -> what to write instead.
 x-unspecified
     Beside `enum`: the API's values that count as no value.
+x-not-null
+    Beside `$ref`: true for an optional field that is never written as null, which would be meant as a value.
 
 A field that must not be there under a condition has the schema `{"not": {}, "x-message": …}` below that
 condition, so that the place of the failure is the field. In `propertyNames` the failing instance is the key,

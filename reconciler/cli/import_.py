@@ -180,9 +180,10 @@ def _live(arguments: argparse.Namespace, session: Session) -> ImportSource:
         arguments.filter or "",
         with_adopted=arguments.adopt,
     )
-    if not jobs:
+    if not jobs.jobs:
         hint = "jobs that this tool has submitted have manifests already; see `reconciler status`"
-        raise NotFoundError("there is no such job to import", hint=hint)
+        left_out = f"; {_left_out(jobs.left_out)}" if jobs.left_out else ""
+        raise NotFoundError(f"there is no such job to import{left_out}", hint=hint)
     return ImportSource(f"environment {session.environment.name}", Path.cwd(), live=jobs)
 
 
@@ -224,15 +225,27 @@ def _report(plan: ImportPlan, arguments: argparse.Namespace, adopted: Mapping[st
             lines.append("    note: the manifest stays as it was; see `reconciler plan`")
         if job.suspended and file not in plan.kept:
             lines.append(f"    suspended: {job.suspended}")
+    if plan.left_out:
+        lines.append(f"{_left_out(plan.left_out)}.")
     submitted = plan.submitted(root, GitIndex(root, os.environ))
     what = ", ".join(submitted) if submitted else "none of these jobs"
     return [*lines, f"The next apply submits {what}."]
+
+
+def _left_out(pipelines: Sequence[str]) -> str:
+    """Return a sentence about the pipelines that run no code of the user's, without its full stop."""
+    count = len(pipelines)
+    what = "1 training pipeline that runs" if count == 1 else f"{count} training pipelines that run"
+    return f"left out {what} no code of yours: {', '.join(pipelines)}"
 
 
 def _adoption(resource: str, result: Adopted) -> Iterator[str]:
     """Yield lines about the adoption of a job, with the differences that prevent it."""
     if result.claim:
         yield f"    adopted: its job is {resource}"
+        if result.uncompared:
+            names = ", ".join(result.uncompared)
+            yield f"    note: the service's answer lacks {names}, so the adoption didn't compare it"
         return
     yield f"    not adopted: {resource} {result.why}"
     if result.fields:

@@ -8,7 +8,13 @@ from functools import partial
 from msgspec.structs import replace
 
 from reconciler.base.errors import ReconcilerError, ServiceError
-from reconciler.convert.importing.live_job import LiveJob, backing_job, live_job
+from reconciler.convert.importing.live_job import (
+    ImportedJobs,
+    LiveJob,
+    backing_job,
+    foreign_pipeline,
+    live_job,
+)
 from reconciler.google.responses import ApiError
 from reconciler.model.claim import ClaimId, ClaimState
 from reconciler.model.fields import parts_of, text_of
@@ -29,27 +35,37 @@ _REFUSED = 400
 
 def find_live_jobs(
     session: Session, names: Collection[str], selection: Selection, wanted: str, *, with_adopted: bool
-) -> list[LiveJob]:
-    """Return the environment's jobs that this tool hasn't submitted; raise ServiceError.
+) -> ImportedJobs:
+    """Return the environment's jobs that this tool hasn't submitted.
+
+    Batch predictions and pipelines that run no code of the user's are left out unless they are named.
 
     Args:
         names: Names, resource names or their last parts; none for all jobs.
         selection: Only its conditions on labels count.
         wanted: A filter of the service's own, sent with its list call; "" for all jobs.
         with_adopted: True if jobs that a claim names are among them.
+
+    Raises:
+        ServiceError: The jobs can't be read.
+        SourceError: A job is no training job, or runs no code of the user's.
     """
     listed = [*_listed(session, wanted)]
     # A tuning job's trials, and the jobs that train for pipelines, are listed as jobs of their own.
     left_out = {name for job in listed for name in (*_trials(job), backing_job(job.body))}
     left_out |= frozenset() if with_adopted else _bound(session)
-    return [
-        _imported(job)
+    chosen = [
+        job
         for job in listed
         if _is_named(job, names) and job.resource not in left_out and selection.has_labels(job.labels)
         if not any(key.startswith(PREFIX) for key in job.labels)
         # A batch prediction is no mistake unless somebody asks for it.
         if names or "predictionInput" not in job.body
     ]
+    foreign = {} if names else {job.resource: text for job in chosen if (text := foreign_pipeline(job.body))}
+    return ImportedJobs(
+        [_imported(job) for job in chosen if job.resource not in foreign], [*foreign.values()]
+    )
 
 
 def _imported(job: ActualJob) -> LiveJob:

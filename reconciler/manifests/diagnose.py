@@ -19,6 +19,7 @@ from reconciler.manifests.explain import findings, with_boolean_hints
 from reconciler.manifests.fast_validate import manifest_of
 from reconciler.manifests.files import ManifestFile
 from reconciler.manifests.packages import PACKAGE_PATH, PackageFolder
+from reconciler.manifests.pipelines import MODEL_ID, new_model_id
 from reconciler.manifests.plain_form import keys_in_camel_case, plain_form
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import schema_of
@@ -184,6 +185,24 @@ def repeated_names(jobs: Iterable[DiagnosedJob]) -> Iterator[Problem]:
         alike = "" if name == other_name else f" as {quote(other_name)} ('-' and '_' count as equal)"
         message = f"the name {quote(name)} is already used{alike} in {location}"
         yield job.document.problem(job.path, Finding(_NAME, message, "choose another name"))
+
+
+def repeated_model_ids(jobs: Iterable[DiagnosedJob]) -> Iterator[Problem]:
+    """Yield a warning for each valid pipeline whose new model has the id of an earlier pipeline's."""
+    first: dict[str, DiagnosedJob] = {}
+    for job in jobs:
+        model_id = new_model_id(job.document.value["spec"]) if job.is_valid else ""
+        other = first.setdefault(model_id, job) if model_id else job
+        if other is job:
+            continue
+        line = other.document.position(MODEL_ID).line
+        place = f"line {line}" if other.path == job.path else f"{other.path}, line {line}"
+        message = (
+            f"{place} registers the new model {quote(model_id)} too: the run that ends second trains, "
+            "and then can't register its model"
+        )
+        hint = 'write another "modelId", or "parentModel" once the model exists'
+        yield job.document.problem(job.path, Finding(MODEL_ID, message, hint, level=WARNING))
 
 
 def document_problems(

@@ -165,10 +165,11 @@ def _wrong_type(error: Any, keys: Keys, source: str) -> Message:
     needed = f"{name} must be {_type_names(types)}"
     if value is None:
         part = "key" if keys and isinstance(keys[-1], str) else "item"
-        return f"{name} has no value, and must be {_type_names(types)}", f"give it one, or remove the {part}"
+        written = _wrapping_hint("…", keys, error.schema) or "give it one"
+        return f"{name} has no value, and must be {_type_names(types)}", f"{written}, or remove the {part}"
     if isinstance(value, str):
         return f"{needed}, not text", _unquoting_hint(value, types) or _wrapping_hint(
-            value, keys, error.schema
+            _short(value), keys, error.schema
         )
     if isinstance(value, dict):
         return f"{needed}, not a mapping", _argument_hint(value, keys)
@@ -221,11 +222,11 @@ def _undashing_hint(items: list[Any]) -> str:
     return "remove the dash before its keys" if is_stray else "write its fields as KEY: VALUE, without dashes"
 
 
-def _wrapping_hint(value: str, keys: Keys, schema: Mapping[str, Any]) -> str:
+def _wrapping_hint(shown_value: str, keys: Keys, schema: Mapping[str, Any]) -> str:
     """Return a hint that puts a text under the only required key of its mapping; or ""."""
     needed = schema.get("required", ())
     if schema.get("type") == "object" and len(needed) == 1 and keys:
-        return f"write {keys[-1]}: {{{needed[0]}: {_short(value)}}}"
+        return f"write {keys[-1]}: {{{needed[0]}: {shown_value}}}"
     return ""
 
 

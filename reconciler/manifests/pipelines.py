@@ -14,16 +14,17 @@ TUNING_TASK = "hyperparameter_tuning_task"
 TASK_DEFINITIONS = "gs://google-cloud-aiplatform/schema/trainingjob/definition"
 """The folder of the definitions of tasks."""
 INPUTS = "trainingTaskInputs"
+MODEL_ID: Keys = ("spec", "modelId")
+DEFINITION = "trainingTaskDefinition"
 TRIALS = "trialJobSpec"
 
-_DEFINITION = "trainingTaskDefinition"
 _MODEL = "modelToUpload"
 _FOLDER = "baseOutputDirectory"
 _NAMED = re.compile(rf"(?:^|/)({CUSTOM_TASK}|{TUNING_TASK})_([0-9]+(?:\.[0-9]+)*)?[^/]*$")
-_VERSION = re.compile(r"_[0-9][0-9.]*\.ya?ml$")
+_VERSION = re.compile(r"_[0-9][0-9.]*\.ya?ml\b.*$")
 _WRITE_TASK = (
     "this tool runs custom training and hyperparameter tuning: write\n"
-    f"{_DEFINITION}: {TASK_DEFINITIONS}/{CUSTOM_TASK}_1.0.0.yaml\n"
+    f"{DEFINITION}: {TASK_DEFINITIONS}/{CUSTOM_TASK}_1.0.0.yaml\n"
     f"or {TUNING_TASK}_1.0.0.yaml in its place"
 )
 _WRITE_PARENT = 'write "parentModel: projects/PROJECT/locations/LOCATION/models/ID" beside it'
@@ -33,7 +34,7 @@ def task_of(spec: Any) -> str:
     """Return the task of a pipeline's `spec`: of its definition, else of its inputs; "" for another task."""
     if not isinstance(spec, dict):
         return ""
-    definition = _field(spec, _DEFINITION)
+    definition = _field(spec, DEFINITION)
     if isinstance(definition, str) and definition:
         named = _NAMED.search(definition)
         return named[1] if named else ""
@@ -49,18 +50,28 @@ def definition_of(uri: str) -> str:
     return f"{TASK_DEFINITIONS}/{named[1]}_{named[2]}.yaml" if named and named[2] else uri
 
 
+def task_name(definition: str) -> str:
+    """Return the name of the task that a definition's URI ends with, without its version."""
+    return _VERSION.sub("", definition.rpartition("/")[2])
+
+
 def foreign_task(spec: Any) -> Finding | None:
     """Return the mistake of a pipeline whose task is another than the two that train custom code."""
     if task_of(spec) or not isinstance(spec, dict):
         return None
-    key = _DEFINITION if _DEFINITION in spec else same_word(_DEFINITION, spec)
-    task = _VERSION.sub("", spec[key].rpartition("/")[2])
-    return Finding(("spec", key), f"the pipeline's task is {quote(task)}", _WRITE_TASK)
+    key = DEFINITION if DEFINITION in spec else same_word(DEFINITION, spec)
+    message = f"the pipeline's task is {quote(task_name(spec[key]))}"
+    return Finding(("spec", key), message, _WRITE_TASK)
 
 
 def job_in(spec: Mapping[str, Any]) -> tuple[tuple[str, ...], Mapping[str, Any]]:
     """Return the spec of the job that trains, and its path in a `spec`: for a pipeline its inputs."""
     return ((INPUTS,), part_of(spec, INPUTS)) if INPUTS in spec else ((), spec)
+
+
+def new_model_id(spec: Mapping[str, Any]) -> str:
+    """Return the id of the new model that a valid pipeline registers; "" for none, and for other jobs."""
+    return text_of(spec, "modelId") if _MODEL in spec and "parentModel" not in spec else ""
 
 
 def pipeline_findings(
@@ -86,6 +97,10 @@ def pipeline_findings(
     elif len(named) > 1:
         message = '"modelId" names a new model, and "parentModel" one that exists already'
         yield _doubt(("modelId",), message, 'keep "parentModel" for another version of that model')
+    parent, _, version = text_of(spec, "parentModel").partition("@")
+    if version:
+        message = f"{quote(f'@{version}')} has no effect: the run becomes a new version of the model"
+        yield Finding(("spec", "parentModel"), message, f'write "{parent}"', level=WARNING)
     if "versionAliases" in model:
         message = 'the service moves these aliases as soon as the run succeeds, whatever "expect" says'
         hint = "remove it, and move an alias once you have seen what the run achieved"

@@ -22,8 +22,8 @@ def plain_form(manifest: Any, schema: Mapping[str, Any]) -> Any:
     a list of one. Below `x-snake-case` keys in snake_case become the fields that they mean. The checks, the
     name, the plan and the request see only the plain form.
 
-    A required field stays even if it is null, so that its message has a place. `schema` is the plain schema
-    of the manifest's kind.
+    A required field stays even if it is null, as one with `x-not-null` does, so that its message has a place.
+    `schema` is the plain schema of the manifest's kind.
     """
     if not isinstance(manifest, dict) or "spec" not in manifest:
         return manifest
@@ -57,10 +57,18 @@ def _plain(
     if by_snake:
         value = in_camel_case(value, fields)
     return {
-        key: _plain(part, fields.get(key, {}), definitions, by_snake=by_snake)
+        key: _plain(part, _field_of(key, fields), definitions, by_snake=by_snake)
         for key, part in value.items()
         if key not in fields or key in required or not _is_absent(part, fields[key])
     }
+
+
+def _field_of(key: Any, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema of a key's value, also for a key that is in snake_case by mistake."""
+    if key not in fields and isinstance(key, str) and "_" in key:
+        key = keys_in_camel_case((key,))[0]
+    field: Mapping[str, Any] = fields.get(key, {})
+    return field
 
 
 def _has_any(value: Mapping[str, Any], fields: Mapping[str, Any], *, by_snake: bool) -> bool:
@@ -69,7 +77,9 @@ def _has_any(value: Mapping[str, Any], fields: Mapping[str, Any], *, by_snake: b
 
 
 def _is_absent(value: Any, field: Mapping[str, Any]) -> bool:
-    return value is None or (isinstance(value, str) and value in field.get("x-unspecified", ()))
+    if value is None:
+        return "x-not-null" not in field
+    return isinstance(value, str) and value in field.get("x-unspecified", ())
 
 
 def _target_of(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,6 +19,8 @@ x-refused
     Beside `properties`: other names that are not allowed -> the correction.
 x-unspecified
     Beside `enum`: values that count as absent.
+x-not-null
+    True beside an optional field that must not be null.
 x-snake-case
     True where the keys may be in snake_case, down to the lowest level: of a free value of the API's.
 

@@ -28,10 +28,11 @@ from reconciler.manifests.packages import (
     is_below_any,
     package_folder,
 )
+from reconciler.manifests.pipelines import MODEL_ID, new_model_id
 from reconciler.manifests.schemas import is_valid
 from reconciler.manifests.secrets import may_hold_secrets
 from reconciler.manifests.yaml_load import clean_documents
-from reconciler.model.manifest import Manifest
+from reconciler.model.manifest import TRAINING_PIPELINE, Manifest
 from reconciler.model.tracking import COMMITTED, Index
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ class _Validator:
                 yield from (job.package for job in file_result.jobs if job.package is not None)
 
     def _conflicting(self, entries: Sequence[_Entry]) -> set[str]:
-        """Return the places of checked files with a mistaken package or a repeated name."""
+        """Return the places of checked files with a mistaken package, or a repeated name or `modelId`."""
         names = [name for _, file_result in entries for name in _base_names(file_result)]
         checked = [
             (file, file_result) for file, file_result in entries if isinstance(file_result, CheckedFile)
@@ -287,6 +288,14 @@ class _Validator:
             for manifest in file_result.manifests
             if manifest.written and not self._packages.fits(file, manifest.written, manifest.python_modules)
         }
+        model_ids = [name for _, file_result in entries for name in _new_model_ids(file_result)]
+        if len(set(model_ids)) < len(model_ids):
+            repeated = {name for name, count in Counter(model_ids).items() if count > 1}
+            conflicting |= {
+                file.real
+                for file, file_result in checked
+                if not repeated.isdisjoint(_new_model_ids(file_result))
+            }
         if len(set(names)) < len(names):
             repeated = {name for name, count in Counter(names).items() if count > 1}
             conflicting |= {
@@ -319,9 +328,11 @@ class _Validator:
             if record := file_result.record:
                 self._reader.checked.add(self._reader.filled, record)
         if diagnosed:
-            from reconciler.manifests.diagnose import repeated_names  # as in `_diagnosed`
+            from reconciler.manifests.diagnose import repeated_model_ids, repeated_names  # as in `_diagnosed`
 
-            problems += repeated_names(job for file_result in diagnosed for job in file_result.checked)
+            checked = [job for file_result in diagnosed for job in file_result.checked]
+            problems += repeated_names(checked)
+            problems += repeated_model_ids(checked)
         manifests = tuple(
             [manifest for file, file_result in entries for manifest in self._manifests(file, file_result)]
         )
@@ -336,6 +347,16 @@ class _Validator:
             frozenset(invalid),
             tuple(capped(problem for problem in problems if problem.level == WARNING)),
         )
+
+
+def _new_model_ids(file_result: CheckedFile | DiagnosedFile) -> list[str]:
+    """Return the ids of new models that a file's pipelines name; those of invalid ones may be among them."""
+    if isinstance(file_result, CheckedFile):
+        pipelines = [manifest for manifest in file_result.manifests if manifest.kind == TRAINING_PIPELINE]
+        ids = [new_model_id(pipeline.spec) for pipeline in pipelines]
+    else:
+        ids = [job.document.text_at(MODEL_ID) for job in file_result.checked]
+    return [model_id for model_id in ids if model_id]
 
 
 def _base_names(file_result: CheckedFile | DiagnosedFile) -> list[str]:

@@ -173,11 +173,14 @@ class Adopted(Struct, frozen=True):
         claim: The claim that names the job; None if the job was not adopted.
         why: The reason against the adoption, as a clause about the job.
         fields: The fields in which the job (`before`) differs from the manifest's (`after`).
+        uncompared: The fields of the manifest's model that the service's answer lacks, such as
+            `modelToUpload.containerSpec`; empty for a job that was bound already.
     """
 
     claim: Claim | None
     why: str = ""
     fields: tuple[FieldChange, ...] = ()
+    uncompared: tuple[str, ...] = ()
 
 
 class Adoption(Struct, frozen=True):
@@ -224,7 +227,7 @@ def adopt(ports: Ports, adoption: Adoption, observed: Observed) -> Adopted:
     adopted = _bind(ports, adoption, job)
     # After the write, as before a create: an emptied bucket shows no claim of others.
     ports.claims.check(runs=1)
-    return adopted
+    return replace(adopted, uncompared=_uncompared(adoption, job)) if adopted.claim else adopted
 
 
 def _settled(adoption: Adoption, observed: Observed) -> Adopted | None:
@@ -267,6 +270,15 @@ def _fields(adoption: Adoption, job: ActualJob) -> tuple[FieldChange, ...]:
     if package and not staged and not adoption.holds(package):
         return (*fields, FieldChange("/package", package, "other bytes"))
     return fields
+
+
+def _uncompared(adoption: Adoption, job: ActualJob) -> tuple[str, ...]:
+    changes = diff(job.body, adoption.body(job.job_name))
+    return tuple(
+        field.pointer.strip("/").replace("/", ".")
+        for field in changes
+        if field.before is None and _is_of_one_model(field) and not is_default(field)
+    )
 
 
 def _without_secrets(fields: Sequence[FieldChange], body: JsonObject) -> tuple[FieldChange, ...]:

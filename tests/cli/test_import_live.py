@@ -171,22 +171,67 @@ def test_job_of_the_older_service_is_adopted_and_ends(repository: Repository) ->
     assert repository.run("show", "old_7", "--format", "json").json["state"] == "SUCCEEDED"
 
 
+SERVED = {"displayName": "census", "containerSpec": {"imageUri": "example.com/serve:1"}}
+
+
+def send_pipeline(
+    repository: Repository, live: dict[str, Any], model: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Submit a pipeline of another client in place of the live job; return its answer, and its spec."""
+    send(repository, "POST", f"/v1/{live['name']}:cancel", {})
+    spec = {
+        "trainingTaskDefinition": f"{DEFINITIONS}custom_task_1.0.0.yaml",
+        "trainingTaskInputs": {
+            **live["jobSpec"],
+            "baseOutputDirectory": {"outputUriPrefix": "gs://runs/adopted"},
+        },
+        "modelToUpload": model,
+        "modelId": "census",
+    }
+    sent = with_inputs_in_snake_case({"spec": spec})["spec"]
+    body = {"displayName": "sent by the SDK", "labels": {"team": "risk"}, **sent}
+    return send(repository, "POST", f"{PLACE}/trainingPipelines", body), spec
+
+
+def test_container_of_a_model_is_no_field_to_add_to_an_adopted_pipeline_and_one_to_add_to_a_copy(
+    repository: Repository, live: dict[str, Any]
+) -> None:
+    send_pipeline(repository, live, SERVED)
+    manifest = repository.root / "jobs/sent-by-the-SDK.yaml"
+    assert repository.run("import", "--live", "sent by the SDK").code == 0
+    assert "The service doesn't return the model's containerSpec: add it." in manifest.read_text()
+    manifest.unlink()
+    assert repository.run("import", "--live", "--adopt", "sent by the SDK").code == 0
+    text = manifest.read_text()
+    assert "add it." not in text
+    assert "may have had a containerSpec for its model" in text
+    assert "Adding one here makes other content, which trains again" in text
+
+
+def test_adoption_says_that_it_did_not_compare_the_container_which_the_service_does_not_return(
+    repository: Repository, live: dict[str, Any]
+) -> None:
+    _, spec = send_pipeline(repository, live, SERVED)
+    content = {
+        "apiVersion": "aiplatform.googleapis.com/v1",
+        "kind": "TrainingPipeline",
+        "metadata": {"name": "sent-by-the-SDK"},
+        "reconcile": {"suspend": True},
+        "spec": spec,
+    }
+    repository.write("jobs/sent-by-the-SDK.yaml", yaml.safe_dump(content))
+    done = repository.run("import", "--live", "--adopt", "sent by the SDK")
+    assert done.code == 0, done.out + done.err
+    told = "note: the service's answer lacks modelToUpload.containerSpec, so the adoption didn't compare it"
+    assert told in done.out
+
+
 @pytest.mark.parametrize("labelled", [False, True])
 def test_pipeline_is_adopted_with_its_model_and_its_backing_job_is_left_out(
     repository: Repository, live: dict[str, Any], labelled: bool
 ) -> None:
     send(repository, "PUT", "/_service/pipelines", {"labelsOnBackingJobs": labelled})
-    send(repository, "POST", f"/v1/{live['name']}:cancel", {})
-    inputs = {**live["jobSpec"], "baseOutputDirectory": {"outputUriPrefix": "gs://runs/adopted"}}
-    spec = {
-        "trainingTaskDefinition": f"{DEFINITIONS}custom_task_1.0.0.yaml",
-        "trainingTaskInputs": inputs,
-        "modelToUpload": {"displayName": "census"},
-        "modelId": "census",
-    }
-    sent = with_inputs_in_snake_case({"spec": spec})["spec"]
-    body = {"displayName": "sent by the SDK", "labels": {"team": "risk"}, **sent}
-    made = send(repository, "POST", f"{PLACE}/trainingPipelines", body)
+    made, spec = send_pipeline(repository, live, {"displayName": "census"})
     backing = send(repository, "GET", f"/v1/{made['name']}")["trainingTaskMetadata"]["backingCustomJob"]
     refused = repository.run("import", "--live", backing.rpartition("/")[2])
     assert refused.code == 1, refused.out

@@ -107,7 +107,10 @@ class Place:
     def found(self, *names: str, wanted: str = "", with_adopted: bool = False, **labels: str) -> list[str]:
         terms = tuple(LabelTerm(key, value) for key, value in labels.items())
         jobs = find_live_jobs(self.session, names, Selection((), terms), wanted, with_adopted=with_adopted)
-        return [job.resource for job in jobs]
+        return [job.resource for job in jobs.jobs]
+
+    def left_out(self) -> list[str]:
+        return find_live_jobs(self.session, (), Selection(()), "", with_adopted=True).left_out
 
 
 @pytest.fixture
@@ -168,6 +171,18 @@ def test_claims_that_cannot_be_read_hide_no_job(place: Place, monkeypatch: pytes
 
     monkeypatch.setattr(place.outside.claims, "listed", listed)
     assert place.found() == [job.resource]
+
+
+def test_a_pipeline_of_another_task_is_left_out_with_its_name_and_refused_only_if_it_is_named(
+    place: Place,
+) -> None:
+    automl = {"trainingTaskDefinition": "gs://x/automl_tabular_1.0.0.yaml", "trainingTaskInputs": {"a": 1}}
+    place.job("auto", displayName="auto", **automl)
+    job = place.job("by-hand")
+    assert place.found() == [job.resource]
+    assert place.left_out() == ['"auto" (automl_tabular)']
+    with pytest.raises(SourceError, match=r'the training pipeline "auto" \(automl_tabular\) runs no code'):
+        place.found("auto")
 
 
 def test_a_batch_prediction_is_refused_only_if_it_is_named(local: Place) -> None:

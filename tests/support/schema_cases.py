@@ -469,6 +469,12 @@ BAD: dict[str, tuple[Json, Json, str, str]] = {
         "non-empty",
     ),
     "pipeline's state": (PIPELINE, {"spec/trainingTaskMetadata": {}}, "/spec", "was unexpected"),
+    "pipeline's model that is null": (
+        PIPELINE,
+        {"spec/modelToUpload": None},
+        "/spec/modelToUpload",
+        "type 'object'",
+    ),
     "pipeline's name": (PIPELINE, {"spec/displayName": "x"}, "/spec", "'displayName' was unexpected"),
     "pipeline's labels": (PIPELINE, {"spec/labels": {}}, "/spec", "'labels' was unexpected"),
     "id with a digit first": (PIPELINE, {"spec/modelId": "7"}, "/spec/modelId", "not a model id"),

@@ -17,7 +17,14 @@ from reconciler.base.safe_files import read_file
 from reconciler.convert.importing.body import Code, ImportedRequest, request_of
 from reconciler.convert.importing.command_line import find_command, parse
 from reconciler.convert.importing.import_result import Found
-from reconciler.convert.importing.live_job import LiveJob, is_answer, live_jobs
+from reconciler.convert.importing.live_job import (
+    ImportedJobs,
+    LiveJob,
+    is_answer,
+    is_pipeline_request,
+    live_jobs,
+    pipeline_request,
+)
 from reconciler.convert.importing.manifest import (
     Imported,
     base_name,
@@ -44,13 +51,19 @@ from reconciler.convert.importing.shell import ShellError
 from reconciler.convert.importing.sources import MAX_SOURCE, read_source
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.validate import validate
-from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
+from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, TRAINING_PIPELINE
 from reconciler.model.tracking import Index
 
 _SUFFIXES = (".yaml", ".yml")
 _PROPERTIES = ("core/project", "ai/region", "compute/region")
 _KINDS = {"trainingInput": (ML_V1, "Job"), "studySpec": (AIPLATFORM_V1, "HyperparameterTuningJob")}
 _COMMAND_LINE = "the command line"
+_ADD_CONTAINER = "The service doesn't return the model's containerSpec: add it."
+_KEEP_CONTAINER = (
+    "The request of this pipeline may have had a containerSpec for its model, which the service doesn't "
+    "return. Adding one here makes other content, which trains again: add it with the next change of the "
+    "content."
+)
 
 
 class ImportSource(Struct):
@@ -62,6 +75,7 @@ class ImportSource(Struct):
         data: Its bytes; unused with `entries`.
         entries: What it contains, if that needs no reading.
         line: The only line to import from; 0 for all.
+        live: The jobs of a service.
     """
 
     name: str
@@ -69,7 +83,7 @@ class ImportSource(Struct):
     data: bytes = b""
     entries: list[Found] | None = None
     line: int = 0
-    live: list[LiveJob] = field(default_factory=list)
+    live: ImportedJobs = field(default_factory=lambda: ImportedJobs([]))
 
 
 class ImportPlan(Struct):
@@ -82,6 +96,7 @@ class ImportPlan(Struct):
         unchanged: The files that have this content already.
         kept: The files with other manifests of live jobs that are to be adopted.
         adopted: The names of the jobs that have a claim.
+        left_out: The pipelines that run no code of the user's, each as its name with its task.
     """
 
     texts: dict[Path, str]
@@ -90,6 +105,7 @@ class ImportPlan(Struct):
     unchanged: frozenset[Path] = frozenset()
     kept: frozenset[Path] = frozenset()
     adopted: frozenset[str] = frozenset()
+    left_out: Sequence[str] = ()
 
     def submitted(self, root: Path, index: Index) -> list[str]:
         """Return the names, with their hashes, of the jobs that the next apply would submit."""
@@ -115,7 +131,9 @@ class ImportPlan(Struct):
                 text = text_of(job, path.parent)
                 texts[path] = f"{texts[path]}---\n{text}" if path in texts else text
         unchanged = frozenset(path for path, text in texts.items() if text == self.texts[path])
-        return ImportPlan(texts, self.jobs, self.unfilled, unchanged, self.kept, frozenset(names))
+        return ImportPlan(
+            texts, self.jobs, self.unfilled, unchanged, self.kept, frozenset(names), self.left_out
+        )
 
 
 class Importer:
@@ -148,6 +166,7 @@ class Importer:
         self._keep = keep
         self._problems: list[Problem] = []
         self._jobs: list[Imported] = []
+        self._left_out: list[str] = []
 
     @property
     def _folder(self) -> Path:
@@ -184,7 +203,7 @@ class Importer:
         unchanged = self._unchanged(
             [pair for pair in job_paths if pair[1] not in kept], texts, manifest_paths
         )
-        return ImportPlan(texts, job_paths, unfilled, unchanged, frozenset(kept))
+        return ImportPlan(texts, job_paths, unfilled, unchanged, frozenset(kept), left_out=self._left_out)
 
     def _raise_problems(self) -> None:
         if self._problems:
@@ -200,7 +219,7 @@ class Importer:
         """Yield the line of each job in a source, and the function that reads it."""
         try:
             entries = source.entries
-            if entries is None and not source.live:
+            if entries is None and not source.live.jobs:
                 entries = read_source(source.name, source.data, self._values)
                 entries = [entry for entry in entries if source.line in (0, entry.line)]
                 if not entries:
@@ -210,15 +229,15 @@ class Importer:
             return
         for entry in entries or ():
             yield entry.line, lambda entry=entry: self._read(source, entry)
-        for job in source.live:
-            yield 1, lambda job=job: [self._of_live(job, source.name)]
+        if source.live.jobs:
+            yield 1, lambda: self._of_service(source.live, source.name)
 
     def _read(self, source: ImportSource, entry: Found) -> list[Imported]:
         origin = source.name if source.name == _COMMAND_LINE else f"{source.name}:{entry.line}"
         if entry.words:
             return [self._of_command(source, entry, origin)]
         if is_answer(entry.value):
-            return [self._of_live(job, origin) for job in live_jobs(entry.value)]
+            return self._of_service(live_jobs(entry.value), origin)
         return [self._of_config(entry.value, source.name, origin)]
 
     # --- Jobs of each kind of source ---
@@ -273,10 +292,16 @@ class Importer:
         )
         if "trialJobSpec" in value:
             api_version, kind = AIPLATFORM_V1, "HyperparameterTuningJob"
+        if is_pipeline_request(value):
+            api_version, kind, value = AIPLATFORM_V1, TRAINING_PIPELINE, pipeline_request(value)
         body = {"jobSpec": value} if kind == "CustomJob" else dict(value)
         written = str(value.get("displayName") or value.get("jobId") or "") if kind != "CustomJob" else ""
         spec, labels = spec_of(kind, body)
         return Imported(api_version, kind, base_name(written, Path(name).stem), labels, spec, origin)
+
+    def _of_service(self, found: ImportedJobs, origin: str) -> list[Imported]:
+        self._left_out += found.left_out
+        return [self._of_live(job, origin) for job in found.jobs]
 
     def _of_live(self, live: LiveJob, origin: str) -> Imported:
         spec, labels = spec_of(live.kind, live.body)
@@ -284,6 +309,9 @@ class Importer:
         notes = list(live.notes)
         if live.resource:
             notes.insert(0, f"Resource: {live.resource}.")
+        if live.lacks_container:
+            # The content of a live job that is adopted has a name already, which another spec would change.
+            notes.append(_KEEP_CONTAINER if self._keep and not live.state else _ADD_CONTAINER)
         job = Imported(live.api_version, live.kind, name, labels, spec, origin, notes=notes)
         job.resource, job.backing = live.resource, live.backing
         if live.state and not self._run:

@@ -6,7 +6,7 @@ The content of a live job is the body of the request that creates it again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct, field
@@ -17,8 +17,8 @@ from reconciler.convert.importing.placeholders import (
     quoted,
 )
 from reconciler.manifests import schemas
-from reconciler.manifests.pipelines import INPUTS, definition_of, task_of
-from reconciler.manifests.plain_form import plain_form
+from reconciler.manifests.pipelines import DEFINITION, INPUTS, definition_of, task_name, task_of
+from reconciler.manifests.plain_form import keys_in_camel_case, plain_form, snake_case
 from reconciler.model.diff import SWITCH, FieldChange, is_filled
 from reconciler.model.fields import part_of, text_of
 from reconciler.model.job import PREFIX
@@ -60,6 +60,7 @@ class LiveJob(Struct):
         project: From its resource name.
         location: From its resource name.
         backing: The resource name of the job that trains for it; "" for a job that is no pipeline.
+        lacks_container: True for a pipeline whose model has no `containerSpec`, which no service returns.
         notes: What is left out.
     """
 
@@ -72,7 +73,20 @@ class LiveJob(Struct):
     project: str = ""
     location: str = ""
     backing: str = ""
+    lacks_container: bool = False
     notes: list[str] = field(default_factory=list)
+
+
+class ImportedJobs(Struct):
+    """Jobs of a service.
+
+    Attributes:
+        jobs: The jobs to import.
+        left_out: The pipelines of other tasks among them, each as its name with its task.
+    """
+
+    jobs: list[LiveJob]
+    left_out: list[str] = field(default_factory=list)
 
 
 def is_answer(value: Any) -> bool:
@@ -83,13 +97,21 @@ def is_answer(value: Any) -> bool:
         return False
     if any(isinstance(value.get(name), list) for name in _LISTS):
         return True
-    return bool({"name", "state", "createTime"} & value.keys()) and (
-        any(sign in value for sign in _SIGNS.values())
+    return bool({"name", "state", "createTime", "create_time"} & value.keys()) and (
+        any(sign in value for sign in (*_SIGNS.values(), snake_case(INPUTS)))
     )
 
 
-def live_jobs(answer: Any) -> Iterator[LiveJob]:
-    """Yield each job of an answer; raise SourceError for an item that is not a training job."""
+def is_pipeline_request(value: Any) -> bool:
+    """Return True for the body of a pipeline's request, in camelCase or in snake_case."""
+    return isinstance(value, dict) and bool({INPUTS, snake_case(INPUTS)} & value.keys())
+
+
+def live_jobs(answer: Any) -> ImportedJobs:
+    """Return the jobs of an answer; raise SourceError for an item that is not a training job.
+
+    Pipelines of other tasks are left out, unless the answer has nothing else.
+    """
     items = answer if isinstance(answer, list) else [answer]
     if isinstance(answer, dict):
         listed = [answer[name] for name in _LISTS if isinstance(answer.get(name), list)]
@@ -97,18 +119,39 @@ def live_jobs(answer: Any) -> Iterator[LiveJob]:
     for item in items:
         if not isinstance(item, dict):
             raise SourceError("an item of the list is not a job", hint="save `gcloud … list --format=json`")
-        yield live_job(item)
+    foreign = [name for item in items if (name := foreign_pipeline(item))]
+    if len(foreign) == len(items):
+        foreign = []  # the first of them is the mistake
+    return ImportedJobs(
+        [live_job(item) for item in items if not (foreign and foreign_pipeline(item))], foreign
+    )
+
+
+def foreign_pipeline(resource: Mapping[str, Any]) -> str:
+    """Return the name and the task of a pipeline that runs no code of the user's; "" for any other job."""
+    fields = _in_camel_case(resource)
+    if not (INPUTS in fields or DEFINITION in fields) or task_of(fields):
+        return ""
+    name = fields.get("displayName") or str(fields.get("name", "")).rpartition("/")[2]
+    return f"{quoted(str(name))} ({task_name(text_of(fields, DEFINITION))})"
 
 
 def live_job(resource: Mapping[str, Any]) -> LiveJob:
     """Return a job as the service describes it; raise SourceError if it is not a training job."""
+    resource = _in_camel_case(resource)
     name = str(resource.get("name") or resource.get("jobId") or "")
     if "predictionInput" in resource:
         raise SourceError(f"{quoted(name)} is a batch prediction", hint="import training jobs only")
     notes: list[str] = []
-    body = {key: part for key, part in resource.items() if key not in _OUTPUT_ONLY}
-    if INPUTS in resource:
-        body = _pipeline(body, notes)
+    is_pipeline = INPUTS in resource or DEFINITION in resource
+    request = pipeline_request(resource) if is_pipeline else resource
+    body = {key: part for key, part in request.items() if key not in _OUTPUT_ONLY}
+    if model := part_of(body, _MODEL):
+        # The service adds fields of its own to the model.
+        fields = _pipeline_schema(body)["$defs"]["aiplatform.Model"]["properties"]
+        body[_MODEL] = {key: part for key, part in model.items() if key in fields}
+    elif body.get(_MODEL) is None:
+        body.pop(_MODEL, None)
     pair = next((key for key, sign in _SIGNS.items() if isinstance(body.get(sign), dict)), None)
     if pair is None:
         hint = "import a CustomJob, a HyperparameterTuningJob, a TrainingPipeline or a Job of AI Platform"
@@ -124,7 +167,10 @@ def live_job(resource: Mapping[str, Any]) -> LiveJob:
     match = _RESOURCE.fullmatch(name)
     project, location = match.groups() if match else ("", "")
     state, backing = _end_of(resource), backing_job(resource)
-    return LiveJob(api_version, kind, body, written, name, state, project, location, backing, notes)
+    lacks_container = bool(part_of(body, _MODEL)) and "containerSpec" not in body[_MODEL]
+    return LiveJob(
+        api_version, kind, body, written, name, state, project, location, backing, lacks_container, notes
+    )
 
 
 def backing_job(resource: Mapping[str, Any]) -> str:
@@ -139,21 +185,46 @@ def _end_of(resource: Mapping[str, Any]) -> str:
     return text.rpartition("STATE_")[2] if _ENDED.fullmatch(text) else ""
 
 
-def _pipeline(body: Json, notes: list[str]) -> Json:
-    """Return the body of a pipeline as a request has it; raise SourceError if it trains no custom code."""
-    if not task_of(body):
+def pipeline_request(body: Mapping[str, Any]) -> Json:
+    """Return the body of a pipeline as a request of this tool has it, in plain form.
+
+    Raises:
+        SourceError: It trains no custom code, or its inputs are no mapping.
+    """
+    fields = _in_camel_case(body)
+    if foreign := foreign_pipeline(fields):
         hint = "import pipelines of custom training and hyperparameter tuning only"
-        raise SourceError("the training pipeline runs no code of yours", hint=hint)
+        raise SourceError(f"the training pipeline {foreign} runs no code of yours", hint=hint)
+    inputs = fields.get(INPUTS)
+    if not isinstance(inputs, dict):
+        name = str(fields.get("name") or fields.get("displayName") or "")
+        what = {str: "a text", list: "a list", type(None): "empty"}.get(type(inputs), "no mapping")
+        message = f"the {INPUTS} of the training pipeline {quoted(name)} can't be read: they are {what}"
+        hint = 'write them as a mapping, {"workerPoolSpecs": […]}'
+        if isinstance(inputs, str):
+            hint += "; if the text is JSON, decode it, as fromjson of jq does"
+        raise SourceError(message, hint=hint)
+    pipeline: Json = plain_form({"spec": fields}, _pipeline_schema(fields))["spec"]
+    pipeline[DEFINITION] = definition_of(text_of(fields, DEFINITION))
+    return pipeline
+
+
+def _pipeline_schema(body: Mapping[str, Any]) -> Mapping[str, Any]:
     schema = schemas.manifest_schema(AIPLATFORM_V1, TRAINING_PIPELINE, spec=body)
     assert schema is not None, "the kind has a schema"
-    pipeline: Json = plain_form({"spec": body}, schema)["spec"]
-    pipeline["trainingTaskDefinition"] = definition_of(text_of(body, "trainingTaskDefinition"))
-    if model := part_of(pipeline, _MODEL):
-        fields = schema["$defs"]["aiplatform.Model"]["properties"]
-        pipeline[_MODEL] = {key: part for key, part in model.items() if key in fields}
-        if "containerSpec" not in model:
-            notes.append("The service doesn't return the model's containerSpec: add it.")
-    return pipeline
+    return schema
+
+
+def _in_camel_case(resource: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a resource with its fields in camelCase, if it is a pipeline in snake_case, as Python has it."""
+    if snake_case(INPUTS) not in resource or INPUTS in resource:
+        return resource
+    fields = {str(keys_in_camel_case((key,))[0]): part for key, part in resource.items()}
+    schema = _pipeline_schema(fields)
+    spec = {**schema["properties"]["spec"], "x-snake-case": True}
+    schema = {**schema, "properties": {**schema["properties"], "spec": spec}}
+    in_plain_form: Json = plain_form({"spec": fields}, schema)["spec"]
+    return in_plain_form
 
 
 def _without_defaults(body: Json, sign: str, notes: list[str]) -> Json:

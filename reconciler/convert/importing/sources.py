@@ -23,7 +23,7 @@ from reconciler.convert.importing.import_result import (
     without_expressions,
     without_placeholders,
 )
-from reconciler.convert.importing.live_job import is_answer
+from reconciler.convert.importing.live_job import is_answer, is_pipeline_request
 from reconciler.convert.importing.placeholders import SourceError, mark, without_marks
 from reconciler.convert.importing.python_code import PythonReader
 from reconciler.convert.importing.shell import ShellError, ShellState, Value, read_shell
@@ -220,7 +220,11 @@ def _data(text: str, values: Mapping[str, str]) -> list[Found]:
         if "gcloud" not in text:
             raise
         return _page(text, values)  # a template, such as of Helm or Jinja
-    entries = [Found(line, value=value) for value, line in documents if is_answer(value) or is_config(value)]
+    entries = [
+        Found(line, value=value)
+        for value, line in documents
+        if is_answer(value) or is_config(value) or is_pipeline_request(value)
+    ]
     if entries:
         return entries
     return _workflow_calls(text, values)

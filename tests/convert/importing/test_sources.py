@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import yaml
 from reconciler.cli import run
 from reconciler.convert.importing import sources
 from reconciler.convert.importing.config_file import load_all
+from reconciler.manifests.plain_form import snake_case
 from reconciler.manifests.settings import Config, Environment, load_config
 from reconciler.operations.load_desired import load_desired
 
@@ -643,7 +645,7 @@ STUDY = {
     "parameters": [{"parameter_id": "rate", "double_value_spec": {"min_value": 0.1, "max_value": 0.5}}],
 }
 # As the service answers: with another address of the task, and the model's own fields.
-PIPELINE = {
+PIPELINE: Json = {
     "name": "projects/7/locations/l/trainingPipelines/1",
     "displayName": "tide",
     "labels": {"team": "hydro"},
@@ -728,11 +730,74 @@ def test_backing_job_is_left_out_beside_its_pipeline_in_any_file(root: Path) -> 
     assert {*written(root)} == {"tide", "alone"}
 
 
-def test_pipeline_of_another_task_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    definition = f"{TASKS}/automl_tabular_1.0.0.yaml"
-    (root / "p.json").write_text(json.dumps([{**PIPELINE, "trainingTaskDefinition": definition}]))
-    assert run(["import", "p.json"]) == 3
-    assert "the training pipeline runs no code of yours" in capsys.readouterr().err
+AUTOML = {
+    **PIPELINE,
+    "displayName": "auto",
+    "trainingTaskDefinition": f"{TASKS}/automl_tabular_1.0.0.yaml",
+    "trainingTaskInputs": {"targetColumn": "depth"},
+}
+
+
+@pytest.mark.parametrize("answer", [AUTOML, [AUTOML]])
+def test_pipeline_of_another_task_alone_is_refused_with_its_name(
+    answer: Any, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "p.json").write_text(json.dumps(answer))
+    told = 'the training pipeline "auto" (automl_tabular) runs no code of yours'
+    assert told in refused(capsys, "p.json")
+
+
+def test_pipelines_of_another_task_in_a_list_are_left_out_and_named(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "p.json").write_text(json.dumps([AUTOML, PIPELINE, {**AUTOML, "displayName": "two"}]))
+    assert run(["import", "p.json"]) == 0
+    assert [*written(root)] == ["tide"]
+    told = "left out 2 training pipelines that run no code of yours: "
+    assert f'{told}"auto" (automl_tabular), "two" (automl_tabular).\n' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("inputs", "what"), [(json.dumps(POOLS), "a text"), ([POOLS], "a list"), (None, "empty")]
+)
+def test_inputs_of_a_pipeline_that_are_no_mapping_are_told_as_unreadable(
+    inputs: Any, what: str, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "p.json").write_text(json.dumps({**PIPELINE, "trainingTaskInputs": inputs}))
+    told = refused(capsys, "p.json")
+    assert f'pipeline "{PIPELINE["name"]}" can\'t be read: they are {what}' in told
+    assert "write them as a mapping" in told
+    assert ("fromjson" in told) == isinstance(inputs, str)
+
+
+@pytest.mark.parametrize(("suffix", "spelling"), [("json", str), ("yaml", str), ("json", snake_case)])
+def test_body_of_a_pipelines_request_is_imported_as_a_config_is(
+    suffix: str, spelling: Callable[[str], str], root: Path
+) -> None:
+    served = ("name", "state", "createTime", "trainingTaskMetadata", "modelToUpload")
+    body = {key: part for key, part in PIPELINE.items() if key not in served}
+    model = {"displayName": "tide", "containerSpec": {"imageUri": "x/serve:1"}}
+    body = {spelling(key): part for key, part in {**body, "modelToUpload": model}.items()}
+    text = json.dumps(body)
+    (root / f"p.{suffix}").write_text(text if suffix == "json" else yaml.safe_dump(json.loads(text)))
+    assert run(["import", f"p.{suffix}"]) == 0
+    assert run(["validate", "jobs"]) == 0
+    manifest = written(root)["tide"]
+    assert (manifest["kind"], manifest["metadata"]["labels"]) == ("TrainingPipeline", {"team": "hydro"})
+    assert "reconcile" not in manifest
+    assert manifest["spec"]["modelToUpload"] == model
+    assert [*manifest["spec"]["trainingTaskInputs"]] == ["workerPoolSpecs", "baseOutputDirectory"]
+    assert "containerSpec: add it" not in (root / "jobs/tide.yaml").read_text()
+
+
+def test_answer_in_snake_case_gives_the_manifest_of_the_answer_in_camel_case(root: Path) -> None:
+    (root / "p.json").write_text(json.dumps(PIPELINE))
+    assert run(["import", "p.json", "-o", "camel"]) == 0
+    snake = {snake_case(key): part for key, part in PIPELINE.items()}
+    snake["model_to_upload"] = {snake_case(key): part for key, part in PIPELINE["modelToUpload"].items()}
+    (root / "p.json").write_text(json.dumps(snake))
+    assert run(["import", "p.json", "-o", "snake"]) == 0
+    assert (root / "snake/tide.yaml").read_text() == (root / "camel/tide.yaml").read_text()
 
 
 @pytest.mark.parametrize(
