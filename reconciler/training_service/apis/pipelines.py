@@ -34,6 +34,7 @@ from reconciler.training_service.state.records import (
     JobRecord,
     JobState,
     JsonObject,
+    as_unreadable,
     details_of,
     resource_name,
 )
@@ -170,7 +171,7 @@ class Pipelines(VertexJobs):
 
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the pipeline in the API's form."""
-        pipeline = super().resource(job, trials)
+        pipeline = super().resource(self._following(job), trials)
         if "trainingTaskDefinition" in pipeline:
             pipeline["trainingTaskDefinition"] = _served_definition(job)
         if "modelToUpload" in pipeline:
@@ -180,6 +181,16 @@ class Pipelines(VertexJobs):
             parent = resource_name(job).rsplit("/", 2)[0]
             pipeline["trainingTaskMetadata"] = {_METADATA[collection]: f"{parent}/{job.backing}"}
         return pipeline
+
+    def _following(self, job: JobRecord) -> JobRecord:
+        """Return a pipeline with an unknown state while that of its backing job is unknown."""
+        # A pipeline that ended then would be submitted again beside a job that may still run: it has to be
+        # cancelled, which finds out how the job ended.
+        follows = job.state in UNFINISHED - {JobState.CANCELLING} and "state" not in job.unreadable
+        backing = self._store.find(*job.backing_place) if follows else None
+        if backing is None or "state" not in backing.unreadable:
+            return job
+        return as_unreadable(replace(job, error_message=f"It is the record of {job.backing}."), "state")
 
     def filter_field(self, path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
         """Return the field for a path in filters; None if there is none."""

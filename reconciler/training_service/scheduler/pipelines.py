@@ -59,8 +59,7 @@ def take_over(store: Store, pipeline: JobRecord) -> JobRecord | None:
     Returns:
         The backing job if one step is left: to register the model of a training that succeeded.
     """
-    collection, _, job_id = pipeline.backing.partition("/")
-    backing = store.find(collection, pipeline.project, pipeline.location, job_id)
+    backing = store.find(*pipeline.backing_place)
     if backing is None:
         code, message, details = error_of(pipeline)
         if "backing" not in pipeline.unreadable:

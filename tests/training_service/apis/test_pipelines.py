@@ -358,6 +358,22 @@ def test_pages_hold_each_pipeline_once_and_no_backing_job(service: Service) -> N
     assert len(service.get(f"{VERTEX}/customJobs").json["customJobs"]) == 3
 
 
+def test_pipeline_has_no_state_while_that_of_its_backing_job_cant_be_read(service: Service) -> None:
+    created = create(service)
+    backing = backing_of(service, created)
+    with service.store.database.writing() as connection:
+        connection.execute("UPDATE jobs SET state = 'BROKEN' WHERE id = ?", (backing.id,))
+    PipelineRunner(service.store, service.home).step(row_of(service, created))
+    path = f"/v1/{created['name']}"
+    for found in (*service.get(JOBS).json["trainingPipelines"], service.get(path).json):
+        assert (found["state"], found["error"]["code"]) == ("PIPELINE_STATE_UNSPECIFIED", 15)
+        assert found["error"]["message"].endswith(f"state.\nIt is the record of customJobs/{backing.job_id}.")
+        (info,) = found["error"]["details"]
+        assert (info["reason"], info["metadata"]["columns"]) == ("UNREADABLE", "state")
+    assert service.post(f"{path}:cancel").status == 200
+    assert service.get(path).json["state"] == "PIPELINE_STATE_CANCELLING"
+
+
 def test_pipeline_that_cant_be_read_is_listed_with_its_name_and_the_reason(service: Service) -> None:
     created = create(service, pipeline(modelToUpload=MODEL | {"artifactUri": "gs://out/model"}))
     with service.store.database.writing() as connection:
