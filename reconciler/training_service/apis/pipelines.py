@@ -25,7 +25,12 @@ from reconciler.training_service.http.message import ApiError, not_found
 from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.jobs.cluster import job_spec_of
 from reconciler.training_service.state.database import COPIED_LABELS, Store, new_number
-from reconciler.training_service.state.models import ModelExistsError, ModelNotFoundError, ModelStore
+from reconciler.training_service.state.models import (
+    ModelExistsError,
+    ModelName,
+    ModelNotFoundError,
+    ModelStore,
+)
 from reconciler.training_service.state.records import (
     CUSTOM_JOBS,
     PIPELINES,
@@ -149,11 +154,11 @@ class Pipelines(VertexJobs):
         try:
             self._models.check_new(*place_of(call), model_id=model_id, parent=parent)
         except ModelNotFoundError:
-            text = f"The parent_model {parent} doesn't exist in the pipeline's project and location."
-            raise not_found(f"{text} Upload it first, or leave parent_model out.") from None
+            text = f"The parentModel {parent} doesn't exist in the pipeline's project and location."
+            raise not_found(f"{text} Upload it first, or leave parentModel out.") from None
         except ModelExistsError:
-            text = f"The model_id {model_id} is already used."
-            text += " Take another, or name the model as parent_model."
+            name = ModelName(*place_of(call), model_id)
+            text = f"The modelId {model_id} is already used. Take another, or write parentModel: {name}"
             # ALREADY_EXISTS would be about the pipeline.
             raise ApiError("FAILED_PRECONDITION", text) from None
 

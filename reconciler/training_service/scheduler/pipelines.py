@@ -20,6 +20,7 @@ from reconciler.training_service.jobs.job_variables import MODEL_DIR, output_fol
 from reconciler.training_service.state.database import PUBLIC, Store
 from reconciler.training_service.state.models import (
     ModelExistsError,
+    ModelName,
     ModelNotFoundError,
     ModelStore,
     UnreadableModelError,
@@ -146,7 +147,9 @@ class PipelineRunner:
         except ModelNotFoundError as error:
             self._fail(pipeline, model, Code.NOT_FOUND, f"the parentModel {error} doesn't exist any more.")
         except ModelExistsError as error:
-            self._fail(pipeline, model, Code.ALREADY_EXISTS, f"the modelId {error} is used by now.")
+            name = ModelName(pipeline.project, pipeline.location, str(error))
+            text = f"the modelId {error} is used by now. Take another, or write parentModel: {name}"
+            self._fail(pipeline, model, Code.ALREADY_EXISTS, text)
         except UnreadableModelError as error:
             name, columns = error.args
             self._fail(pipeline, model, Code.DATA_LOSS, f"the record of {name} can't be read: {columns}.")

@@ -256,10 +256,11 @@ def test_model_that_could_not_be_registered_is_refused_before_the_training(servi
     inputs = job_spec(baseOutputDirectory={"outputUriPrefix": "gs://out/census"})
     body = pipeline(trainingTaskInputs=inputs, modelToUpload=MODEL)
     answer = service.post(JOBS, body | {"modelId": "census"})
-    assert answer.error.startswith("FAILED_PRECONDITION: The model_id census is already used.")
+    said = "FAILED_PRECONDITION: The modelId census is already used. Take another, or write parentModel: "
+    assert answer.error == said + name.replace(number_of("demo"), "demo")
     for parent in (f"{name}s", name.replace("us-central1", "europe-west4")):
         answer = service.post(JOBS, body | {"parentModel": parent})
-        assert answer.error.startswith(f"NOT_FOUND: The parent_model {parent} doesn't exist")
+        assert answer.error.startswith(f"NOT_FOUND: The parentModel {parent} doesn't exist")
     assert not service.store.is_busy()
     for more in ({"modelId": "other"}, {"parentModel": name}, {"parentModel": f"{name}@1"}):
         assert service.post(JOBS, body | more).status == 200

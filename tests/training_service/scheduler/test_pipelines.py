@@ -250,7 +250,9 @@ def test_model_id_that_another_pipeline_took_meanwhile_fails_the_second(
     bench: Bench, models: ModelStore
 ) -> None:
     first, second = (trained(bench, modelToUpload=MODEL, modelId="census") for _ in range(2))
-    assert fail_of(bench, second) == "the modelId census is used by now."
+    name = ModelName("my-project", "us-central1", "census")
+    said = "the modelId census is used by now. Take another, or write parentModel:"
+    assert fail_of(bench, second) == f"{said} {name}"
     assert bench.state(first) is JobState.SUCCEEDED
     assert [version.pipeline for version in registered(models)] == [resource_name(first)]
 
