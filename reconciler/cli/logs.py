@@ -263,8 +263,13 @@ def _refuse_not_started(part: _Part) -> None:
 
 def _empty(job: ActualJob) -> list[str]:
     """Return lines that stand in for an empty log: the job's state and, if it is known, the reason."""
-    about = "" if job.error else " before it printed anything" if job.state.ended else ": it has no log yet"
-    first, *others = lines(f"{job.job_name} is {job.state}{about}{': ' if job.error else ''}{job.error}")
+    if job.error:
+        about = f": {job.error}"
+    elif job.backing and not job.backing_body:
+        about = ": its log is gone with the job that trained for it, which was deleted"
+    else:
+        about = " before it printed anything" if job.state.ended else ": it has no log yet"
+    first, *others = lines(f"{job.job_name} is {job.state}{about}")
     return [one_line(line) for line in (first, *others)]
 
 

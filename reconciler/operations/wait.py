@@ -35,7 +35,7 @@ def awaited(job: ActualJob) -> Awaited:
 
 
 def unended(plan: Plan, outcomes: Sequence[Outcome]) -> frozenset[Awaited]:
-    """Return the submitted and the desired jobs, except those that had ended when the plan was made."""
+    """Return the submitted and the desired jobs, except those that had ended or had an unknown state."""
     ended = {c.actual.resource for c in plan.changes if c.actual and c.actual.state.ended}
     submitted = {
         Awaited(job.manifest.api_version, job.manifest.kind, outcome.resource)
@@ -49,7 +49,8 @@ def unended(plan: Plan, outcomes: Sequence[Outcome]) -> frozenset[Awaited]:
         for change in plan.changes
         # A submission's actual job may be a different one, which it didn't adopt.
         if change.desired and change.actual and change.action not in SUBMISSIONS
-        if not change.actual.state.ended
+        # One with an unknown state may have ended: nothing but a cancel finds that out.
+        if not change.actual.state.ended and not change.actual.has_unknown_state
     }
     return frozenset(submitted | live)
 

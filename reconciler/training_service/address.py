@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -11,11 +12,13 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from reconciler import __version__
 from reconciler.base.safe_files import IrregularFileError, opened_folder, read_file, replace_file
 
 ADDRESS = "service.json"
@@ -33,7 +36,11 @@ _CHANGE_TAKES = 15.0  # seconds, at most: another service's start or end
 
 
 class Address(Struct, frozen=True):
-    """URL of a service, and the token that every request to it needs."""
+    """URL of a service, and the token that every request to it needs.
+
+    Attributes:
+        version: The `code_version` of the service.
+    """
 
     pid: int
     url: str
@@ -47,6 +54,18 @@ class UntrustedAddressError(Exception):
 
 class ServiceRunningError(Exception):
     """A service holds the home."""
+
+
+@cache
+def code_version() -> str:
+    """Return the version of the service's code: its release and a digest, as 0.2.0+5d41402abc4b.
+
+    Code changes between releases too: without the digest, the service of an earlier commit would stay.
+    """
+    digest = hashlib.sha256()
+    for module in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(module.read_bytes())
+    return f"{__version__}+{digest.hexdigest()[:12]}"
 
 
 def read_address(home: Path) -> Address | None:

@@ -19,10 +19,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeGuard, TypeVar
 
-from reconciler import __version__
 from reconciler.base.http import DirectTransport
 from reconciler.base.listener.message import Request, Response
-from reconciler.training_service.address import unserved
+from reconciler.training_service.address import code_version, unserved
 from reconciler.training_service.apis.ai_platform import MlJobs
 from reconciler.training_service.apis.credentials import (
     CredentialsApi,
@@ -294,7 +293,7 @@ class Admin:
         return json_response(answer(request))
 
     def _health(self, request: Request) -> JsonObject:
-        return {"version": __version__, "pid": os.getpid()}
+        return {"version": code_version(), "pid": os.getpid()}
 
     def _end(self, request: Request) -> JsonObject:
         self._stop()

@@ -26,7 +26,6 @@ from typing import Any, Self
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler import __version__
 from reconciler.base.errors import InvalidError, ServiceError, UsageError
 from reconciler.base.http import (
     READ_METHODS,
@@ -46,6 +45,7 @@ from reconciler.training_service.address import (
     Address,
     ServiceRunningError,
     UntrustedAddressError,
+    code_version,
     read_address,
     unserved,
 )
@@ -62,6 +62,7 @@ _PAUSE = 0.02
 _ASKED_EVERY = 15.0  # seconds, well below the minute after which an idle service ends
 _COPY_LASTS = 10.0
 _SENSITIVE = "(?i)TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|ACCESS_?KEY|EMULATOR"
+_NOT_SERVED = 501
 _INTERNAL = 500  # an error of the service that it has no message for
 _STATE = (ADDRESS, "state.db", "state.db-wal")  # a running service changes at least one of these files
 
@@ -217,7 +218,7 @@ class EmbeddedService:
             state = _state_of(self._home)
             if running := self._find():
                 # After an upgrade, the modules that an older service would load for its next job may be gone.
-                if not self._start or running.address.version == __version__:
+                if not self._start or running.is_of_this_code:
                     return running
                 self._end(running)
             if self._start:
@@ -282,13 +283,25 @@ class _Running(Struct, frozen=True):
     address: Address
     is_current = True
 
+    @property
+    def is_of_this_code(self) -> bool:
+        """True unless the service was started by another version of the code."""
+        return self.address.version == code_version()
+
     def send(self, request: HttpRequest) -> HttpResponse:
         target = self.address.url + request.url.removeprefix(ROOT.rstrip("/"))
         headers = dict(request.headers)
         # A create brings its own credential, which must not be replaced by one without its expiry.
         if "authorization" not in {name.lower() for name in headers}:
             headers["Authorization"] = f"Bearer {self.address.token}"
-        return self.http.send(replace(request, url=target, headers=headers))
+        response = self.http.send(replace(request, url=target, headers=headers))
+        if response.status == _NOT_SERVED and not self.is_of_this_code:
+            # Its own message would be about the request, which is right for a service of this code.
+            raise ServiceError(
+                "the embedded service that runs is of another version, and doesn't serve what this one asks",
+                hint="`reconciler apply` replaces it, and `reconciler serve --stop` stops it; its jobs go on",
+            )
+        return response
 
 
 def _state_of(home: Path) -> object:

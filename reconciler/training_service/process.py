@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from reconciler import __version__
 from reconciler.training_service import address
 from reconciler.training_service.address import Address, HomeLock
 from reconciler.training_service.application import Admin, Application
@@ -99,7 +98,7 @@ class _Service:
         self._server = Server(gate.admit, self._activity, port or former)
         if port and self._server.port != port:
             raise OSError(f"another program uses the port {port}")
-        self._address = Address(os.getpid(), self._server.url, token, __version__)
+        self._address = Address(os.getpid(), self._server.url, token, address.code_version())
         self._supervisor = Supervisor(
             self._store,
             home,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import urllib3
 
+from reconciler.model.manifest import TRAINING_PIPELINE
 from tests.support.models import TRAINER, settings
 from tests.support.repository import IMAGE, TASK, Repository
 from tests.support.waiting import until
@@ -226,6 +227,16 @@ def test_pipeline_is_cancelled_with_its_training(models: Repository) -> None:
     assert [*models.states().values()] == ["CANCELLED"]
     backing = ask(models, "/".join(shown(models)["backing"].split("/")[-2:]))
     assert backing["state"] == "JOB_STATE_CANCELLED"
+
+
+def test_log_of_pipeline_is_gone_with_the_job_that_trained(repository: Repository) -> None:
+    repository.job("census", kind=TRAINING_PIPELINE)
+    assert repository.run("apply", "--wait").code == 0
+    assert "done" in repository.run("logs", "census").out
+    (backing,) = ask(repository, "customJobs")["customJobs"]
+    ask(repository, f"customJobs/{backing['name'].rpartition('/')[2]}", "DELETE")
+    said = repository.run("logs", "census").out
+    assert "is SUCCEEDED: its log is gone with the job that trained for it, which was deleted" in said
 
 
 def test_failed_pipeline_is_tried_again_under_the_next_name(repository: Repository) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from reconciler.model.manifest import TRAINING_PIPELINE
 from tests.support.repository import Repository, Result
 
 
@@ -80,6 +81,26 @@ def test_cancel_finds_out_how_a_job_of_unknown_state_ended(trained: Repository) 
     cancelled = trained.run("cancel", "first")
     assert "ended SUCCEEDED" in cancelled.out
     assert conditions(trained.run("status")) == {"first": "SUCCEEDED", "second": "SUCCEEDED"}
+
+
+@pytest.mark.slow
+def test_pipeline_whose_training_has_an_unknown_state_is_unreadable_until_it_is_cancelled(
+    repository: Repository,
+) -> None:
+    repository.job("first", kind=TRAINING_PIPELINE)
+    assert repository.run("apply", "--wait").code == 0
+    repository.run("serve", "--stop")
+    damage(repository, state="RUNNING", end_time="")
+    with closing(sqlite3.connect(repository.home / "state.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE jobs SET state = 'BROKEN' WHERE collection = 'customJobs'")
+    for _running in range(2):  # of the stopped service, then of the running one
+        status = repository.run("status")
+        assert conditions(status) == {"first": "unreadable"}
+        assert "reconciler cancel first" in status.out
+        assert "reconciler cancel first" in repository.run("plan").out.replace("\n      ", " ")
+        assert repository.run("apply", "--wait").code == 1
+    assert submitted(repository) == 2, "nothing was submitted beside the pipeline and its job"
+    assert "ended CANCELLED" in repository.run("cancel", "first").out
 
 
 @pytest.mark.parametrize(

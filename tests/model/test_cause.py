@@ -112,6 +112,7 @@ def test_pipeline_with_succeeded_training_failed_at_its_model(error: str, code: 
     found = cause_of(replace(PIPELINE, error=error, error_code=code, backing_body=trained))
     assert found is not None
     assert (found.class_, brief_cause(found)) == (CauseClass.MODEL, "the model could not be registered")
+    assert "correct modelToUpload, modelId or parentModel, or" in cause_remedy(found)
     assert cause_message(found) == f"the model could not be registered: {error}"
     assert "correct the code" not in cause_text(found) + cause_short(found)
 

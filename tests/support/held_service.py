@@ -19,9 +19,8 @@ from typing import Any
 
 import urllib3
 
-from reconciler import __version__
 from reconciler.base.state_dir import prepare_home
-from reconciler.training_service.address import Address, lock_home, write_address
+from reconciler.training_service.address import Address, code_version, lock_home, write_address
 from reconciler.training_service.application import IMAGES, Admin, Application
 from reconciler.training_service.gate import Gate
 from reconciler.training_service.http.auth import Tokens
@@ -67,7 +66,7 @@ class HeldService:
 
     def found_at(self, url: str) -> None:
         """Write another address into `service.json`, for example a proxy's."""
-        write_address(self.home, Address(os.getpid(), url, self.token, __version__))
+        write_address(self.home, Address(os.getpid(), url, self.token, code_version()))
 
     def token_for(self, lifetime: timedelta) -> str:
         """Return a token that expires by this service's clock."""

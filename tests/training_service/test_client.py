@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import reconciler
+from reconciler import __version__
 from reconciler.base.concurrency import call_all
 from reconciler.base.errors import ServiceError
 from reconciler.base.http import DirectTransport, HttpRequest, HttpResponse, NotSentError
 from reconciler.base.listener.message import Request, Response
 from reconciler.base.state_dir import prepare_home
-from reconciler.training_service import application, client
-from reconciler.training_service.address import Address, lock_home, read_address, write_address
+from reconciler.training_service import address, application, client
+from reconciler.training_service.address import Address, code_version, lock_home, read_address, write_address
 from reconciler.training_service.application import Application
 from reconciler.training_service.client import ROOT, EmbeddedService
 from tests.support.held_service import HeldService
@@ -262,17 +262,44 @@ def test_stop_reports_service_that_refuses_to_end(tmp_path: Path, monkeypatch: p
     assert raised.value.hint == f"see {tmp_path / 'service.log'}"
 
 
+def test_reader_says_what_to_do_if_a_service_of_other_code_does_not_serve_it(
+    home: Path, stack: ExitStack
+) -> None:
+    # This service has no pipelineJobs, as one of earlier code has no trainingPipelines.
+    listing = HttpRequest("GET", ROOT + "v1/projects/local/locations/local/pipelineJobs")
+    older = stack.enter_context(HeldService(home).running())
+    with EmbeddedService(home, start=False) as service:
+        assert service.send(listing).status == 501
+    write_address(home, Address(os.getpid(), older.url, older.token, __version__))
+    with EmbeddedService(home, start=False) as service:
+        assert service.send(LISTING).status == 200
+        with pytest.raises(ServiceError, match="runs is of another version") as raised:
+            service.send(listing)
+    assert "`reconciler apply` replaces it" in raised.value.hint
+
+
+def test_version_of_code_changes_with_every_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(address, "__file__", str(tmp_path / "address.py"))
+    seen = [code_version.__wrapped__()]
+    for name in ("address.py", "state/rows.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("a = 1")
+        seen.append(code_version.__wrapped__())
+    assert len({*seen}) == 3
+
+
 OLDER = """
 import sys
 import reconciler
-reconciler.__version__ = "0.1.0"
+from reconciler.training_service import address
+address.code_version = lambda: reconciler.__version__  # as code told it that had no digest
 from reconciler.training_service.__main__ import main
 sys.exit(main(["--home", sys.argv[1], "--stay"]))
 """
 
 
 @pytest.mark.slow
-def test_service_of_another_version_is_replaced_before_it_gets_a_job(tmp_path: Path) -> None:
+def test_service_of_other_code_of_the_same_release_is_replaced_before_it_gets_a_job(tmp_path: Path) -> None:
     home = tmp_path / "home"
     prepare_home(home)
     older = subprocess.Popen([sys.executable, "-c", OLDER, str(home)], stdout=subprocess.PIPE, text=True)
@@ -287,7 +314,7 @@ def test_service_of_another_version_is_replaced_before_it_gets_a_job(tmp_path: P
             assert older.wait(30) == 0
             found = read_address(home)
             assert found is not None
-            assert found.version == reconciler.__version__
+            assert found.version == code_version() != __version__
             assert service.stop()
     finally:
         older.kill()

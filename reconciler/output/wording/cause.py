@@ -111,8 +111,8 @@ _CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.RESULTS_MISSING: ("some of its results are missing", _CODE),
     ReasonCode.MODEL_NOT_REGISTERED: (
         "the model could not be registered",
-        "correct modelToUpload or parentModel, or have the trainer write its model to AIP_MODEL_DIR; "
-        f"{_AGAIN}",
+        "correct modelToUpload, modelId or parentModel, or have the trainer write its model to"
+        f" AIP_MODEL_DIR; {_AGAIN}",
     ),
     ReasonCode.PIPELINE_FAILED: (
         "its training failed, or its model could not be registered",

@@ -25,7 +25,12 @@ from reconciler.training_service.http.message import ApiError, not_found
 from reconciler.training_service.http.paging import Pages
 from reconciler.training_service.jobs.cluster import job_spec_of
 from reconciler.training_service.state.database import COPIED_LABELS, Store, new_number
-from reconciler.training_service.state.models import ModelExistsError, ModelNotFoundError, ModelStore
+from reconciler.training_service.state.models import (
+    ModelExistsError,
+    ModelName,
+    ModelNotFoundError,
+    ModelStore,
+)
 from reconciler.training_service.state.records import (
     CUSTOM_JOBS,
     PIPELINES,
@@ -34,6 +39,7 @@ from reconciler.training_service.state.records import (
     JobRecord,
     JobState,
     JsonObject,
+    as_unreadable,
     details_of,
     resource_name,
 )
@@ -148,11 +154,11 @@ class Pipelines(VertexJobs):
         try:
             self._models.check_new(*place_of(call), model_id=model_id, parent=parent)
         except ModelNotFoundError:
-            text = f"The parent_model {parent} doesn't exist in the pipeline's project and location."
-            raise not_found(f"{text} Upload it first, or leave parent_model out.") from None
+            text = f"The parentModel {parent} doesn't exist in the pipeline's project and location."
+            raise not_found(f"{text} Upload it first, or leave parentModel out.") from None
         except ModelExistsError:
-            text = f"The model_id {model_id} is already used."
-            text += " Take another, or name the model as parent_model."
+            name = ModelName(*place_of(call), model_id)
+            text = f"The modelId {model_id} is already used. Take another, or write parentModel: {name}"
             # ALREADY_EXISTS would be about the pipeline.
             raise ApiError("FAILED_PRECONDITION", text) from None
 
@@ -170,7 +176,7 @@ class Pipelines(VertexJobs):
 
     def resource(self, job: JobRecord, trials: Sequence[TrialRecord]) -> JsonObject:
         """Return the pipeline in the API's form."""
-        pipeline = super().resource(job, trials)
+        pipeline = super().resource(self._following(job), trials)
         if "trainingTaskDefinition" in pipeline:
             pipeline["trainingTaskDefinition"] = _served_definition(job)
         if "modelToUpload" in pipeline:
@@ -180,6 +186,16 @@ class Pipelines(VertexJobs):
             parent = resource_name(job).rsplit("/", 2)[0]
             pipeline["trainingTaskMetadata"] = {_METADATA[collection]: f"{parent}/{job.backing}"}
         return pipeline
+
+    def _following(self, job: JobRecord) -> JobRecord:
+        """Return a pipeline with an unknown state while that of its backing job is unknown."""
+        # A pipeline that ended then would be submitted again beside a job that may still run: it has to be
+        # cancelled, which finds out how the job ended.
+        follows = job.state in UNFINISHED - {JobState.CANCELLING} and "state" not in job.unreadable
+        backing = self._store.find(*job.backing_place) if follows else None
+        if backing is None or "state" not in backing.unreadable:
+            return job
+        return as_unreadable(replace(job, error_message=f"It is the record of {job.backing}."), "state")
 
     def filter_field(self, path: tuple[str, ...]) -> filters.Field[JobRecord] | None:
         """Return the field for a path in filters; None if there is none."""

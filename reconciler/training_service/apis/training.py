@@ -6,7 +6,6 @@ import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from reconciler.training_service.state.records import (
     ML_JOBS,
     JobRecord,
     JsonObject,
-    UnreadableJob,
+    as_unreadable,
     readable_time,
 )
 from reconciler.training_service.state.rows import LABEL, UnreadableError
@@ -197,8 +196,7 @@ class JobHandlers(ABC):
         try:
             trials = self._store.trials(job.id) if is_tuning(job) and not job.unreadable else []
         except UnreadableError:
-            values = {field.name: getattr(job, field.name) for field in fields(JobRecord)}
-            return self.resource(UnreadableJob(**values, columns=("trials",)), ())
+            return self.resource(as_unreadable(job, "trials"), ())
         return self.resource(job, trials)
 
     def _without_trials(self, job: JobRecord) -> JsonObject:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from reconciler.training_service.jobs.job_variables import MODEL_DIR, output_fol
 from reconciler.training_service.state.database import PUBLIC, Store
 from reconciler.training_service.state.models import (
     ModelExistsError,
+    ModelName,
     ModelNotFoundError,
     ModelStore,
     UnreadableModelError,
@@ -35,7 +37,7 @@ from reconciler.training_service.state.records import (
     resource_name,
 )
 from reconciler.training_service.state.rows import UnreadableError
-from reconciler.training_service.storage.files import Wanted
+from reconciler.training_service.storage.files import TICK_NS, Wanted
 from reconciler.training_service.storage.objects import Objects
 from reconciler.training_service.tuning.resources import best_trial
 
@@ -59,8 +61,7 @@ def take_over(store: Store, pipeline: JobRecord) -> JobRecord | None:
     Returns:
         The backing job if one step is left: to register the model of a training that succeeded.
     """
-    collection, _, job_id = pipeline.backing.partition("/")
-    backing = store.find(collection, pipeline.project, pipeline.location, job_id)
+    backing = store.find(*pipeline.backing_place)
     if backing is None:
         code, message, details = error_of(pipeline)
         if "backing" not in pipeline.unreadable:
@@ -139,15 +140,16 @@ class PipelineRunner:
         if "encryptionSpec" in pipeline.body:
             model.setdefault("encryptionSpec", pipeline.body["encryptionSpec"])
         try:
-            model["artifactUri"] = model.get("artifactUri") or self._model_folder(backing)
-            self._check_folder(model["artifactUri"])
+            self._check_folder(model, backing)
             self._store.finish_pipeline(pipeline.id, partial(self._registered, pipeline, model))
         except _RegisterError as error:
             self._fail(pipeline, model, Code.FAILED_PRECONDITION, str(error))
         except ModelNotFoundError as error:
             self._fail(pipeline, model, Code.NOT_FOUND, f"the parentModel {error} doesn't exist any more.")
         except ModelExistsError as error:
-            self._fail(pipeline, model, Code.ALREADY_EXISTS, f"the modelId {error} is used by now.")
+            name = ModelName(pipeline.project, pipeline.location, str(error))
+            text = f"the modelId {error} is used by now. Take another, or write parentModel: {name}"
+            self._fail(pipeline, model, Code.ALREADY_EXISTS, text)
         except UnreadableModelError as error:
             name, columns = error.args
             self._fail(pipeline, model, Code.DATA_LOSS, f"the record of {name} can't be read: {columns}.")
@@ -171,26 +173,53 @@ class PipelineRunner:
         return f"{version.name}@{version.version_id}"
 
     def _model_folder(self, backing: JobRecord) -> str:
-        """Return the AIP_MODEL_DIR of a job that succeeded; of a tuning job that of its best trial."""
+        """Return the AIP_MODEL_DIR of a job that succeeded, of a tuning job its best trial's; "" for none."""
         prefix = job_spec_of(backing).get("baseOutputDirectory", {}).get("outputUriPrefix", "")
         if backing.collection != TUNING_JOBS:
-            return output_folders(prefix)[MODEL_DIR].rstrip("/")
+            return output_folders(prefix).get(MODEL_DIR, "").rstrip("/")
         try:
             best = best_trial(backing, self._store.trials(backing.id))
         except UnreadableError as error:
             raise _RegisterError(f"the best trial isn't known: {error}.") from None
         if best is None:
             raise _RegisterError("no trial has reported the metric.")
-        return output_folders(prefix, best.number)[MODEL_DIR].rstrip("/")
+        return output_folders(prefix, best.number).get(MODEL_DIR, "").rstrip("/")
 
-    def _check_folder(self, uri: str) -> None:
+    def _check_folder(self, model: JsonObject, backing: JobRecord) -> None:
+        """Set the model's `artifactUri` unless it is written, and check that the folder has its files.
+
+        Of the folder that the trainer was given, which other runs may share, files from before the training
+        don't count.
+
+        Raises:
+            _RegisterError: They are missing.
+        """
+        written, own = model.get("artifactUri", "").rstrip("/"), ""
+        try:
+            own = self._model_folder(backing)
+        except _RegisterError:
+            if not written:
+                raise
+        uri = model["artifactUri"] = model.get("artifactUri") or own
         bucket, _, path = uri.removeprefix("gs://").partition("/")
         if bucket in (self._store.setting(PUBLIC) or ()):
             return  # Google's; whoever loads the model finds out what it holds
         try:
-            entries = self._objects.walk(bucket, Wanted(f"{path.rstrip('/')}/"))
-            is_empty = all(entry.name.endswith("/") for entry in entries)
+            entries = [*self._objects.walk(bucket, Wanted(f"{path.rstrip('/')}/"))]
         except ApiError:  # there is no such bucket
-            is_empty = True
-        if is_empty:
-            raise _RegisterError(f"{uri} holds no files. The trainer has to write its model there.")
+            entries = []
+        times = [entry.status.st_ctime_ns for entry in entries if entry.status and entry.name[-1:] != "/"]
+        is_own = written in ("", own)
+        if max(times, default=-1) < (_began(backing) if is_own else 0):
+            held = "only files from before this training" if times else "no files"
+            remedy = (
+                "The trainer has to write its model there." if is_own else "Correct or remove artifactUri."
+            )
+            raise _RegisterError(f"{uri} holds {held}. {remedy}")
+
+
+def _began(job: JobRecord) -> int:
+    """Return the time in nanoseconds from which on a file is the job's own; 0 if it isn't known."""
+    began = readable_time(job.start_time) or readable_time(job.create_time)
+    # The time of a file is that of the clock's last tick.
+    return int(datetime.fromisoformat(began).timestamp() * 1e9) - TICK_NS if began else 0

@@ -6,7 +6,7 @@ import errno
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import IntEnum, StrEnum
 from functools import lru_cache
@@ -93,6 +93,12 @@ class JobRecord:
         return str(self.body.get("displayName", self.job_id))
 
     @property
+    def backing_place(self) -> tuple[str, str, str, str]:
+        """Return the arguments of `Store.find` for a pipeline's backing job."""
+        collection, _, job_id = self.backing.partition("/")
+        return collection, self.project, self.location, job_id
+
+    @property
     def unreadable(self) -> tuple[str, ...]:
         """Return the names of the columns that can't be read, for which this record has other values."""
         return ()
@@ -115,6 +121,12 @@ class UnreadableJob(JobRecord):
     def unreadable(self) -> tuple[str, ...]:
         """Return the names of the columns that can't be read."""
         return self.columns
+
+
+def as_unreadable(job: JobRecord, column: str) -> UnreadableJob:
+    """Return the job as one of which this column too, or what stands for it, can't be read."""
+    values = {each.name: getattr(job, each.name) for each in fields(JobRecord)}
+    return UnreadableJob(**values, columns=(*job.unreadable, column))
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,10 +260,11 @@ def test_model_that_could_not_be_registered_is_refused_before_the_training(servi
     inputs = job_spec(baseOutputDirectory={"outputUriPrefix": "gs://out/census"})
     body = pipeline(trainingTaskInputs=inputs, modelToUpload=MODEL)
     answer = service.post(JOBS, body | {"modelId": "census"})
-    assert answer.error.startswith("FAILED_PRECONDITION: The model_id census is already used.")
+    said = "FAILED_PRECONDITION: The modelId census is already used. Take another, or write parentModel: "
+    assert answer.error == said + name.replace(number_of("demo"), "demo")
     for parent in (f"{name}s", name.replace("us-central1", "europe-west4")):
         answer = service.post(JOBS, body | {"parentModel": parent})
-        assert answer.error.startswith(f"NOT_FOUND: The parent_model {parent} doesn't exist")
+        assert answer.error.startswith(f"NOT_FOUND: The parentModel {parent} doesn't exist")
     assert not service.store.is_busy()
     for more in ({"modelId": "other"}, {"parentModel": name}, {"parentModel": f"{name}@1"}):
         assert service.post(JOBS, body | more).status == 200
@@ -360,6 +361,22 @@ def test_pages_hold_each_pipeline_once_and_no_backing_job(service: Service) -> N
     assert listed == ["p2", "p1", "p0"]
     assert "nextPageToken" not in second
     assert len(service.get(f"{VERTEX}/customJobs").json["customJobs"]) == 3
+
+
+def test_pipeline_has_no_state_while_that_of_its_backing_job_cant_be_read(service: Service) -> None:
+    created = create(service)
+    backing = backing_of(service, created)
+    with service.store.database.writing() as connection:
+        connection.execute("UPDATE jobs SET state = 'BROKEN' WHERE id = ?", (backing.id,))
+    PipelineRunner(service.store, service.home).step(row_of(service, created))
+    path = f"/v1/{created['name']}"
+    for found in (*service.get(JOBS).json["trainingPipelines"], service.get(path).json):
+        assert (found["state"], found["error"]["code"]) == ("PIPELINE_STATE_UNSPECIFIED", 15)
+        assert found["error"]["message"].endswith(f"state.\nIt is the record of customJobs/{backing.job_id}.")
+        (info,) = found["error"]["details"]
+        assert (info["reason"], info["metadata"]["columns"]) == ("UNREADABLE", "state")
+    assert service.post(f"{path}:cancel").status == 200
+    assert service.get(path).json["state"] == "PIPELINE_STATE_CANCELLING"
 
 
 def test_pipeline_that_cant_be_read_is_listed_with_its_name_and_the_reason(service: Service) -> None:

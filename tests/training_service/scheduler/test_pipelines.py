@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -68,11 +69,12 @@ def registered(models: ModelStore) -> list[ModelVersion]:
 def trained(bench: Bench, state: JobState = JobState.SUCCEEDED, **body: Any) -> JobRecord:
     """Return a pipeline whose backing job has ended without a run, with a file of a model if it succeeded."""
     pipeline = bench.submit_pipeline(spec=OUTPUT, **body)
+    move(bench, bench.backing(pipeline), JobState.RUNNING)
     if state is JobState.SUCCEEDED:
         folder = bench.home / "gcs/out/census/model"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "saved").touch()
-    move(bench, bench.backing(pipeline), JobState.RUNNING, state)
+    move(bench, bench.backing(pipeline), state)
     return pipeline
 
 
@@ -206,10 +208,35 @@ def fail_of(bench: Bench, pipeline: JobRecord) -> str:
 def test_folder_without_files_fails_the_pipeline_in_registering(bench: Bench, models: ModelStore) -> None:
     for uri in ("gs://out/none", "gs://none/model"):
         pipeline = trained(bench, modelToUpload=MODEL | {"artifactUri": uri}, modelId="census")
-        assert fail_of(bench, pipeline).startswith(f"{uri} holds no files.")
+        assert fail_of(bench, pipeline) == f"{uri} holds no files. Correct or remove artifactUri."
         details = bench.now(pipeline).error_details
         assert (details["model"], details["folder"]) == ("census", uri)
     assert registered(models) == []
+
+
+@pytest.mark.fault(74)
+def test_folder_that_holds_files_of_an_earlier_run_alone_fails_the_pipeline_in_registering(
+    bench: Bench, models: ModelStore
+) -> None:
+    own, other = "gs://out/census/model", "gs://out/base/model"
+    for folder in (own, other):
+        (bench.home / "gcs" / folder.removeprefix("gs://")).mkdir(parents=True)
+        (bench.home / "gcs" / folder.removeprefix("gs://") / "saved").touch()
+    bench.clock.ahead = timedelta(minutes=1)
+
+    def trained_silently(**model: str) -> JobRecord:
+        pipeline = bench.submit_pipeline(spec=OUTPUT, modelToUpload=MODEL | model)
+        move(bench, bench.backing(pipeline), JobState.RUNNING, JobState.SUCCEEDED)
+        return pipeline
+
+    said = "holds only files from before this training. The trainer has to write its model there."
+    assert fail_of(bench, trained_silently()) == f"{own} {said}"
+    assert fail_of(bench, trained_silently(artifactUri=f"{own}/")) == f"{own}/ {said}"
+    assert registered(models) == []
+    # Files that the trainer isn't to write may be as old as they like.
+    trained_silently(artifactUri=other)
+    bench.supervisor.tick()
+    assert [version.body["artifactUri"] for version in registered(models)] == [other]
 
 
 def test_folder_of_a_bucket_of_google_is_registered_unread(bench: Bench, models: ModelStore) -> None:
@@ -223,7 +250,9 @@ def test_model_id_that_another_pipeline_took_meanwhile_fails_the_second(
     bench: Bench, models: ModelStore
 ) -> None:
     first, second = (trained(bench, modelToUpload=MODEL, modelId="census") for _ in range(2))
-    assert fail_of(bench, second) == "the modelId census is used by now."
+    name = ModelName("my-project", "us-central1", "census")
+    said = "the modelId census is used by now. Take another, or write parentModel:"
+    assert fail_of(bench, second) == f"{said} {name}"
     assert bench.state(first) is JobState.SUCCEEDED
     assert [version.pipeline for version in registered(models)] == [resource_name(first)]
 
@@ -272,6 +301,7 @@ def test_tuning_pipeline_takes_the_best_trial_by_the_first_metrics_goal(
         shape=tuned(3, study={"metrics": metrics}), spec=OUTPUT, modelToUpload=MODEL
     )
     backing = bench.backing(pipeline)
+    move(bench, backing, JobState.RUNNING)
     states = (TrialState.SUCCEEDED, TrialState.SUCCEEDED, TrialState.FAILED)
     for loss, state in zip((3.0, 2.0, 1.0), states, strict=True):
         trial = bench.store.add_trial(backing.id, {"x": loss})
@@ -279,7 +309,7 @@ def test_tuning_pipeline_takes_the_best_trial_by_the_first_metrics_goal(
         bench.store.save_trial(replace(trial, state=state, final=final))
         (bench.home / f"gcs/out/census/{trial.number}/model").mkdir(parents=True)
         (bench.home / f"gcs/out/census/{trial.number}/model/saved").touch()
-    move(bench, backing, JobState.RUNNING, JobState.SUCCEEDED)
+    move(bench, backing, JobState.SUCCEEDED)
     bench.supervisor.tick()
     assert [version.body["artifactUri"] for version in registered(models)] == ["gs://out/census/2/model"]
 
