@@ -35,7 +35,6 @@ from reconciler.convert.importing.manifest import (
     problems_of,
     spec_of,
     text_of,
-    tidy,
 )
 from reconciler.convert.importing.named_files import Files
 from reconciler.convert.importing.placeholders import (
@@ -49,6 +48,7 @@ from reconciler.convert.importing.placeholders import (
 )
 from reconciler.convert.importing.shell import ShellError
 from reconciler.convert.importing.sources import MAX_SOURCE, read_source
+from reconciler.convert.importing.tidy_spec import tidy
 from reconciler.manifests.secrets import without_secrets
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, TRAINING_PIPELINE

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from reconciler.base.diagnostics import WARNING, Keys, Problem, pointer_of
 from reconciler.base.errors import InvalidError, UsageError
-from reconciler.convert.importing.manifest import tidy
+from reconciler.convert.importing.tidy_spec import tidy
 from reconciler.convert.migrating.code_search import CodePlace, Looked, search
 from reconciler.convert.migrating.containers import (
     Containers,

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from reconciler.convert.importing.live_job import live_job
-from reconciler.convert.importing.manifest import spec_of, tidy
+from reconciler.convert.importing.manifest import spec_of
+from reconciler.convert.importing.tidy_spec import tidy
 from reconciler.model.diff import diff, is_default, is_filled, is_left_out, is_spelling
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, TRAINING_PIPELINE
 from tests.support.manifests import with_inputs_in_snake_case

@@ -553,7 +553,8 @@ def test_code_outside_the_repository_is_said_not_to_be_searched(root: Path) -> N
 def test_jobs_of_gcloud_are_migrated_or_refused_with_a_reason(
     root: Path, case: Json, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from reconciler.convert.importing.manifest import tidy, yaml_text
+    from reconciler.convert.importing.manifest import yaml_text
+    from reconciler.convert.importing.tidy_spec import tidy
     from reconciler.model.manifest import ML_V1
 
     spec = tidy(ML_V1, "Job", {"trainingInput": case["body"]["trainingInput"]})

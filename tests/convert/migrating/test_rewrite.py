@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from reconciler.base.diagnostics import WARNING
-from reconciler.convert.importing.manifest import tidy, yaml_text
+from reconciler.convert.importing.manifest import yaml_text
+from reconciler.convert.importing.tidy_spec import tidy
 from reconciler.convert.migrating.report import FieldRow
 from reconciler.convert.migrating.rewrite import Converted, convert
 from reconciler.convert.migrating.rules import rules
