@@ -105,6 +105,8 @@ DOCUMENTS = {
     "cj": ("aiplatform.v1", "GoogleCloudAiplatformV1CustomJob"),
     "hp": ("aiplatform.v1", "GoogleCloudAiplatformV1HyperparameterTuningJob"),
 }
+# A TensorBoard needs one.
+ACCOUNT = {"serviceAccount": "fit@tide.iam.gserviceaccount.com"}
 # Valid jobs, to be extended with fields of the discovery documents.
 SKELETONS: dict[str, Json] = {
     "aip": ml_job(),
@@ -115,12 +117,15 @@ SKELETONS: dict[str, Json] = {
             "hyperparameters": {**TUNED, "maxTrials": 2},
         }
     ),
-    "cj": custom_job(),
+    "cj": custom_job(jobSpec={**custom_job()["jobSpec"], **ACCOUNT}),
     "cj-container": custom_job(
-        jobSpec={"workerPoolSpecs": [{**POOL, "containerSpec": {"imageUri": "gcr.io/tide/fit:7"}}]}
+        jobSpec={"workerPoolSpecs": [{**POOL, "containerSpec": {"imageUri": "gcr.io/tide/fit:7"}}], **ACCOUNT}
     ),
-    "hp": tuning_job(),
-    "hp-integer": tuning_job(studySpec={**tuning_job()["studySpec"], "parameters": [INTEGER]}),
+    "hp": tuning_job(trialJobSpec={**tuning_job()["trialJobSpec"], **ACCOUNT}),
+    "hp-integer": tuning_job(
+        studySpec={**tuning_job()["studySpec"], "parameters": [INTEGER]},
+        trialJobSpec={**tuning_job()["trialJobSpec"], **ACCOUNT},
+    ),
 }
 # Names and labels are compared separately. Requests set neither etag nor output; predictions are no jobs.
 NOT_SET = {"displayName", "jobId", "labels", "etag", "predictionInput", "predictionOutput", "trainingOutput"}
