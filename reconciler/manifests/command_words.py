@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msgspec import DecodeError, json
+import msgspec
 
 from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
 from reconciler.manifests.written_forms import flow, flow_word
@@ -175,8 +175,8 @@ def _json_words(parts: Sequence[str]) -> list[str]:
         text = between.join(parts)
         for form in (text, text.replace("'", '"')):
             try:
-                words: list[str | int | float] = json.decode(form, type=list[str | int | float])
-            except (DecodeError, UnicodeEncodeError):
+                words: list[str | int | float] = msgspec.json.decode(form, type=list[str | int | float])
+            except (msgspec.DecodeError, UnicodeEncodeError):
                 continue
             return [str(word) for word in words]
     return []

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from reconciler.model.details import Value
 from reconciler.model.manifest import JsonObject
+
+if TYPE_CHECKING:
+    from reconciler.model.details import Value  # validation needs no details
 
 MOST_NUMBERS = 50
 """The most numbers of a metrics file or a measurement."""

@@ -513,7 +513,7 @@ def all_succeed(service: HeldService) -> None:
         store.move(job.id, JobState.SUCCEEDED, only_from={JobState.RUNNING}, at=store.now())
 
 
-LISTINGS = ("/o ", "/customJobs ", "/hyperparameterTuningJobs ", "/jobs ")
+LISTINGS = ("/o ", "/customJobs ", "/hyperparameterTuningJobs ", "/trainingPipelines ", "/jobs ")
 
 
 class TestPasses:
@@ -521,16 +521,16 @@ class TestPasses:
         turn = loop.turn()
         assert turn.live, "the jobs go on"
         listed = [request for request in loop.requests if any(part in request for part in LISTINGS)]
-        assert len(listed) == 6, "the summary, the genesis, the claims, and the jobs of three collections"
+        assert len(listed) == 7, "the summary, the genesis, the claims, and the jobs of four collections"
         assert len({*loop.requests}) == len(loop.requests)
-        assert len(loop.requests) == 11, "and the service's health, images, places, buckets, and its bucket"
+        assert len(loop.requests) == 12, "and the service's health, images, places, buckets, and its bucket"
 
         all_succeed(service)
         for _ in range(3):
             turn = loop.turn()
         assert turn.at_rest
         assert loop.turn() is turn
-        assert len({*loop.requests}) == len(loop.requests) == 7, "a service that rests is only looked at"
+        assert len({*loop.requests}) == len(loop.requests) == 8, "a service that rests is only looked at"
         assert {request.partition(" ")[0] for request in loop.requests} == {"GET"}
 
     def test_full_look_is_made_once_an_hour_and_not_while_a_local_service_rests(

@@ -90,7 +90,13 @@ def edits(repo: Repository, base: str = "HEAD", *paths: Path, root: Path | None 
 
 def manifest(name: str, package: str = "../trainer") -> str:
     text = MANIFEST.format(
-        name=name, image="example.test/plain:1", args="[]", starts="/s", hold="/h", reconcile=""
+        kind="CustomJob",
+        name=name,
+        image="example.test/plain:1",
+        args="[]",
+        starts="/s",
+        hold="/h",
+        reconcile="",
     )
     return text.replace("../trainer", package)
 

@@ -107,9 +107,9 @@ def replicas(kind: str, spec: JsonObject) -> Mapping[str, int]:
 
 def trials(job: ActualJob) -> Trials | None:
     """Return the trials in the resource of a tuning job, or of a pipeline's backing job."""
-    if not has_trials(job.kind, job.spec):
+    if not has_trials(job.kind, job.body):
         return None
-    _, spec = _trained(job.kind, job.spec)
+    _, spec = _trained(job.kind, job.body)
     trials = _trials_of(job)
     begun = (text_of(trial, "id") for trial in trials if text_of(trial, "state") not in _UNBEGUN_TRIALS)
     return Trials(frozenset(begun), count_of(spec, "maxTrialCount"))
@@ -166,9 +166,9 @@ def has_trials(kind: str, spec: JsonObject) -> bool:
 
 def study(job: ActualJob) -> Study | None:
     """Return the trials in the resource of a tuning job, or of a pipeline's backing job."""
-    if not has_trials(job.kind, job.spec):
+    if not has_trials(job.kind, job.body):
         return None
-    _, spec = _trained(job.kind, job.spec)
+    _, spec = _trained(job.kind, job.body)
     metrics = parts_of(part_of(spec, "studySpec"), "metrics")
     goals = (Goal(text_of(metric, "metricId"), text_of(metric, "goal") == "MAXIMIZE") for metric in metrics)
     trials = (_trial(trial) for trial in _trials_of(job))
