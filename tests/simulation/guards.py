@@ -302,9 +302,6 @@ GUARDS: Mapping[str, Guard] = {
         "P1",
         {"operations.publish:_compared": lambda compared, *files: (compared(*files)[0], (), ())},
     ),
-    "publication-announced": Guard(
-        "look", {"submission.announcements:AnnouncedClaims.announce_publications": _nothing}
-    ),
     "publication-told": Guard(
         "P5", {"reporting.status_rules:unpublished_verdict": lambda _, verdict, *__: verdict}
     ),
