@@ -34,7 +34,7 @@ from reconciler.submission.summary import Preface, Summary, Wanted, encoded, rea
 from tests.support.memory_ports import BOUNDS, Outside
 
 from .passes import body_of
-from .scenario import desired
+from .scenario import content_of, desired
 
 NAMES = ("census", "churn-model", "iris", "ranker", "sales", "tags")
 _RENAMED = ("ranker", "tags")
@@ -136,9 +136,8 @@ class Looks:
     def _wished(self, name: str, **fields: object) -> None:
         if job := self._jobs.get(name):
             self._older[name].append(job)
-            spec = job.manifest.spec["workerPoolSpecs"] if name != "iris" else None
-            content = spec[0]["containerSpec"]["args"][0] if spec else "0"
-            self._jobs[name] = _desired(name, content, replace(job.manifest.reconcile, **fields))
+            wishes = replace(job.manifest.reconcile, **fields)
+            self._jobs[name] = _desired(name, content_of(job), wishes)
             self._say(f"{name}: {fields}")
 
     def _remove(self) -> None:
