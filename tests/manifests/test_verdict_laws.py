@@ -325,6 +325,9 @@ NEAR = [
     *(f"{TASKS}/custom_task_1.0.yaml", f"{TASKS}/hyperparameter_tuning_task_1.yaml"),
     *("projects/p/locations/l/models/m", "projects/p/locations/l/models/m@1"),
     *("us-central1-a", "gs://bucket/..", "gs://bucket-x/a//b", "docker-archive:x"),
+    *("projects/p/locations/l/persistentResources/r", "projects/p/locations/l/tensorboards/1"),
+    *("projects/p/locations/l/metadataStores/s/contexts/c", "projects/p/zones/z/reservations/r"),
+    *("serviceAccount:x@y", "projects/p/serviceAccounts/x"),
 ]
 SIGNS = [
     *map(
