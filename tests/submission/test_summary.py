@@ -532,3 +532,20 @@ def test_partial_summary_replaces_copies_that_it_read() -> None:
     pending = make_observed(CLAIM, claim_on(JOB, ClaimState.HELD, attempt=2), runs=(RUN,))
     after = summarize(pending, before, index_by_key(JOB), whole=False)
     assert (after.open, after.kept) == ((KEY_OF_JOB,), ())
+
+
+def test_summary_keeps_each_later_run_that_may_have_overwritten_a_kept_result() -> None:
+    """Of three contents the first is desired again: each of the two later ones wrote to its folder."""
+    contents = [JOB, wanted(content="b"), wanted(content="c")]
+    runs = [
+        run_of(job, State.SUCCEEDED, number=number, **_times(number))
+        for number, job in enumerate(contents, 1)
+    ]
+    claims = [bound_to(job, run) for job, run in zip(contents, runs, strict=True)]
+    summary = make_summary(claims, runs, JOB)
+    kept = {one.versioned.claim.id.key for one in summary.kept}
+    assert kept == {label_of(job.identity) for job in contents}
+
+
+def _times(number: int) -> dict[str, str]:
+    return {f"{name}_time": f"2026-01-0{number}T00:00:00Z" for name in ("create", "start", "end")}
