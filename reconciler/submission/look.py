@@ -172,7 +172,8 @@ def _short(
     live = ports.jobs.live()
     kept = settled_by_key(summary, wanted)
     own_runs = [run for run in live if not is_of_other_instance(run, ports.source, ports.instance)]
-    reread = _to_read({*summary.open, *announced_keys(announced)}, kept, keys_in(own_runs), wanted, also)
+    moving = {*summary.open, *announced_keys(announced), *keys_in(own_runs)}
+    reread = _to_read(moving, {one.versioned.claim.id.key for one in summary.kept}, kept, wanted, also)
     if len(reread) > _FEW + summary.size // _READS_OF_ONE:
         return None
     versions: dict[ClaimId, Versioned] = {}
@@ -203,22 +204,32 @@ def _short(
 
 
 def _to_read(
-    open_: Collection[str],
+    moving: set[str],
+    copied: Collection[str],
     kept: Mapping[str, list[Kept]],
-    live: Collection[str],
     wanted: Wanted,
     also: Collection[str],
 ) -> set[str]:
-    """Return the keys of the contents to read one by one."""
-    # A live run of a settled content is a duplicate, or a job that appeared late.
-    moving = {*open_, *live}
-    settled = {
-        job.job_name
-        for key, job in wanted.items()
-        if key in kept and key not in moving and not may_go_on(job, kept[key])
-    }
-    unsettled = {key for key, job in wanted.items() if job.job_name not in settled}
-    return moving | unsettled | (set(also) - kept.keys() - wanted.keys())
+    """Return the keys of the contents to read one by one.
+
+    Args:
+        moving: Keys that may still change, those of live runs among them: a live run of a settled content is
+            a duplicate, or a job that appeared late.
+        copied: All keys of which the summary has claims.
+        kept: The settled ones of these.
+        wanted: The desired jobs. A job with keys of earlier versions is settled if all of its copied keys
+            are: an applier of an earlier version goes on under its own key.
+        also: The keys of other contents that are needed.
+    """
+    settled, unsettled = set[str](), set[str]()
+    for key, job in wanted.items():
+        if key in kept and key not in moving and not may_go_on(job, kept[key]):
+            settled.add(job.job_name)
+        elif key in copied or key in moving:
+            unsettled.add(job.job_name)
+    settled -= unsettled
+    unsettled_keys = {key for key, job in wanted.items() if job.job_name not in settled}
+    return moving | unsettled_keys | (set(also) - kept.keys() - wanted.keys())
 
 
 def _search(

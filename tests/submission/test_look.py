@@ -413,6 +413,19 @@ def test_short_look_reads_all_keys_of_job_after_failed_attempt_that_may_be_retri
         assert world.read == read
 
 
+def test_short_look_reads_all_keys_of_job_unless_the_copies_of_each_are_settled() -> None:
+    """Check this for a job whose older name an applier of an earlier version goes on with."""
+    cancelled = run_of(CENSUS, State.CANCELLED)
+    claim, job = bound_to(CENSUS, cancelled), replace(CENSUS, keys=(get_key(CENSUS), "earlier"))
+    job = replace(job, manifest=replace(job.manifest, reconcile=Reconcile(attempts=3)))
+    for state, read in ((State.FAILED, sorted(job.keys)), (State.SUCCEEDED, [])):
+        run = run_of(CENSUS, state, number=2)
+        older = replace(bound_to(CENSUS, run), id=ClaimId("earlier", 1))
+        world = World([claim, older], [cancelled, run], [(claim, cancelled), (older, run)])
+        world.look_short(job)
+        assert world.read == read, state
+
+
 def test_short_look_reads_all_keys_of_settled_job_when_its_run_is_live() -> None:
     claim = bound_to(CENSUS, ENDED)
     job = replace(CENSUS, keys=(get_key(CENSUS), "earlier"))
