@@ -27,13 +27,12 @@ from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import origin_of
 from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import (
-    denied_sentences,
     missing_status_reasons,
     post_statuses,
     posts_statuses,
     record_keys,
     recorded_state,
-    unposted_sentences,
+    report_problems,
 )
 from reconciler.output.details import size_text
 from reconciler.output.document import NOTHING_CHANGES
@@ -117,16 +116,14 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         seen = look(session.ports, wanted_of(desired.jobs), record_keys(session))
         state = recorded_state(session, desired, seen.observed)
         reported = post_statuses(session, desired, state, origin.exact, comments=arguments.comment_merged)
-        failed = reported.failed
         print_lines(missing_status_reasons(config, origin), arguments.log_format)
-    problems = [*unposted_sentences(failed), *reported.untold]
-    print_unposted(problems, denied_sentences(failed), arguments.log_format)
+    print_unposted(*report_problems(reported), arguments.log_format)
     failures = sorted(reported.failures.names) if arguments.fail_on_new_failure else []
     print_new_failures(failures, arguments.log_format)
     unread = [f"{name}'s metrics can't be read: {why}" for name, why in sorted(state.unread_names.items())]
     print_lines(unread, arguments.log_format)
     # A commit unknown to GitHub is no failure: it may be pushed later.
-    is_failed = failures or unread or any(not post.unknown_commit for post in failed)
+    is_failed = failures or unread or any(not post.unknown_commit for post in reported.failed)
     return ExitCode.FAILED if is_failed else ExitCode.DONE
 
 

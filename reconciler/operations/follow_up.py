@@ -18,14 +18,13 @@ from reconciler.operations.load_desired import Desired
 from reconciler.operations.plan import plan_of, wanted_of
 from reconciler.operations.report import (
     Reported,
-    denied_sentences,
     post_invalid,
     post_reason,
     post_statuses,
     posts_statuses,
     record_keys,
     recorded_state,
-    unposted_sentences,
+    report_problems,
 )
 from reconciler.operations.session import Session
 from reconciler.output.wording.plan import outcome_error
@@ -96,12 +95,12 @@ def load_or_report(
 
 def _with_reported(report: FollowUp, reported: Reported) -> FollowUp:
     """Add what could not be posted, and what was news."""
-    failed = reported.failed
+    problems, denied = report_problems(reported)
     return replace(
         report,
-        problems=(*report.problems, *unposted_sentences(failed), *reported.untold),
-        unposted=report.unposted + len(failed),
-        denied=(*report.denied, *denied_sentences(failed)),
+        problems=(*report.problems, *problems),
+        unposted=report.unposted + len(reported.failed),
+        denied=(*report.denied, *denied),
         failures=tuple(sorted({*report.failures, *reported.failures.names})),
     )
 

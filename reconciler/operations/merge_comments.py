@@ -6,6 +6,8 @@ when the first job has failed or the last has ended. Later ends edit it, and a f
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from reconciler.base.http import Transport
 from reconciler.model.cause import cause_of
 from reconciler.model.standing import Standing
@@ -20,6 +22,13 @@ from reconciler.reporting.status_rules import DueStatuses, View
 from reconciler.reporting.verdict import Verdict
 
 
+class Untold(NamedTuple):
+    """Why a pull request could not be told: a sentence, and True if the workflow lacks the permission."""
+
+    reason: str
+    is_denied: bool
+
+
 class MergeComments:
     """Teller of the pull requests of one repository."""
 
@@ -28,14 +37,14 @@ class MergeComments:
         self._api = GitHubApi(transport, settings, COMMENTS)
         self._view = view
 
-    def tell(self, sha: str, due: DueStatuses) -> str:
+    def tell(self, sha: str, due: DueStatuses) -> Untold | None:
         """Write the ends of a commit's jobs to the pull request that was merged as it, if there is one.
 
         Returns:
-            Why GitHub refused that, as a sentence; "" if it didn't.
+            Why that failed; None if it didn't.
         """
         if not self._settings.token:
-            return self._settings.no_token
+            return Untold(self._settings.no_token, is_denied=False)
         ends = [self._end(verdict) for verdict in due.own]
         environment = self._view.contexts.environment
         marker, text = ends_marker(environment, sha), commit_ends_text(ends, sha, environment)
@@ -46,8 +55,9 @@ class MergeComments:
                     self._api, number, marker, text, is_news=lambda before: has_new_failure(ends, before)
                 )
         except GitHubRefusedError as refusal:
-            return f"the pull request of {sha[:7]} wasn't told how its jobs ended: {refusal.message}"
-        return ""
+            reason = f"the pull request of {sha[:7]} wasn't told how its jobs ended: {refusal.message}"
+            return Untold(reason, refusal.read_only)
+        return None
 
     def _end(self, verdict: Verdict) -> CommitEnd:
         attempt, state = verdict.attempt, self._view.state

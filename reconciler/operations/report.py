@@ -17,7 +17,7 @@ from reconciler.model.commit_record import CommitRecord
 from reconciler.model.plan import Plan
 from reconciler.model.ports import CommitStore, VersionedRecord
 from reconciler.operations.load_desired import Desired
-from reconciler.operations.merge_comments import MergeComments
+from reconciler.operations.merge_comments import MergeComments, Untold
 from reconciler.operations.observed_state import state_of
 from reconciler.operations.origin import Origin
 from reconciler.operations.plan import plan_of
@@ -69,19 +69,12 @@ class Reported(Struct, frozen=True):
     Attributes:
         failed: The statuses that could not be posted.
         failures: The failed ends that it was the first to post.
-        untold: Why pull requests could not be told of ends, a sentence for each reason.
+        untold: Why pull requests could not be told of ends.
     """
 
     failed: Sequence[Failed] = ()
     failures: NewFailures = NewFailures()
-    untold: Sequence[str] = ()
-
-
-class Teller(Protocol):
-    """Who tells a merged pull request how the jobs of its commit ended."""
-
-    def tell(self, sha: str, due: DueStatuses) -> str:
-        """Tell the pull request that was merged as a commit; return why that failed, "" if it didn't."""
+    untold: Sequence[Untold] = ()
 
 
 class Reporter(Protocol):
@@ -189,7 +182,9 @@ def _open_passed_over(
             store.write(replace(again, closed=False, told="", seen=None), versioned.generation)
 
 
-def report(store: CommitStore, reporter: Reporter, view: View, teller: Teller | None = None) -> Reported:
+def report(
+    store: CommitStore, reporter: Reporter, view: View, teller: MergeComments | None = None
+) -> Reported:
     """Post the new statuses of every commit with an open record; tell its pull request how its jobs ended.
 
     A record is closed once its final statuses are confirmed again a day after their first confirmation. Of
@@ -238,12 +233,12 @@ def report(store: CommitStore, reporter: Reporter, view: View, teller: Teller | 
     return Reported(failed, failures, untold)
 
 
-def _tell(store: CommitStore, teller: Teller, due: Mapping[str, DueStatuses]) -> list[str]:
+def _tell(store: CommitStore, teller: MergeComments, due: Mapping[str, DueStatuses]) -> list[Untold]:
     """Tell the pull requests of commits with new ends; return why some could not be told."""
     news = {sha: digest for sha, statuses in due.items() if (digest := statuses.digest_of_ends)}
     if not news:
         return []
-    reasons = set[str]()
+    reasons = set[Untold]()
     # Posting has written some records.
     for sha, versioned in store.all().items():
         digest = news.get(sha, "")
@@ -469,6 +464,13 @@ def unposted_sentences(failed: Sequence[Failed]) -> list[str]:
         more = f" and {len(contexts) - 1} more" if len(contexts) > 1 else ""
         lines.append(f'the status "{contexts[0]}"{more} was not posted: {message}')
     return lines
+
+
+def report_problems(reported: Reported) -> tuple[list[str], list[str]]:
+    """Return a sentence for each thing that could not be reported, and those that a permission lacks for."""
+    untold = [*dict.fromkeys(untold.reason for untold in reported.untold)]
+    denied = [*dict.fromkeys(untold.reason for untold in reported.untold if untold.is_denied)]
+    return [*unposted_sentences(reported.failed), *untold], [*denied_sentences(reported.failed), *denied]
 
 
 def denied_sentences(failed: Sequence[Failed]) -> list[str]:

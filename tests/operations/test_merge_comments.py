@@ -114,7 +114,9 @@ def test_second_failure_is_told_by_a_new_comment_in_place_of_the_first(
 
 def test_comment_quotes_nothing_that_the_trainer_printed(store: Commits, github: GitHubServer) -> None:
     github.add_pull(NUMBER, SHA)
-    error = "The replica workerpool0-0 exited with a non-zero status of 1. ValueError: password hunter2 @octocat"
+    error = (
+        "The replica workerpool0-0 exited with a non-zero status of 1. ValueError: password hunter2 @octocat"
+    )
     failed = replace(run_of(CENSUS, State.FAILED, number=1), error=error)
     tell(store, github, failed)
     (body,) = bodies(github)
@@ -159,7 +161,8 @@ def test_refused_comment_is_reported_and_written_by_the_next_pass(
 ) -> None:
     github.add_pull(NUMBER, SHA)
     reported = tell(store, github, State.FAILED, token="mute")
-    (reason,) = reported.untold
+    ((reason, is_denied),) = reported.untold
+    assert is_denied
     assert reason.startswith("the pull request of 1111111 wasn't told how its jobs ended: ")
     assert bodies(github) == []
     tell(store, github, State.FAILED)
