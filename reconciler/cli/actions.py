@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Collection, Iterable
@@ -54,12 +55,18 @@ def print_unposted(problems: Iterable[str], denied: Collection[str], log_format:
         add_to_summary("\n\n".join(f":warning: {text(line)}" for line in denied), log_format)
 
 
-def print_new_failures(names: Iterable[str], log_format: str) -> None:
-    """Print the failed runs that no earlier run of the workflow has reported; annotate each as an error."""
+def has_new_failures(names: Iterable[str], arguments: argparse.Namespace) -> bool:
+    """Return True if the command fails for failed runs that no earlier run of the workflow has reported.
+
+    It prints these runs, and annotates each as an error.
+    """
+    if not arguments.fail_on_new_failure:
+        return False
     lines = [f"{name} has failed: no run has reported it before" for name in names]
-    print_lines(lines, log_format)
+    print_lines(lines, arguments.log_format)
     found = [Annotation(line, "Failed") for line in lines]
-    annotate(annotation_lines(found, "job", "`reconciler status` lists them"), log_format)
+    annotate(annotation_lines(found, "job", "`reconciler status` lists them"), arguments.log_format)
+    return bool(lines)
 
 
 def links() -> Links:

@@ -21,7 +21,7 @@ from reconciler.cli import (
     print_message,
     print_note,
 )
-from reconciler.cli.actions import has_summary, print_new_failures, print_unposted
+from reconciler.cli.actions import has_new_failures, has_summary, print_unposted
 from reconciler.cli.apply_actions import Failure, show_ends, show_invalid, show_plan, show_refused
 from reconciler.cli.context import Context, confirm, context_of, is_by_hand, selection_of
 from reconciler.cli.flag_types import digest, terminal_columns
@@ -164,8 +164,7 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
         print_json(apply_json(with_tree(plan, applied.tree), outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
-    failures = after.failures if arguments.fail_on_new_failure else ()
-    print_new_failures(failures, log_format)
+    failures = has_new_failures(after.failures, arguments)
     # A duplicate job of an attempt is a failure, even if it was cancelled in time.
     _refuse_too_many(outcomes)
     is_done = all(outcome.status is Status.APPLIED and not outcome.change.repair for outcome in outcomes)

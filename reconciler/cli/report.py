@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from reconciler.base.diagnostics import counted, quote
 from reconciler.base.errors import ExitCode, InvalidError, UsageError, check_machine
 from reconciler.cli import print_error, print_lines, print_message
-from reconciler.cli.actions import print_new_failures, print_unposted
+from reconciler.cli.actions import has_new_failures, print_unposted
 from reconciler.cli.context import context_of
 from reconciler.cli.flag_types import count, path
 from reconciler.cli.flags import add_reports
@@ -118,8 +118,7 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         reported = post_statuses(session, desired, state, origin.exact, comments=arguments.comment_merged)
         print_lines(missing_status_reasons(config, origin), arguments.log_format)
     print_unposted(*report_problems(reported), arguments.log_format)
-    failures = sorted(reported.failures.names) if arguments.fail_on_new_failure else []
-    print_new_failures(failures, arguments.log_format)
+    failures = has_new_failures(sorted(reported.failures.names), arguments)
     unread = [f"{name}'s metrics can't be read: {why}" for name, why in sorted(state.unread_names.items())]
     print_lines(unread, arguments.log_format)
     # A commit unknown to GitHub is no failure: it may be pushed later.
