@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from msgspec import Struct
 
@@ -106,6 +107,25 @@ def open_file(bucket: int, parts: tuple[str, ...]) -> int | None:
         if is_missing(error):
             return None
         raise
+
+
+@contextmanager
+def opened_object(buckets: Path, uri: str) -> Iterator[BinaryIO | None]:
+    """Open the object that a gs:// URI names, to be read; None without one.
+
+    Args:
+        buckets: The folder of the buckets' folders.
+    """
+    bucket = bucket_of(uri)
+    descriptor = None
+    if is_bucket_name(bucket):
+        with suppress(OSError, ApiError), opened(buckets / bucket) as folder:
+            descriptor = open_file(folder, parts_of(uri.removeprefix(f"gs://{bucket}/")))
+    if descriptor is None:
+        yield None
+    else:
+        with os.fdopen(descriptor, "rb") as file:
+            yield file
 
 
 def status(bucket: int, parts: tuple[str, ...]) -> os.stat_result | None:
