@@ -17,6 +17,7 @@ from reconciler.manifests.command_words import variable_findings, word_findings
 from reconciler.manifests.expectations import expectation_findings
 from reconciler.manifests.field_relations import (
     dashes_finding,
+    default_value_findings,
     has_dashes,
     ml_field_findings,
     ml_parameter_findings,
@@ -32,6 +33,7 @@ from reconciler.manifests.known_values import (
     python_doubt,
     region_doubt,
     runtime_doubt,
+    undocumented_machine,
 )
 from reconciler.manifests.machines import (
     MachineMismatch,
@@ -169,8 +171,7 @@ def _custom_job(
 ) -> Iterator[Finding]:
     if "tensorboard" in job or "network" in job:
         yield from job_field_findings(keys, job, filled)
-    if "scheduling" in job or "baseOutputDirectory" in job:
-        yield from pool_findings(keys, job)
+    yield from pool_findings(keys, job, filled)
     for index, pool in enumerate(_list(job.get("workerPoolSpecs"))):
         if not isinstance(pool, dict):
             continue
@@ -217,7 +218,11 @@ def _doubtful_machine(
 ) -> Finding | None:
     """Return the doubt about the name of a machine type under `field`, or None."""
     machine = spec.get(field)
-    doubt = machine_doubt(api_version, machine) if machine and isinstance(machine, str) else None
+    if not machine or not isinstance(machine, str):
+        return None
+    doubt = machine_doubt(api_version, machine)
+    if not doubt and api_version == AIPLATFORM_V1:
+        doubt = undocumented_machine(machine)
     return _finding((field,), doubt) if doubt else None
 
 
@@ -262,6 +267,7 @@ def _study(keys: Keys, study: Mapping[str, Any]) -> Iterator[Finding]:
 def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
     if has_dashes(parameter.get("parameterId")):
         yield dashes_finding((*keys, "parameterId"), parameter["parameterId"])
+    yield from default_value_findings(keys, parameter)
     for name in ("doubleValueSpec", "integerValueSpec"):
         yield from _bounds((*keys, name), _mapping(parameter.get(name)))
     # "The list should be in increasing order and at least 1e-10 apart." (`DiscreteValueSpec.values`)
@@ -305,7 +311,8 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
     if "hyperparameters" not in training_input:
         return
     tuning = _mapping(training_input["hyperparameters"])
-    yield from trial_findings((*keys, "hyperparameters"), tuning, "maxTrials", "maxParallelTrials")
+    # `maxTrials`: "Defaults to one."
+    yield from trial_findings((*keys, "hyperparameters"), tuning, "maxTrials", "maxParallelTrials", 1)
     parameters = _list(tuning.get("params"))
     # parameterName: "must be unique amongst all ParameterConfigs in a HyperparameterSpec message"
     yield from _repeated((*keys, "hyperparameters", "params"), parameters, "parameterName")
