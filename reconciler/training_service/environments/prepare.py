@@ -149,7 +149,8 @@ def _prepare(
     packages = fetch(task.packages, buckets, folder.packages / name)
     choice = choose_or_install(task, needs_of(packages), uv)
     base = _base(choice, task, shared, uv)
-    locks, args = (base.lock,), task.args
+    locks: tuple[int, ...] = (base.lock,)
+    args = task.args
     code = staged_code(task)
     if code and (lock := _lock_file(code, buckets)):
         # A bucket's path here is another one than in the trainer's view.

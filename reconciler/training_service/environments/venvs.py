@@ -1,10 +1,11 @@
 """Python environments in three layers: base, packages, and run.
 
-The base environment holds the framework, and that of staged code its lock file's packages above it. The
-package layer holds a job's packages, and the requirements that
-the base lacks or has in an unsuitable version, cached by content: jobs, trials and retries with the same
-packages install nothing. Both are shared and never change. A run's own environment is a copy of the layer
-with the base below it: a trainer may write next to its modules and install packages while it runs.
+The base environment holds the framework; that of staged code also its lock file's packages, above it. The
+package layer holds a job's packages, and the requirements that the base lacks or has in an unsuitable
+version, cached by content: jobs, trials and retries with the same packages install nothing. Both are shared
+and never change. A run's own environment is a copy of the layer with the base below it: a trainer may write
+next to its modules and install packages while it runs. How the layers are made and lie upon each other is
+one idea.
 """
 
 from __future__ import annotations

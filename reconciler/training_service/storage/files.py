@@ -18,8 +18,8 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from msgspec import Struct
 
@@ -110,7 +110,7 @@ def open_file(bucket: int, parts: tuple[str, ...]) -> int | None:
 
 
 @contextmanager
-def opened_object(buckets: Path, uri: str) -> Iterator[BinaryIO | None]:
+def opened_object(buckets: Path, uri: str) -> Iterator[BufferedReader | None]:
     """Open the object that a gs:// URI names, to be read; None without one.
 
     Args:
@@ -126,6 +126,12 @@ def opened_object(buckets: Path, uri: str) -> Iterator[BinaryIO | None]:
     else:
         with os.fdopen(descriptor, "rb") as file:
             yield file
+
+
+def has_object(buckets: Path, uri: str) -> bool:
+    """Return whether there is the object that a gs:// URI names; `buckets` as for `opened_object`."""
+    with opened_object(buckets, uri) as file:
+        return file is not None
 
 
 def status(bucket: int, parts: tuple[str, ...]) -> os.stat_result | None:
