@@ -12,7 +12,7 @@ from reconciler.base.diagnostics import WARNING, Finding, Keys, counted, quote
 from reconciler.manifests.known_values import accelerators_of
 from reconciler.manifests.written_forms import flow
 
-_DOTS = re.compile(r"gs://[^/]+/(?:.*/)?\.\.(?:/.*)?", re.DOTALL)
+_DOTS = re.compile(r"(?P<flag>--?[\w.-]+=)?gs://(?P<bucket>[^/]+)/(?P<path>(?:.*/)?\.\.(?:/.*)?)", re.DOTALL)
 _ROLES = ("worker", "parameterServer", "evaluator")
 _VALUE_SPECS = ("doubleValueSpec", "integerValueSpec", "categoricalValueSpec", "discreteValueSpec")
 # https://cloud.google.com/vertex-ai/docs/training/schedule-jobs-dws: "Your custom training job requests L4,
@@ -232,11 +232,20 @@ def dashes_finding(keys: Keys, name: str) -> Finding:
     return Finding(keys, message, f"write {name.lstrip('-')}", level=WARNING)
 
 
-def path_findings(keys: Keys, uri: Any) -> tuple[Finding, ...]:
-    """Return a warning of `..` in a gs:// path, or nothing: Cloud Storage has no folders to go up in."""
-    if not isinstance(uri, str) or ".." not in uri or not _DOTS.fullmatch(uri):
+def path_findings(keys: Keys, text: Any) -> tuple[Finding, ...]:
+    """Return a warning of `..` in a gs:// path, or nothing: Cloud Storage has no folders to go up in.
+
+    The path may be the value of a flag: `--data=gs://…`.
+    """
+    if not isinstance(text, str) or ".." not in text or not (match := _DOTS.fullmatch(text)):
         return ()
-    bucket, _, path = uri.removeprefix("gs://").partition("/")
-    right = posixpath.normpath(f"/{path}").lstrip("/")
-    message = f'Cloud Storage takes ".." for a name: {quote(uri)} is no folder above'
-    return (Finding(keys, message, f"write gs://{bucket}/{right}", level=WARNING),)
+    right = posixpath.normpath(f"/{match['path']}").lstrip("/")
+    message = f'Cloud Storage takes ".." for a name: {quote(text)} is no folder above'
+    hint = f"write {match['flag'] or ''}gs://{match['bucket']}/{right}"
+    return (Finding(keys, message, hint, level=WARNING),)
+
+
+def paths_findings(keys: Keys, texts: Any) -> Iterator[Finding]:
+    """Yield the warnings of `path_findings` about a list; `keys` is its path. Other values are skipped."""
+    for index, text in enumerate(texts if isinstance(texts, list) else ()):
+        yield from path_findings((*keys, index), text)

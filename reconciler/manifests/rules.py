@@ -22,6 +22,7 @@ from reconciler.manifests.field_relations import (
     ml_field_findings,
     ml_parameter_findings,
     path_findings,
+    paths_findings,
     pool_findings,
     trial_findings,
 )
@@ -77,6 +78,8 @@ def domain_findings(manifest: Any, filled: frozenset[str] = frozenset()) -> Iter
     if INPUTS in spec:
         has_folder, has_own_folder = "baseOutputDirectory" in filled, OWN_FOLDERS in filled
         yield from pipeline_findings(spec, has_folder=has_folder, has_own_folder=has_own_folder)
+        model_keys = ("spec", "modelToUpload", "artifactUri")
+        yield from path_findings(model_keys, _mapping(spec.get("modelToUpload")).get("artifactUri"))
     if training_input:
         yield from _training_input(("spec", "trainingInput"), training_input)
         yield from python_package_findings(("spec", "trainingInput"), training_input, is_staged=is_staged)
@@ -189,8 +192,13 @@ def _custom_job(
             if "env" in spec:
                 yield from _repeated((*pool_keys, task, "env"), _list(spec["env"]), "name")
                 yield from variable_findings((*pool_keys, task, "env"), _list(spec["env"]))
+                for at, variable in enumerate(_list(spec["env"])):
+                    yield from path_findings(
+                        (*pool_keys, task, "env", at, "value"), _mapping(variable).get("value")
+                    )
             if "args" in spec or "command" in spec:
                 yield from word_findings((*pool_keys, task), spec, _COMMAND_OF[task])
+                yield from paths_findings((*pool_keys, task, "args"), spec.get("args"))
             if task == "pythonPackageSpec" and spec:
                 yield from python_package_findings((*pool_keys, task), spec, is_staged=is_staged)
             if "packageUris" in spec:
@@ -291,6 +299,7 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
         replica_findings: list[Finding] = []
         if "containerCommand" in config or "containerArgs" in config:
             yield from word_findings((*keys, config_field), config, "containerCommand", "containerArgs")
+            yield from paths_findings((*keys, config_field, "containerArgs"), config.get("containerArgs"))
         if isinstance(machine, str) and (machine or config):
             replica_findings = [*_replica(keys, role, machine, config.get("acceleratorConfig"))]
         yield from replica_findings
@@ -303,6 +312,7 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
     yield from _region_and_runtime(keys, training_input)
     if "args" in training_input:
         yield from word_findings(keys, training_input, "")
+        yield from paths_findings((*keys, "args"), training_input["args"])
     if "network" in training_input:
         yield from network_findings((*keys, "network"), training_input["network"])
     if "packageUris" in training_input:
@@ -373,8 +383,7 @@ def _replica_hint(role: str, mismatch: MachineMismatch) -> str:
 
 def _package_uris(keys: Keys, uris: Any) -> Iterator[Finding]:
     """Yield doubtful paths, and packages that share a file name: one would overwrite the other."""
-    for index, uri in enumerate(_list(uris)):
-        yield from path_findings((*keys, index), uri)
+    yield from paths_findings(keys, uris)
     names = [uri.rpartition("/")[2] if isinstance(uri, str) else "" for uri in _list(uris)]
     for index in _repeats(names):
         message = f"there are two packages with the file name {quote(names[index])}"

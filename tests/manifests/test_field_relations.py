@@ -344,6 +344,32 @@ def test_two_dots_in_a_path_are_a_warning(uri: str, right: str, tmp_path: Path) 
         assert told(tmp_path, custom_job(CPU, baseOutputDirectory={"outputUriPrefix": right})) == []
 
 
+@pytest.mark.parametrize("field", ["args", "env"])
+@pytest.mark.parametrize(
+    "text", ["gs://my-bucket/a/../b", "--data=gs://my-bucket/a/../b", "-d=gs://my-bucket/.."]
+)
+def test_two_dots_in_arguments_and_variables_are_a_warning(field: str, text: str, tmp_path: Path) -> None:
+    value = custom_job(CPU)
+    (pool,) = value["spec"]["workerPoolSpecs"]
+    pool["containerSpec"][field] = [text if field == "args" else {"name": "DATA", "value": text}]
+    ((pointer, hint),) = told(tmp_path, value)
+    pointer_end = "args/0" if field == "args" else "env/0/value"
+    assert pointer == f"/spec/workerPoolSpecs/0/containerSpec/{pointer_end}"
+    right = hint.removeprefix("write ")
+    pool["containerSpec"][field] = [right if field == "args" else {"name": "DATA", "value": right}]
+    assert told(tmp_path, value) == []
+
+
+@pytest.mark.parametrize("text", ["a/../b", "--range=1..2", "see gs://my-bucket/a/../b"])
+def test_two_dots_elsewhere_in_arguments_are_no_warning(text: str) -> None:
+    assert not [*domain_findings(training_input(args=[text]))]
+
+
+def test_two_dots_in_arguments_of_ai_platform_are_a_warning() -> None:
+    (finding,) = domain_findings(training_input(args=["--data=gs://my-bucket/a/../b"]))
+    assert (finding.keys[-2:], finding.hint) == (("args", 0), "write --data=gs://my-bucket/b")
+
+
 def test_bounds_of_discrete_values_are_a_warning() -> None:
     value = training_input()
     value["spec"]["trainingInput"]["hyperparameters"]["params"] = [
