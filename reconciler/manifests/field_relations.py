@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any, TypeGuard
 
@@ -245,7 +245,12 @@ def path_findings(keys: Keys, text: Any) -> tuple[Finding, ...]:
     return (Finding(keys, message, hint, level=WARNING),)
 
 
-def paths_findings(keys: Keys, texts: Any) -> Iterator[Finding]:
-    """Yield the warnings of `path_findings` about a list; `keys` is its path. Other values are skipped."""
-    for index, text in enumerate(texts if isinstance(texts, list) else ()):
-        yield from path_findings((*keys, index), text)
+def paths_findings(keys: Keys, texts: Any) -> Iterable[Finding]:
+    """Return the warnings of `path_findings` about a list of text, none of others; `keys` is its path."""
+    try:
+        # Nearly all manifests end here.
+        if texts.__class__ is not list or ".." not in "\n".join(texts):
+            return ()
+    except TypeError:
+        return ()
+    return [finding for index, text in enumerate(texts) for finding in path_findings((*keys, index), text)]

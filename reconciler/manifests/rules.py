@@ -193,9 +193,8 @@ def _custom_job(
                 yield from _repeated((*pool_keys, task, "env"), _list(spec["env"]), "name")
                 yield from variable_findings((*pool_keys, task, "env"), _list(spec["env"]))
                 for at, variable in enumerate(_list(spec["env"])):
-                    yield from path_findings(
-                        (*pool_keys, task, "env", at, "value"), _mapping(variable).get("value")
-                    )
+                    if isinstance(variable, dict) and ".." in str(variable.get("value")):
+                        yield from path_findings((*pool_keys, task, "env", at, "value"), variable["value"])
             if "args" in spec or "command" in spec:
                 yield from word_findings((*pool_keys, task), spec, _COMMAND_OF[task])
                 yield from paths_findings((*pool_keys, task, "args"), spec.get("args"))
