@@ -369,8 +369,14 @@ class _Environment:
 
     def install_locked(self, lock: Path) -> None:
         """Install a lock file's packages, those alone, each with one of its hashes."""
-        options = ("--no-deps", "--require-hashes", "--link-mode", "hardlink", "--requirement", str(lock))
-        self._pip("downloading and installing", self.path, options, ())
+        settings = self.uv.settings
+        python = ["--python", str(self.path / "bin" / "python")]
+        # The lock file has exact versions, and uv takes no constraint without a hash beside hashes.
+        options = [option for option in settings.install_options if not option.startswith("--constraint=")]
+        own = ["--no-deps", "--require-hashes", "--link-mode", "hardlink", "--requirement", str(lock)]
+        self._run(
+            "downloading and installing", ["pip", "install", *python, *settings.options, *options, *own]
+        )
 
     def install_pip(self, python: Python) -> None:
         """Install pip, for trainers: from the Python itself if it has one, as indexes needn't have it."""

@@ -281,7 +281,10 @@ def test_an_installer_has_the_user_s_settings_of_pip_and_the_trainer_no_variable
 ) -> None:
     task = "import library, os; print([n for n in os.environ if n.startswith('PIP_')])"
     job = locked(tmp_path / "links", task)
-    run = staged(job, PATH=engineless, PIP_FIND_LINKS=str(tmp_path / "links")).start()
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("library<9\n")
+    links = {"PIP_FIND_LINKS": str(tmp_path / "links"), "PIP_CONSTRAINT": str(constraints)}
+    run = staged(job, PATH=engineless, **links).start()
     assert run.end() == ("SUCCEEDED", 0, ""), run.log()
     assert ("INFO", "[]") in run.log()
 
