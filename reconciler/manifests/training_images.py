@@ -25,6 +25,9 @@ _URI = re.compile(
     r"(?:[a-z]+-docker\.pkg\.dev/vertex-ai/training|(?:[a-z]+\.)?gcr\.io/cloud-(?:aiplatform|ml-public)/training)"
     r"/(?P<name>[a-z0-9.-]+)(?:[:@].*)?"
 )
+# https://cloud.google.com/ai-platform/training/docs/algorithms/reference names these images. The service was
+# switched off on 2025-01-31.
+_ALGORITHM = re.compile(r"(?:[a-z]+\.)?gcr\.io/cloud-ml-algos/(?P<name>[A-Za-z0-9_.-]+)(?:[:@].*)?")
 _CONTAINER = "imageUri"
 _EXECUTOR = "executorImageUri"
 _IMAGES = frozenset({_CONTAINER, _EXECUTOR})
@@ -83,6 +86,12 @@ def training_image_name(uri: str) -> str:
     return match["name"] if match and match["name"] in training_images() else ""
 
 
+def built_in_algorithm(uri: str) -> str:
+    """Return the name of AI Platform's built-in algorithm in an image; "" for other images."""
+    match = _ALGORITHM.fullmatch(uri)
+    return match["name"] if match else ""
+
+
 def has_ended(uri: str, today: date) -> bool:
     """Return True for a prebuilt image past its end of availability."""
     name = training_image_name(uri)
@@ -127,7 +136,7 @@ def image_warnings(manifests: Iterable[Manifest], today: date) -> list[Problem]:
 def _is_noted(field: str, uri: str) -> bool:
     """Return True for an image that deserves a warning now, or from some day on."""
     is_pinned = field != _CONTAINER or "@sha256:" in uri or uri.startswith(_LOCAL)
-    return not is_pinned or bool(training_image_name(uri))
+    return not is_pinned or bool(training_image_name(uri) or built_in_algorithm(uri))
 
 
 @lru_cache(4096)  # a repository's manifests share few images
@@ -141,6 +150,9 @@ def _warning(field: str, uri: str, today: date) -> tuple[str, str] | None:
         way_out = way_out if field == _EXECUTOR else "name another image"
         hint = f'{way_out}: see "Images past their end" in the reconciler\'s README'
         return f"Google ended the availability of the image {name} on {end}", hint
+    if algorithm := built_in_algorithm(uri):
+        hint = "train by code of your own, or by an image that has the algorithm"
+        return f"AI Platform's built-in algorithm {algorithm} ended with the service on 2025-01-31", hint
     tag = uri.rpartition("/")[2].partition(":")[2]
     named = f"the tag {quote(tag)}" if tag else "an image without a tag"
     bare = uri.removesuffix(f":{tag}") if tag else uri

@@ -241,6 +241,7 @@ class Plan(Struct, frozen=True):
             limits in `reconciler.yaml`.
         cost: What apply submits; None in a plan against the service.
         tree: The comparison of the checkout with the tree that was applied last; None for none.
+        new_buckets: The buckets (gs://…) of output folders that the embedded service would make.
     """
 
     target: Target
@@ -253,3 +254,4 @@ class Plan(Struct, frozen=True):
     needed_limits: Mapping[str, int] = {}
     cost: Cost | None = None
     tree: TreeFinding | None = None
+    new_buckets: tuple[str, ...] = ()

@@ -293,7 +293,7 @@ def open_session(
         session = Session(config, environment, connection, is_exported=is_exported)
         if start:
             _configure(service, config)
-            for bucket in {environment.staging_bucket, environment.claims_bucket}:
+            for bucket in sorted(config.buckets_of(environment)):
                 ensure_bucket(connection, bucket)
         yield session
 
