@@ -6,6 +6,7 @@ at the field of the manifest that leads there. Unreadable code is a warning too.
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -66,7 +67,15 @@ def code_warnings(
 ) -> list[Problem]:
     """Return the warnings about the code of valid manifests, given with the files of their packages."""
     checker = _Checker(root, environment)
-    return [problem for manifest, tree in jobs for problem in checker.warnings(manifest, tree)]
+    # Syntax trees have no cycles, and so many nodes that the collector would walk over all manifests for
+    # each.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return [problem for manifest, tree in jobs for problem in checker.warnings(manifest, tree)]
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def with_code_warnings(desired: Desired, root: Path, environment: Environment) -> Desired:
