@@ -38,6 +38,7 @@ from reconciler.model.plan import Action, Change, NotDone, Plan
 from reconciler.model.reason import ReasonCode, because
 from reconciler.model.stand_ins import CodeUse
 from reconciler.operations.apply import Applied, ApplyListener, apply, publish_ended
+from reconciler.operations.code_warnings import with_code_warnings
 from reconciler.operations.execute import PATIENCE
 from reconciler.operations.follow_up import follow_up, load_or_report
 from reconciler.operations.load_desired import Desired, load_desired
@@ -120,6 +121,7 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
         partial(commit_of, config.root, os.environ),
         lambda report: print_unposted(report.problems, report.denied, log_format),
     )
+    desired = with_code_warnings(desired, config.root, environment)
     print_problems(desired.warnings, log_format)
     with context.session(start=True) as session:
         seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full, full_after=FULL_AFTER)

@@ -19,12 +19,14 @@ from reconciler.cli.flags import FULL, add_format, add_paths, add_selection
 from reconciler.cli.problems import print_problems
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
 from reconciler.model.plan import Action, Plan, Target
+from reconciler.operations.code_warnings import with_code_warnings
 from reconciler.operations.load_desired import load_desired
 from reconciler.operations.observed_state import state_of
 from reconciler.operations.plan import (
     compared_with_commit,
     plan_of,
     target_of,
+    unknown_images,
     wanted_of,
     with_changed_files,
     with_tree,
@@ -111,6 +113,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
         # Manifests are loaded first, to report their problems before any request to a service.
         selection = selection_of(arguments)
         desired = load_desired(context.config, context.environment, arguments.paths, selection=selection)
+        desired = with_code_warnings(desired, context.config.root, context.environment)
     except InvalidError as error:
         if arguments.format == "json":
             print(_json(Plan(target, (), (), None), error.problems), flush=True)
@@ -122,7 +125,10 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
         plan = plan_of(session, desired, state_of(session, desired, seen.observed), by_hand=is_by_hand())
         plan = compared_with_commit(session, desired, plan)
         plan = with_tree(plan, tree_check(session, desired).compare())
-    return with_changed_files(plan, desired, context.config.root, os.environ), desired.warnings
+        unknown = unknown_images(session, plan)
+    print_problems(unknown, arguments.log_format)
+    warnings = (*desired.warnings, *unknown)
+    return with_changed_files(plan, desired, context.config.root, os.environ), warnings
 
 
 def _plan_against_base(arguments: argparse.Namespace) -> Plan:

@@ -13,7 +13,7 @@ from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli import print_json
 from reconciler.cli.flags import add_format, add_paths
 from reconciler.git.index import GitIndex
-from reconciler.manifests.settings import FILE_NAME, check_found, find_root, load_config
+from reconciler.manifests.settings import FILE_NAME, Environment, check_found, find_root, load_config
 from reconciler.manifests.training_images import image_warnings
 from reconciler.manifests.validate import validate
 from reconciler.model.manifest import Manifest
@@ -50,11 +50,13 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     validation = validate(root, paths, environment.filled, index=index, with_identities=False)
     check_found(validation, arguments.paths)
     publications = publication_problems(root, validation.manifests, config, environment)
-    code = capped(_code_problems(root, validation.manifests, index))
-    errors = [*validation.problems, *code, *publications.errors]
+    unfit, doubtful = _code_problems(root, validation.manifests, environment, index)
+    errors = [*validation.problems, *capped(unfit), *publications.errors]
     images = capped(image_warnings(validation.manifests, date.today()))
     folders = capped(folder_warnings(root, validation.manifests, environment))
-    warnings = [*config.warnings, *missing, *validation.warnings, *images, *folders, *publications.warnings]
+    code = capped(doubtful)
+    warnings = [*config.warnings, *missing, *validation.warnings, *code, *images, *folders]
+    warnings += publications.warnings
     problems = sorted([*errors, *warnings])
     if arguments.format == "json":
         print_json(validation_json(validation.files, problems))
@@ -67,9 +69,12 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     return ExitCode.INVALID if errors or (problems and arguments.strict) else ExitCode.DONE
 
 
-def _code_problems(root: Path, manifests: Sequence[Manifest], index: GitIndex) -> list[Problem]:
+def _code_problems(
+    root: Path, manifests: Sequence[Manifest], environment: Environment, index: GitIndex
+) -> tuple[list[Problem], list[Problem]]:
+    """Return why code can't be staged, and the warnings about code that can."""
     if all(manifest.package is None for manifest in manifests):
-        return []
-    from reconciler.operations.staged_code import code_problems  # slow to import; most jobs have no package
+        return [], []
+    from reconciler.operations.code_warnings import code_problems  # slow to import; most have no package
 
-    return code_problems(root, manifests, index)
+    return code_problems(root, manifests, environment, index)

@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from reconciler.base.diagnostics import WARNING, Problem, quote
 from reconciler.engines.spec.container_command import container_command
 from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.engines.spec.output_folder import spec_of_attempt
 from reconciler.engines.spec.vertex_ai import with_command
 from reconciler.manifests.known_values import accelerator_type_of, machine_doubt
-from reconciler.manifests.settings import Config, Environment, Limits
+from reconciler.manifests.settings import FILE_NAME, Config, Environment, Limits
+from reconciler.manifests.training_images import images_in
 from reconciler.model.applied_tree import Effect, TreeFinding
+from reconciler.model.fields import part_of, text_of
 from reconciler.model.manifest import JsonObject
 from reconciler.model.plan import Action, Change, Cost, DesiredJob, Edit, Plan, Target, Trigger
 from reconciler.model.reason import Reason, ReasonCode, because
@@ -41,6 +44,7 @@ from reconciler.planning.planner import (
     with_limited_publications,
 )
 from reconciler.planning.state import TargetState
+from reconciler.training_service.client import unknown_image
 
 if TYPE_CHECKING:
     from reconciler.model.details import Workers
@@ -93,6 +97,34 @@ def _digest(plan: Plan, desired: Desired, bucket: str) -> str | None:
 def submitted_by(plan: Plan) -> list[DesiredJob]:
     """Return the jobs that a plan submits, at once or after the ends of their cancelled runs."""
     return [c.desired for c in plan.changes if c.desired and (c.action in SUBMISSIONS or c.is_awaited)]
+
+
+def unknown_images(session: Session, plan: Plan) -> list[Problem]:
+    """Return a warning for each image of submitted Python packages that the embedded service will refuse."""
+    if not session.is_local:
+        return []
+    jobs: dict[tuple[str, bool], list[str]] = {}
+    for job in submitted_by(plan):
+        for executor in dict.fromkeys(_executors(job.spec)):
+            jobs.setdefault(executor, []).append(job.manifest.name)
+    warnings = []
+    for (image, is_runtime), names in jobs.items():
+        if unknown := unknown_image(image, session.config.images, is_runtime=is_runtime):
+            message, hint = unknown
+            message = f"{message}, which {quote(names[0])} has" + (
+                f" (and {len(names) - 1} more)" if names[1:] else ""
+            )
+            warnings.append(Problem(FILE_NAME, 1, 1, "/images", message, hint, WARNING))
+    return warnings
+
+
+def _executors(spec: JsonObject) -> list[tuple[str, bool]]:
+    """Return the images that run a spec's Python packages, each with True for a runtime version."""
+    training = part_of(spec, "trainingInput")
+    if text_of(training, "pythonModule"):
+        image = text_of(part_of(training, "masterConfig"), "imageUri")
+        return [(image or text_of(training, "runtimeVersion"), not image)]
+    return [(uri, False) for keys, uri in images_in(spec) if keys[-1] == "executorImageUri"]
 
 
 def published_by(plan: Plan) -> list[DesiredJob]:

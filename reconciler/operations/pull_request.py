@@ -32,6 +32,7 @@ from reconciler.model.plan import Change, DesiredJob, Edit, Plan, Target
 from reconciler.model.selection import EVERYTHING, Selection
 from reconciler.model.stand_ins import CodeUse
 from reconciler.model.tracking import Index
+from reconciler.operations.code_warnings import with_code_warnings
 from reconciler.operations.earlier_code import LineCounter
 from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
 from reconciler.operations.load_desired import (
@@ -105,7 +106,8 @@ def proposal_of(
     if not old.files:
         check_found(new, paths)
     left_out, partial = left_out_manifests(root, index)
-    warnings = (*comparison.warnings, *missing, *partial, *new.warnings)
+    code_warnings = with_code_warnings(after, root, sides[1]).warnings
+    warnings = (*comparison.warnings, *missing, *partial, *new.warnings, *code_warnings)
     comparison = replace(comparison, problems=problems, base_problems=len(of_base), warnings=warnings)
     remaining = [job for job in before.jobs if job.manifest.path not in left_out]
     hours = _hours(remaining), _hours(after.jobs)
@@ -113,8 +115,7 @@ def proposal_of(
     plan = propose(target, comparison, remaining, after.jobs, hours, whole=not paths, invalid=invalid)
     if selection and not problems:
         plan = only_of(plan, selected_jobs((*before.jobs, *after.jobs), selection))
-    plan = with_output_folders(_with_code(plan, root, before, after))
-    return with_refusals(plan, sides[1].limits)
+    return with_refusals(with_output_folders(_with_code(plan, root, before, after)), sides[1].limits)
 
 
 def _publishable(desired: Desired, publications: PublicationProblems) -> Desired:

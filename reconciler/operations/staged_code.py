@@ -74,15 +74,23 @@ class CodeReader:
 
 
 def code_problems(root: Path, manifests: Sequence[Manifest], index: Index = COMMITTED) -> list[Problem]:
-    """Return the reasons why no code of valid manifests could be staged, without running any of it.
+    """Return the reasons of `readable_code` alone."""
+    return readable_code(root, manifests, index)[1]
 
-    Files that only this checkout lacks, of Git LFS and of submodules, are none.
+
+def readable_code(
+    root: Path, manifests: Sequence[Manifest], index: Index = COMMITTED
+) -> tuple[list[tuple[Manifest, SourceTree]], list[Problem]]:
+    """Return the valid manifests with code, with its files, and why other code couldn't be staged.
+
+    No code runs. Files that only this checkout lacks, of Git LFS and of submodules, are no reason.
     """
     reader = CodeReader(root, index, CodeUse.COMPARED)
+    read = []
     for manifest in manifests:
-        if manifest.package is not None:
-            reader.read(manifest, manifest.package)
-    return reader.problems
+        if manifest.package is not None and (tree := reader.read(manifest, manifest.package)):
+            read.append((manifest, tree))
+    return read, reader.problems
 
 
 def _tree_or_error(folder: Path, root: Path, index: Index, use: CodeUse) -> SourceTree | SourceTreeError:

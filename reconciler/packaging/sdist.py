@@ -115,6 +115,7 @@ VERSION = "0.0.0"
 
 # Not the job's name: jobs of the same code share an archive, and a job called "xgboost" replaces no library.
 _DISTRIBUTION = "job-code"
+_BUILD_FILES = ("setup.py", "pyproject.toml", "setup.cfg")
 _COMMENT = re.compile(r"(?:^|\s+)#.*")
 _SETUPTOOLS_SECTION = re.compile(rb"^\[(?:metadata|options)[\].]", re.MULTILINE)
 
@@ -200,6 +201,36 @@ def check_code(tree: SourceTree, module: str, requirements: str) -> None:
         raise SourceTreeError(replace(finding, field="module") for finding in error.findings) from None
     if requirements:
         _check_lock(tree, requirements)
+
+
+def idle_requirements(tree: SourceTree, module: str, *, in_container: bool) -> tuple[str, bool]:
+    """Return the path of a requirements.txt that isn't installed, and if the folder has its own build.
+
+    The path is "" if there is none: for a folder with its own build also if the build names requirements of
+    any kind, and for a container if the folder has the file that its image is built by.
+
+    Args:
+        tree: The folder.
+        module: The module that runs; files beside it, and in folders around it, count.
+        in_container: True if containers run the code, which install a lock file only.
+    """
+    files = {file.path: file.content for file in tree.files}
+    folders = ["", *(f"{folder}/" for folder in _folders(f"{module.replace('.', '/')}.py"))]
+    paths = [path for folder in folders if (path := f"{folder}requirements.txt") in files]
+    listed = [path for path in paths if _lists_packages(files[path])]
+    has_build = not in_container and _has_own_build(tree)
+    described_by = ("Dockerfile",) if in_container else _BUILD_FILES if has_build else ()
+    descriptions = b"\n".join(files.get(file, b"") for file in described_by)
+    if re.search(rb"requirements|install_requires|dependencies", descriptions):
+        return "", has_build
+    # Without a build of its own, the folder's top is where requirements are taken from.
+    is_taken = not (in_container or has_build) and "requirements.txt" in files
+    return listed[0] if listed and not is_taken else "", has_build
+
+
+def _lists_packages(requirements: bytes) -> bool:
+    lines = requirements.decode("utf-8", "replace").splitlines()
+    return any(_COMMENT.sub("", line).strip() for line in lines)
 
 
 def place_in_code(tree: SourceTree, module: str, path: str) -> str:

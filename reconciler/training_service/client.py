@@ -49,6 +49,7 @@ from reconciler.training_service.address import (
     read_address,
     unserved,
 )
+from reconciler.training_service.jobs.environment_variables import for_storage_clients, obstacle_to_proxy
 
 ROOT = "http://embedded.invalid/"
 """Root of the URLs in requests to `EmbeddedService`, which replaces it by the service's present address."""
@@ -385,7 +386,6 @@ class ClientSettings(Struct, frozen=True):
 def client_settings(url: str, token: str, location: str) -> ClientSettings:
     """Return the settings of other clients of the service at a URL."""
     from reconciler.training_service.apis.credentials import TOKEN_PATH, refresh_token_of
-    from reconciler.training_service.jobs.environment_variables import for_storage_clients
     from reconciler.training_service.state.records import google_region
 
     storage = f"{url}/jobs/{token}"
@@ -414,7 +414,6 @@ def redirect_program(home: Path, url: str, token: str, folder: Path) -> Iterator
     Raises:
         UsageError: The user's own settings name a proxy that no other one can stand before.
     """
-    from reconciler.training_service.jobs.environment_variables import obstacle_to_proxy
     from reconciler.training_service.runner.proxy import serving
 
     if obstacle := obstacle_to_proxy(os.environ):
@@ -437,6 +436,16 @@ def redirect_program(home: Path, url: str, token: str, folder: Path) -> Iterator
     finally:
         done.set()
         asking.join()
+
+
+def unknown_image(image: str, images: Mapping[str, Any], *, is_runtime: bool) -> tuple[str, str] | None:
+    """Return that the service doesn't know an executor image or a runtime version, and the remedy; else None.
+
+    `images` is the setting of that name.
+    """
+    from reconciler.training_service.jobs.images import unknown_image as unknown
+
+    return unknown(image, images, is_runtime=is_runtime)
 
 
 def folder_of(home: Path, uri: str) -> Path | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from reconciler.training_service.jobs.cluster import PYTHON_FIELD, RUNTIME_FIELD, Pool, pools_of
-from reconciler.training_service.jobs.images import find_image, find_override, how_to_override, known_runtimes
+from reconciler.training_service.jobs.images import find_override, known_runtimes, unknown_image
 from reconciler.training_service.jobs.launch import MOST_REPLICAS
 from reconciler.training_service.jobs.machines import has_tpu
 from reconciler.training_service.jobs.python_containers import (
@@ -44,14 +44,11 @@ def _unsupported(pool: Pool, job: JobRecord) -> Iterator[Mistake]:
         return
     if find_override(task.image, job.images):
         return
-    remedy = f"say under images in reconciler.yaml what to run it as: {how_to_override(task.image)}"
-    if pool.image_field != RUNTIME_FIELD:
-        if find_image(task.image) is None:
-            from difflib import get_close_matches  # only needed for messages
-
-            name = "".join(f" to {similar}" for similar in get_close_matches(task.image, job.images, 1))
-            message = f"The embedded training service doesn't know the image {task.image}"
-            yield pool.image_field, f"{message}: correct its name{name}, or {remedy}"
+    is_runtime = pool.image_field == RUNTIME_FIELD
+    unknown = unknown_image(task.image, job.images, is_runtime=is_runtime)
+    if not is_runtime:
+        if unknown:
+            yield pool.image_field, ": ".join(unknown)
         return
     pythons = known_runtimes().get(task.image)
     if pythons is None:
@@ -62,9 +59,8 @@ def _unsupported(pool: Pool, job: JobRecord) -> Iterator[Mistake]:
             f"The runtime version {task.image} has no Python {task.python}: write {' or '.join(pythons)}."
         )
         yield PYTHON_FIELD, message
-    elif find_image(task.image) is None:
-        message = f"The embedded training service doesn't know the runtime version {task.image}: {remedy}"
-        yield RUNTIME_FIELD, message
+    elif unknown:
+        yield RUNTIME_FIELD, ": ".join(unknown)
 
 
 def _without_place(pool: Pool, task: ContainerTask, images: Mapping[str, Json]) -> Iterator[Mistake]:

@@ -137,6 +137,25 @@ def pythons_with_wheels(packages: Iterable[Package]) -> tuple[Minor, Minor]:
     return max([OLDEST, *(p.oldest for p in held)]), min([NEWEST, *(p.newest for p in held)])
 
 
+def unknown_image(name: str, images: Mapping[str, Any], *, is_runtime: bool) -> tuple[str, str] | None:
+    """Return that the service doesn't know an executor image or a runtime version, and the remedy.
+
+    None for one that the tables list, or the `images` setting.
+    """
+    if find_override(name, images) or find_image(name):
+        return None
+    remedy = f"say under images in reconciler.yaml what to run it as: {how_to_override(name)}"
+    if is_runtime:
+        return f"The embedded training service doesn't know the runtime version {name}", remedy
+    from difflib import get_close_matches  # only needed for messages
+
+    similar = "".join(f" to {other}" for other in get_close_matches(name, images, 1))
+    return (
+        f"The embedded training service doesn't know the image {name}",
+        f"correct its name{similar}, or {remedy}",
+    )
+
+
 def how_to_override(name: str) -> str:
     """Return an example of an entry for an image that the tables don't list."""
     return override_entry(name, "3.11", ["scikit-learn==1.6.1"])
