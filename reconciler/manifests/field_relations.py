@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
-from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
+from reconciler.base.diagnostics import Finding, Keys, quote
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests.written_forms import flow
 
 _DOTS = re.compile(r"gs://[^/]+/(?:.*/)?\.\.(?:/.*)?", re.DOTALL)
@@ -77,13 +78,13 @@ def ml_field_findings(keys: Keys, training_input: Mapping[str, Any]) -> Iterator
     if training_input.get("masterType") and not is_custom:
         message = '"masterType" counts only with "scaleTier: CUSTOM": other tiers bring their own machines'
         hint = 'write "scaleTier: CUSTOM", or remove "masterType"'
-        yield Finding((*keys, "masterType"), message, hint, of_key=True, level=WARNING)
+        yield Finding((*keys, "masterType"), message, hint, of_key=True, kind=WarningKind.NO_EFFECT)
     for role in _ROLES if is_custom else ():
         # `workerCount` and its like: "The default value is zero."
         if training_input.get(f"{role}Type") and f"{role}Count" not in training_input:
             message = f'"{role}Type" has no effect without "{role}Count", which is 0 by default'
             hint = f'add "{role}Count: 1", or remove "{role}Type"'
-            yield Finding((*keys, f"{role}Type"), message, hint, of_key=True, level=WARNING)
+            yield Finding((*keys, f"{role}Type"), message, hint, of_key=True, kind=WarningKind.NO_EFFECT)
     if "jobDir" in training_input:
         yield from path_findings((*keys, "jobDir"), training_input["jobDir"])
 
@@ -99,7 +100,8 @@ def trial_findings(keys: Keys, tuning: Mapping[str, Any], most: str, at_once: st
     trials, parallel = tuning.get(most), tuning.get(at_once)
     if isinstance(trials, int) and isinstance(parallel, int) and 0 < trials < parallel:
         message = f'"{at_once}" is {parallel}, and there are only {trials} trials'
-        yield Finding((*keys, at_once), message, f"write {at_once}: {trials}", level=WARNING)
+        hint = f"write {at_once}: {trials}"
+        yield Finding((*keys, at_once), message, hint, kind=WarningKind.PARALLEL_TRIALS)
 
 
 def ml_parameter_findings(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
@@ -110,7 +112,8 @@ def ml_parameter_findings(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[
     for bound in ("minValue", "maxValue") if parameter.get("type") == "DISCRETE" else ():
         if bound in parameter:
             message = f'"{bound}" has no effect: the values of a DISCRETE parameter are its "discreteValues"'
-            yield Finding((*keys, bound), message, "remove it", of_key=True, level=WARNING)
+            keys_of_bound = (*keys, bound)
+            yield Finding(keys_of_bound, message, "remove it", of_key=True, kind=WarningKind.NO_EFFECT)
 
 
 def has_dashes(name: Any) -> TypeGuard[str]:
@@ -124,7 +127,7 @@ def dashes_finding(keys: Keys, name: str) -> Finding:
     The service adds dashes: https://cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning.
     """
     message = f"the trainer gets this parameter as {quote(f'--{name}')}, because the service adds dashes"
-    return Finding(keys, message, f"write {name.lstrip('-')}", level=WARNING)
+    return Finding(keys, message, f"write {name.lstrip('-')}", kind=WarningKind.PARAMETER_NAME)
 
 
 def path_findings(keys: Keys, uri: Any) -> tuple[Finding, ...]:
@@ -134,4 +137,4 @@ def path_findings(keys: Keys, uri: Any) -> tuple[Finding, ...]:
     bucket, _, path = uri.removeprefix("gs://").partition("/")
     right = posixpath.normpath(f"/{path}").lstrip("/")
     message = f'Cloud Storage takes ".." for a name: {quote(uri)} is no folder above'
-    return (Finding(keys, message, f"write gs://{bucket}/{right}", level=WARNING),)
+    return (Finding(keys, message, f"write gs://{bucket}/{right}", kind=WarningKind.DOTS_IN_PATH),)

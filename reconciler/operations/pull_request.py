@@ -27,6 +27,7 @@ from reconciler.manifests.settings import (
     read_document,
 )
 from reconciler.manifests.validate import Validation, validate
+from reconciler.manifests.warnings import warnings_of
 from reconciler.model.diff import Comparison
 from reconciler.model.plan import Change, DesiredJob, Edit, Plan, Target
 from reconciler.model.selection import EVERYTHING, Selection
@@ -105,7 +106,7 @@ def proposal_of(
     if not old.files:
         check_found(new, paths)
     left_out, partial = left_out_manifests(root, index)
-    warnings = (*comparison.warnings, *missing, *partial, *new.warnings)
+    warnings = tuple(warnings_of(config, (*comparison.warnings, *missing, *partial, *new.warnings)).placed())
     comparison = replace(comparison, problems=problems, base_problems=len(of_base), warnings=warnings)
     remaining = [job for job in before.jobs if job.manifest.path not in left_out]
     hours = _hours(remaining), _hours(after.jobs)
