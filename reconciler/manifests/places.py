@@ -36,8 +36,8 @@ def placed(root: Path, warnings: Sequence[Warned]) -> list[Problem]:
 
 
 def _problem(warning: UnplacedWarning, position: _Position) -> Problem:
-    words = warning.pointer, warning.message, warning.hint, warning.kind
-    return Problem(warning.path, *position, *words)
+    line, column = position
+    return Problem(warning.path, line, column, warning.pointer, warning.message, warning.hint, warning.kind)
 
 
 def _positions(file: Path, warnings: Sequence[UnplacedWarning]) -> list[_Position]:
