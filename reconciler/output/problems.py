@@ -58,7 +58,9 @@ def _settings_lines(warnings: WarningSummary) -> list[str]:
         lines.append(f"reconciler.yaml acknowledges {covered}: {_by_kind(warnings.acknowledged)}.")
     if warnings.groups:
         kind = warnings.groups[0].first[0].kind
-        lines.append(f"What is meant so is acknowledged in reconciler.yaml: warnings: {{{kind}: ignore}}")
+        lines.append(
+            f"To acknowledge warnings of a kind, write in reconciler.yaml: warnings: {{{kind}: ignore}}"
+        )
     return lines
 
 

@@ -93,7 +93,7 @@ def test_equal_warnings_of_many_files_are_one_with_a_count_and_the_first_places(
         "    120 of these in 120 files, also at jobs/job-001.yaml:9:19, jobs/job-002.yaml:9:19, …",
         "    pin it by its digest: gcr.io/tide/fit@sha256:…, which docker push prints",
         "",
-        "What is meant so is acknowledged in reconciler.yaml: warnings: {imageTag: ignore}",
+        "To acknowledge warnings of a kind, write in reconciler.yaml: warnings: {imageTag: ignore}",
         "120 files valid; 120 warnings in 120 files.",
     ]
 
