@@ -211,6 +211,11 @@ _PLAN: Schema = {
         },
     ),
     "problems": _VALIDATE["problems"],
+    "newBuckets": {
+        "description": "The buckets of output folders that the embedded service would make.",
+        "type": "array",
+        "items": _text("gs:// and the bucket's name."),
+    },
     "appliedTree": {
         **_object(
             "How the checkout relates to the commit that was applied last; null before the first apply, and "

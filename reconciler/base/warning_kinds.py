@@ -20,10 +20,13 @@ class WarningKind(StrEnum):
     ARTIFACT_URI = "artifactUri", "A pipeline registers files that the run may not have written."
     COMMAND_WORDS = "commandWords", "Words of a command or of arguments that only a shell would understand."
     DOTS_IN_PATH = "dotsInPath", 'A gs:// path has "..", which is a plain name in Cloud Storage.'
-    IMAGE_END = "imageEnd", "Google has ended the availability of a prebuilt training image."
+    IMAGE_END = "imageEnd", "Google has ended the availability of a prebuilt image, or its service."
     IMAGE_TAG = "imageTag", "A container's image isn't named by its digest, so that it may change."
     LFS_POINTER = "lfsPointer", "A file of a job's code is a Git LFS pointer here."
-    MACHINE_TYPE = "machineType", "A machine type is in no table: it is new, or misspelt."
+    MACHINE_TYPE = (
+        "machineType",
+        "A machine type is in no table of machines for training: it is new, or a mistake.",
+    )
     MODEL_CONTAINER = "modelContainer", "A pipeline registers a model without a container that serves it."
     MODEL_ID = "modelId", "A pipeline's `modelId` is that of another one, or stands beside `parentModel`."
     MODULE_NAME = "moduleName", "A module's name ends in `.py`, as a file's would."

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from reconciler.base.git_command import Git
-from reconciler.cli import print_message, print_note
+from reconciler.cli import print_lines, print_message, print_note
 from reconciler.git.commit import head_of
 from reconciler.manifests.settings import find_root
+from reconciler.output.annotations import Annotation, annotation_lines
 from reconciler.output.document import text
 from reconciler.output.markdown import NO_LINKS, Links
 from reconciler.reporting.github.settings import repository_url, run_url
@@ -51,6 +53,20 @@ def print_unposted(problems: Iterable[str], denied: Collection[str], log_format:
         print_note(line, log_format, is_warning=line in denied)
     if denied and has_summary():
         add_to_summary("\n\n".join(f":warning: {text(line)}" for line in denied), log_format)
+
+
+def has_new_failures(names: Iterable[str], arguments: argparse.Namespace) -> bool:
+    """Return True if the command fails for failed runs that no earlier run of the workflow has reported.
+
+    It prints these runs, and annotates each as an error.
+    """
+    if not arguments.fail_on_new_failure:
+        return False
+    lines = [f"{name} has failed: no run has reported it before" for name in names]
+    print_lines(lines, arguments.log_format)
+    found = [Annotation(line, "Failed") for line in lines]
+    annotate(annotation_lines(found, "job", "`reconciler status` lists them"), arguments.log_format)
+    return bool(lines)
 
 
 def links() -> Links:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,11 +21,11 @@ from reconciler.cli import (
     print_message,
     print_note,
 )
-from reconciler.cli.actions import has_summary, print_unposted
+from reconciler.cli.actions import has_new_failures, has_summary, print_unposted
 from reconciler.cli.apply_actions import Failure, show_ends, show_invalid, show_plan, show_refused
 from reconciler.cli.context import Context, confirm, context_of, is_by_hand, selection_of
 from reconciler.cli.flag_types import digest, terminal_columns
-from reconciler.cli.flags import FULL, YES, add_format, add_paths, add_selection
+from reconciler.cli.flags import FULL, YES, add_format, add_paths, add_reports, add_selection
 from reconciler.cli.logs import print_ends
 from reconciler.cli.problems import print_warnings
 from reconciler.cli.progress import progress, submitting
@@ -73,6 +74,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--allow-older", action="store_true", help="apply a checkout although a newer one was applied")
     add("--plan-digest", type=digest, metavar="sha256:…", help="apply only if the plan still has this digest")
     add("--yes", action="store_true", help=YES)
+    add_reports(parser)
 
 
 WAITING_PATIENCE = 7200.0
@@ -133,9 +135,10 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
             allow_older=arguments.allow_older,
             patience=WAITING_PATIENCE if arguments.wait else PATIENCE,
         )
+        report = partial(follow_up, comments=arguments.comment_merged)
         # Before the wait, so that commits show the submissions; and again with the final states.
         if not applied.refused or posts_statuses(config):
-            after = follow_up(session, desired, applied, full=arguments.full)
+            after = report(session, desired, applied, full=arguments.full)
             print_unposted(after.problems, after.denied, log_format)
         if applied.refused:
             show_refused(applied.plan, applied.refused, log_format)
@@ -144,7 +147,8 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
         ended = _wait(session, jobs, arguments) if jobs else ()
         if ended:
             applied = _published(session, desired, applied, listener, arguments)
-            before, after = after, follow_up(session, desired, applied)
+            before, after = after, report(session, desired, applied)
+            after = dataclasses.replace(after, failures=(*before.failures, *after.failures))
             # A warning of a permission stands above already.
             print_unposted(after.problems, {*after.denied} - {*before.denied}, log_format)
         _print_results(session, applied.plan, ended, arguments)
@@ -160,10 +164,11 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
         print_json(apply_json(with_tree(plan, applied.tree), outcomes))
     elif outcomes:
         print(outcomes_text(outcomes))
+    failures = has_new_failures(after.failures, arguments)
     # A duplicate job of an attempt is a failure, even if it was cancelled in time.
     _refuse_too_many(outcomes)
     is_done = all(outcome.status is Status.APPLIED and not outcome.change.repair for outcome in outcomes)
-    return ExitCode.DONE if is_done and not unsuccessful else ExitCode.FAILED
+    return ExitCode.DONE if is_done and not (unsuccessful or failures) else ExitCode.FAILED
 
 
 def _published(

@@ -52,6 +52,21 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     group.add_argument("-q", "--quiet", action="store_true", help="print errors only")
 
 
+def add_reports(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of commands that post how jobs ended."""
+    add = parser.add_argument_group("on GitHub").add_argument
+    add(
+        "--comment-merged",
+        action="store_true",
+        help="comment on the merged pull request when its first job has failed, or its last has ended",
+    )
+    add(
+        "--fail-on-new-failure",
+        action="store_true",
+        help="exit 1 if this run is the first to report that a job has failed",
+    )
+
+
 def add_paths(parser: argparse.ArgumentParser) -> None:
     """Add the paths of manifests."""
     parser.add_argument(

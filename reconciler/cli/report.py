@@ -16,9 +16,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from reconciler.base.diagnostics import counted, quote
 from reconciler.base.errors import ExitCode, InvalidError, UsageError, check_machine
 from reconciler.cli import print_error, print_lines, print_message
-from reconciler.cli.actions import print_unposted
+from reconciler.cli.actions import has_new_failures, print_unposted
 from reconciler.cli.context import context_of
 from reconciler.cli.flag_types import count, path
+from reconciler.cli.flags import add_reports
 from reconciler.git.commit import commit_of
 from reconciler.manifests.settings import LOCAL, find_root
 from reconciler.operations.follow_up import load_or_report
@@ -26,13 +27,12 @@ from reconciler.operations.load_desired import load_desired
 from reconciler.operations.origin import origin_of
 from reconciler.operations.plan import wanted_of
 from reconciler.operations.report import (
-    denied_sentences,
     missing_status_reasons,
     post_statuses,
     posts_statuses,
     record_keys,
     recorded_state,
-    unposted_sentences,
+    report_problems,
 )
 from reconciler.output.details import size_text
 from reconciler.output.document import NOTHING_CHANGES
@@ -41,7 +41,14 @@ from reconciler.pages.rendering import Pages
 from reconciler.pages.snapshot import LIMIT, snapshot, with_details
 from reconciler.pages.template import PageContent
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError
-from reconciler.reporting.github.comment import COMMENTS, MAX_COMMENT, comment_body, fits, keep_comment
+from reconciler.reporting.github.comment import (
+    COMMENTS,
+    MAX_COMMENT,
+    comment_body,
+    fits,
+    keep_comment,
+    plan_marker,
+)
 from reconciler.reporting.github.event import is_from_fork, pull_request
 from reconciler.reporting.github.settings import github_settings
 from reconciler.submission.look import look
@@ -65,6 +72,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="only write the report as HTML pages to DIR",
     )
+    add_reports(parser)
     add = parser.add_argument_group("with --html").add_argument
     add("--logs", action="store_true", help="include the last lines of each job's log")
     add(
@@ -107,13 +115,14 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         origin = origin_of(config, desired, desired.jobs, os.environ, whole=True)
         seen = look(session.ports, wanted_of(desired.jobs), record_keys(session))
         state = recorded_state(session, desired, seen.observed)
-        failed = post_statuses(session, desired, state, origin.exact)
+        reported = post_statuses(session, desired, state, origin.exact, comments=arguments.comment_merged)
         print_lines(missing_status_reasons(config, origin), arguments.log_format)
-    print_unposted(unposted_sentences(failed), denied_sentences(failed), arguments.log_format)
+    print_unposted(*report_problems(reported), arguments.log_format)
+    failures = has_new_failures(sorted(reported.failures.names), arguments)
     unread = [f"{name}'s metrics can't be read: {why}" for name, why in sorted(state.unread_names.items())]
     print_lines(unread, arguments.log_format)
     # A commit unknown to GitHub is no failure: it may be pushed later.
-    is_failed = unread or any(not post.unknown_commit for post in failed)
+    is_failed = failures or unread or any(not post.unknown_commit for post in reported.failed)
     return ExitCode.FAILED if is_failed else ExitCode.DONE
 
 
@@ -180,7 +189,7 @@ def _run_comment(arguments: argparse.Namespace) -> ExitCode:
     try:
         with closing(settings.transport()) as transport:
             api = GitHubApi(transport, settings, COMMENTS)
-            action = keep_comment(api, number, environment, said, create=said == text)
+            action = keep_comment(api, number, plan_marker(environment), said, create=said == text)
     except GitHubRefusedError as refusal:
         # Pull requests from forks always have a read-only token; their checks must not fail for it.
         message = _READ_ONLY if refusal.read_only else f"comment not written: {refusal.message}"
@@ -215,6 +224,6 @@ def _text(path: Path, environment: str) -> str:
         raise UsageError(f"{path} isn't UTF-8 text", hint=_HINT) from None
     if "\0" in text or not text.strip():
         raise UsageError(f"{path} is empty or not text", hint=_HINT)
-    if not fits(comment_body(environment, text)):
+    if not fits(comment_body(plan_marker(environment), text)):
         raise UsageError(f"{path} is longer than the {MAX_COMMENT:,} characters of a comment", hint=_HINT)
     return text

@@ -47,6 +47,8 @@ _ANSWERS_WITHIN = 120.0  # seconds, google-auth's own default
 _CLOCK_TICK = timedelta(seconds=1)
 _LONGEST = timedelta(hours=12)
 _CREATOR = "roles/iam.serviceAccountTokenCreator"
+_IMPERSONATION = "service_account_impersonation"
+"""Beginning of the fields of credentials that name the account to act as."""
 
 
 def google_endpoint(
@@ -120,12 +122,33 @@ class DefaultCredentials:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._google_credentials: Any = None
+        self._federated: Any = None
         self._measured: tuple[object, timedelta, float] | None = None
 
     def headers(self) -> Mapping[str, str]:
         """Return `Authorization` and any quota project; raise ServiceError without credentials."""
         with self._lock, _explained():
             return self._headers()
+
+    def headers_for(self, account: str) -> Mapping[str, str]:
+        """Return the headers of the identity that makes tokens for a service account.
+
+        A federated identity that acts as that account makes them by itself. The account would need a role on
+        itself, by which a leaked token could be renewed for ever. Any other identity is that of all requests.
+
+        Raises:
+            ServiceError: The credentials are missing.
+        """
+        with self._lock, _explained():
+            if self._federated is None:
+                self._federated = _federated(self._credentials(), account)
+            if not self._federated:
+                return self._headers()
+            if not self._federated.valid:
+                self._federated.refresh(_refresh_request())
+            headers: dict[str, str] = {}
+            self._federated.apply(headers)
+            return headers
 
     def token(self) -> Token:
         """Return the present token; google-auth refreshes a token that expires within some minutes.
@@ -172,6 +195,18 @@ class DefaultCredentials:
         if not self._google_credentials.valid:
             self._google_credentials.refresh(_refresh_request())
         return self._google_credentials
+
+
+def _federated(credentials: Any, account: str) -> Any:
+    """Return the credentials of a federated identity that acts as an account, False for any others."""
+    from google.auth import external_account
+
+    is_federated = isinstance(credentials, external_account.Credentials)
+    if not is_federated or credentials.service_account_email != account:
+        return False
+    info = {name: value for name, value in credentials.info.items() if not name.startswith(_IMPERSONATION)}
+    made_by: Any = type(credentials)
+    return made_by.from_info(info, scopes=[SCOPE])
 
 
 class OwnToken:

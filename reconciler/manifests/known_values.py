@@ -38,6 +38,7 @@ class _Tables(Struct, frozen=True, rename="camel"):
         attachable: Accelerator -> number attached to an N1 machine -> the most CPUs that it may have.
         sizes: Family of machine types, such as `n1-standard` -> their numbers of CPUs.
         machines: Further machine types.
+        training_families: Families of Compute Engine that Vertex AI's page on training lists.
         tpus: Machine types of Vertex AI with TPUs.
         own_names: AI Platform's own names of machines -> the machine type, without its accelerators.
         retired: Accelerator that Google has no more -> the one to take.
@@ -50,6 +51,7 @@ class _Tables(Struct, frozen=True, rename="camel"):
     attachable: dict[str, dict[int, int]]
     sizes: dict[str, tuple[int, ...]]
     machines: tuple[str, ...]
+    training_families: frozenset[str]
     tpus: tuple[str, ...]
     own_names: dict[str, str]
     retired: dict[str, str]
@@ -107,6 +109,19 @@ def machine_doubt(api_version: str, machine: str) -> Doubt | None:
     if nearest := (api_version == AIPLATFORM_V1 and tpu_machine(machine)) or _of_family(machine, machines):
         return Doubt(message, f"did you mean {nearest}?", WarningKind.MACHINE_TYPE)
     return _unknown(WarningKind.MACHINE_TYPE, message, machine, machines)
+
+
+@lru_cache(CACHED)
+def undocumented_machine(machine: str) -> Doubt | None:
+    """Return the doubt about a machine that Vertex AI documents for no training; None for all others."""
+    name = machine.removesuffix(_LOCAL_SSD)
+    if name not in _COMPUTE_ENGINE or name.rpartition("-")[0] in TABLES.training_families:
+        return None
+    series, _, size = name.partition("-")
+    documented = "m1" if series in ("m2", "m3") else "n2"
+    similar = _of_family(f"{documented}-{size}", _MACHINES[AIPLATFORM_V1]) or "e2-standard-2"
+    message = f"Vertex AI documents no training on {machine}"
+    return Doubt(message, f"write a machine type that it lists, such as {similar}", WarningKind.MACHINE_TYPE)
 
 
 @lru_cache(CACHED)

@@ -18,10 +18,12 @@ from reconciler.manifests.command_words import variable_findings, word_findings
 from reconciler.manifests.expectations import expectation_findings
 from reconciler.manifests.field_relations import (
     dashes_finding,
+    default_value_findings,
     has_dashes,
     ml_field_findings,
     ml_parameter_findings,
     path_findings,
+    paths_findings,
     pool_findings,
     trial_findings,
 )
@@ -33,6 +35,7 @@ from reconciler.manifests.known_values import (
     python_doubt,
     region_doubt,
     runtime_doubt,
+    undocumented_machine,
 )
 from reconciler.manifests.machines import (
     MachineMismatch,
@@ -76,6 +79,8 @@ def domain_findings(manifest: Any, filled: frozenset[str] = frozenset()) -> Iter
     if INPUTS in spec:
         has_folder, has_own_folder = "baseOutputDirectory" in filled, OWN_FOLDERS in filled
         yield from pipeline_findings(spec, has_folder=has_folder, has_own_folder=has_own_folder)
+        model_keys = ("spec", "modelToUpload", "artifactUri")
+        yield from path_findings(model_keys, _mapping(spec.get("modelToUpload")).get("artifactUri"))
     if training_input:
         yield from _training_input(("spec", "trainingInput"), training_input)
         yield from python_package_findings(("spec", "trainingInput"), training_input, is_staged=is_staged)
@@ -170,8 +175,7 @@ def _custom_job(
 ) -> Iterator[Finding]:
     if "tensorboard" in job or "network" in job:
         yield from job_field_findings(keys, job, filled)
-    if "scheduling" in job or "baseOutputDirectory" in job:
-        yield from pool_findings(keys, job)
+    yield from pool_findings(keys, job, filled)
     for index, pool in enumerate(_list(job.get("workerPoolSpecs"))):
         if not isinstance(pool, dict):
             continue
@@ -189,8 +193,12 @@ def _custom_job(
             if "env" in spec:
                 yield from _repeated((*pool_keys, task, "env"), _list(spec["env"]), "name")
                 yield from variable_findings((*pool_keys, task, "env"), _list(spec["env"]))
+                for at, variable in enumerate(_list(spec["env"])):
+                    if isinstance(variable, dict) and ".." in str(variable.get("value")):
+                        yield from path_findings((*pool_keys, task, "env", at, "value"), variable["value"])
             if "args" in spec or "command" in spec:
                 yield from word_findings((*pool_keys, task), spec, _COMMAND_OF[task])
+                yield from paths_findings((*pool_keys, task, "args"), spec.get("args"))
             if task == "pythonPackageSpec" and spec:
                 yield from python_package_findings((*pool_keys, task), spec, is_staged=is_staged)
             if "packageUris" in spec:
@@ -218,7 +226,11 @@ def _doubtful_machine(
 ) -> Finding | None:
     """Return the doubt about the name of a machine type under `field`, or None."""
     machine = spec.get(field)
-    doubt = machine_doubt(api_version, machine) if machine and isinstance(machine, str) else None
+    if not machine or not isinstance(machine, str):
+        return None
+    doubt = machine_doubt(api_version, machine)
+    if not doubt and api_version == AIPLATFORM_V1:
+        doubt = undocumented_machine(machine)
     return _finding((field,), doubt) if doubt else None
 
 
@@ -264,6 +276,7 @@ def _study(keys: Keys, study: Mapping[str, Any]) -> Iterator[Finding]:
 def _parameter(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
     if has_dashes(parameter.get("parameterId")):
         yield dashes_finding((*keys, "parameterId"), parameter["parameterId"])
+    yield from default_value_findings(keys, parameter)
     for name in ("doubleValueSpec", "integerValueSpec"):
         yield from _bounds((*keys, name), _mapping(parameter.get(name)))
     # "The list should be in increasing order and at least 1e-10 apart." (`DiscreteValueSpec.values`)
@@ -287,6 +300,7 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
         replica_findings: list[Finding] = []
         if "containerCommand" in config or "containerArgs" in config:
             yield from word_findings((*keys, config_field), config, "containerCommand", "containerArgs")
+            yield from paths_findings((*keys, config_field, "containerArgs"), config.get("containerArgs"))
         if isinstance(machine, str) and (machine or config):
             replica_findings = [*_replica(keys, role, machine, config.get("acceleratorConfig"))]
         yield from replica_findings
@@ -299,6 +313,7 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
     yield from _region_and_runtime(keys, training_input)
     if "args" in training_input:
         yield from word_findings(keys, training_input, "")
+        yield from paths_findings((*keys, "args"), training_input["args"])
     if "network" in training_input:
         yield from network_findings((*keys, "network"), training_input["network"])
     if "packageUris" in training_input:
@@ -307,7 +322,8 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
     if "hyperparameters" not in training_input:
         return
     tuning = _mapping(training_input["hyperparameters"])
-    yield from trial_findings((*keys, "hyperparameters"), tuning, "maxTrials", "maxParallelTrials")
+    # `maxTrials`: "Defaults to one."
+    yield from trial_findings((*keys, "hyperparameters"), tuning, "maxTrials", "maxParallelTrials", 1)
     parameters = _list(tuning.get("params"))
     # parameterName: "must be unique amongst all ParameterConfigs in a HyperparameterSpec message"
     yield from _repeated((*keys, "hyperparameters", "params"), parameters, "parameterName")
@@ -368,8 +384,7 @@ def _replica_hint(role: str, mismatch: MachineMismatch) -> str:
 
 def _package_uris(keys: Keys, uris: Any) -> Iterator[Finding]:
     """Yield doubtful paths, and packages that share a file name: one would overwrite the other."""
-    for index, uri in enumerate(_list(uris)):
-        yield from path_findings((*keys, index), uri)
+    yield from paths_findings(keys, uris)
     names = [uri.rpartition("/")[2] if isinstance(uri, str) else "" for uri in _list(uris)]
     for index in _repeats(names):
         message = f"there are two packages with the file name {quote(names[index])}"

@@ -17,6 +17,7 @@ from reconciler.base.diagnostics import Finding, Kind, Problem, quote
 from reconciler.base.errors import InvalidError, UsageError
 from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests import schemas
+from reconciler.manifests.field_relations import LONG_TIMEOUT, is_above_week
 from reconciler.manifests.files import SUFFIXES, read_one
 from reconciler.manifests.job_fields import network_findings
 from reconciler.manifests.known_values import region_doubt
@@ -87,8 +88,12 @@ class Environment(Struct, frozen=True):
 
     @property
     def filled(self) -> frozenset[str]:
-        """What it gives to manifests: the names of its defaults, `PUBLISH` and `OWN_FOLDERS`."""
-        given = {PUBLISH: bool(self.publish), OWN_FOLDERS: self.outputs == "own"}
+        """What it gives to manifests: its defaults' names, `PUBLISH`, `OWN_FOLDERS` and `LONG_TIMEOUT`."""
+        given = {
+            PUBLISH: bool(self.publish),
+            OWN_FOLDERS: self.outputs == "own",
+            LONG_TIMEOUT: is_above_week(self.defaults.get("timeout")),
+        }
         return frozenset([*self.defaults, *(name for name, is_given in given.items() if is_given)])
 
     def published(self, manifest: Manifest) -> Publish | None:
@@ -124,6 +129,15 @@ class Config(Struct, frozen=True):
     digest: bytes = b""
     warnings: tuple[Problem, ...] = ()
     acknowledged: frozenset[WarningKind] = frozenset()
+
+    def buckets_of(self, environment: Environment) -> frozenset[str]:
+        """Return the buckets that the settings name for the jobs of an environment, without gs://.
+
+        Google's buckets, which are read only, are not among them.
+        """
+        folders = (environment.defaults.get("baseOutputDirectory", ""), environment.publish)
+        of_folders = {_bucket(folder).partition("/")[0] for folder in folders if folder}
+        return frozenset({environment.staging_bucket, environment.claims_bucket, *self.buckets, *of_folders})
 
     def environment(self, name: str | None) -> Environment:
         """Return the environment called `name`, by default `local`; raises UsageError if it is missing."""

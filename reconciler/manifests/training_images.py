@@ -25,6 +25,9 @@ _URI = re.compile(
     r"(?:[a-z]+-docker\.pkg\.dev/vertex-ai/training|(?:[a-z]+\.)?gcr\.io/cloud-(?:aiplatform|ml-public)/training)"
     r"/(?P<name>[a-z0-9.-]+)(?:[:@].*)?"
 )
+# https://cloud.google.com/ai-platform/training/docs/algorithms/reference names these images. The service was
+# switched off on 2025-01-31.
+_ALGORITHM = re.compile(r"(?:[a-z]+\.)?gcr\.io/cloud-ml-algos/(?P<name>[A-Za-z0-9_.-]+)(?:[:@].*)?")
 _IMAGES = frozenset({CONTAINER_IMAGE, EXECUTOR_IMAGE})
 # The image of a registered model runs no training, and the service copies it.
 _WITHOUT_IMAGES = frozenset(
@@ -77,6 +80,12 @@ def training_image_name(uri: str) -> str:
     return match["name"] if match and match["name"] in training_images() else ""
 
 
+def built_in_algorithm(uri: str) -> str:
+    """Return the name of AI Platform's built-in algorithm in an image; "" for other images."""
+    match = _ALGORITHM.fullmatch(uri)
+    return match["name"] if match else ""
+
+
 def has_ended(uri: str, today: date) -> bool:
     """Return True for a prebuilt image past its end of availability."""
     name = training_image_name(uri)
@@ -117,7 +126,7 @@ def image_warnings(manifests: Iterable[Manifest], today: date) -> list[UnplacedW
 def _is_noted(field: str, uri: str) -> bool:
     """Return True for an image that deserves a warning now, or from some day on."""
     is_pinned = field != CONTAINER_IMAGE or "@sha256:" in uri or uri.startswith(_LOCAL)
-    return not is_pinned or bool(training_image_name(uri))
+    return not is_pinned or bool(training_image_name(uri) or built_in_algorithm(uri))
 
 
 @lru_cache(4096)  # a repository's manifests share few images
@@ -131,6 +140,10 @@ def _warning(field: str, uri: str, today: date) -> tuple[str, str, WarningKind] 
         way_out = way_out if field == EXECUTOR_IMAGE else "name another image"
         hint = f'{way_out}: see "Images past their end" in the reconciler\'s README'
         return f"Google ended the availability of the image {name} on {end}", hint, WarningKind.IMAGE_END
+    if algorithm := built_in_algorithm(uri):
+        message = f"AI Platform's built-in algorithm {algorithm} ended with the service on 2025-01-31"
+        hint = "train by code of your own, or by an image that has the algorithm"
+        return message, hint, WarningKind.IMAGE_END
     tag = uri.rpartition("/")[2].partition(":")[2]
     bare = uri.removesuffix(f":{tag}") if tag else uri
     named = "a tag" if tag else "an image without a tag"  # equal words are one warning for many files

@@ -61,6 +61,7 @@ class CommitRecord(Struct, frozen=True):
         replaced_by: The older commit that a person applied over it by `--allow-older`; "" for none.
         problem: Why a passed-over commit could not have been applied; "" if it could.
         told_apart: True if it was passed over, so that all jobs that it brought are known.
+        commented: A digest of the ends that its pull request was told; "" for none.
     """
 
     sha: str
@@ -76,6 +77,7 @@ class CommitRecord(Struct, frozen=True):
     replaced_by: str = ""
     problem: str = ""
     told_apart: bool = False
+    commented: str = ""
 
     @property
     def has_verdict(self) -> bool:
@@ -86,7 +88,7 @@ class CommitRecord(Struct, frozen=True):
 _RECORD_FIELDS = CommitRecord.__struct_fields__
 _RECORD_NAMES = {"superseded_by": "supersededBy", "replaced_by": "replacedBy", "told_apart": "toldApart"}
 """Stored names of the fields that have another one."""
-_RECORD_LATER = {"replacedBy": "", "problem": "", "toldApart": False}
+_RECORD_LATER = {"replacedBy": "", "problem": "", "toldApart": False, "commented": ""}
 """Fields that earlier versions don't write, with their defaults."""
 
 

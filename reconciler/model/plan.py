@@ -144,6 +144,8 @@ class Change(Struct, frozen=True):
         free: Number of earlier submissions of the content that used up no attempt.
         stopped: True if apply has cancelled the content's last job by a manifest's policy.
         not_before: Time before which the submission isn't sent, by the service's clock; None for none.
+        binds_only: True if the submission binds a job that exists, and makes none after too many failed
+            set-ups.
         repair: True if a cancel is of a duplicate job of an attempt.
         stuck: Reason for leaving an out-of-sync job unchanged; None for a job in sync or a planned action.
         edit: Difference from the base commit's manifest; None in a plan against the service.
@@ -174,6 +176,7 @@ class Change(Struct, frozen=True):
     free: int = 0
     stopped: bool = False
     not_before: datetime | None = None
+    binds_only: bool = False
     repair: bool = False
     stuck: NotDone | None = None
     edit: Edit | None = None
@@ -238,6 +241,7 @@ class Plan(Struct, frozen=True):
             limits in `reconciler.yaml`.
         cost: What apply submits; None in a plan against the service.
         tree: The comparison of the checkout with the tree that was applied last; None for none.
+        new_buckets: The buckets (gs://…) of output folders that the embedded service would make.
     """
 
     target: Target
@@ -250,3 +254,4 @@ class Plan(Struct, frozen=True):
     needed_limits: Mapping[str, int] = {}
     cost: Cost | None = None
     tree: TreeFinding | None = None
+    new_buckets: tuple[str, ...] = ()

@@ -235,6 +235,7 @@ class Applier:
             witnesses=witnesses,
             attempts=job.manifest.reconcile.attempts + change.free,
             not_before=change.not_before,
+            binds_only=change.binds_only,
         )
         return Submission(change, order, partial(self.stage, job))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -11,24 +11,27 @@ from msgspec.structs import replace as replaced
 
 from reconciler.base.errors import InvalidError, ReconcilerError
 from reconciler.manifests.settings import Config
+from reconciler.model.claim import ClaimId
+from reconciler.model.plan import Action
 from reconciler.operations.apply import Applied
 from reconciler.operations.load_desired import Desired
-from reconciler.operations.plan import wanted_of
+from reconciler.operations.plan import plan_of, wanted_of
 from reconciler.operations.report import (
-    denied_sentences,
+    Reported,
     post_invalid,
     post_reason,
     post_statuses,
     posts_statuses,
     record_keys,
     recorded_state,
-    unposted_sentences,
+    report_problems,
 )
 from reconciler.operations.session import Session
 from reconciler.output.wording.plan import outcome_error
+from reconciler.planning.attempts import keys_of
 from reconciler.planning.outcome import Status
 from reconciler.planning.state import TargetState
-from reconciler.reporting.github.statuses import Failed
+from reconciler.submission.claims_upkeep import newly_failed
 from reconciler.submission.look import FULL_AFTER, keep_summary, look
 from reconciler.submission.observe import Observed
 
@@ -43,6 +46,7 @@ class FollowUp:
         unposted: The number of commit statuses that could not be posted.
         denied: Those problems whose reason is a permission that the workflow lacks.
         state: What exists under each base name then; None if it could not be read.
+        failures: The names of the runs whose failed end was news, sorted.
     """
 
     observed: Observed | None
@@ -50,6 +54,7 @@ class FollowUp:
     unposted: int = 0
     denied: tuple[str, ...] = ()
     state: TargetState | None = None
+    failures: tuple[str, ...] = ()
 
 
 def load_or_report(
@@ -81,20 +86,22 @@ def load_or_report(
             # reveals a switch of branches.
             commit = before if before and commit_of_files() == before else ""
             try:
-                report = _with_failed(FollowUp(None), post_invalid(session, commit, error))
+                report = _with_reported(FollowUp(None), post_invalid(session, commit, error))
             except ReconcilerError as other:
                 report = FollowUp(None, (other.message,), 1)
         reported(report)
         raise
 
 
-def _with_failed(report: FollowUp, failed: Sequence[Failed]) -> FollowUp:
-    """Add statuses that could not be posted."""
+def _with_reported(report: FollowUp, reported: Reported) -> FollowUp:
+    """Add what could not be posted, and what was news."""
+    problems, denied = report_problems(reported)
     return replace(
         report,
-        problems=(*report.problems, *unposted_sentences(failed)),
-        unposted=report.unposted + len(failed),
-        denied=(*report.denied, *denied_sentences(failed)),
+        problems=(*report.problems, *problems),
+        unposted=report.unposted + len(reported.failed),
+        denied=(*report.denied, *denied),
+        failures=tuple(sorted({*report.failures, *reported.failures.names})),
     )
 
 
@@ -105,24 +112,34 @@ def follow_up(
     *,
     full: bool = False,
     full_after: timedelta | None = FULL_AFTER,
+    comments: bool = False,
 ) -> FollowUp:
     """Update claims and commit statuses with the observed state; post the reason for a refused plan.
 
-    Errors become problems of the result, since the jobs are not affected; the next pass tries again. `full`
-    and `full_after` are those of `look`. A plan that was refused for its checkout's commit leaves everything
-    as it is: the claims and statuses are those of the newer commit.
+    Errors become problems of the result, since the jobs are not affected; the next pass tries again. A plan
+    that was refused for its checkout's commit leaves everything as it is: the claims and statuses are those
+    of the newer commit.
+
+    Args:
+        full, full_after: As for `look`.
+        comments: As for `post_statuses`.
     """
     if applied.is_older:
         return FollowUp(None)
-    state = _update(session, desired, applied, full, full_after)
+    state = _update(session, desired, applied, full, full_after, comments)
     if applied.refused is None:
         return state
     refused = f"refused: {applied.refused.message}"
-    return _with_failed(state, post_reason(session, applied.origin.exact, refused))
+    return _with_reported(state, Reported(post_reason(session, applied.origin.exact, refused)))
 
 
 def _update(
-    session: Session, desired: Desired, applied: Applied, full: bool, full_after: timedelta | None
+    session: Session,
+    desired: Desired,
+    applied: Applied,
+    full: bool,
+    full_after: timedelta | None,
+    comments: bool,
 ) -> FollowUp:
     errors = {
         outcome.change.base_name: error
@@ -141,13 +158,26 @@ def _update(
         in_place = state.in_place
         observed = replaced(seen.observed, folders=state.folders, metrics=state.metrics, in_place=in_place)
         seen = replaced(seen, observed=observed)
+        ended = newly_failed(observed, wanted)
         not_updated = applied.applier.upkeep(desired.jobs, observed)
         keep_summary(session.ports, seen, wanted, also, whole=applied.plan.whole)
         # The statuses of a checkout that is behind are those of the newer commit.
-        failed = []
+        reported = Reported()
         if not applied.tree.is_behind:
-            failed = post_statuses(session, desired, state, applied.origin.exact, errors)
+            reported = post_statuses(session, desired, state, applied.origin.exact, errors, comments=comments)
     except ReconcilerError as error:
         said = f"{error.message} ({error.hint})" if error.hint else error.message
         return FollowUp(observed, (said,), state=state)
-    return _with_failed(FollowUp(observed, (*not_updated,), state=state), failed)
+    posts = posts_statuses(session.config)
+    unposted = {id: name for id, name in ended.items() if not posts or id in reported.failures.unposted}
+    failures = () if not unposted else _unretried(session, desired, state, unposted)
+    return _with_reported(FollowUp(observed, (*not_updated,), state=state, failures=failures), reported)
+
+
+def _unretried(
+    session: Session, desired: Desired, state: TargetState, failed: Mapping[ClaimId, str]
+) -> tuple[str, ...]:
+    """Return the names of those failed runs that no further attempt follows."""
+    changes = (c for c in plan_of(session, desired, state).changes if c.action is Action.RETRY)
+    retried = {key for change in changes if change.desired for key in keys_of(change.desired)}
+    return tuple(name for id, name in failed.items() if id.key not in retried)

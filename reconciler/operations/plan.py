@@ -21,6 +21,7 @@ from reconciler.model.plan import Action, Change, Cost, DesiredJob, Edit, Plan, 
 from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.operations.earlier_code import EarlierCode
 from reconciler.operations.load_desired import Desired
+from reconciler.operations.new_buckets import with_new_buckets
 from reconciler.operations.origin import Origin, origin_of
 from reconciler.operations.publications import PublishingSession
 from reconciler.operations.session import Session
@@ -66,15 +67,15 @@ def plan_of(session: Session, desired: Desired, state: TargetState, *, by_hand: 
         occasion=Trigger(by_hand, session.config.images),
     )
     plan = replace(plan, digest=_digest(plan, desired, session.environment.staging_bucket))
-    plan = _without_unregistrable(session, plan)
+    plan = with_new_buckets(session, with_output_folders(_without_obstacles(session, plan)))
     limits = session.environment.limits
-    return with_refusals(with_output_folders(with_limited_publications(plan, limits.publications)), limits)
+    return with_refusals(with_limited_publications(plan, limits.publications), limits)
 
 
-def _without_unregistrable(session: Session, plan: Plan) -> Plan:
-    """Return the plan without submissions whose model could not be registered."""
+def _without_obstacles(session: Session, plan: Plan) -> Plan:
+    """Return the plan without submissions that name what the service doesn't have."""
     obstacles = {
-        job.job_name: session.engine(job.manifest.api_version).model_obstacle(job.manifest.kind, job.spec)
+        job.job_name: session.engine(job.manifest.api_version).obstacle(job.manifest.kind, job.spec)
         for job in submitted_by(plan)
     }
     return with_blocked(plan, {name: reason for name, reason in obstacles.items() if reason})

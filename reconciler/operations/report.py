@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from reconciler.base.errors import InvalidError, ServiceError
@@ -16,6 +17,7 @@ from reconciler.model.commit_record import CommitRecord
 from reconciler.model.plan import Plan
 from reconciler.model.ports import CommitStore, VersionedRecord
 from reconciler.operations.load_desired import Desired
+from reconciler.operations.merge_comments import MergeComments, Untold
 from reconciler.operations.observed_state import state_of
 from reconciler.operations.origin import Origin
 from reconciler.operations.plan import plan_of
@@ -27,6 +29,7 @@ from reconciler.reporting.commit_record import may_fail, record_for
 from reconciler.reporting.github.contexts import contexts_of
 from reconciler.reporting.github.settings import GitHubSettings, github_settings
 from reconciler.reporting.github.statuses import Failed, GitHubReporter, Outdated, Posted
+from reconciler.reporting.new_failures import NewFailures, new_failures
 from reconciler.reporting.status import CommitStatus, invalid_text, plain_status
 from reconciler.reporting.status_rules import (
     DueStatuses,
@@ -58,6 +61,20 @@ posts nothing later than `statuses.FRESH` seconds after it read, and the longest
 
 PATIENCE = timedelta(days=30)
 """Time for which a commit that GitHub doesn't know may still be pushed."""
+
+
+class Reported(Struct, frozen=True):
+    """Result of a report.
+
+    Attributes:
+        failed: The statuses that could not be posted.
+        failures: The failed ends that it was the first to post.
+        untold: Why pull requests could not be told of ends.
+    """
+
+    failed: Sequence[Failed] = ()
+    failures: NewFailures = NewFailures()
+    untold: Sequence[Untold] = ()
 
 
 class Reporter(Protocol):
@@ -165,8 +182,10 @@ def _open_passed_over(
             store.write(replace(again, closed=False, told="", seen=None), versioned.generation)
 
 
-def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
-    """Post the new statuses of every commit with an open record; return the statuses that failed.
+def report(
+    store: CommitStore, reporter: Reporter, view: View, teller: MergeComments | None = None
+) -> Reported:
+    """Post the new statuses of every commit with an open record; tell its pull request how its jobs ended.
 
     A record is closed once its final statuses are confirmed again a day after their first confirmation. Of
     the closed records the newest is kept, which lists the commits that were applied last, and those with a
@@ -182,14 +201,19 @@ def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
     now = store.now() if any(versioned.record.told and versioned.record.seen for versioned in open_) else None
     # Newest first: if GitHub accepts only some statuses, those of the commits that people look at are posted.
     by_age = sorted(open_, key=lambda versioned: (-versioned.record.number, versioned.record.sha))
+    all_due = [(versioned, due_statuses(view, versioned.record, newest)) for versioned in by_age]
     owed = [
         (versioned, due)
-        for versioned in by_age
-        for due in [due_statuses(view, versioned.record, newest)]
+        for versioned, due in all_due
         # Unchanged statuses that aren't final were posted by an earlier pass.
         if due.final or due.digest != versioned.record.told or _is_to_be_confirmed(versioned.record, now)
     ]
-    failed, changed = _post(reporter, _by_commit(view, [due for _, due in owed]))
+    outcomes = _post(reporter, _by_commit(view, [due for _, due in owed]))
+    failed = [one for of_commit in outcomes.values() for one in of_commit if isinstance(one, Failed)]
+    changed = {sha for sha, of_commit in outcomes.items() if of_commit}
+    failures = new_failures(
+        ((versioned.record.sha, due) for versioned, due in owed), outcomes, view.contexts.overall
+    )
     incomplete = {failure.sha for failure in failed}
     for versioned, due in owed:
         confirmed = changed.isdisjoint(due.by_commit)
@@ -203,8 +227,29 @@ def report(store: CommitStore, reporter: Reporter, view: View) -> list[Failed]:
         # A concurrent writer may have newer facts than the statuses posted here.
         if not (written or confirmed):
             _post_again(store, versioned.record.sha)
+    due_by_sha = {versioned.record.sha: due for versioned, due in all_due}
+    untold = _tell(store, teller, due_by_sha) if teller else ()
     _tidy(store, view, {failure.sha for failure in failed if failure.unknown_commit})
-    return failed
+    return Reported(failed, failures, untold)
+
+
+def _tell(store: CommitStore, teller: MergeComments, due: Mapping[str, DueStatuses]) -> list[Untold]:
+    """Tell the pull requests of commits with new ends; return why some could not be told."""
+    news = {sha: digest for sha, statuses in due.items() if (digest := statuses.digest_of_ends)}
+    if not news:
+        return []
+    reasons = set[Untold]()
+    # Posting has written some records.
+    for sha, versioned in store.all().items():
+        digest = news.get(sha, "")
+        if digest in ("", versioned.record.commented):
+            continue
+        if reason := teller.tell(sha, due[sha]):
+            reasons.add(reason)
+        else:
+            # Where another process writes it meanwhile, the next pass finds the comment as it should be.
+            store.write(replace(versioned.record, commented=digest), versioned.generation)
+    return sorted(reasons)
 
 
 def _is_to_be_confirmed(record: CommitRecord, now: datetime | None) -> bool:
@@ -266,16 +311,9 @@ def _by_commit(view: View, due: Iterable[DueStatuses]) -> dict[str, list[CommitS
 
 def _post(
     reporter: Reporter, by_commit: Mapping[str, Sequence[CommitStatus]]
-) -> tuple[list[Failed], set[str]]:
-    """Post statuses; return the failures, and the commits that lacked a status."""
-    failed: list[Failed] = []
-    changed: set[str] = set()
-    for sha, statuses in by_commit.items():
-        outcomes = reporter.report(sha, statuses)
-        failed += (outcome for outcome in outcomes if isinstance(outcome, Failed))
-        if outcomes:
-            changed.add(sha)
-    return failed, changed
+) -> dict[str, list[Posted | Outdated | Failed]]:
+    """Post statuses; return an outcome for each that a commit lacked, by commit."""
+    return {sha: reporter.report(sha, statuses) for sha, statuses in by_commit.items()}
 
 
 def _tidy(store: CommitStore, view: View, unknown: set[str]) -> None:
@@ -355,20 +393,23 @@ def post_statuses(
     state: TargetState,
     commit: str,
     problems: Mapping[str, str] | None = None,
-) -> list[Failed]:
-    """Post the jobs' statuses to their commits if GitHub is configured; return the statuses that failed.
+    *,
+    comments: bool = False,
+) -> Reported:
+    """Post the jobs' statuses to their commits if GitHub is configured.
 
     Args:
         state: From `recorded_state`.
         commit: The commit with exactly the desired jobs; "" for none.
         problems: The reason why a job wasn't submitted, by base name.
+        comments: True to tell merged pull requests how the jobs of their commits ended.
 
     Raises:
         ServiceError: The service can't be read.
     """
     settings = _settings(session.config)
     if settings is None:
-        return []
+        return Reported()
     view = View(
         contexts=contexts_of(session.config, session.environment.name),
         commit=commit,
@@ -377,7 +418,9 @@ def post_statuses(
         problems=problems or {},
         per_job=settings.per_job,
     )
-    return report(session.commits, GitHubReporter(settings.transport(), settings), view)
+    transport = settings.transport()
+    teller = MergeComments(transport, settings, view) if comments else None
+    return report(session.commits, GitHubReporter(transport, settings), view, teller)
 
 
 def recorded_state(session: Session, desired: Desired, observed: Observed) -> TargetState:
@@ -400,11 +443,8 @@ def _asked(store: CommitStore) -> dict[str, set[str]]:
     return names
 
 
-def post_invalid(session: Session, commit: str, error: InvalidError) -> list[Failed]:
+def post_invalid(session: Session, commit: str, error: InvalidError) -> Reported:
     """Update earlier commits' statuses, and post to this commit that its manifests are invalid.
-
-    Returns:
-        Statuses that could not be posted.
 
     Raises:
         ServiceError: The service can't be read.
@@ -412,8 +452,8 @@ def post_invalid(session: Session, commit: str, error: InvalidError) -> list[Fai
     reason = invalid_text(error.message, error.problems)
     seen = look(session.ports, {}, record_keys(session))
     nothing = Desired((), {}, whole=False)
-    failed = post_statuses(session, nothing, recorded_state(session, nothing, seen.observed), "")
-    return [*failed, *post_reason(session, commit, reason)]
+    reported = post_statuses(session, nothing, recorded_state(session, nothing, seen.observed), "")
+    return replace(reported, failed=[*reported.failed, *post_reason(session, commit, reason)])
 
 
 def unposted_sentences(failed: Sequence[Failed]) -> list[str]:
@@ -424,6 +464,13 @@ def unposted_sentences(failed: Sequence[Failed]) -> list[str]:
         more = f" and {len(contexts) - 1} more" if len(contexts) > 1 else ""
         lines.append(f'the status "{contexts[0]}"{more} was not posted: {message}')
     return lines
+
+
+def report_problems(reported: Reported) -> tuple[list[str], list[str]]:
+    """Return a sentence for each thing that could not be reported, and those that a permission lacks for."""
+    untold = [*dict.fromkeys(untold.reason for untold in reported.untold)]
+    denied = [*dict.fromkeys(untold.reason for untold in reported.untold if untold.is_denied)]
+    return [*unposted_sentences(reported.failed), *untold], [*denied_sentences(reported.failed), *denied]
 
 
 def denied_sentences(failed: Sequence[Failed]) -> list[str]:

@@ -12,9 +12,11 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec.structs import replace
 
 from reconciler.base.concurrency import run_concurrently, run_in_order
 from reconciler.base.http import HttpRequest
@@ -211,7 +213,11 @@ class Session:
         submitter = self.environment.submitter
         if self._default_credentials is not None and not submitter:
             return OwnToken(self._default_credentials, self.claims.now)
-        return GeneratedTokens(self.connection, submitter or LOCAL_SUBMITTER, self.bounds.lifetime)
+        connection = self.connection
+        if self._default_credentials is not None:
+            authorize = partial(self._default_credentials.headers_for, submitter)
+            connection = Connection(replace(connection.endpoint, authorize=authorize))
+        return GeneratedTokens(connection, submitter or LOCAL_SUBMITTER, self.bounds.lifetime)
 
     @cached_property
     def ports(self) -> Ports:
@@ -287,7 +293,7 @@ def open_session(
         session = Session(config, environment, connection, is_exported=is_exported)
         if start:
             _configure(service, config)
-            for bucket in {environment.staging_bucket, environment.claims_bucket}:
+            for bucket in sorted(config.buckets_of(environment)):
                 ensure_bucket(connection, bucket)
         yield session
 

@@ -39,6 +39,7 @@ def plan_json(plan: Plan, problems: Sequence[Problem] = ()) -> Json:
         "drift": [_drift_json(finding) for finding in plan.drift],
         "problems": [problem_json(problem) for problem in problems],
         "appliedTree": _tree_json(plan.tree) if plan.tree and plan.tree.commit else None,
+        "newBuckets": list(plan.new_buckets),
     }
 
 

@@ -38,6 +38,7 @@ from reconciler.output.text import (
     file_lines,
     hours_text,
     matters,
+    new_buckets_line,
     notes_below,
     own_notes,
     place,
@@ -249,6 +250,8 @@ def _refusals(plan: Plan) -> list[str]:
     refused = [f"**Apply would refuse this plan:** {text(refusal)}." for refusal in plan.refusals]
     if raised := way_out(plan):
         refused += [text(WAY_OUT), fence([*map(one_line, raised)], "yaml")]
+    if plan.new_buckets:
+        refused.append(text(new_buckets_line(plan)))
     return [*refused, text(note)] if plan.tree and (note := tree_note(plan.tree)) else refused
 
 

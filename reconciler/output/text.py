@@ -77,6 +77,8 @@ def plan_text(plan: Plan, *, verbose: bool = False, colour: bool = False, width:
     if plan.drift:
         lines.append("")
     lines += [paint("head", summary_line(plan)), *(paint("!", line) for line in refused)]
+    if plan.new_buckets:
+        lines.append(paint("!", one_line(new_buckets_line(plan))))
     if plan.tree and (note := tree_note(plan.tree)):
         lines.append(paint("!", one_line(note)))
     # The digest is for `apply --plan-digest`, which needs it only if the plan does anything.
@@ -191,6 +193,12 @@ def _short_type(accelerator: str) -> str:
 def _named(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join([*names[:_NAMED], *[f"{more} more"] * (more > 0)])
+
+
+def new_buckets_line(plan: Plan) -> str:
+    """Return the sentence about the buckets that a plan's runs would make, not sanitized."""
+    plural, they = ("s", "they") if plan.new_buckets[1:] else ("", "it")
+    return f"New bucket{plural} {', '.join(plan.new_buckets)}; in the cloud {they} must exist."
 
 
 def way_out(plan: Plan) -> list[str]:

@@ -150,7 +150,7 @@ class _Decision:
             return self._ended(last, State.FAILED)
         tried = self._tries(number)
         is_due = self._is_due(last, tried)
-        if tried >= TRIES and not is_due:
+        if self._has_tried_enough(number):
             reason = because(ReasonCode.SET_UP_TRIES_USED_UP, cause=self._cause(last), tries=tried)
             return self._none(last, reason, NotDone.FAILED)
         # A run of unknown origin may do the same work: a submission beside it could pay twice.
@@ -186,6 +186,11 @@ class _Decision:
             tries += 1
         return tries
 
+    def _has_tried_enough(self, number: int) -> bool:
+        """Return True if only a person can have another try after this submission."""
+        last, tried = self._unstarted.get(number), self._tries(number)
+        return last is not None and tried >= TRIES and not self._is_due(last, tried)
+
     def _is_due(self, last: Attempt, tried: int) -> bool:
         """Return True if a person wants another try, or has changed the image's entry since the last one."""
         image, entry = _set_up(last) or ("", "")
@@ -216,8 +221,13 @@ class _Decision:
             return self._none(attempt, reason, NotDone.FAILED)
         if claim is None:
             # Should the job be gone by then, this is another try of what failed a moment ago.
-            change = self._again(attempt, because(ReasonCode.FOUND_WITHOUT_CLAIM))
-            return replace(change, not_before=self._next_try(attempt.id.attempt - 1))
+            change, before = (
+                self._again(attempt, because(ReasonCode.FOUND_WITHOUT_CLAIM)),
+                attempt.id.attempt - 1,
+            )
+            return replace(
+                change, not_before=self._next_try(before), binds_only=self._has_tried_enough(before)
+            )
         match claim.state:
             case ClaimState.BOUND:
                 return self._bound(attempt)

@@ -128,13 +128,13 @@ def freshness(status: CommitStatus, existing: CommitStatus | None) -> Freshness:
     if replace(status, context=existing.context, over=existing.over, target_url=url) == existing:
         return Freshness.KNOWN
     # An error without the run's mark, such as a refusal, is no end of the run.
-    is_end = existing.state != "pending" and _run_of(existing) == _run_of(status)
+    is_end = existing.state != "pending" and run_of(existing) == run_of(status)
     match status.over:
         case Over.NOTHING:
             return Freshness.KNOWN
         case Over.NO_END if is_end:
             return Freshness.KNOWN
-        case Over.SOMETHING if is_end and _run_of(status):
+        case Over.SOMETHING if is_end and run_of(status):
             return Freshness.KNOWN
     return Freshness.NEW if _is_forward(status, existing) else Freshness.OLD
 
@@ -143,7 +143,7 @@ def _is_forward(status: CommitStatus, existing: CommitStatus) -> bool:
     if (number := _update_number(existing)) is not None:
         update = _update_number(status)
         return update is not None and update >= number
-    new, old = _run_of(status), _run_of(existing)
+    new, old = run_of(status), run_of(existing)
     if new is None or old is None or new[0] != old[0]:
         return True
     if new[1] != old[1]:
@@ -196,10 +196,15 @@ def _duration(job: ActualJob) -> str:
     return f" after {minutes} min {seconds} s" if minutes else f" after {seconds} s"
 
 
-def _run_of(status: CommitStatus) -> tuple[str, int] | None:
+def run_of(status: CommitStatus) -> tuple[str, int] | None:
     """Return the hash and the attempt of a status of a run; None for any other status."""
     mark = _RUN_MARK.search(status.description)
     return (mark[1], int(mark[2] or 1)) if mark else None
+
+
+def text_of_run(status: CommitStatus) -> str:
+    """Return a status's description without the mark of its run."""
+    return _RUN_MARK.sub("", status.description)
 
 
 def _update_number(status: CommitStatus) -> int | None:

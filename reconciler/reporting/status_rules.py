@@ -105,10 +105,25 @@ class DueStatuses(Struct, frozen=True):
     Attributes:
         by_commit: The statuses of each commit, including earlier commits that submitted the same jobs first.
         final: True if no status will change any more.
+        own: The verdicts of the jobs that the record's commit brought.
+        shows_each: True if each of them has a status of its own.
     """
 
     by_commit: Mapping[str, Sequence[CommitStatus]]
     final: bool
+    own: Sequence[Verdict] = ()
+    shows_each: bool = True
+
+    @property
+    def digest_of_ends(self) -> str:
+        """A hash of the ends that the commit's pull request is told; it changes with each.
+
+        It is "" before the first failure and the last end.
+        """
+        ended = [verdict for verdict in self.own if verdict.has_ended]
+        is_due = any(v.is_failed_end for v in ended) or all(v.has_ended or v.final for v in self.own)
+        content = [(v.name, v.state, v.status.description, v.status.target_url) for v in ended]
+        return _digest(content) if ended and is_due else ""
 
     @property
     def digest(self) -> str:
@@ -118,7 +133,7 @@ class DueStatuses(Struct, frozen=True):
             for sha, statuses in sorted(self.by_commit.items())
             for status in statuses
         ]
-        return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+        return _digest(content)
 
 
 def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None = None) -> DueStatuses:
@@ -152,12 +167,13 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
         v.name: v for v in verdicts if record.jobs[v.name].brought or (is_applied and v.sha == record.sha)
     }
     others = [verdict for verdict in verdicts if verdict.name not in own_verdicts]
+    shows_each = view.posts_each(own_verdicts)
     by_commit: dict[str, list[CommitStatus]] = defaultdict(list)
     for verdict in verdicts:
         # Without a status per job, only update statuses that exist: a pending one must not stay for ever. The
         # same holds for this commit if another one brought the job: it may say "not submitted yet".
         update = replace(verdict.status, over=Over.SOMETHING)
-        is_shown = verdict.name in own_verdicts and view.posts_each(own_verdicts)
+        is_shown = verdict.name in own_verdicts and shows_each
         by_commit[record.sha].append(verdict.status if is_shown else update)
         # A job that had ended before this commit needs no new status at the commit that submitted it.
         is_settled = record.jobs[verdict.name].settled and verdict.final
@@ -176,7 +192,12 @@ def due_statuses(view: View, record: CommitRecord, newest: CommitRecord | None =
         by_commit[record.sha].append(
             _overall_status(view.contexts.overall, [*own_verdicts.values()], others, replaced_by, is_applied)
         )
-    return DueStatuses(dict(by_commit), all(verdict.final for verdict in verdicts))
+    is_final = all(verdict.final for verdict in verdicts)
+    return DueStatuses(dict(by_commit), is_final, [*own_verdicts.values()], shows_each)
+
+
+def _digest(content: object) -> str:
+    return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
 
 def duplicate_statuses(view: View) -> dict[str, list[CommitStatus]]:
@@ -296,7 +317,8 @@ def _verdict(
         verdict = replace(verdict, sha="")  # the commit that began the turn shows its own end
     # These count as an end although they aren't final: they may be found out after the end of the first run,
     # and the number must not fall then.
-    return replace(verdict, step=2 * attempts + (verdict.final or verdict.word in _ENDS))
+    step = 2 * attempts + (verdict.final or verdict.word in _ENDS)
+    return replace(verdict, step=step, attempt=claimed[-1][1] if claimed else None)
 
 
 def _is_after(record: CommitRecord, reason: Reason) -> bool:

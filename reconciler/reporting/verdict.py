@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from reconciler.model.expectation import Judgement
 from reconciler.output.wording.judgement import judgement_text, misses_text
+from reconciler.planning.attempts import Attempt
 from reconciler.reporting.status import CommitStatus, StatusState, plain_status, run_status
 from reconciler.reporting.turns import Claimed
 
@@ -27,6 +28,7 @@ class Verdict(Struct, frozen=True):
         status: The status for that commit. It also replaces an older status on another commit with the job.
         guess: True if an earlier apply may have posted a better reason why the job wasn't submitted.
         step: The job's progress, a number that never falls.
+        attempt: The attempt that it is about; None for none.
     """
 
     name: str
@@ -37,6 +39,18 @@ class Verdict(Struct, frozen=True):
     status: CommitStatus
     guess: bool = False
     step: int = 0
+    attempt: Attempt | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """True if a run has ended, isn't retried, and only a person changes what became of its result."""
+        is_kept_back = self.word == UNPUBLISHED and self.state == "error"
+        return self.attempt is not None and (self.final or self.is_failed_end or is_kept_back)
+
+    @property
+    def is_failed_end(self) -> bool:
+        """True if the run failed and isn't retried, or its result is below the expectations."""
+        return self.state == "failure" and (self.final or self.word == MISSED)
 
 
 def problem_verdict(name: str, sha: str, context: str, word: str, text: str) -> Verdict:

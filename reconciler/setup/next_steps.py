@@ -36,6 +36,13 @@ PROVIDER_VARIABLE = "RECONCILER_IDENTITY_PROVIDER"
 
 _ISSUER = "https://token.actions.githubusercontent.com"
 _PROVIDER = "github"
+_MAPPING = {
+    "google.subject": "repository_id",
+    "attribute.actor": "actor",
+    "attribute.workflow": "workflow_ref",
+    "attribute.commit": "sha",
+}
+"""Attributes of an identity by the claims of a run's token; the audit log shows them."""
 _POOLS = "projects/$PROJECT_NUMBER/locations/global/workloadIdentityPools"
 _POOL_LENGTH = 32
 _ENABLE = "gcloud services enable"
@@ -106,15 +113,19 @@ def _bucket_of(uri: str) -> str:
 
 
 def _of_submitter(project: str, submitter: str, member: str) -> Iterator[Step]:
-    yield Step(
-        f"{member} makes tokens for {submitter}",
-        f"gcloud iam service-accounts add-iam-policy-binding {submitter} --project={project} "
-        f"--member={member} --role=roles/iam.serviceAccountTokenCreator",
-    )
+    # A federated identity that acts as the submitter makes the tokens by itself. With a role on itself, the
+    # submitter could renew a leaked token for ever.
+    is_federated = member == f"serviceAccount:{submitter}"
+    if not is_federated:
+        yield Step(
+            f"{member} makes tokens for {submitter}",
+            f"gcloud iam service-accounts add-iam-policy-binding {submitter} --project={project} "
+            f"--member={member} --role=roles/iam.serviceAccountTokenCreator",
+        )
     yield Step(
         "enable the API that makes the tokens", f"{_ENABLE} iamcredentials.googleapis.com --project={project}"
     )
-    if member != f"serviceAccount:{submitter}":
+    if not is_federated:
         yield Step(f"{submitter} submits jobs", _user(project, f"serviceAccount:{submitter}"))
 
 
@@ -192,16 +203,18 @@ def federation(setup: Setup, environment: Environment, account: str) -> Iterator
         f'[ -n "$PROVIDER" ] || {pools} create {pool} --project={project} --location=global',
     )
     condition = attribute_condition(setup, "$REPOSITORY_ID", "$OWNER_ID")
+    mapping = "--attribute-mapping=" + ",".join(
+        f"{name}=assertion.{claim}" for name, claim in _MAPPING.items()
+    )
     yield Step(
         f"admit only this workflow on {setup.branch}, by numbers that can't be reused; after a rename, a "
         "transfer or a new default branch, this updates the provider",
         f'CONDITION="{condition}"\n'
         'if [ -n "$PROVIDER" ]; then\n'
-        f'  {pools} providers update-oidc "$PROVIDER" --attribute-condition="$CONDITION"\n'
+        f'  {pools} providers update-oidc "$PROVIDER" {mapping} --attribute-condition="$CONDITION"\n'
         "else\n"
         f"  {pools} providers create-oidc {_PROVIDER} --project={project} --location=global "
-        f"--workload-identity-pool={pool} --issuer-uri={_ISSUER} "
-        "--attribute-mapping=google.subject=assertion.repository_id "
+        f"--workload-identity-pool={pool} --issuer-uri={_ISSUER} {mapping} "
         '--attribute-condition="$CONDITION"\n'
         f'  PROVIDER="{_POOLS}/{pool}/providers/{_PROVIDER}"\n'
         "fi",

@@ -42,6 +42,22 @@ def refreshed(claim: Claim, job: DesiredJob | None, runs: Sequence[ActualJob]) -
     return bound(wished, elder(made_)) if made_ and job is None else wished
 
 
+def newly_failed(observed: Observed, wanted: Mapping[str, DesiredJob]) -> dict[ClaimId, str]:
+    """Return the names of the failed runs whose end no claim has yet, by claim.
+
+    Args:
+        observed: Claims and runs.
+        wanted: The desired jobs by each of their keys.
+    """
+    runs = runs_by_claim(observed)
+    return {
+        id: claim.job_name
+        for id, claim in observed.claims.items()
+        if claim.ended is not State.FAILED
+        and refreshed(claim, wanted.get(id.key), runs.get(id, ())).ended is State.FAILED
+    }
+
+
 def is_left(claim: Claim, job: DesiredJob | None, claims: Mapping[ClaimId, Claim]) -> bool:
     """Return True if no apply continues a submission with an unknown outcome.
 

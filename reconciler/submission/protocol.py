@@ -13,8 +13,8 @@ of steps. `Submitter` runs them in this order; docs/at-most-once.md has the same
    that time the credential has expired, an accepted request has become a job, and every listing shows that
    job. Look a second time.
 4. Mint a credential for one create (`_send`), but not for an attempt beyond the manifest's limit
-   (`Order.attempts`). It expires at a known time and is never renewed, so the service refuses a process that
-   was suspended in between.
+   (`Order.attempts`) or after too many failed set-ups (`Order.binds_only`). It expires at a known time and is
+   never renewed, so the service refuses a process that was suspended in between.
 5. Write the claim as PENDING by compare-and-swap, with a new request id and the credential's expiry: of
    several reconcilers, only the one that wrote the claim goes on to send.
 6. Check that the claims still have their genesis (`ClaimStore.check`): a bucket that was emptied or replaced
@@ -80,6 +80,7 @@ class Order(Struct, frozen=True):
         attempts: The manifest's limit on attempts, plus the earlier submissions that used up none; None for
             no limit. A later attempt is bound to an existing job, but never sent.
         not_before: Time before which a new attempt isn't begun, by the service's clock; None for none.
+        binds_only: True if its set-up failed too often: it is bound to an existing job, but never sent.
     """
 
     claim: Claim
@@ -88,6 +89,7 @@ class Order(Struct, frozen=True):
     witnesses: tuple[ActualJob, ...] = ()
     attempts: int | None = None
     not_before: datetime | None = None
+    binds_only: bool = False
 
 
 class SubmissionResult(Struct, frozen=True):
@@ -329,6 +331,11 @@ class Submitter:
     ) -> SubmissionResult | None:
         """Run steps 4 to 8; return None if another reconciler wrote the claim first."""
         number = order.claim.id.attempt
+        if order.binds_only:
+            raise ServiceError(
+                f"attempt {number} is not sent: its job is gone, and its set-up has failed too often before",
+                hint="run `reconciler plan` again: jobs changed since the last plan",
+            )
         # The plan had this attempt because its job existed: without the job, sending would pass the limit.
         if order.attempts is not None and number > order.attempts:
             raise ServiceError(

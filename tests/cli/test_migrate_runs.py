@@ -87,7 +87,8 @@ def test_migrated_job_writes_the_files_of_the_original(
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     entry = f'{{python: "{version}", requirements: []}}'
     images = [runtime, IMAGE.replace("2-11", runtime.replace(".", "-"))]
-    repository.write("reconciler.yaml", "images:\n" + "".join(f'  "{image}": {entry}\n' for image in images))
+    settings = "buckets: [tide-models]\nimages:\n" + "".join(f'  "{image}": {entry}\n' for image in images)
+    repository.write("reconciler.yaml", settings)
     repository.write("trainer/task.py", TRAINER)
     repository.write("jobs/tide.yaml", JOB % (runtime, tier))
     repository.has_jobs = True

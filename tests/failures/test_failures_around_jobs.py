@@ -274,7 +274,8 @@ def test_code_that_left_the_bucket_is_staged_again(place: Place) -> None:
     story = Story(
         "staged code missing",
         lambda place, job: place.job(job),
-        "JOB failed, set-up: The package … doesn't exist; run `reconciler apply`",
+        "JOB failed, set-up: The package … doesn't exist; run `reconciler apply`, which uploads a folder's "
+        "code again; upload any other package, or correct packageUris",
         "ran the command",
         cause="set-up",
     )

@@ -17,6 +17,7 @@ from typing import Any
 OPERATIONS = {
     "/repos/{owner}/{repo}/statuses/{sha}": ("post",),
     "/repos/{owner}/{repo}/commits/{ref}/statuses": ("get",),
+    "/repos/{owner}/{repo}/commits/{commit_sha}/pulls": ("get",),
     "/repos/{owner}/{repo}/issues/{issue_number}/comments": ("get", "post"),
     "/repos/{owner}/{repo}/issues/comments/{comment_id}": ("patch",),
     "/user": ("get",),

@@ -297,6 +297,41 @@ def test_identity_that_the_provider_no_longer_admits_names_the_steps(
     assert "the-workflow-s-token" not in caught.value.message + caught.value.hint
 
 
+@pytest.mark.parametrize(
+    ("account", "token"),
+    [(SUBMITTER, "of-the-pool"), ("other@acme-ml.iam.gserviceaccount.com", "of-the-account")],
+)
+def test_federated_identity_makes_tokens_itself_for_the_account_that_it_acts_as(
+    account: str, token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchanged = {
+        "access_token": "of-the-pool",
+        "issued_token_type": "urn:ietf:params:oauth:token-type:access_token",
+        "token_type": "Bearer",
+        "expires_in": 3600,
+    }
+    generated = {"accessToken": "of-the-account", "expireTime": "2099-01-01T00:00:00Z"}
+    answers = [answer(200, json.dumps(said).encode()) for said in (exchanged, generated, exchanged)]
+    (tmp_path / "token").write_text("the-workflow-s-token")
+    with RawServer(answers, tls=server_tls()).running() as server:
+        credentials = {
+            "type": "external_account",
+            "audience": "//iam.googleapis.com/locations/global/workforcePools/p/providers/github",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "token_url": f"{server.url}/v1/token",
+            "service_account_impersonation_url": (
+                f"{server.url}/v1/serviceAccounts/{SUBMITTER}:generateAccessToken"
+            ),
+            "service_account_impersonation": {"token_lifetime_seconds": 3600},
+            "credential_source": {"file": str(tmp_path / "token")},
+        }
+        (tmp_path / "key.json").write_text(json.dumps(credentials))
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+        found = DefaultCredentials()
+        assert found.headers_for(account)["authorization"] == f"Bearer {token}"
+        assert found.headers()["authorization"] == "Bearer of-the-account"
+
+
 def test_without_credentials_it_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(ServiceError) as caught:

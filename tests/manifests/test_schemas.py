@@ -394,6 +394,7 @@ OUTPUT_SAMPLES: dict[str, Json] = {
             "time": "2026-01-01T00:00:00Z",
             "message": "this checkout is older",
         },
+        "newBuckets": ["gs://risk-modles"],
     },
     "status": {
         "formatVersion": 1,

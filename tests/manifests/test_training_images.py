@@ -61,6 +61,8 @@ def warnings_about(root: Path, text: str) -> list[Problem]:
         (ENDED, "the image tf-cpu.2-11 on 2024-11-15"),
         (f"us-docker.pkg.dev/vertex-ai/training/tf-cpu.2-11{DIGEST}", "the image tf-cpu.2-11"),
         ("us-docker.pkg.dev/vertex-ai/training/ray-cpu.2-47.py311:latest", ""),
+        ("gcr.io/cloud-ml-algos/boosted_trees:latest", "algorithm boosted_trees ended with the service"),
+        (f"gcr.io/cloud-ml-algos/boosted_trees{DIGEST}", "algorithm boosted_trees ended with the service"),
     ],
 )
 def test_container_is_warned_of_by_its_image(root: Path, image: str, words: str) -> None:

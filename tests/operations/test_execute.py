@@ -784,6 +784,26 @@ def test_found_attempt_beyond_the_limit_is_not_sent_when_its_job_is_gone(outside
     assert len(outside.jobs.sent) == 1
 
 
+def test_found_attempt_after_too_many_failed_set_ups_is_not_sent_when_its_job_is_gone(
+    outside: Outside,
+) -> None:
+    job = wanted(attempts=2)
+    apply(outside, job)
+    failed = job_of(outside, job)
+    outside.jobs.becomes(failed, State.FAILED)
+    labels = {**failed.labels, ATTEMPT: "2", REQUEST_ID: "other"}
+    clone = outside.jobs.add({**failed.body, "displayName": f"{job.job_name}_2", "labels": labels})
+    plan = plan_of(outside, [job])
+    plan = replace(plan, changes=tuple(replace(change, binds_only=True) for change in plan.changes))
+    outside.jobs.hidden.add(clone.resource)
+    (outcome,) = applier(outside).run(plan)
+    assert outcome_error(outcome).startswith("attempt 2 is not sent: its job is gone, and its set-up has")
+    assert len(outside.jobs.sent) == 1
+    outside.jobs.hidden.clear()
+    assert told(applier(outside).run(plan)) == [("retry", "applied", "QUEUED")]
+    assert len(outside.jobs.sent) == 1
+
+
 def test_attempt_after_one_that_used_up_none_is_sent(outside: Outside) -> None:
     apply(outside, wanted())
     outside.jobs.becomes(job_of(outside, wanted()), State.FAILED)

@@ -74,7 +74,8 @@ def close(store: Commits, github: GitHubServer, seen: View) -> None:
 
 def tell(store: Commits, github: GitHubServer, seen: View) -> list[Failed]:
     settings = GitHubSettings(github.repository, github.url, TOKEN)
-    return report(store, GitHubReporter(DirectTransport(Loopback()), settings, sleep=lambda _: None), seen)
+    reporter = GitHubReporter(DirectTransport(Loopback()), settings, sleep=lambda _: None)
+    return [*report(store, reporter, seen).failed]
 
 
 @pytest.mark.slow

@@ -84,6 +84,14 @@ def test_second_run_without_claim_is_made_again_only_after_wait_should_it_be_gon
     assert change.not_before == datetime(2026, 1, 1, 0, 10, 5, tzinfo=UTC)
 
 
+def test_fourth_run_without_claim_is_bound_and_never_made_again_without_person() -> None:
+    tried = [make_unstarted_run(n) for n in range(1, 4)]
+    runs = [*tried, run_of(JOB, State.RUNNING, 4, number=4)]
+    for occasion, binds_only in ((None, True), (BY_HAND, False)):
+        change = only(plan([JOB], runs, bind_runs(*tried), occasion=occasion))
+        assert (change.action, change.attempt, change.binds_only) == (Action.RETRY, 4, binds_only)
+
+
 def test_reason_has_the_word_of_a_newer_service_for_its_failed_set_up() -> None:
     info = ErrorInfo("DRIVER_MISSING", {"class": "set-up", "image": IMAGE})
     change = plan_runs(replace(make_unstarted_run(), info=info, error="no driver"))

@@ -256,10 +256,16 @@ class Published:
             return current is not None and current.base_name in others - {change.base_name}
         if change.action is Action.PUBLISH:
             # Only the executor finds that files of the run are gone, or aren't those that were copied.
-            return bool(counts["run's folder emptied"] + counts["late writer"] + len(self._runs(change)) - 1)
+            return bool(counts["run's folder emptied"] + counts["late writer"] + self._other_writers(change))
         if code is ReasonCode.FOLDER_UNKNOWN:
             return any(job.gone for job in self._runs(change))
         return code in _ALWAYS_GIVEN
+
+    def _other_writers(self, change: Change) -> int:
+        """Return the number of runs that write to a run's folder beside it, such as copies of its request."""
+        folders = {folder for job in self._runs(change) for folder in folders_of_models(job)}
+        writers = [job for job in self._world.jobs if not folders.isdisjoint(folders_of_models(job))]
+        return len(writers) - 1
 
     def _runs(self, change: Change) -> list[Job]:
         return [job for job in self._world.jobs if job.job_name == change.job_name]

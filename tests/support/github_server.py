@@ -23,6 +23,7 @@ from openapi_core import OpenAPI
 from openapi_core.exceptions import OpenAPIError
 from openapi_core.testing import MockRequest, MockResponse
 
+from tests.support.described_value import smallest
 from tests.support.tls import behind_tls
 
 DESCRIPTION = Path(__file__).parents[1] / "github" / "description.json"
@@ -101,6 +102,7 @@ class GitHubServer:
         tokens: The permission of each token.
         users: The owner of each token: a user or, with "[bot]" at its end, an App; others are a workflow's.
         comments: The comments of each existing pull request by its number, the oldest first.
+        pulls: The pull requests that GitHub lists for each commit, from `add_pull`.
         moved_to: The repository's new name, when it was renamed.
         prefix: The prefix of the paths, `/api/v3` on an enterprise's own server.
         queued: Answers to give to the next requests, in place of the usual ones; None is the usual one.
@@ -115,6 +117,7 @@ class GitHubServer:
     tokens: dict[str, str] = field(default_factory=dict)
     users: dict[str, str] = field(default_factory=dict)
     comments: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    pulls: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     moved_to: str = ""
     prefix: str = ""
     queued: list[Answer | None] = field(default_factory=list)
@@ -162,6 +165,16 @@ class GitHubServer:
         """Add a comment as if `login` had written it, and return it."""
         return self._keep_comment(number, body, login)
 
+    def add_pull(self, number: int, sha: str, **fields: Any) -> None:
+        """Add a pull request that was merged as a commit; `fields` are others of its fields."""
+        described = json.loads(DESCRIPTION.read_bytes())
+        pull = smallest(described["components"]["schemas"]["pull-request-simple"], described)
+        pull["base"]["repo"] |= {"full_name": self.repository, "default_branch": "main"}
+        pull["base"]["ref"] = "main"
+        pull |= {"number": number, "state": "closed", "merged_at": _now(), "merge_commit_sha": sha, **fields}
+        self.pulls.setdefault(sha, []).append(pull)
+        self.comments.setdefault(number, [])
+
     def answer(self, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
         if method == "GET":
             # "This resource is also available via a legacy route", absent from the description.
@@ -199,6 +212,10 @@ class GitHubServer:
                 return self._create(sha, json.loads(body), self.tokens[token])
             case "GET", ["commits", sha, "statuses"]:
                 return self._list(sha, address.path, parse_qs(address.query))
+            case "GET", ["commits", sha, "pulls"]:
+                if sha not in self.commits:
+                    return error(422, f"No commit found for SHA: {sha}")
+                return self._page(self.pulls.get(sha, []), address.path, parse_qs(address.query))
             case _, ["issues", *place]:
                 said = json.loads(body)["body"] if body else ""
                 return self._comment(method, place, said, address.path, parse_qs(address.query), token)

@@ -206,7 +206,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Repo
     (KEPT / "environments").mkdir(parents=True, exist_ok=True)
     made = Repository(tmp_path / "repository", KEPT / "environments")
     made.has_jobs = True
-    made.write("reconciler.yaml", "{}\n")
+    made.write("reconciler.yaml", "buckets: [models]\n")
     for folder in HERE.iterdir():
         if folder.is_dir():
             shutil.copytree(folder, made.root / folder.name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -11,6 +11,7 @@ from reconciler.convert.migrating.report import Report, mapping
 from reconciler.convert.migrating.rules import MachineRule, rules
 from reconciler.manifests.known_values import region_doubt
 from reconciler.manifests.training_images import (
+    built_in_algorithm,
     training_image_name,
     training_image_uri,
     training_images,
@@ -253,6 +254,8 @@ def report_task(
             rule = "executor" if is_package else "image"
             new = (PACKAGE, "executorImageUri") if is_package else (CONTAINER, "imageUri")
             report.add(rule, (*keys, "imageUri"), (*pool, *new), role=role)
+            if algorithm := built_in_algorithm(config["imageUri"]):
+                report.add("built-in algorithm", (*keys, "imageUri"), algorithm=algorithm)
         if "containerCommand" in config or "containerArgs" in config:
             report.add("command", (*keys, "containerArgs"), role=role)
             report.move((*keys, "containerCommand"), (*pool, CONTAINER, "command"))

@@ -12,19 +12,23 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from reconciler.base.errors import NotFoundError
 from reconciler.base.http import HttpResponse
 from reconciler.engines.spec import ai_platform
 from reconciler.google.client import Connection, execute, filter_of, object_of, with_headers
 from reconciler.google.listing import RecordPages, ResourcePages, listing
 from reconciler.google.responses import about, typed_record, unknown
 from reconciler.model.cause import marked_info
+from reconciler.model.fields import part_of, text_of
 from reconciler.model.job import KEY, ActualJob, State
 from reconciler.model.manifest import ML_V1, JsonObject
+from reconciler.model.reason import Reason, ReasonCode, because
 
 _LISTED = "jobId,state,labels,createTime,startTime,endTime,errorMessage"
 _PAGE_SIZE = 100
 _METHODS = "ml.projects.jobs"
 _KIND = "Job"
+_RESOURCE = re.compile(r"projects/[\w.:-]+/jobs/[\w-]+", re.ASCII)
 
 # Unknown states count as RUNNING: only a known end may be reported as an end.
 _STATES = {str(state): state for state in State}
@@ -97,9 +101,20 @@ class AiPlatformTraining:
         answer = execute(request, with_headers(self._connection, headers))
         return self._read(about(answer, "jobId", re.compile(re.escape(body["jobId"]))))
 
-    @staticmethod
-    def model_obstacle(kind: str, spec: JsonObject) -> None:
-        """Return None: a job of AI Platform registers no model."""
+    def obstacle(self, kind: str, spec: JsonObject) -> Reason | None:
+        """Return a reason if there is no tuning job with the id in `resumePreviousJobId`."""
+        previous = text_of(_tuning_of(spec), "resumePreviousJobId")
+        if not previous or self._has_trials(kind, self.named(kind, previous)):
+            return None
+        return because(ReasonCode.RESUMED_JOB_MISSING, job=previous)
+
+    def _has_trials(self, kind: str, resource: str) -> bool:
+        if not _RESOURCE.fullmatch(resource):
+            return False  # it would become a part of an address
+        try:
+            return bool(_tuning_of(self.read(kind, resource).spec))
+        except NotFoundError:
+            return False
 
     def cancel(self, job: ActualJob) -> None:
         """Send one `cancel`."""
@@ -137,6 +152,10 @@ class AiPlatformTraining:
         )
 
 
+def _tuning_of(spec: JsonObject) -> Mapping[str, Any]:
+    return part_of(part_of(spec, "trainingInput"), "hyperparameters")
+
+
 def _check_kind(kind: str) -> None:
     if kind != _KIND:
         raise unknown(f"AI Platform has no jobs of the kind {kind!r}")
@@ -144,6 +163,6 @@ def _check_kind(kind: str) -> None:
 
 def _checked_name(resource: str) -> str:
     # The name comes from a claim or a listing and becomes a part of an address.
-    if not re.fullmatch(r"projects/[\w.:-]+/jobs/[\w-]+", resource, re.ASCII):
+    if not _RESOURCE.fullmatch(resource):
         raise unknown(f"{resource!r} is not a job of AI Platform")
     return resource

@@ -69,8 +69,8 @@ class EngineClient(Protocol):
                 other ServiceError counts the same.
         """
 
-    def model_obstacle(self, kind: str, spec: JsonObject) -> Reason | None:
-        """Return why the model of a job with this spec can't be registered, by the models that exist now."""
+    def obstacle(self, kind: str, spec: JsonObject) -> Reason | None:
+        """Return why a job with this spec would come to nothing, by the models and jobs that exist now."""
 
     def cancel(self, job: ActualJob) -> None:
         """Request the cancellation of a job, which may still succeed or fail."""

@@ -142,7 +142,7 @@ class VertexAi:
         answer = execute(request, with_headers(self._connection, headers))
         return self._read(kind, about(answer, "name", self._names(kind)))
 
-    def model_obstacle(self, kind: str, spec: JsonObject) -> Reason | None:
+    def obstacle(self, kind: str, spec: JsonObject) -> Reason | None:
         """Return a reason if a pipeline's `parentModel` is missing, or its `modelId` is that of a model."""
         if kind != TRAINING_PIPELINE or "modelToUpload" not in spec:
             return None

@@ -65,7 +65,7 @@ def install(requirements: str, name: str, folder: str) -> None:
     output = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         for line in process.stdout or ():
-            os.write(2, line)
+            os.write(1, line)
             output.append(line)
     if process.returncode == 0:
         return

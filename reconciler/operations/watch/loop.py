@@ -230,7 +230,7 @@ def _repeat(session: Session, desired: Desired, previous: Pass, inputs: PassInpu
 def _post(session: Session, desired: Desired, observed: Observed, commit: str) -> FollowUp:
     """Post the statuses that are due; `commit` is the one with exactly the desired jobs, "" for none."""
     try:
-        failed = post_statuses(session, desired, recorded_state(session, desired, observed), commit)
+        failed = post_statuses(session, desired, recorded_state(session, desired, observed), commit).failed
         return FollowUp(observed, tuple(unposted_sentences(failed)), len(failed))
     except ReconcilerError as error:
         return FollowUp(observed, (error.message,))

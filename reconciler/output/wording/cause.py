@@ -60,7 +60,10 @@ _CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
     ),
     ReasonCode.PACKAGES_FAILED: ("its packages can't be installed", "correct the package's requirements"),
     ReasonCode.CODE_NOT_STARTED: ("its code can't be started", f"do what the message says, {_THEN_APPLY}"),
-    ReasonCode.PACKAGE_MISSING: ("its package is missing in the bucket", "{apply}"),
+    ReasonCode.PACKAGE_MISSING: (
+        "its package is missing in the bucket",
+        "{apply}, which uploads a folder's code again; upload any other package, or correct packageUris",
+    ),
     ReasonCode.PYTHON_MISSING: (
         "no Python on this machine fits its image",
         f"{{python}}, or {_ENTRY}, {_THEN_APPLY}",

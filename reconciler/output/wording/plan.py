@@ -73,6 +73,13 @@ _SENTENCES: Mapping[ReasonCode, str] = {
         "there is no model {model}: correct parentModel, or leave it out: the first run then registers a "
         "model that later ones can name"
     ),
+    ReasonCode.RESUMED_JOB_MISSING: (
+        "there is no tuning job {job}: write the whole name of its run in resumePreviousJobId, as "
+        "`reconciler show NAME` prints it, or leave it out"
+    ),
+    ReasonCode.BUCKET_MISSING: (
+        'there is no bucket {bucket}: correct it in jobDir, or name it under "buckets" in reconciler.yaml'
+    ),
     ReasonCode.OTHER_LINE_ENDS: (
         "{difference}, so that the job isn't the commit's: commit these line ends, or restore the commit's "
         "with `printf '\\n* -text\\n' >> \"$(git rev-parse --git-path info/attributes)\" && "

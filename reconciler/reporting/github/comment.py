@@ -1,4 +1,4 @@
-"""The plan's comment on a pull request: one for each environment, kept up to date.
+"""Comments on pull requests, each kept up to date: an environment's plan, and the ends of a commit's jobs.
 
 A marker at the comment's beginning and its author identify it; both are needed. Any user can write a comment
 with the marker, and a token that may comment may also edit the comments of other users. GitHub returns the
@@ -10,7 +10,7 @@ unchanged, and doesn't prevent ours.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any
 
@@ -41,9 +41,19 @@ class CommentResult(StrEnum):
     UNNEEDED = "not needed, as no job and no setting differs"
 
 
-def comment_body(environment: str, text: str) -> str:
-    """Return the comment's text with the marker of its environment."""
-    return f"{_marker(environment)}\n{_normalized(text)}"
+def plan_marker(environment: str) -> str:
+    """Return the first line of the comment with an environment's plan."""
+    return f"<!-- reconciler plan of {environment} -->"
+
+
+def ends_marker(environment: str, sha: str) -> str:
+    """Return the first line of the comment with the ends of a commit's jobs in an environment."""
+    return f"<!-- reconciler ends of {environment} at {sha} -->"
+
+
+def comment_body(marker: str, text: str) -> str:
+    """Return the comment's text below its marker."""
+    return f"{marker}\n{_normalized(text)}"
 
 
 def fits(body: str) -> bool:
@@ -52,27 +62,41 @@ def fits(body: str) -> bool:
 
 
 def keep_comment(
-    api: GitHubApi, number: int, environment: str, text: str, *, create: bool = True
+    api: GitHubApi,
+    number: int,
+    marker: str,
+    text: str,
+    *,
+    create: bool = True,
+    is_news: Callable[[str], bool] = lambda before: False,
 ) -> CommentResult:
-    """Create or update the pull request's comment of an environment; without `create`, only update one.
+    """Create or update the pull request's comment with a marker.
 
     A text that differs only in the time and the run of its plan is no update. Two runs at once may create two
     comments. The newest is kept up to date, the others are reduced to a line that refers to it. The API is
     for the purpose `COMMENTS`, and the `comment_body` of the text fits.
 
+    Args:
+        api: The repository's API.
+        number: The pull request's number.
+        marker: The comment's first line.
+        text: The rest of it.
+        create: False to update an existing comment only.
+        is_news: Returns True if the text has news over that of the existing comment, so that a new comment
+            takes its place: GitHub notifies nobody of an edit.
+
     Raises:
         GitHubRefusedError: GitHub refused a request, or the request failed.
     """
-    body = comment_body(environment, text)
+    body = comment_body(marker, text)
     author = _author(api)
     listed = [comment for comment in map(_comment, api.items(f"issues/{number}/comments")) if comment]
-    marked = [
-        comment for comment in listed if _normalized(comment["body"]).startswith(_marker(environment) + "\n")
-    ]
+    marked = [comment for comment in listed if _normalized(comment["body"]).startswith(marker + "\n")]
     mine = sorted(
         (comment for comment in marked if _is_by(author, comment)), key=lambda comment: int(comment["id"])
     )
-    if mine:
+    is_replaced = bool(mine) and is_news(_normalized(mine[-1]["body"]))
+    if mine and not is_replaced:
         newest = mine.pop()
         is_current = _OCCASION.sub("", _normalized(newest["body"])) == _OCCASION.sub("", body)
         if not is_current:
@@ -119,10 +143,6 @@ def _is_by_bot(comment: dict[str, Any]) -> bool:
 def _retire(api: GitHubApi, comments: Iterable[dict[str, Any]]) -> None:
     for comment in comments:
         api.write("PATCH", _path(comment), {"body": _REPLACED})
-
-
-def _marker(environment: str) -> str:
-    return f"<!-- reconciler plan of {environment} -->"
 
 
 def _normalized(body: str) -> str:

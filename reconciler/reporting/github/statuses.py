@@ -33,9 +33,10 @@ _TWICE = "another job has this context, because GitHub ignores upper and lower c
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A status that GitHub accepted."""
+    """A status that GitHub accepted; `before` is the one that it replaces, None for none."""
 
     status: CommitStatus
+    before: CommitStatus | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,7 @@ class GitHubReporter:
                 except GitHubRefusedError as error:
                     self._remember(error)
                     refusal = error
-            yield _failed(status, sha, refusal) if refusal else Posted(status)
+            yield _failed(status, sha, refusal) if refusal else Posted(status, existing.of(status))
 
     def _remember(self, refusal: GitHubRefusedError) -> None:
         # A commit that GitHub doesn't have says nothing about other commits.
@@ -168,15 +169,19 @@ class _Existing:
     newest: dict[str, CommitStatus] = field(default_factory=dict)
     number: Counter[str] = field(default_factory=Counter)
 
+    def of(self, status: CommitStatus) -> CommitStatus | None:
+        """Return the newest status of a status's context; None for none."""
+        return self.newest.get(_key(status.context))
+
     def lacks(self, status: CommitStatus) -> bool:
         """Return True if a status is to be posted; near GitHub's limit, no pending status is posted."""
         key = _key(status.context)
         has_room = status.state != "pending" or self.number[key] < MAX_STATUSES - KEPT_FOR_ENDS
-        return has_room and freshness(status, self.newest.get(key)) is Freshness.NEW
+        return has_room and freshness(status, self.of(status)) is Freshness.NEW
 
     def is_ahead_of(self, status: CommitStatus) -> bool:
         """Return True if the existing status comes from a better informed report."""
-        return freshness(status, self.newest.get(_key(status.context))) is Freshness.OLD
+        return freshness(status, self.of(status)) is Freshness.OLD
 
 
 def _failed(status: CommitStatus, sha: str, refusal: GitHubRefusedError) -> Failed:

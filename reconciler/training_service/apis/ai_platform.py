@@ -20,6 +20,7 @@ from reconciler.training_service.state.records import (
     is_failed_set_up,
 )
 from reconciler.training_service.state.trial_records import TrialRecord
+from reconciler.training_service.storage.files import bucket_of, is_bucket_name
 from reconciler.training_service.tuning.checks import Mistake
 from reconciler.training_service.tuning.resources import training_output
 from reconciler.training_service.tuning.study import is_tuning
@@ -49,7 +50,7 @@ class MlJobs(JobHandlers):
         }
 
     def _create(self, call: Call) -> JsonObject:
-        self._check([*ml_job_mistakes(call.body), *self._resume_mistakes(call)])
+        self._check([*ml_job_mistakes(call.body), *self._bucket_mistakes(call), *self._resume_mistakes(call)])
         body = {name: value for name, value in call.body.items() if name not in _OUTPUTS}
         try:
             return self._add(call, body["jobId"], body)
@@ -91,6 +92,14 @@ class MlJobs(JobHandlers):
         """Return the policy of a job for which nobody has set one: the service keeps none."""
         self._named(call)
         return {"etag": "ACAB"}  # the etag of Google's empty policy
+
+    def _bucket_mistakes(self, call: Call) -> Iterator[Mistake]:
+        # Google validated the path of `jobDir` before the job was queued, as
+        # https://github.com/vijaykyr/tensorflow_teaching_examples/issues/2 reports.
+        bucket = bucket_of(call.body.get("trainingInput", {}).get("jobDir", ""))
+        if bucket and not (is_bucket_name(bucket) and (self._home / "gcs" / bucket).is_dir()):
+            text = f"There is no bucket {bucket}: correct its name, or create it first."
+            yield "training_input.job_dir", text
 
     def _resume_mistakes(self, call: Call) -> Iterator[Mistake]:
         # A tuning job may continue with the trials of an earlier one, which must still exist.

@@ -7,7 +7,6 @@ Makefile runs it before anything is installed.
 from __future__ import annotations
 
 import configparser
-import io
 import os
 import shlex
 import sys
@@ -67,23 +66,6 @@ def uv_settings(environ: Mapping[str, str]) -> UvSettings:
         options=("--no-index",) if _is_on(settings, "no-index") else (),
         install_options=tuple(_install_options(settings)),
     )
-
-
-def as_file(environ: Mapping[str, str]) -> str:
-    """Return pip's settings for `pip install` as one file, for a pip without the user's variables and home.
-
-    Raises:
-        SettingError: A file of settings can't be read.
-    """
-    settings = _settings(environ)
-    settings.pop("user", None)  # pip refuses it beside the folder that it is to install into
-    for name in settings.keys() & {"cert", "client-cert", "constraint", "find-links"}:
-        settings[name] = " ".join(map(_expanded, settings[name].split()))
-    parser = configparser.RawConfigParser()
-    parser["install"] = settings
-    text = io.StringIO()
-    parser.write(text)
-    return text.getvalue()
 
 
 def _settings(environ: Mapping[str, str]) -> dict[str, str]:

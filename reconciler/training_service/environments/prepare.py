@@ -9,11 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from uv import find_uv_bin
 
@@ -28,14 +27,13 @@ from reconciler.training_service.environments.venvs import (
     UnreachableIndexError,
     Uv,
 )
-from reconciler.training_service.http.message import ApiError
 from reconciler.training_service.jobs import archives, environment_variables, images
 from reconciler.training_service.jobs.archives import Needs
 from reconciler.training_service.jobs.images import NEWEST, OLDEST, Image, Minor, Override
-from reconciler.training_service.jobs.python_containers import python_of_image
+from reconciler.training_service.jobs.python_containers import StagedCode, python_of_image, staged_code
 from reconciler.training_service.processes.programs import Programs
 from reconciler.training_service.state.records import MOST_OF_VALUE, Code
-from reconciler.training_service.state.run_folder import RunError, RunFolder
+from reconciler.training_service.state.run_folder import MissingPackageError, RunError, RunFolder
 from reconciler.training_service.state.run_log import INFO, WARNING
 from reconciler.training_service.state.run_spec import PythonTask
 from reconciler.training_service.storage import files
@@ -59,6 +57,8 @@ _AT_IMPORT = re.compile(
     r"^(?: {4}(?:import|from) |(?:\w+\.)*(?:ImportError|ModuleNotFoundError): )", re.MULTILINE
 )
 
+_GCS = re.compile(r"(?<!\S)/gcs/")
+
 Say = Callable[[str, str], None]
 
 
@@ -76,12 +76,14 @@ class Prepared:
 
     Attributes:
         python: Its Python.
+        args: The task's arguments, without what this environment has done of them.
         programs: Folders to put at the front of its PATH.
         locks: Descriptors; the shared environments aren't removed while they are open.
         conflicts: The packages of the image that the trainer's packages replaced, and the remedy; "" if none.
     """
 
     python: Path
+    args: tuple[str, ...]
     programs: tuple[Path, ...]
     locks: tuple[int, ...]
     conflicts: str = ""
@@ -103,10 +105,13 @@ class Choice:
     constraints: tuple[str, ...] = ()
 
 
-def prepare(folder: RunFolder, task: PythonTask, programs: Programs, say: Say) -> Prepared:
+def prepare(
+    folder: RunFolder, task: PythonTask, env: Mapping[str, str], programs: Programs, say: Say
+) -> Prepared:
     """Fetch the trainer's packages and make its environment.
 
     Args:
+        env: The job's variables: pip's among them count for the lock file of staged code, as in a container.
         say: Writes a text to the run's log, with a severity.
 
     Raises:
@@ -114,7 +119,7 @@ def prepare(folder: RunFolder, task: PythonTask, programs: Programs, say: Say) -
         Interrupted: The run was to end.
     """
     try:
-        return _prepare(folder, task, programs, say)
+        return _prepare(folder, task, env, programs, say)
     except UnreachableIndexError as error:
         failure = RunError(Code.UNAVAILABLE, str(error), "INDEX_UNREACHABLE", index=error.index)
     except NoDistributionError as error:
@@ -133,19 +138,26 @@ def prepare(folder: RunFolder, task: PythonTask, programs: Programs, say: Say) -
     raise failure
 
 
-def _prepare(folder: RunFolder, task: PythonTask, programs: Programs, say: Say) -> Prepared:
-    try:
-        settings = uv_settings(os.environ)
-    except SettingError as error:
-        raise RunError(Code.FAILED_PRECONDITION, str(error), "INSTALLER_SETTINGS") from error
-    env = settings.applied_to(environment_variables.for_installer(os.environ, folder.temp()))
-    uv = Uv(settings, env, folder.temp(), programs, say)
+def _prepare(
+    folder: RunFolder, task: PythonTask, env: Mapping[str, str], programs: Programs, say: Say
+) -> Prepared:
+    uv = _uv(folder, {}, programs, say)
+    buckets = folder.service_home / "gcs"
     # Resolved, because environments contain their own path: several homes may share a folder by links to it.
     shared = (folder.service_home / "environments").resolve()
     name = hashlib.sha256(repr(task).encode()).hexdigest()[:8]  # a run may have several tasks
-    packages = fetch(task.packages, folder.service_home / "gcs", folder.packages / name)
+    packages = fetch(task.packages, buckets, folder.packages / name)
     choice = choose_or_install(task, needs_of(packages), uv)
     base = _base(choice, task, shared, uv)
+    locks: tuple[int, ...] = (base.lock,)
+    args = task.args
+    code = staged_code(task)
+    if code and (lock := _lock_file(code, buckets)):
+        # A bucket's path here is another one than in the trainer's view.
+        pip = {n: _GCS.sub(f"{buckets}/", value) for n, value in env.items() if n.startswith("PIP_")}
+        of_job = _uv(folder, pip, programs, say)
+        base = venvs.locked_environment(shared, base, lock, code.requirements, of_job)
+        locks, args = (*locks, base.lock), code.without_requirements
     for archive in packages:
         say(INFO, f"Installing {archive.name}")
     layer = venvs.package_layer(shared, base, packages, uv)
@@ -153,7 +165,30 @@ def _prepare(folder: RunFolder, task: PythonTask, programs: Programs, say: Say) 
     os.close(layer.lock)  # the run has a copy of it
     main.write_launchers(folder.environment / "gs")
     folders = (folder.environment / "gs", python.parent, base.path / "bin")
-    return Prepared(python, folders, (base.lock,), _conflicts(task, choice, layer, say))
+    return Prepared(python, args, folders, locks, _conflicts(task, choice, layer, say))
+
+
+def _uv(folder: RunFolder, pip: Mapping[str, str], programs: Programs, say: Say) -> Uv:
+    """Return uv with the user's settings of pip, and with those variables of pip's before them."""
+    try:
+        settings = uv_settings({**os.environ, **pip})
+    except SettingError as error:
+        raise RunError(Code.FAILED_PRECONDITION, str(error), "INSTALLER_SETTINGS") from error
+    env = settings.applied_to(environment_variables.for_installer(os.environ, folder.temp()))
+    return Uv(settings, env, folder.temp(), programs, say)
+
+
+def _lock_file(code: StagedCode, buckets: Path) -> bytes:
+    """Return the lock file in staged code; b"" without one.
+
+    Code that isn't the submitted one has none: its program ends the run with the reason.
+    """
+    if not code.requirements:
+        return b""
+    with files.opened_object(buckets, code.uri) as archive:
+        if archive is None or hashlib.file_digest(archive, "sha256").hexdigest() != code.sha256:
+            return b""
+        return archives.lock_file_of(archive, code.requirements)
 
 
 def fetch(uris: Sequence[str], buckets: Path, folder: Path) -> list[Path]:
@@ -275,11 +310,9 @@ def choose(task: PythonTask, needs: Needs, held: Sequence[Python]) -> Choice:
 
 
 def _fetch(uri: str, buckets: Path, folder: Path) -> Path:
-    with _open_object(uri, buckets) as source:
+    with files.opened_object(buckets, uri) as source:
         if source is None:
-            raise RunError(
-                Code.NOT_FOUND, f"The package {uri} doesn't exist.", "PACKAGE_MISSING", package=uri
-            )
+            raise MissingPackageError(uri)
         folder.mkdir(parents=True)
         archive = folder / PurePosixPath(uri).name
         with archive.open("wb") as copy:
@@ -333,21 +366,6 @@ def _hint_of_missing_module(task: PythonTask, errors: str) -> str:
         f"The image has {package.requirement}, but no import statement in the trainer's packages names it, so"
         " it wasn't installed here: import it plainly, or say under images: in reconciler.yaml what it needs."
     )
-
-
-@contextmanager
-def _open_object(uri: str, buckets: Path) -> Iterator[BinaryIO | None]:
-    bucket = files.bucket_of(uri)
-    descriptor = None
-    if files.is_bucket_name(bucket):
-        with suppress(OSError, ApiError), files.opened(buckets / bucket) as folder:
-            parts = files.parts_of(uri.removeprefix(f"gs://{bucket}/"))
-            descriptor = files.open_file(folder, parts)
-    if descriptor is None:
-        yield None
-    else:
-        with os.fdopen(descriptor, "rb") as file:
-            yield file
 
 
 def _by_override(name: str, override: Override, image: Image | None, held: Sequence[Python]) -> Choice:

@@ -1,9 +1,11 @@
 """Python environments in three layers: base, packages, and run.
 
-The base environment holds the framework. The package layer holds a job's packages, and the requirements that
-the base lacks or has in an unsuitable version, cached by content: jobs, trials and retries with the same
-packages install nothing. Both are shared and never change. A run's own environment is a copy of the layer
-with the base below it: a trainer may write next to its modules and install packages while it runs.
+The base environment holds the framework; that of staged code also its lock file's packages, above it. The
+package layer holds a job's packages, and the requirements that the base lacks or has in an unsuitable
+version, cached by content: jobs, trials and retries with the same packages install nothing. Both are shared
+and never change. A run's own environment is a copy of the layer with the base below it: a trainer may write
+next to its modules and install packages while it runs. How the layers are made and lie upon each other is
+one idea.
 """
 
 from __future__ import annotations
@@ -53,6 +55,8 @@ _LIMITS = "constraints.txt"
 _CHANGES = "changes.json"
 _BUILT = "built"
 _LAYER = "-"  # separates the base's key from the layer's own in a layer's name
+_ABOVE = "+"  # the same for a lock file's packages above a base
+_LOCK = "lock.txt"
 _MAKER = "uv"  # part of each key: environments that an earlier version made with pip aren't relocatable
 
 
@@ -216,8 +220,35 @@ def base_environment(
         made.install(added, "hardlink", *binary)
         made.install_pip(python)
 
-    cached = _get_or_build(path, build, uv, _MOST_BASES, lambda name: _LAYER not in name)
+    cached = _get_or_build(path, build, uv, _MOST_BASES, lambda name: not {_LAYER, _ABOVE} & {*name})
     return Base(path, python, cached.made, cached.lock)
+
+
+def locked_environment(folder: Path, base: Base, lock: bytes, name: str, uv: Uv) -> Base:
+    """Return a base environment with a lock file's packages above another, and build it if it is missing.
+
+    Args:
+        folder: The folder of all shared environments.
+        lock: The content of a file of requirements, each with a version and hashes.
+        name: The file's path, for messages.
+
+    Raises:
+        NoDistributionError: No distribution of a requirement suits this Python.
+        InstallError: uv failed for another reason.
+    """
+    key = _key(_MAKER, base.made, str(base.path), hashlib.sha256(lock).hexdigest())
+    path = folder / f"{base.path.name}{_ABOVE}{key}"
+
+    def build(descriptor: int) -> None:
+        uv.say(INFO, f"Installing {name} for Python {base.python.version}")
+        made = _Environment(path, uv, descriptor, f"The requirements in {name} could not be installed")
+        made.make(base.python)
+        (path / _LOCK).write_bytes(lock)
+        made.install_locked(path / _LOCK)
+        _put_above(base, path)
+
+    cached = _get_or_build(path, build, uv, _MOST_BASES, lambda name: _ABOVE in name and _LAYER not in name)
+    return Base(path, base.python, cached.made, cached.lock)
 
 
 def package_layer(folder: Path, base: Base, packages: Sequence[Path], uv: Uv) -> Layer:
@@ -260,11 +291,16 @@ def _build_layer(path: Path, base: Base, packages: Sequence[Path], uv: Uv, lock:
     compiling = ["--compile-bytecode"] if added and base.python.minor > (3, 6) else []
     # Copies, not links: a trainer that changes a file must not change the cache or another job.
     made.install([*map(str, wheels.values()), *added], "copy", *compiling)
+    _put_above(base, path)
+    (path / _CHANGES).write_bytes(msgspec.json.encode(replaced))
+
+
+def _put_above(base: Base, path: Path) -> None:
+    """Let the environment at a path also have the modules and programs of a base."""
     site, below = (_site_packages(environment, base.python) for environment in (path, base.path))
     # A plain path would be enough for its modules, but Python would ignore its own .pth files.
     (site / "reconciler-base.pth").write_text(f"import site; site.addsitedir({str(below)!r})\n", "utf-8")
     _copy_programs(base.path / "bin", path / "bin")
-    (path / _CHANGES).write_bytes(msgspec.json.encode(replaced))
 
 
 def _copy_programs(source: Path, target: Path) -> None:
@@ -330,6 +366,17 @@ class _Environment:
         if pins:
             options = ("--no-deps", "--link-mode", link_mode, *options)
             self._pip("downloading and installing", self.path, options, pins)
+
+    def install_locked(self, lock: Path) -> None:
+        """Install a lock file's packages, those alone, each with one of its hashes."""
+        settings = self.uv.settings
+        python = ["--python", str(self.path / "bin" / "python")]
+        # The lock file has exact versions, and uv takes no constraint without a hash beside hashes.
+        options = [option for option in settings.install_options if not option.startswith("--constraint=")]
+        own = ["--no-deps", "--require-hashes", "--link-mode", "hardlink", "--requirement", str(lock)]
+        self._run(
+            "downloading and installing", ["pip", "install", *python, *settings.options, *options, *own]
+        )
 
     def install_pip(self, python: Python) -> None:
         """Install pip, for trainers: from the Python itself if it has one, as indexes needn't have it."""

@@ -8,12 +8,16 @@ import tarfile
 import tomllib
 import warnings
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 _FILE_LIMIT = 2 * 1024 * 1024
 _FILES_LIMIT = 20_000
+_LOCK_LIMIT = 16 * 1024 * 1024
 _METADATA = ("METADATA", "PKG-INFO", "requires.txt", "pyproject.toml", "setup.py", "setup.cfg")
 _IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+import|import\s+([\w., \t]+))", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
@@ -60,6 +64,23 @@ def mentions(archive: Path, text: bytes) -> bool:
         return any(text in content for _name, content in _files(archive))
     except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError):
         return False
+
+
+def lock_file_of(archive: BinaryIO, name: str) -> bytes:
+    """Return the content of a lock file in a tar archive.
+
+    It is b"" if the archive is unreadable, or has no such file of at most 16 MiB.
+    """
+    archive.seek(0)
+    with (
+        suppress(OSError, tarfile.TarError, EOFError, zlib.error),
+        tarfile.open(fileobj=archive, mode="r:*") as file,
+    ):
+        for member in file:
+            if member.name == name and member.isfile() and member.size <= _LOCK_LIMIT:
+                content = file.extractfile(member)
+                return content.read() if content else b""
+    return b""
 
 
 def builds_with_setuptools(archive: Path) -> bool:

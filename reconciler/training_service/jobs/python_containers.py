@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from dataclasses import dataclass
 
 from reconciler.training_service.jobs.images import override_entry
 from reconciler.training_service.state.run_spec import ContainerTask, PythonTask
@@ -72,13 +73,37 @@ def _local_script(task: ContainerTask, python: str) -> PythonTask | None:
     )
 
 
-def is_staged_code(task: ContainerTask | PythonTask) -> bool:
-    """Return True for code without an image, in a container or in an environment."""
+@dataclass(frozen=True, slots=True)
+class StagedCode:
+    """Code without an image, as a command names it.
+
+    Attributes:
+        uri: The archive's gs:// URI.
+        sha256: The archive's digest in hex.
+        requirements: The path of a lock file in the archive; "" for none.
+        without_requirements: Python's arguments that run it where the lock file is installed already.
+    """
+
+    uri: str
+    sha256: str
+    requirements: str
+    without_requirements: tuple[str, ...]
+
+
+def staged_code(task: ContainerTask | PythonTask) -> StagedCode | None:
+    """Return the code without an image that a task runs, in a container or an environment; None for none."""
     if isinstance(task, ContainerTask):
         words = task.command[1:] if task.command and task.command[0] in _PYTHON_COMMANDS else ()
     else:
         words = () if task.module else task.args
-    return len(words) >= 6 and words[0] == "-c" and words[2].startswith("gs://") and _is_sha256(words[3])
+    if len(words) < 6 or words[0] != "-c" or not words[2].startswith("gs://") or not _is_sha256(words[3]):
+        return None
+    return StagedCode(words[2], words[3], words[5], (*words[:5], "", *words[6:]))
+
+
+def is_staged_code(task: ContainerTask | PythonTask) -> bool:
+    """Return True for code without an image, in a container or in an environment."""
+    return staged_code(task) is not None
 
 
 def why_not_started(task: ContainerTask | PythonTask, code: int, errors: str) -> str:

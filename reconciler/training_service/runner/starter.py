@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from reconciler.training_service.environments.pip_settings import as_file
 from reconciler.training_service.environments.prepare import Prepared, Say, hint_of, prepare
 from reconciler.training_service.jobs import environment_variables
-from reconciler.training_service.jobs.python_containers import (
-    is_staged_code,
-    why_not_started,
-)
+from reconciler.training_service.jobs.python_containers import why_not_started
 from reconciler.training_service.processes.programs import (
     Consumer,
     Program,
@@ -69,12 +64,10 @@ class Starter:
             InstallError: uv failed.
             Interrupted: The run is to end.
         """
-        tasks = [replica.task for replica in self._spec.replicas]
-        for number, task in enumerate(tasks):
-            if task in tasks[:number]:
-                continue
-            if isinstance(task, PythonTask):
-                prepared = prepare(self._folder, task, self._programs, self._say)
+        for replica in self._spec.replicas:
+            task = replica.task
+            if isinstance(task, PythonTask) and all(task != earlier for earlier, _ in self._prepared):
+                prepared = prepare(self._folder, task, replica.env, self._programs, self._say)
                 self._prepared.append((task, prepared))
         self._proxy = open_proxy(self._folder, self._spec.storage, self._programs, self._say)
         if self._prepared:
@@ -107,10 +100,8 @@ class Starter:
             )
             return start(argv, env=env)
         prepared = self._prepared_for(task)
-        if is_staged_code(task):
-            _write_pip_settings(home)
         return start(
-            [str(prepared.python), *(("-m", task.module) if task.module else ()), *task.args],
+            [str(prepared.python), *(("-m", task.module) if task.module else ()), *prepared.args],
             env={
                 **environment_variables.for_trainer(os.environ, prepared.programs, home, temp),
                 **(self._proxy.variables(replica.env) if self._proxy else {}),
@@ -170,14 +161,3 @@ class Starter:
         root = self._folder.temp() / "root"
         root.mkdir(exist_ok=True)
         return root
-
-
-def _write_pip_settings(home: Path) -> None:
-    """Give the pip that installs staged code's requirements the settings that installers have here.
-
-    They are in a file, as no variable with the password of an index may reach the trainer's log.
-    """
-    is_mac = sys.platform == "darwin"
-    folder = home / ("Library/Application Support/pip" if is_mac else ".config/pip")
-    folder.mkdir(parents=True)
-    (folder / "pip.conf").write_text(as_file(os.environ), "utf-8")

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from reconciler.training_service.jobs.cluster import pools_of
 from reconciler.training_service.jobs.launch import (
     Host,
     Refusal,
@@ -43,6 +44,7 @@ from reconciler.training_service.state.run_folder import (
     RUNNING,
     STOPPED,
     Ending,
+    MissingPackageError,
     RunFolder,
     is_locked,
     read_json,
@@ -51,7 +53,7 @@ from reconciler.training_service.state.run_folder import (
     write_json,
 )
 from reconciler.training_service.state.run_log import WARNING, RunLog
-from reconciler.training_service.state.run_spec import RunSpec
+from reconciler.training_service.state.run_spec import PythonTask, RunSpec
 from reconciler.training_service.state.trial_records import TrialRecord
 from reconciler.training_service.storage import files
 
@@ -199,6 +201,13 @@ class RunStarter:
         host = self._host(job, Reservation(ports=(0,) * ports_wanted(job)))
         spec = launch(job, host)
         return _refused(spec) if isinstance(spec, Refusal) else None
+
+    def without_package(self, job: JobRecord) -> Ending | None:
+        """Return the ending of a job with a package that no bucket has; None if all are there."""
+        tasks = (pool.task for pool in pools_of(job))
+        uris = [uri for task in tasks if isinstance(task, PythonTask) for uri in task.packages]
+        missing = next((uri for uri in uris if not files.has_object(self._home / "gcs", uri)), None)
+        return MissingPackageError(missing).ending if missing else None
 
     def folder(self, work: Work) -> RunFolder | None:
         """Return the folder of the last run; None before the first run."""

@@ -232,6 +232,9 @@ class Supervisor:
         if self._waited_too_long(job):
             details = details_of("WAIT_LIMIT")
             self._end(job, Ending(CANCELLED, Code.CANCELLED, _waited(job), details=details))
+        # A package is looked for once, when the job is new: it has to wait for nothing without it.
+        elif job.id not in self._demands and (ending := self._starter.without_package(job)):
+            self._end(job, ending)
         self._demands[job.id] = self._demands.get(job.id) or demand(job, self._machine)
 
     def _demand(self, job: JobRecord) -> Machine:

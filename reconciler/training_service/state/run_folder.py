@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from reconciler.training_service.state.records import details_of
+from reconciler.training_service.state.records import Code, details_of
 from reconciler.training_service.state.trial_records import Measurement
 
 PREPARING = "PREPARING"
@@ -77,6 +77,13 @@ class RunError(Exception):
     def ending(self) -> Ending:
         """Return the ending of the run."""
         return Ending(FAILED, self.code, self.message, details=self.details)
+
+
+class MissingPackageError(RunError):
+    """A package of the job is in no bucket."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(Code.NOT_FOUND, f"The package {uri} doesn't exist.", "PACKAGE_MISSING", package=uri)
 
 
 class RunFolder:

@@ -18,6 +18,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 
 from msgspec import Struct
@@ -106,6 +107,31 @@ def open_file(bucket: int, parts: tuple[str, ...]) -> int | None:
         if is_missing(error):
             return None
         raise
+
+
+@contextmanager
+def opened_object(buckets: Path, uri: str) -> Iterator[BufferedReader | None]:
+    """Open the object that a gs:// URI names, to be read; None without one.
+
+    Args:
+        buckets: The folder of the buckets' folders.
+    """
+    bucket = bucket_of(uri)
+    descriptor = None
+    if is_bucket_name(bucket):
+        with suppress(OSError, ApiError), opened(buckets / bucket) as folder:
+            descriptor = open_file(folder, parts_of(uri.removeprefix(f"gs://{bucket}/")))
+    if descriptor is None:
+        yield None
+    else:
+        with os.fdopen(descriptor, "rb") as file:
+            yield file
+
+
+def has_object(buckets: Path, uri: str) -> bool:
+    """Return whether there is the object that a gs:// URI names; `buckets` as for `opened_object`."""
+    with opened_object(buckets, uri) as file:
+        return file is not None
 
 
 def status(bucket: int, parts: tuple[str, ...]) -> os.stat_result | None:

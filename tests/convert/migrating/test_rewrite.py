@@ -269,6 +269,12 @@ CASES = {
         "masterConfig.diskConfig",
         {f"{POOL}.diskSpec": {"bootDiskType": "pd-ssd", "bootDiskSizeGb": 200}},
     ),
+    "built-in algorithm": Case(
+        {**CONTAINER, "masterConfig": {"imageUri": "gcr.io/cloud-ml-algos/linear_learner_cpu:latest"}},
+        "built-in algorithm",
+        {},
+        ("linear_learner_cpu", "2025-01-31"),
+    ),
     "masterConfig.imageUri; worker, ps, evaluator default to the master's": Case(
         {**CONTAINER, "workerType": "n1-standard-4", "workerCount": "1"},
         "masterConfig.imageUri",

@@ -156,7 +156,7 @@ def test_a_model_can_be_registered_beside_those_that_exist(
 ) -> None:
     service = Service(*([{"name": MODEL}, {"name": OWN}] if exists else []))
     spec = {"modelToUpload": {"displayName": "census"}, **fields}
-    found = service.ask(lambda client: client.model_obstacle(TRAINING_PIPELINE, spec))
+    found = service.ask(lambda client: client.obstacle(TRAINING_PIPELINE, spec))
     assert (found.code if found else None) == code
     assert len(service.server.arrived) == 1
 
@@ -164,7 +164,7 @@ def test_a_model_can_be_registered_beside_those_that_exist(
 @pytest.mark.parametrize("spec", [{"modelToUpload": {}}, {"modelId": "census_5"}, {"parentModel": MODEL}, {}])
 def test_no_model_is_looked_for_if_none_is_registered_or_a_new_one(spec: dict[str, Any]) -> None:
     service = Service()
-    assert service.ask(lambda client: client.model_obstacle(TRAINING_PIPELINE, spec)) is None
+    assert service.ask(lambda client: client.obstacle(TRAINING_PIPELINE, spec)) is None
     assert service.server.arrived == []
 
 
@@ -172,6 +172,6 @@ def test_no_model_is_looked_for_if_none_is_registered_or_a_new_one(spec: dict[st
 def test_an_odd_name_of_a_parent_model_becomes_no_part_of_an_address(parent: str) -> None:
     service = Service({"name": MODEL})
     spec = {"modelToUpload": {"displayName": "census"}, "parentModel": parent}
-    found = service.ask(lambda client: client.model_obstacle(TRAINING_PIPELINE, spec))
+    found = service.ask(lambda client: client.obstacle(TRAINING_PIPELINE, spec))
     assert found == because(ReasonCode.PARENT_MODEL_MISSING, model=parent)
     assert service.server.arrived == []

@@ -17,7 +17,14 @@ from reconciler.model.plan import Action, Change, Edit, Plan, Target
 from reconciler.output.document import NOTHING_CHANGES
 from reconciler.output.markdown import Links, Merge, plan_markdown
 from reconciler.reporting.github.api import GitHubApi, GitHubRefusedError
-from reconciler.reporting.github.comment import COMMENTS, CommentResult, comment_body, fits, keep_comment
+from reconciler.reporting.github.comment import (
+    COMMENTS,
+    CommentResult,
+    comment_body,
+    fits,
+    keep_comment,
+    plan_marker,
+)
 from reconciler.reporting.github.settings import GitHubSettings
 from tests.support.emulated_github import OWNERS, STRANGERS, emulated_github
 from tests.support.github_server import (
@@ -35,7 +42,7 @@ from tests.support.tls import server_tls
 
 TOKEN = "ghs_very-secret-token"
 NUMBER = 7
-OURS = comment_body("prod", "the old text")
+OURS = comment_body(plan_marker("prod"), "the old text")
 Keep = Callable[..., CommentResult]
 
 
@@ -59,7 +66,7 @@ def keep(github: GitHubServer, transport: DirectTransport) -> Keep:
     ) -> CommentResult:
         settings = GitHubSettings(github.repository, github.url, token)
         api = GitHubApi(transport, settings, COMMENTS, sleep=lambda _: None, chance=lambda: 0.0)
-        return keep_comment(api, NUMBER, environment, said, create=create)
+        return keep_comment(api, NUMBER, plan_marker(environment), said, create=create)
 
     return keep
 
@@ -86,7 +93,7 @@ def test_it_is_created_once_and_then_kept_up_to_date(github: GitHubServer, keep:
         CommentResult.UPDATED,
         CommentResult.UNCHANGED,
     ]
-    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("prod", "two"))]
+    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body(plan_marker("prod"), "two"))]
     assert written(github) == ["POST 7/comments", "PATCH comments/1"]
 
 
@@ -106,7 +113,7 @@ def test_a_later_run_with_the_same_plan_is_no_update(github: GitHubServer, keep:
     """The comment keeps the time and the run of the first; another commit or branch is an update."""
     assert keep(planned()) is CommentResult.CREATED
     assert keep(planned(minute=5, run="43")) is CommentResult.UNCHANGED
-    assert read_back(github.plain_url, TOKEN)[0][1] == comment_body("prod", planned())
+    assert read_back(github.plain_url, TOKEN)[0][1] == comment_body(plan_marker("prod"), planned())
     others = [
         planned("d" * 40),
         planned("d" * 40, base="release"),
@@ -135,7 +142,7 @@ def test_without_creation_another_apps_comment_is_still_replaced(github: GitHubS
     assert keep("nothing", token="app", create=False) is CommentResult.CREATED
     assert [body for _, body in read_back(github.plain_url, TOKEN)] == [
         "*Replaced by a newer comment.*",
-        comment_body("prod", "nothing"),
+        comment_body(plan_marker("prod"), "nothing"),
     ]
 
 
@@ -150,7 +157,7 @@ def test_each_environment_has_its_own(github: GitHubServer, keep: Keep) -> None:
 def test_the_marker_is_not_shown() -> None:
     from markdown_it import MarkdownIt
 
-    page = MarkdownIt("commonmark").render(comment_body("prod--a", "# Plan"))
+    page = MarkdownIt("commonmark").render(comment_body(plan_marker("prod--a"), "# Plan"))
     assert page == "<!-- reconciler plan of prod--a -->\n<h1>Plan</h1>\n"
 
 
@@ -161,14 +168,16 @@ def test_anothers_comment_that_begins_alike_is_left_alone_and_hinders_nothing(
     github: GitHubServer, keep: Keep, token: str, stranger: str
 ) -> None:
     github.comment(NUMBER, OURS, stranger)
-    github.comment(NUMBER, comment_body("prod", "the text"), stranger)
+    github.comment(NUMBER, comment_body(plan_marker("prod"), "the text"), stranger)
     assert keep(token=token) is CommentResult.CREATED
     github.comment(NUMBER, OURS, stranger)
     before = [one for one in read_back(github.plain_url, TOKEN) if one[0] == stranger]
     keep("another text", token=token)
     found = read_back(github.plain_url, TOKEN)
     assert [one for one in found if one[0] == stranger] == before
-    assert comment_body("prod", "another text") in [body for login, body in found if login != stranger]
+    assert comment_body(plan_marker("prod"), "another text") in [
+        body for login, body in found if login != stranger
+    ]
 
 
 def test_a_comment_that_only_holds_the_marker_is_not_it(github: GitHubServer, keep: Keep) -> None:
@@ -184,7 +193,10 @@ def test_a_users_token_finds_the_users_comment(github: GitHubServer, keep: Keep)
         CommentResult.CREATED,
         CommentResult.UPDATED,
     ]
-    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, OURS), ("octocat", comment_body("prod", "two"))]
+    assert read_back(github.plain_url, TOKEN) == [
+        (WORKFLOWS, OURS),
+        ("octocat", comment_body(plan_marker("prod"), "two")),
+    ]
 
 
 def test_another_apps_token_leaves_one_comment_that_is_current(github: GitHubServer, keep: Keep) -> None:
@@ -196,7 +208,7 @@ def test_another_apps_token_leaves_one_comment_that_is_current(github: GitHubSer
     assert read_back(github.plain_url, TOKEN) == [
         ("mallory", OURS),
         ("other-app[bot]", "*Replaced by a newer comment.*"),
-        ("other-app[bot]", comment_body("prod", "two")),
+        ("other-app[bot]", comment_body(plan_marker("prod"), "two")),
     ]
 
 
@@ -216,7 +228,7 @@ def test_of_two_from_a_race_the_newest_is_kept(github: GitHubServer, keep: Keep)
         assert keep() is expected
         assert [body for _, body in read_back(github.plain_url, TOKEN)] == [
             "*Replaced by a newer comment.*",
-            comment_body("prod", "the text"),
+            comment_body(plan_marker("prod"), "the text"),
         ]
 
 
@@ -235,9 +247,9 @@ def test_a_comment_without_author_or_text_is_passed_over(github: GitHubServer, k
 @pytest.mark.parametrize("char", ["x", "\u00e9", "\U0001f389"])
 def test_github_takes_the_longest_that_fits(github: GitHubServer, keep: Keep, char: str) -> None:
     size = len(char.encode("utf-16-le")) // 2
-    longest = char * ((MAX_COMMENT - len(comment_body("prod", ""))) // size)
-    assert fits(comment_body("prod", longest))
-    assert not fits(comment_body("prod", longest + "\U0001f389"))
+    longest = char * ((MAX_COMMENT - len(comment_body(plan_marker("prod"), ""))) // size)
+    assert fits(comment_body(plan_marker("prod"), longest))
+    assert not fits(comment_body(plan_marker("prod"), longest + "\U0001f389"))
     assert keep(longest) is CommentResult.CREATED
     if size == 1:
         with pytest.raises(GitHubRefusedError, match=r"refused the comment .* too long"):
@@ -282,7 +294,7 @@ def test_a_comment_whose_answer_is_lost_is_not_written_twice(transport: DirectTr
     with RawServer([refused, answer(200, b"[]"), reset], tls=server_tls()).running() as server:
         api = GitHubApi(transport, GitHubSettings("acme/models", server.url, TOKEN), COMMENTS)
         with pytest.raises(GitHubRefusedError, match="no complete answer"):
-            keep_comment(api, NUMBER, "prod", "text")
+            keep_comment(api, NUMBER, plan_marker("prod"), "text")
         assert server.count("POST") == 1
 
 
@@ -322,7 +334,9 @@ def test_the_command_keeps_the_comment(
         assert run(["report", "--comment", surroundings, "--env", "staging"]) == 0
         told.append(capsys.readouterr().out)
     assert told == [f"Comment on pull request 7: {kept}.\n" for kept in ("created", "unchanged")]
-    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("staging", "### Plan"))]
+    assert read_back(github.plain_url, TOKEN) == [
+        (WORKFLOWS, comment_body(plan_marker("staging"), "### Plan"))
+    ]
 
 
 @pytest.mark.slow
@@ -335,9 +349,11 @@ def test_plan_that_changes_nothing_only_updates_a_comment(
         "Comment on pull request 7: not needed, as no job and no setting differs.\n"
     )
     assert github.comments == {NUMBER: []}
-    github.comment(NUMBER, comment_body("local", "### Plan"))
+    github.comment(NUMBER, comment_body(plan_marker("local"), "### Plan"))
     assert run(["report", "--comment", surroundings]) == 0
-    assert read_back(github.plain_url, TOKEN) == [(WORKFLOWS, comment_body("local", "No changes."))]
+    assert read_back(github.plain_url, TOKEN) == [
+        (WORKFLOWS, comment_body(plan_marker("local"), "No changes."))
+    ]
 
 
 @pytest.mark.parametrize("token", ["", "read-only"])
@@ -459,7 +475,7 @@ def test_an_emulator_of_github_understands_it(emulator: str, transport: DirectTr
         return made.get_repo("acme/models")
 
     number = client(OWNERS).create_issue("A pull request, as far as comments go").number
-    copied = comment_body("prod", "two")
+    copied = comment_body(plan_marker("prod"), "two")
     client(STRANGERS).get_issue(number).create_comment(copied)
     for _ in range(101):
         client(OWNERS).get_issue(number).create_comment("well")

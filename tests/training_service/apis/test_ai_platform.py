@@ -145,6 +145,18 @@ def test_a_tuning_job_may_go_on_from_an_earlier_one_only(service: Service) -> No
     assert tuning(service, "tuned_2", resumePreviousJobId="tuned_1").status == 200
 
 
+@pytest.mark.parametrize("bucket", ["risk-modles", "Risk_Models", "..models"])
+def test_create_with_job_dir_in_missing_bucket_is_refused(service: Service, bucket: str) -> None:
+    (service.home / "gcs" / "risk-models").mkdir(parents=True)
+    answer = service.post(ML, changed(jobDir=f"gs://{bucket}/census"))
+    assert answer.json["error"]["status"] == "INVALID_ARGUMENT"
+    what = f"There is no bucket {bucket}: correct its name, or create it first."
+    assert answer.json["error"]["message"] == f"Field: training_input.job_dir Error: {what}"
+    (violation,) = answer.json["error"]["details"][0]["fieldViolations"]
+    assert violation["field"] == "training_input.job_dir"
+    assert service.post(ML, changed(jobDir="gs://risk-models/census")).status == 200
+
+
 def test_what_is_wrong_with_a_search_is_told_with_its_place(service: Service) -> None:
     answer = tuning(service, params=[{"parameterName": "n", "type": "INTEGER", "minValue": 2, "maxValue": 1}])
     assert answer.status == 400

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from reconciler.training_service.environments import pip_settings
-from reconciler.training_service.environments.pip_settings import SettingError, as_file, uv_settings
+from reconciler.training_service.environments.pip_settings import SettingError, uv_settings
 from reconciler.training_service.environments.prepare import pythons
 from reconciler.training_service.environments.venvs import InstallError, Python, base_environment
 from tests.support.training_service import trainers
@@ -290,24 +290,6 @@ def test_index_url_alone_is_asked(
         build(tmp_path, python, "no-such-thing")
     assert {"/simple/ours/", "/simple/no-such-thing/"} <= {*other_index.asked}
     assert public.asked == []
-
-
-@pytest.mark.slow
-def test_one_file_with_all_settings_means_the_same_to_pip(places: dict[str, str], tmp_path: Path) -> None:
-    write(tmp_path / "shared/pip/pip.conf", "[global]", "find-links = ~/wheels", "  /more", "user = yes")
-    write(
-        tmp_path / ".pip/pip.conf", "[install]", "extra-index-url =", "  https://a.test", "  https://b.test"
-    )
-    file = tmp_path / "one.conf"
-    file.write_text(as_file({**places, "PIP_INDEX_URL": "https://name:50%25@one.test/simple"}))
-    read = [sys.executable, "-m", "pip", "config", "list"]
-    environ = {"PIP_CONFIG_FILE": str(file), "HOME": "/nowhere", "XDG_CONFIG_DIRS": "/nowhere"}
-    listed = subprocess.run(read, env=environ, capture_output=True, text=True, check=True).stdout
-    assert sorted(line for line in listed.splitlines() if line.startswith("install.")) == [
-        "install.extra-index-url='\\nhttps://a.test\\nhttps://b.test'",
-        f"install.find-links='{Path.home()}/wheels /more'",
-        "install.index-url='https://name:50%25@one.test/simple'",
-    ]
 
 
 @pytest.mark.slow

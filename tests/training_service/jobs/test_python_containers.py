@@ -15,6 +15,7 @@ import pytest
 from reconciler.training_service.jobs.python_containers import in_environment, python_of_image
 from reconciler.training_service.runner.containers import ContainerEngine, end_containers
 from reconciler.training_service.state.records import JobRecord, JobState
+from reconciler.training_service.state.run_folder import PREPARING
 from reconciler.training_service.state.run_spec import ContainerTask, PythonTask
 from tests.support import container_image
 from tests.support.container_image import containers_of
@@ -266,31 +267,109 @@ def test_requirements_are_installed_by_their_hashes(staged: Starts, place_of: An
     assert ("INFO", "library 1.0") in run.log()
 
 
-def test_an_environment_s_pip_has_the_user_s_settings_and_the_trainer_no_variable_of_them(
+def locked(links: Path, task: str, *, digest: str = "") -> Any:
+    """Return a function that makes a job whose lock file names a wheel in a folder."""
+    wheel = trainers.library(links, "library", "1.0")
+    digest = digest or hashlib.sha256(wheel.read_bytes()).hexdigest()
+    # The folder's path makes the file another one than that of other tests, which share environments.
+    lock = f"# {links}\nlibrary==1.0 --hash=sha256:{digest}\n"
+    return of(PYTHON, files={"task.py": task, "requirements.txt": lock}, requirements="requirements.txt")
+
+
+def test_an_installer_has_the_user_s_settings_of_pip_and_the_trainer_no_variable_of_them(
     staged: Starts, engineless: str, tmp_path: Path
 ) -> None:
-    files = {"task.py": "import library, os; print([n for n in os.environ if n.startswith('PIP_')])"}
-    links = tmp_path / "links"
-    wheel = trainers.library(links, "library", "1.0")
-    files["requirements.txt"] = (
-        f"library==1.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n"
-    )
-    job = of(PYTHON, files=files, requirements="requirements.txt")
-    run = staged(job, PATH=engineless, PIP_FIND_LINKS=str(links)).start()
+    task = "import library, os; print([n for n in os.environ if n.startswith('PIP_')])"
+    job = locked(tmp_path / "links", task)
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("library<9\n")
+    links = {"PIP_FIND_LINKS": str(tmp_path / "links"), "PIP_CONSTRAINT": str(constraints)}
+    run = staged(job, PATH=engineless, **links).start()
     assert run.end() == ("SUCCEEDED", 0, ""), run.log()
     assert ("INFO", "[]") in run.log()
 
 
-@IN_BOTH
+def test_runs_in_environments_install_one_lock_file_once_before_their_trainers(
+    staged: Starts, engineless: str, tmp_path: Path
+) -> None:
+    job = locked(tmp_path / "links", "import library; print('library', library.VERSION)")
+    logs = []
+    for _ in range(2):
+        run = staged(job, PATH=engineless, PIP_FIND_LINKS=str(tmp_path / "links")).start()
+        assert run.end() == ("SUCCEEDED", 0, ""), run.log()
+        logs.append(run.log())
+    first, second = (["Installing requirements.txt" in text for _, text in log] for log in logs)
+    assert first.index(True) < [text for _, text in logs[0]].index("library 1.0")
+    assert not any(second)
+    assert {severity for log in logs for severity, _ in log} == {"INFO"}
+
+
+def test_an_environment_has_the_entry_s_requirements_beside_the_lock_file_s(
+    staged: Starts, engineless: str, tmp_path: Path, wheelhouse: Path
+) -> None:
+    trainers.library(tmp_path / "links", "framework", "2.0")
+    job = locked(tmp_path / "links", "import framework, library; print(framework.VERSION, library.VERSION)")
+    images = {PYTHON: {"python": trainers.OWN_PYTHON, "requirements": ["framework"]}}
+    links = f"{wheelhouse} {tmp_path / 'links'}"  # with the tools that build packages
+    run = staged(
+        lambda buckets: replace(job(buckets), images=images), PATH=engineless, PIP_FIND_LINKS=links
+    ).start()
+    assert run.end() == ("SUCCEEDED", 0, ""), run.log()
+    assert ("INFO", "2.0 1.0") in run.log()
+
+
+@pytest.mark.parametrize(
+    ("digest", "links", "reason", "words"),
+    [
+        ("0" * 64, "links", "PACKAGES_NOT_INSTALLED", "Hash mismatch for `library==1.0`"),
+        ("", "none", "PACKAGES_NOT_RESOLVED", "library was not found"),
+    ],
+)
+def test_a_lock_file_that_cannot_be_installed_ends_an_environment_s_run_before_it_is_running(
+    staged: Starts, engineless: str, tmp_path: Path, digest: str, links: str, reason: str, words: str
+) -> None:
+    (tmp_path / "none").mkdir()
+    job = locked(tmp_path / "links", "raise SystemExit('must not run')", digest=digest)
+    run = staged(job, PATH=engineless, PIP_FIND_LINKS=str(tmp_path / links)).start()
+    state, _, message = run.end()
+    assert (state, cause(run)["reason"]) == ("FAILED", reason), message
+    assert message.startswith("The requirements in requirements.txt could not be installed: ")
+    assert words in message
+    phase = run.folder.phase()
+    assert phase
+    assert phase.phase == PREPARING
+    assert [text for severity, text in run.log() if severity == "ERROR"] == [message.splitlines()[0]]
+
+
+UNREACHABLE = "http://127.0.0.1:1/simple"
+
+
+@pytest.mark.parametrize(
+    ("place", "words", "reason"),
+    [
+        (
+            "container",
+            "pip can't reach the package index to install requirements.txt; check the job's network",
+            "CODE_NOT_STARTED",
+        ),
+        (
+            "environment",
+            "The requirements in requirements.txt could not be installed: cannot reach the package index at "
+            f"{UNREACHABLE}: ",
+            "INDEX_UNREACHABLE",
+        ),
+    ],
+)
 def test_an_index_out_of_reach_ends_the_job_with_one_sentence(
-    staged: Starts, place_of: Any, place: str
+    staged: Starts, place_of: Any, place: str, words: str, reason: str
 ) -> None:
     image, environ = place_of(place)
-    index = {"PIP_INDEX_URL": "http://127.0.0.1:1/simple", "PIP_RETRIES": "0", "PIP_NO_INDEX": "0"}
+    index = {"PIP_INDEX_URL": UNREACHABLE, "PIP_RETRIES": "0", "PIP_NO_INDEX": "0"}
     run = staged(lambda buckets: requiring(buckets, image, **index), **environ).start()
-    unreachable = "pip can't reach the package index to install requirements.txt; check the job's network"
     state, _, message = run.end()
-    assert (state, message, cause(run)) == ("FAILED", unreachable, CODE)
+    assert (state, cause(run)["reason"]) == ("FAILED", reason)
+    assert message.startswith(words)
+    assert "\n" not in message
 
 
 def test_an_image_without_pip_ends_a_job_with_requirements_with_one_sentence(

@@ -77,6 +77,31 @@ def test_a_job_runs_to_its_end(bench: Bench) -> None:
     assert not bench.supervisor.tick()
 
 
+@pytest.mark.parametrize("shape", [lambda job: job, tuned(2)], ids=["job", "tuning job"])
+def test_job_without_its_package_ends_at_once_behind_a_job_that_fills_the_machine(
+    bench: Bench, shape: Callable[[JobRecord], JobRecord]
+) -> None:
+    bench.hold()
+    first = bench.submit(name="first", spec={}, shape=lambda job: machine_of(job, "n1-standard-96"))
+    bench.until(lambda: bench.running("first"))
+    waiting = bench.submit(name="waiting", shape=shape)
+    lost = bench.submit(job=shape(trainers.custom_job(packages=["gs://code/absent-1.0.tar.gz"])))
+    bench.supervisor.tick()
+    found = bench.now(lost)
+    assert found.state is JobState.FAILED
+    assert found.error_message == "The package gs://code/absent-1.0.tar.gz doesn't exist."
+    assert found.error_details["reason"] == "PACKAGE_MISSING"
+    assert [bench.state(job) for job in (first, waiting)] == [JobState.RUNNING, JobState.QUEUED]
+    bench.release()
+    assert bench.ended(first).state is JobState.SUCCEEDED
+
+
+def machine_of(job: JobRecord, machine: str) -> JobRecord:
+    (pool,) = job.body["jobSpec"]["workerPoolSpecs"]
+    pool["machineSpec"]["machineType"] = machine
+    return job
+
+
 def test_a_failed_job_tells_why(bench: Bench) -> None:
     found = bench.ended(bench.submit("raise ValueError('the loss is NaN')"))
     assert (found.state, found.error_code) == (JobState.FAILED, 3)
