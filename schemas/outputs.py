@@ -6,6 +6,7 @@ from typing import Any
 
 from words import Schema, whole
 
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.model.reason import ReasonCode
 from reconciler.operations.verify import DifferenceKind
 
@@ -113,8 +114,19 @@ _VALIDATE: Schema = {
             "level": _one_of(
                 ["error", "warning"], "`warning` for what may be right, but is probably a mistake."
             ),
+            "kind": _one_of(
+                ["", *map(str, WarningKind)],
+                "The kind of a warning, which `warnings` in reconciler.yaml can acknowledge; empty for an "
+                "error. A later version may have further kinds.",
+            ),
         },
     ),
+    "acknowledged": {
+        "description": "The numbers of warnings that `warnings` in reconciler.yaml acknowledges, by kind; "
+        "they are not among the problems.",
+        "type": "object",
+        "additionalProperties": _count("Warnings of this kind."),
+    },
 }
 
 _PLAN: Schema = {

@@ -24,6 +24,8 @@ from words import (
     when,
 )
 
+from reconciler.base.warning_kinds import WarningKind
+
 _BUCKET = shaped(
     f"(?:gs://)?{BUCKET}/?",
     "not the name of a bucket",
@@ -234,6 +236,11 @@ CONFIG: Schema = {
                 "description": f"{_OUTPUTS['description']} For every environment that has none of its own.",
             },
             "limits": {**_LIMITS, "description": "Limits of every environment that has none of its own."},
+            "warnings": _mapping(
+                "Kinds of warnings that are meant so in this repository: `ignore` counts them without "
+                "showing them, and `validate --strict` takes them for no error.",
+                {str(kind): {"description": kind.description, "enum": ["ignore"]} for kind in WarningKind},
+            ),
             "images": {
                 "description": "What the embedded service runs for an executor image or a runtime version.",
                 "type": "object",

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import validate
+from reconciler.manifests.warnings import Warnings
 from reconciler.operations.publication_rules import publication_problems
 
 CASES = Path(__file__).parent / "bad_manifests"
@@ -21,14 +22,15 @@ CASES = Path(__file__).parent / "bad_manifests"
 
 
 def problems_of(case: Path) -> list[dict[str, Any]]:
-    """Return the problems of a case's manifests, without the level of errors."""
+    """Return the problems of a case's manifests, without the empty kind of errors."""
     config = load_config(case)
     environment = config.environment(None)
     found = validate(case, [case / "jobs"], environment.filled)
     addresses = publication_problems(case, found.manifests, config, environment)
-    problems = (*found.problems, *addresses.errors, *found.warnings, *addresses.warnings)
+    warnings = Warnings(case, (*found.warnings, *addresses.warnings)).placed()
+    problems = (*found.problems, *addresses.errors, *warnings)
     return [
-        {name: value for name, value in asdict(problem).items() if (name, value) != ("level", "error")}
+        {name: value for name, value in asdict(problem).items() if (name, value) != ("kind", "")}
         for problem in problems
     ]
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from reconciler.base.state_dir import home_of, prepare_home
+from reconciler.cli import run
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import validate
 from tests.support import preloaded
@@ -64,6 +65,13 @@ def shown(name: str) -> Any:
     done = reconciler("show", name, "--format", "json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def test_examples_have_no_warning_that_is_not_acknowledged(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert run(["validate", "--strict"]) == 0, capsys.readouterr().out
 
 
 def test_the_examples_are_valid() -> None:

@@ -123,13 +123,21 @@ def test_row_of_a_rule_adds_a_rule_to_the_schema_and_to_the_code(copy: Path) -> 
 @pytest.mark.slow
 def test_row_of_a_warning_adds_a_warning(copy: Path) -> None:
     row = "a warning of `validate`"
-    finding = 'yield Finding(("metadata", "name"), "the name is dull", "write another one", level=WARNING)'
+    kinds = place(copy, row, "base/warning_kinds.py")
+    line = '    DULL_NAME = "dullName", "A name says nothing."\n'
+    kinds.write_text(f"{kinds.read_text('utf-8')}{line}", "utf-8")
+    assert "`python schemas/generate.py`" in ROWS[row]
+    assert python(copy, "schemas/generate.py", PYTHONPATH=str(copy)).returncode == 0
+    kind = "kind=WarningKind.DULL_NAME"
+    finding = f'yield Finding(("metadata", "name"), "the name is dull", "write another one", {kind})'
     begin(place(copy, row, "manifests/rules.py"), "domain_findings", finding)
-    assert [problem["level"] for problem in expected(copy, row)] == ["warning"]
+    assert [problem["kind"] for problem in expected(copy, row)] == ["dullName"]
     command = ("-m", "reconciler", "validate", "tests/bad_manifests/mine/jobs")
     done = python(copy, *command)
-    assert (done.returncode, "the name is dull" in done.stdout) == (0, True)
+    assert (done.returncode, "the name is dull (/metadata/name) [dullName]" in done.stdout) == (0, True)
     assert python(copy, *command, "--strict").returncode == 3
+    (copy / "reconciler.yaml").write_text("warnings: {dullName: ignore, imageTag: ignore}\n", "utf-8")
+    assert python(copy, *command, "--strict").returncode == 0
 
 
 def test_no_row_names_more_than_three_files_to_change_and_five_in_all() -> None:

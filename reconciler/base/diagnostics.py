@@ -13,6 +13,8 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from reconciler.base.warning_kinds import WarningKind
+
 MAX_PROBLEMS_PER_FILE = 100
 MAX_COUNTED_PER_FILE = 1_000
 """The number of problems in a file after which checks stop."""
@@ -23,6 +25,9 @@ Level = Literal["error", "warning"]
 ERROR: Level = "error"
 WARNING: Level = "warning"
 """Level of what may be right, but is probably a mistake."""
+
+Kind = WarningKind | Literal[""]
+"""The kind of a warning; "" for an error."""
 
 
 class Problem(Struct, frozen=True, order=True, gc=False):
@@ -35,7 +40,7 @@ class Problem(Struct, frozen=True, order=True, gc=False):
         pointer: JSON pointer (RFC 6901) into the document; "" is the whole document.
         message: The description of the mistake, one sentence.
         hint: The correction; "" if unknown.
-        level: Only errors make a file invalid.
+        kind: The kind of a warning; "" for an error. Only errors make a file invalid.
     """
 
     path: str
@@ -44,7 +49,12 @@ class Problem(Struct, frozen=True, order=True, gc=False):
     pointer: str
     message: str
     hint: str = ""
-    level: Level = ERROR
+    kind: Kind = ""
+
+    @property
+    def level(self) -> Level:
+        """WARNING for a problem that has a kind."""
+        return WARNING if self.kind else ERROR
 
 
 def quote(text: str) -> str:
@@ -84,7 +94,7 @@ def capped(problems: Iterable[Problem]) -> list[Problem]:
             number = f"at least {left}" if len(file_problems) >= MAX_COUNTED_PER_FILE else str(left)
             noun = "problems" if last.level == ERROR else "warnings"
             message = f"{number} more {noun} in this file"
-            shown.append(Problem(path, last.line, last.column, "", message, level=last.level))
+            shown.append(Problem(path, last.line, last.column, "", message, kind=last.kind))
     return shown
 
 
@@ -100,14 +110,57 @@ class Finding(Struct, frozen=True):
         message: The mistake.
         hint: The correction; "" if it is unknown. It may have several lines.
         of_key: True if the mistake is in the key, not in its value.
-        level: Only errors make a document invalid.
+        kind: The kind of a warning; "" for an error. Only errors make a document invalid.
     """
 
     keys: Keys
     message: str
     hint: str = ""
     of_key: bool = False
-    level: Level = ERROR
+    kind: Kind = ""
+
+    @property
+    def level(self) -> Level:
+        """WARNING for a finding that has a kind."""
+        return WARNING if self.kind else ERROR
+
+
+class UnplacedWarning(Struct, frozen=True, array_like=True, gc=False):
+    """Warning whose line and column nobody has looked up: few warnings are shown.
+
+    Attributes:
+        path: As a problem's.
+        line: The first line of its document, from 1.
+        keys, message, hint, of_key: As a finding's.
+    """
+
+    path: str
+    line: int
+    keys: Keys
+    message: str
+    hint: str
+    kind: WarningKind
+    of_key: bool = False
+
+    @property
+    def pointer(self) -> str:
+        """JSON pointer into its document."""
+        return pointer_of(self.keys)
+
+    @property
+    def level(self) -> Level:
+        """Always WARNING."""
+        return WARNING
+
+    @classmethod
+    def of(cls, path: str, line: int, finding: Finding) -> UnplacedWarning:
+        """Return a finding, which must be a warning, as one of the document on this line."""
+        assert finding.kind, "an error has a place at once"
+        return cls(path, line, finding.keys, finding.message, finding.hint, finding.kind, finding.of_key)
+
+
+Warned = Problem | UnplacedWarning
+"""A warning, with its place or without."""
 
 
 Rules = Callable[[Any], Iterable[Finding]]

@@ -27,7 +27,7 @@ from reconciler.cli.context import Context, confirm, context_of, is_by_hand, sel
 from reconciler.cli.flag_types import digest, terminal_columns
 from reconciler.cli.flags import FULL, YES, add_format, add_paths, add_reports, add_selection
 from reconciler.cli.logs import print_ends
-from reconciler.cli.problems import print_problems
+from reconciler.cli.problems import print_warnings
 from reconciler.cli.progress import progress, submitting
 from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.git.commit import commit_of
@@ -121,8 +121,8 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
         partial(commit_of, config.root, os.environ),
         lambda report: print_unposted(report.problems, report.denied, log_format),
     )
-    desired = with_code_warnings(desired, config.root, environment)
-    print_problems(desired.warnings, log_format)
+    desired = with_code_warnings(desired, config, environment)
+    print_warnings(desired.warnings, log_format, verbose=arguments.verbose)
     with context.session(start=True) as session:
         seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full, full_after=FULL_AFTER)
         print_lines(seen.notes, log_format)

@@ -16,8 +16,9 @@ from reconciler.cli.actions import links
 from reconciler.cli.context import context_of, is_by_hand, selection_of
 from reconciler.cli.flag_types import path, terminal_columns
 from reconciler.cli.flags import FULL, add_format, add_paths, add_selection
-from reconciler.cli.problems import print_problems
+from reconciler.cli.problems import print_warnings
 from reconciler.manifests.settings import FILE_NAME, LOCAL, find_root
+from reconciler.manifests.warnings import Warnings, warnings_of
 from reconciler.model.plan import Action, Plan, Target
 from reconciler.operations.code_warnings import with_code_warnings
 from reconciler.operations.load_desired import load_desired
@@ -78,7 +79,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         _write(plan, arguments.output_dir)
     if plan.comparison and plan.comparison.warnings:
         sys.stdout.flush()
-        print_problems(plan.comparison.warnings, arguments.log_format)
+        warnings_of_base = Warnings(items=plan.comparison.warnings)
+        print_warnings(warnings_of_base, arguments.log_format, verbose=arguments.verbose)
     problems = plan.comparison.problems if plan.comparison else ()
     if problems:
         # The plan of the valid manifests must come before the errors on stderr.
@@ -103,7 +105,7 @@ def _raise_limit(plan: Plan) -> str:
 
 
 def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
-    """Return the plan and the warnings about its manifests."""
+    """Return the plan, and for JSON the warnings about its manifests."""
     if arguments.output_dir is not None:
         raise UsageError("--output-dir needs --base", hint="see `reconciler plan --help`")
     target = Target(arguments.env or LOCAL, "", "", "")
@@ -113,22 +115,23 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, Sequence[Problem]]:
         # Manifests are loaded first, to report their problems before any request to a service.
         selection = selection_of(arguments)
         desired = load_desired(context.config, context.environment, arguments.paths, selection=selection)
-        desired = with_code_warnings(desired, context.config.root, context.environment)
+        desired = with_code_warnings(desired, context.config, context.environment)
     except InvalidError as error:
         if arguments.format == "json":
             print(_json(Plan(target, (), (), None), error.problems), flush=True)
         raise
-    print_problems(desired.warnings, arguments.log_format)
+    print_warnings(desired.warnings, arguments.log_format, verbose=arguments.verbose)
     with context.session(start=False) as session:
         seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full)
         print_lines(seen.notes, arguments.log_format)
         plan = plan_of(session, desired, state_of(session, desired, seen.observed), by_hand=is_by_hand())
         plan = compared_with_commit(session, desired, plan)
         plan = with_tree(plan, tree_check(session, desired).compare())
-        unknown = unknown_images(session, plan)
-    print_problems(unknown, arguments.log_format)
-    warnings = (*desired.warnings, *unknown)
-    return with_changed_files(plan, desired, context.config.root, os.environ), warnings
+        unknown = warnings_of(context.config, unknown_images(session, plan))
+    print_warnings(unknown, arguments.log_format, verbose=arguments.verbose)
+    plan = with_changed_files(plan, desired, context.config.root, os.environ)
+    is_json = arguments.format == "json"
+    return plan, [*desired.warnings.placed(), *unknown.placed()] if is_json else ()
 
 
 def _plan_against_base(arguments: argparse.Namespace) -> Plan:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 
-from reconciler.base.diagnostics import Problem, capped, in_checkout
+from msgspec.structs import replace
+
+from reconciler.base.diagnostics import Problem, UnplacedWarning, capped, in_checkout
 from reconciler.base.errors import ExitCode, InvalidError
 from reconciler.cli import print_json
 from reconciler.cli.flags import add_format, add_paths
@@ -16,6 +18,7 @@ from reconciler.git.index import GitIndex
 from reconciler.manifests.settings import FILE_NAME, Environment, check_found, find_root, load_config
 from reconciler.manifests.training_images import image_warnings
 from reconciler.manifests.validate import validate
+from reconciler.manifests.warnings import WarningSummary, warnings_of
 from reconciler.model.manifest import Manifest
 from reconciler.operations.folder_warnings import folder_warnings
 from reconciler.operations.jobs_folder import manifest_paths
@@ -30,7 +33,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add_paths(parser)
     add_format(parser, "text", "json", "github")
     parser.add_argument(
-        "--strict", action="store_true", help="treat warnings, such as an unknown machine type, as errors"
+        "--strict",
+        action="store_true",
+        help="treat warnings, such as an unknown machine type, as errors, but for acknowledged ones",
     )
 
 
@@ -50,28 +55,35 @@ def run(arguments: argparse.Namespace) -> ExitCode:
     validation = validate(root, paths, environment.filled, index=index, with_identities=False)
     check_found(validation, arguments.paths)
     publications = publication_problems(root, validation.manifests, config, environment)
-    unfit, doubtful = _code_problems(root, validation.manifests, environment, index)
+    unfit, code = _code_problems(root, validation.manifests, environment, index)
     errors = [*validation.problems, *capped(unfit), *publications.errors]
-    images = capped(image_warnings(validation.manifests, date.today()))
-    folders = capped(folder_warnings(root, validation.manifests, environment))
-    code = capped(doubtful)
-    warnings = [*config.warnings, *missing, *validation.warnings, *code, *images, *folders]
-    warnings += publications.warnings
-    problems = sorted([*errors, *warnings])
+    images = image_warnings(validation.manifests, date.today())
+    folders = folder_warnings(validation.manifests, environment)
+    of_manifests = (*missing, *validation.warnings, *code, *images, *folders, *publications.warnings)
+    warnings = warnings_of(config, (*config.warnings, *of_manifests))
     if arguments.format == "json":
-        print_json(validation_json(validation.files, problems))
+        problems = sorted([*errors, *warnings.placed()])
+        print_json(validation_json(validation.files, problems, warnings.acknowledged))
     elif arguments.format == "github":
-        print(validation_github(validation.files, in_checkout(problems, root)))
+        summary = _in_checkout(warnings.summary(), root)
+        print(validation_github(validation.files, in_checkout(sorted(errors), root), summary))
     else:
+        summary = warnings.summary(in_full=arguments.verbose)
         # Warnings about the settings are in a further file, `reconciler.yaml`.
-        files = validation.files and validation.files + any(problem.path == FILE_NAME for problem in problems)
-        print(validation_text(files, problems))
-    return ExitCode.INVALID if errors or (problems and arguments.strict) else ExitCode.DONE
+        files = validation.files and validation.files + (FILE_NAME in summary.paths)
+        print(validation_text(files, sorted(errors), summary))
+    return ExitCode.INVALID if errors or (warnings and arguments.strict) else ExitCode.DONE
+
+
+def _in_checkout(summary: WarningSummary, root: Path) -> WarningSummary:
+    """Return a summary with the paths that GitHub resolves."""
+    groups = [replace(group, first=tuple(in_checkout(group.first, root))) for group in summary.groups]
+    return replace(summary, groups=tuple(groups))
 
 
 def _code_problems(
     root: Path, manifests: Sequence[Manifest], environment: Environment, index: GitIndex
-) -> tuple[list[Problem], list[Problem]]:
+) -> tuple[list[Problem], list[UnplacedWarning]]:
     """Return why code can't be staged, and the warnings about code that can."""
     if all(manifest.package is None for manifest in manifests):
         return [], []

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from msgspec import Struct
 
-from reconciler.base.diagnostics import Problem
+from reconciler.base.diagnostics import UnplacedWarning
 from reconciler.model.manifest import Manifest
 
 DIGEST_BYTES = 32
@@ -24,14 +24,14 @@ class CheckedFile(Struct, frozen=True, array_like=True):
         size: In bytes.
         aliased: Number of values that exist only through aliases.
         manifests: At least one, each without its file.
-        warnings: Their places and messages, without the file's path.
+        warnings: What is probably a mistake in them, without the file's path.
     """
 
     digest: bytes
     size: int
     aliased: int
     manifests: tuple[Manifest, ...]
-    warnings: tuple[Problem, ...] = ()
+    warnings: tuple[UnplacedWarning, ...] = ()
 
 
 def digest_of(data: bytes) -> bytes:

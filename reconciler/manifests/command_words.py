@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
+from reconciler.base.diagnostics import Finding, Keys, quote
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests.written_forms import flow, flow_word
 
 COMMANDS = frozenset({"command", "containerCommand"})
@@ -81,7 +82,7 @@ def word_findings(
     lists = {command: program, args: arguments}
     words = [_Word(name, at, text) for name, texts in lists.items() for at, text in enumerate(texts)]
     return (
-        Finding((*keys, *finding.keys), finding.message, finding.hint, level=WARNING)
+        Finding((*keys, *finding.keys), finding.message, finding.hint, kind=WarningKind.COMMAND_WORDS)
         for finding in _Words(words, command, args).findings()
     )
 
@@ -97,7 +98,7 @@ def variable_findings(keys: Keys, env: Sequence[Any]) -> Iterator[Finding]:
             message = f"only $(NAME) is replaced in a value, so the program gets the text {quote(value)}"
             right = _VALUE_VARIABLE.sub(lambda match: f"$({match[1] or match[2]})", value)
             hint = f"write value: {flow_word(right)}" if _is_shown([right]) else "write $(NAME)"
-            yield Finding((*keys, index, "value"), message, hint, level=WARNING)
+            yield Finding((*keys, index, "value"), message, hint, kind=WarningKind.VARIABLE_VALUE)
 
 
 def list_hint(name: str, text: str) -> str:

@@ -5,16 +5,23 @@ Its verdict is final. It reads a document again to find the places.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec.structs import replace
-
-from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, WARNING, Finding, Keys, Problem, Rules, quote
-from reconciler.manifests.checked_files import CheckedFile, digest_of
+from reconciler.base.diagnostics import (
+    MAX_COUNTED_PER_FILE,
+    Finding,
+    Keys,
+    Problem,
+    Rules,
+    UnplacedWarning,
+    quote,
+)
+from reconciler.base.warning_kinds import WarningKind
+from reconciler.manifests.checked_files import digest_of
 from reconciler.manifests.explain import findings, with_boolean_hints
 from reconciler.manifests.fast_validate import manifest_of
 from reconciler.manifests.files import ManifestFile
@@ -67,11 +74,7 @@ class DiagnosedJob:
     def manifest(self) -> Manifest:
         """The manifest of a valid job, without its file."""
         assert isinstance(self.schema, Mapping), "a valid manifest has a schema"
-        return manifest_of(self.document.value, self.document.line, self.schema, self._places)
-
-    def _places(self, images: Sequence[tuple[Keys, str]]) -> list[tuple[int, int]]:
-        positions = [self.document.position(keys) for keys, _ in images]
-        return [(position.line, position.column) for position in positions]
+        return manifest_of(self.document.value, self.document.line, self.schema)
 
 
 @dataclass(slots=True)
@@ -85,6 +88,7 @@ class DiagnosedFile:
         has_secrets: True if its problems are secrets. No other problem is reported then, because the message
             might quote a secret.
         filled: The fields that its manifests may omit.
+        warnings: What is probably a mistake in its manifests.
     """
 
     path: str
@@ -94,6 +98,7 @@ class DiagnosedFile:
     problems: list[Problem] = field(default_factory=list)
     has_secrets: bool = False
     filled: frozenset[str] = frozenset()
+    warnings: list[UnplacedWarning] = field(default_factory=list)
 
     @property
     def aliased(self) -> int:
@@ -101,24 +106,12 @@ class DiagnosedFile:
         return sum(job.document.aliased for job in self.jobs)
 
     @property
-    def record(self) -> CheckedFile | None:
-        """The record of a checked file that has warnings and no other problem; None for others."""
-        if not self.problems or not all(job.is_valid for job in self.jobs):
-            return None
-        if any(problem.level != WARNING for problem in self.problems):
-            return None
-        warnings = tuple(replace(problem, path="") for problem in self.problems)
-        return CheckedFile(
-            self.digest, self.size, self.aliased, tuple(job.manifest for job in self.jobs), warnings
-        )
-
-    @property
     def checked(self) -> list[DiagnosedJob]:
         """Documents of a known kind, which get all further checks."""
         return [] if self.has_secrets else [job for job in self.jobs if not isinstance(job.schema, Finding)]
 
     def check(self, root: Path) -> None:
-        """Add the problems of each document, up to the limit of reported problems; call it once.
+        """Add the problems and warnings of each document, up to the limit of problems; call it once.
 
         `root` is the repository's, without links.
         """
@@ -139,9 +132,12 @@ class DiagnosedFile:
                     job_findings += job.package.findings(
                         root, (module for module in modules if module[0] not in reported)
                     )
-            self.problems += (job.document.problem(self.path, finding) for finding in job_findings)
-            is_sound = all(finding.level == WARNING for finding in job_findings)
-            job.is_valid = is_sound and not job.document.is_flawed
+            errors = [finding for finding in job_findings if not finding.kind]
+            self.problems += (job.document.problem(self.path, finding) for finding in errors)
+            for finding in job_findings:
+                if finding.kind and len(self.warnings) < MAX_COUNTED_PER_FILE:
+                    self.warnings.append(UnplacedWarning.of(self.path, job.document.line, finding))
+            job.is_valid = not errors and not job.document.is_flawed
 
 
 def diagnose(file: ManifestFile, data: bytes, filled: frozenset[str], folder_of: FolderOf) -> DiagnosedFile:
@@ -187,7 +183,7 @@ def repeated_names(jobs: Iterable[DiagnosedJob]) -> Iterator[Problem]:
         yield job.document.problem(job.path, Finding(_NAME, message, "choose another name"))
 
 
-def repeated_model_ids(jobs: Iterable[DiagnosedJob]) -> Iterator[Problem]:
+def repeated_model_ids(jobs: Iterable[DiagnosedJob]) -> Iterator[UnplacedWarning]:
     """Yield a warning for each valid pipeline whose new model has the id of an earlier pipeline's."""
     first: dict[str, DiagnosedJob] = {}
     for job in jobs:
@@ -202,7 +198,8 @@ def repeated_model_ids(jobs: Iterable[DiagnosedJob]) -> Iterator[Problem]:
             "and then can't register its model"
         )
         hint = 'write another "modelId", or "parentModel" once the model exists'
-        yield job.document.problem(job.path, Finding(MODEL_ID, message, hint, level=WARNING))
+        finding = Finding(MODEL_ID, message, hint, kind=WarningKind.MODEL_ID)
+        yield UnplacedWarning.of(job.path, job.document.line, finding)
 
 
 def document_problems(
@@ -223,7 +220,7 @@ def document_problems(
     for document in documents[:1]:
         problems = with_boolean_hints(problems, document, schema)
         problems += (document.problem(path, finding) for finding in findings(document, schema, rules))
-    is_valid = all(problem.level == WARNING for problem in problems)
+    is_valid = all(problem.kind for problem in problems)
     return (documents[0].value if documents and is_valid else None), problems
 
 

@@ -52,7 +52,9 @@ def findings(document: Document, schema: Mapping[str, Any], rules: Rules = lambd
     """
     errors = _errors(document.value, schema)
     if not errors and not document.unreadable:
-        return list(islice(rules(document.value), MAX_COUNTED_PER_FILE))
+        found = list(rules(document.value))
+        # Errors first: many warnings must not hide one.
+        return sorted(found, key=lambda finding: bool(finding.kind))[:MAX_COUNTED_PER_FILE]
     return list(_Explanation(document, schema, rules).of(errors))
 
 

@@ -1,18 +1,18 @@
-"""Fast check of files without problems, from their bytes alone.
+"""Fast check of files without mistakes, from their bytes alone.
 
-A file accepted here has no problem except those that depend on other files. Any irregular file is left to
-the slow check in `diagnose`, whose verdict is final.
+A file accepted here has no problem but warnings, and those that depend on other files. Any irregular file is
+left to the slow check in `diagnose`, whose verdict is final.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from msgspec import msgpack
 from msgspec.structs import replace
 
+from reconciler.base.diagnostics import MAX_COUNTED_PER_FILE, UnplacedWarning
 from reconciler.manifests import schemas
 from reconciler.manifests.checked_files import CheckedFile
 from reconciler.manifests.expectations import goal_of
@@ -20,7 +20,7 @@ from reconciler.manifests.plain_form import plain_form
 from reconciler.manifests.rules import domain_findings, python_modules
 from reconciler.manifests.schemas import is_valid
 from reconciler.manifests.secrets import has_secrets
-from reconciler.manifests.training_images import PlaceImages, noted_images, places_by_text
+from reconciler.manifests.training_images import noted_images
 from reconciler.manifests.yaml_load import CleanDocument, clean_documents
 from reconciler.model.canonical import canonical_spec
 from reconciler.model.expectation import Expectation
@@ -55,22 +55,23 @@ def check_files(
         for candidate in candidates
         if (plain := _valid(candidate, contents[candidate.digest])) is not None
     ]
-    sound = [
-        candidate
-        for candidate in valid
-        if next(domain_findings(candidate.document.value, filled), None) is None
-    ]
     manifests: dict[bytes, list[Manifest]] = {}
-    for candidate in sound:
+    warnings: dict[bytes, list[UnplacedWarning]] = {}
+    for candidate, of_document in [(candidate, _warnings(candidate, filled)) for candidate in valid]:
+        if of_document is None:
+            continue
         manifest = _manifest(candidate, contents[candidate.digest], with_identities=with_identities)
         if manifest is not None:
             manifests.setdefault(candidate.digest, []).append(manifest)
+            if of_document:
+                warnings.setdefault(candidate.digest, []).extend(of_document)
     return {
         digest: CheckedFile(
             digest,
             len(contents[digest]),
             sum(document.aliased for document in read[digest]),
             tuple(of_file),
+            tuple(warnings.get(digest, ())[:MAX_COUNTED_PER_FILE]),
         )
         for digest, of_file in manifests.items()
         if len(of_file) == len(read[digest])
@@ -81,7 +82,6 @@ def manifest_of(
     value: Mapping[str, Any],
     line: int,
     schema: Mapping[str, Any],
-    place_images: PlaceImages,
     *,
     with_identities: bool = True,
 ) -> Manifest:
@@ -103,7 +103,7 @@ def manifest_of(
         module=package.get("module", ""),
         requirements=package.get("requirements", ""),
         python_modules=tuple(module for _, module in python_modules(value)) if package else (),
-        images=noted_images(value["spec"], place_images),
+        images=noted_images(value["spec"]),
         expect=_expectations(value["expect"]) if "expect" in value else (),
         publish=_publish(value["publish"]) if "publish" in value else None,
     )
@@ -139,14 +139,21 @@ def _valid(candidate: _Candidate, data: bytes) -> _Candidate | None:
     return candidate._replace(document=CleanDocument(plain, document.line, document.aliased))
 
 
+def _warnings(candidate: _Candidate, filled: frozenset[str]) -> list[UnplacedWarning] | None:
+    """Return the warnings of a document, without its file; None if it has a mistake."""
+    findings = [*domain_findings(candidate.document.value, filled)]
+    if any(not finding.kind for finding in findings):
+        return None
+    return [UnplacedWarning.of("", candidate.document.line, finding) for finding in findings]
+
+
 def _manifest(candidate: _Candidate, data: bytes, *, with_identities: bool) -> Manifest | None:
     """Return the manifest of a valid document in a file; None if it is too long or has no JSON form."""
     value, line, schema = candidate.document.value, candidate.document.line, candidate.schema
     if schema is None or (b"&" in data and _is_long(value)):
         return None
     try:
-        place_images = partial(places_by_text, data, line)
-        return manifest_of(value, line, schema, place_images, with_identities=with_identities)
+        return manifest_of(value, line, schema, with_identities=with_identities)
     except (ValueError, OverflowError, RecursionError):
         return None  # a value that has no JSON form
 

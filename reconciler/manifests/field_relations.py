@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import Any, TypeGuard
 
-from reconciler.base.diagnostics import WARNING, Finding, Keys, counted, quote
+from reconciler.base.diagnostics import Finding, Keys, counted, quote
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests.known_values import accelerators_of
 from reconciler.manifests.written_forms import flow
 
@@ -51,12 +52,14 @@ def pool_findings(keys: Keys, job: Mapping[str, Any], filled: frozenset[str]) ->
         if scheduling.get("disableRetries") is True and scheduling.get("restartJobOnWorkerRestart") is True:
             message = '"restartJobOnWorkerRestart" has no effect with "disableRetries"'
             restart_keys = (*keys, "scheduling", "restartJobOnWorkerRestart")
-            yield Finding(restart_keys, message, "remove one of the two", of_key=True, level=WARNING)
+            yield Finding(
+                restart_keys, message, "remove one of the two", of_key=True, kind=WarningKind.NO_EFFECT
+            )
     # "A list of names for the reserved ip ranges under the VPC network that can be used for this job."
     if job.get("reservedIpRanges") and not job.get("network") and "network" not in filled:
         message = '"reservedIpRanges" has no effect without "network", which the ranges belong to'
         hint = 'add "network: projects/NUMBER/global/networks/NAME", or remove "reservedIpRanges"'
-        yield Finding((*keys, "reservedIpRanges"), message, hint, of_key=True, level=WARNING)
+        yield Finding((*keys, "reservedIpRanges"), message, hint, of_key=True, kind=WarningKind.NO_EFFECT)
     if job.get("persistentResourceId"):
         yield from _persistent(keys, job)
 
@@ -72,12 +75,18 @@ def _persistent(keys: Keys, job: Mapping[str, Any]) -> Iterator[Finding]:
     strategy = scheduling.get("strategy") if isinstance(scheduling, dict) else None
     if strategy in ("SPOT", "FLEX_START", "LOW_COST"):
         strategy_keys = (*keys, "scheduling", "strategy")
-        yield Finding(strategy_keys, f'"strategy: {strategy}" {why}', "remove it", of_key=True, level=WARNING)
+        yield Finding(
+            strategy_keys,
+            f'"strategy: {strategy}" {why}',
+            "remove it",
+            of_key=True,
+            kind=WarningKind.NO_EFFECT,
+        )
     for index, machine in _machines(job).items():
         if "reservationAffinity" in machine:
             machine_keys = (*keys, "workerPoolSpecs", index, "machineSpec", "reservationAffinity")
             message = f'"reservationAffinity" {why}'
-            yield Finding(machine_keys, message, "remove it", of_key=True, level=WARNING)
+            yield Finding(machine_keys, message, "remove it", of_key=True, kind=WarningKind.NO_EFFECT)
 
 
 def _flex_timeout(keys: Keys, scheduling: Mapping[str, Any], filled: frozenset[str]) -> Iterator[Finding]:
@@ -156,14 +165,14 @@ def ml_field_findings(keys: Keys, training_input: Mapping[str, Any]) -> Iterator
     if training_input.get("masterType") and not is_custom:
         message = '"masterType" counts only with "scaleTier: CUSTOM": other tiers bring their own machines'
         hint = 'write "scaleTier: CUSTOM", or remove "masterType"'
-        yield Finding((*keys, "masterType"), message, hint, of_key=True, level=WARNING)
+        yield Finding((*keys, "masterType"), message, hint, of_key=True, kind=WarningKind.NO_EFFECT)
     for role in _ROLES if is_custom else ():
         # `workerCount` and its like: "The default value is zero."
         for field in (f"{role}Type", f"{role}Config"):
             if training_input.get(field) and f"{role}Count" not in training_input:
                 message = f'"{field}" has no effect without "{role}Count", which is 0 by default'
                 hint = f'add "{role}Count: 1", or remove "{field}"'
-                yield Finding((*keys, field), message, hint, of_key=True, level=WARNING)
+                yield Finding((*keys, field), message, hint, of_key=True, kind=WarningKind.NO_EFFECT)
                 break
     if "jobDir" in training_input:
         yield from path_findings((*keys, "jobDir"), training_input["jobDir"])
@@ -185,7 +194,7 @@ def trial_findings(
         there = f"there {'is' if trials == 1 else 'are'}" if most in tuning else f'without "{most}" there is'
         message = f'"{at_once}" is {parallel}, and {there} only {counted(trials, "trial")}'
         hint = f"write {at_once}: {trials}" if most in tuning else f"add {most}: {parallel}, or more"
-        yield Finding((*keys, at_once), message, hint, level=WARNING)
+        yield Finding((*keys, at_once), message, hint, kind=WarningKind.PARALLEL_TRIALS)
 
 
 def default_value_findings(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
@@ -198,7 +207,9 @@ def default_value_findings(keys: Keys, parameter: Mapping[str, Any]) -> Iterator
         spec = parameter.get(name)
         if isinstance(spec, dict) and "defaultValue" in spec:
             message = '"defaultValue" has no effect in a tuning job: the first trial may begin anywhere'
-            yield Finding((*keys, name, "defaultValue"), message, "remove it", of_key=True, level=WARNING)
+            yield Finding(
+                (*keys, name, "defaultValue"), message, "remove it", of_key=True, kind=WarningKind.NO_EFFECT
+            )
 
 
 def ml_parameter_findings(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[Finding]:
@@ -210,12 +221,12 @@ def ml_parameter_findings(keys: Keys, parameter: Mapping[str, Any]) -> Iterator[
         if parameter.get(field) and parameter.get("type") not in (None, kind):
             message = f'"{field}" has no effect: it is for parameters of the type {kind}'
             hint = f'write "type: {kind}", or remove "{field}"'
-            yield Finding((*keys, field), message, hint, of_key=True, level=WARNING)
+            yield Finding((*keys, field), message, hint, of_key=True, kind=WarningKind.NO_EFFECT)
     # minValue and maxValue: "Required if type is `DOUBLE` or `INTEGER`."
     for bound in ("minValue", "maxValue") if parameter.get("type") == "DISCRETE" else ():
         if bound in parameter:
             message = f'"{bound}" has no effect: the values of a DISCRETE parameter are its "discreteValues"'
-            yield Finding((*keys, bound), message, "remove it", of_key=True, level=WARNING)
+            yield Finding((*keys, bound), message, "remove it", of_key=True, kind=WarningKind.NO_EFFECT)
 
 
 def has_dashes(name: Any) -> TypeGuard[str]:
@@ -229,7 +240,7 @@ def dashes_finding(keys: Keys, name: str) -> Finding:
     The service adds dashes: https://cloud.google.com/vertex-ai/docs/training/using-hyperparameter-tuning.
     """
     message = f"the trainer gets this parameter as {quote(f'--{name}')}, because the service adds dashes"
-    return Finding(keys, message, f"write {name.lstrip('-')}", level=WARNING)
+    return Finding(keys, message, f"write {name.lstrip('-')}", kind=WarningKind.PARAMETER_NAME)
 
 
 def path_findings(keys: Keys, text: Any) -> tuple[Finding, ...]:
@@ -242,7 +253,7 @@ def path_findings(keys: Keys, text: Any) -> tuple[Finding, ...]:
     right = posixpath.normpath(f"/{match['path']}").lstrip("/")
     message = f'Cloud Storage takes ".." for a name: {quote(text)} is no folder above'
     hint = f"write {match['flag'] or ''}gs://{match['bucket']}/{right}"
-    return (Finding(keys, message, hint, level=WARNING),)
+    return (Finding(keys, message, hint, kind=WarningKind.DOTS_IN_PATH),)
 
 
 def paths_findings(keys: Keys, texts: Any) -> Iterable[Finding]:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
+from reconciler.base.diagnostics import Finding, Keys, quote
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests.training_images import training_image_uri, training_images
 
 _NETWORK = re.compile(r"projects/(?P<project>[^/]*[^/0-9][^/]*)/global/networks/(?P<name>[^/]+)")
@@ -49,7 +50,7 @@ def network_findings(keys: Keys, network: Any) -> tuple[Finding, ...]:
     message = f"{quote(match['project'])} is a project's id, and a network's name has the project's number"
     command = f'gcloud projects describe {match["project"]} --format="value(projectNumber)"'
     hint = f"write projects/NUMBER/global/networks/{match['name']}, with the number that `{command}` prints"
-    return (Finding(keys, message, hint, level=WARNING),)
+    return (Finding(keys, message, hint, kind=WarningKind.NETWORK),)
 
 
 def python_package_findings(
@@ -77,7 +78,8 @@ def _python_package(keys: Keys, image: str, module: str) -> Iterator[Finding]:
         # `executorImageUri`: "See the list of pre-built containers for training. You must use an image from
         # this list."
         message = "this image serves predictions, and runs no Python package"
-        yield Finding((*keys, "executorImageUri"), message, _training_hint(match), level=WARNING)
+        hint = _training_hint(match)
+        yield Finding((*keys, "executorImageUri"), message, hint, kind=WarningKind.PREDICTION_IMAGE)
     if not _NO_MODULE.search(module):
         return
     # "The Python module name to run after installing the packages."
@@ -89,7 +91,8 @@ def _python_package(keys: Keys, image: str, module: str) -> Iterator[Finding]:
     else:
         # Nothing forbids a module with the name "py".
         message = f"{quote(module)} is the module py of {quote(module.removesuffix('.py'))}, and no file"
-        yield Finding((*keys, "pythonModule"), message, f"did you mean {right}?", level=WARNING)
+        hint = f"did you mean {right}?"
+        yield Finding((*keys, "pythonModule"), message, hint, kind=WarningKind.MODULE_NAME)
 
 
 def _training_hint(prediction: re.Match[str]) -> str:

@@ -13,7 +13,8 @@ from functools import lru_cache
 
 from msgspec import Struct, json
 
-from reconciler.base.diagnostics import ERROR, WARNING, Level, quote, same_word, similar_word
+from reconciler.base.diagnostics import Kind, quote, same_word, similar_word
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests.messages import tpu_machine
 from reconciler.manifests.schemas import folder
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1
@@ -81,11 +82,11 @@ _LOCAL_SSD = "-lssd"  # ends the names of machines with disks of their own
 
 
 class Doubt(Struct, frozen=True):
-    """Mistake in a value, or for level WARNING its probable mistake."""
+    """Mistake in a value, or its probable mistake, which has the kind of its warning."""
 
     message: str
     hint: str
-    level: Level = ERROR
+    kind: Kind = ""
 
 
 def machine_doubt(api_version: str, machine: str) -> Doubt | None:
@@ -106,8 +107,8 @@ def machine_doubt(api_version: str, machine: str) -> Doubt | None:
         return Doubt(message, hint)
     message = f"{machine} is not a known machine type"
     if nearest := (api_version == AIPLATFORM_V1 and tpu_machine(machine)) or _of_family(machine, machines):
-        return Doubt(message, f"did you mean {nearest}?", WARNING)
-    return _unknown(message, machine, machines)
+        return Doubt(message, f"did you mean {nearest}?", WarningKind.MACHINE_TYPE)
+    return _unknown(WarningKind.MACHINE_TYPE, message, machine, machines)
 
 
 @lru_cache(CACHED)
@@ -120,7 +121,7 @@ def undocumented_machine(machine: str) -> Doubt | None:
     documented = "m1" if series in ("m2", "m3") else "n2"
     similar = _of_family(f"{documented}-{size}", _MACHINES[AIPLATFORM_V1]) or "e2-standard-2"
     message = f"Vertex AI documents no training on {machine}"
-    return Doubt(message, f"write a machine type that it lists, such as {similar}", WARNING)
+    return Doubt(message, f"write a machine type that it lists, such as {similar}", WarningKind.MACHINE_TYPE)
 
 
 @lru_cache(CACHED)
@@ -143,7 +144,8 @@ def region_doubt(api_version: str, region: str) -> Doubt | None:
     if region in regions.refused:
         message = f"{_SERVICES[api_version]} runs no training jobs in {region}"
         return Doubt(message, "write a region such as us-central1")
-    return _unknown(f"{region} is not a known region", region, regions.known)
+    message = f"{region} is not a known region"
+    return _unknown(WarningKind.REGION, message, region, regions.known)
 
 
 def runtime_doubt(runtime: str) -> Doubt | None:
@@ -166,10 +168,10 @@ def python_doubt(runtime: str, python: str) -> Doubt | None:
 
 
 @lru_cache(CACHED)
-def _unknown(message: str, value: str, known_values: frozenset[str]) -> Doubt:
+def _unknown(kind: WarningKind, message: str, value: str, known_values: frozenset[str]) -> Doubt:
     names = sorted(known_values)
     nearest = same_word(value, names) or similar_word(value, names)
-    return Doubt(message, f"did you mean {nearest}?" if nearest else "check its name", WARNING)
+    return Doubt(message, f"did you mean {nearest}?" if nearest else "check its name", kind)
 
 
 def join_or(values: Iterable[object]) -> str:

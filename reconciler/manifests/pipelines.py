@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reconciler.base.diagnostics import WARNING, Finding, Keys, quote, same_word
+from reconciler.base.diagnostics import Finding, Keys, quote, same_word
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.model.fields import part_of, text_of
 
 CUSTOM_TASK = "custom_task"
@@ -88,33 +89,37 @@ def pipeline_findings(
     if _MODEL not in spec:
         for name in named:
             message = f'{quote(name)} has no effect without "{_MODEL}": the pipeline registers no model'
-            yield _doubt((name,), message, f'add "{_MODEL}", or remove it')
+            yield _doubt(WarningKind.NO_EFFECT, (name,), message, f'add "{_MODEL}", or remove it')
         return
     model, inputs = part_of(spec, _MODEL), part_of(spec, INPUTS)
     if not named:
         message = "each new content of this manifest registers a new model"
-        yield _doubt((_MODEL,), message, f"{_WRITE_PARENT}, so that it becomes a version of that model")
+        hint = f"{_WRITE_PARENT}, so that it becomes a version of that model"
+        yield _doubt(WarningKind.NEW_MODEL, (_MODEL,), message, hint)
     elif len(named) > 1:
         message = '"modelId" names a new model, and "parentModel" one that exists already'
-        yield _doubt(("modelId",), message, 'keep "parentModel" for another version of that model')
+        hint = 'keep "parentModel" for another version of that model'
+        yield _doubt(WarningKind.MODEL_ID, ("modelId",), message, hint)
     parent, _, version = text_of(spec, "parentModel").partition("@")
     if version:
         message = f"{quote(f'@{version}')} has no effect: the run becomes a new version of the model"
-        yield Finding(("spec", "parentModel"), message, f'write "{parent}"', level=WARNING)
+        keys: Keys = ("spec", "parentModel")
+        yield Finding(keys, message, f'write "{parent}"', kind=WarningKind.NO_EFFECT)
     if "versionAliases" in model:
         message = 'the service moves these aliases as soon as the run succeeds, whatever "expect" says'
         hint = "remove it, and move an alias once you have seen what the run achieved"
-        yield _doubt((_MODEL, "versionAliases"), message, hint)
+        yield _doubt(WarningKind.VERSION_ALIASES, (_MODEL, "versionAliases"), message, hint)
     if model and "containerSpec" not in model:
         message = "the model can't be deployed, because it has no container that serves it"
-        yield _doubt((_MODEL,), message, 'add "containerSpec: {imageUri: …}" to it')
+        hint = 'add "containerSpec: {imageUri: …}" to it'
+        yield _doubt(WarningKind.MODEL_CONTAINER, (_MODEL,), message, hint)
     is_tuning = TRIALS in inputs
     job = part_of(inputs, TRIALS) if is_tuning else inputs
     folder = text_of(part_of(job, _FOLDER), "outputUriPrefix").rstrip("/")
     artifacts = text_of(model, "artifactUri")
     if not artifacts and job and _FOLDER not in job and not has_folder:
         message = f"the model is registered from the run's output folder, and {quote(_FOLDER)} is missing"
-        keys: Keys = (INPUTS, TRIALS) if is_tuning else (INPUTS,)
+        keys = (INPUTS, TRIALS) if is_tuning else (INPUTS,)
         hint = f'add "{_FOLDER}: {{outputUriPrefix: gs://BUCKET/FOLDER}}"'
         yield Finding(("spec", *keys), message, hint, of_key=True)
     # Of a tuning job's trials, the best one's folder counts, and of own folders that with the run's name:
@@ -122,11 +127,11 @@ def pipeline_findings(
     if artifacts and (is_tuning or has_own_folder or artifacts.rstrip("/") != f"{folder}/model"):
         message = "this isn't the run's own AIP_MODEL_DIR, so the model may have the files of another run"
         hint = 'remove "artifactUri": the model then has what the run wrote to AIP_MODEL_DIR'
-        yield Finding(("spec", _MODEL, "artifactUri"), message, hint, level=WARNING)
+        yield Finding(("spec", _MODEL, "artifactUri"), message, hint, kind=WarningKind.ARTIFACT_URI)
 
 
-def _doubt(keys: Keys, message: str, hint: str) -> Finding:
-    return Finding(("spec", *keys), message, hint, of_key=True, level=WARNING)
+def _doubt(kind: WarningKind, keys: Keys, message: str, hint: str) -> Finding:
+    return Finding(("spec", *keys), message, hint, of_key=True, kind=kind)
 
 
 def _field(spec: Mapping[str, Any], name: str) -> Any:

@@ -12,7 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, Finding, Keys, quote
+from reconciler.base.diagnostics import Finding, Keys, quote
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests.command_words import variable_findings, word_findings
 from reconciler.manifests.expectations import expectation_findings
 from reconciler.manifests.field_relations import (
@@ -241,11 +242,12 @@ def _retired(spec: Mapping[str, Any]) -> Finding | None:
         return None
     fitting = [number for number in TABLES.attachable[successor] if number <= (_number(count) or 1)]
     hint = f"write\nacceleratorType: {successor}\nacceleratorCount: {max(fitting, default=1)}"
-    return Finding(("acceleratorType",), f"Google has no {accelerator} any more", hint, level=WARNING)
+    message = f"Google has no {accelerator} any more"
+    return Finding(("acceleratorType",), message, hint, kind=WarningKind.RETIRED_ACCELERATOR)
 
 
 def _finding(keys: Keys, doubt: Doubt) -> Finding:
-    return Finding(keys, doubt.message, doubt.hint, level=doubt.level)
+    return Finding(keys, doubt.message, doubt.hint, kind=doubt.kind)
 
 
 def _incomplete_accelerator(keys: Keys, accelerator: str, fields: tuple[str, str]) -> Finding:
@@ -307,7 +309,7 @@ def _training_input(keys: Keys, training_input: Mapping[str, Any]) -> Iterator[F
     if "scaleTier" not in training_input:
         message = '"scaleTier" is missing, so the job runs as BASIC: one machine without accelerators'
         hint = 'write "scaleTier: BASIC", or the tier that you want; gcloud takes it from --scale-tier'
-        yield Finding(keys, message, hint, of_key=True, level=WARNING)
+        yield Finding(keys, message, hint, of_key=True, kind=WarningKind.SCALE_TIER)
     yield from _region_and_runtime(keys, training_input)
     if "args" in training_input:
         yield from word_findings(keys, training_input, "")

@@ -13,8 +13,9 @@ from typing import Any, Literal
 
 from msgspec import Struct, structs
 
-from reconciler.base.diagnostics import ERROR, WARNING, Finding, Problem, quote
+from reconciler.base.diagnostics import Finding, Kind, Problem, quote
 from reconciler.base.errors import InvalidError, UsageError
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests import schemas
 from reconciler.manifests.field_relations import LONG_TIMEOUT, is_above_week
 from reconciler.manifests.files import SUFFIXES, read_one
@@ -115,6 +116,7 @@ class Config(Struct, frozen=True):
         github: The `github` settings; None if the file has none.
         digest: The BLAKE2b digest of the file's bytes when they were read, 32 bytes; b"" if it is missing.
         warnings: What is probably a mistake in the file.
+        acknowledged: The kinds of warnings that are meant so.
     """
 
     root: Path
@@ -126,6 +128,7 @@ class Config(Struct, frozen=True):
     public_buckets: tuple[str, ...] = ()
     digest: bytes = b""
     warnings: tuple[Problem, ...] = ()
+    acknowledged: frozenset[WarningKind] = frozenset()
 
     def buckets_of(self, environment: Environment) -> frozenset[str]:
         """Return the buckets that the settings name for the jobs of an environment, without gs://.
@@ -212,8 +215,8 @@ def _read(root: Path) -> tuple[JsonObject, list[Problem], tuple[Problem, ...], b
         return {}, [data] if data else [], (), b""
     schema = schemas.document(schemas.SETTINGS)
     value, all_problems = check_document(data, schema, FILE_NAME, settings_findings)
-    problems = [problem for problem in all_problems if problem.level != WARNING]
-    warnings = tuple(problem for problem in all_problems if problem.level == WARNING)
+    problems = [problem for problem in all_problems if not problem.kind]
+    warnings = tuple(problem for problem in all_problems if problem.kind)
     return value or {}, problems, warnings, _digest(data)
 
 
@@ -231,6 +234,7 @@ def from_document(root: Path, value: JsonObject, digest: bytes = b"") -> Config:
         public_buckets=tuple(map(_bucket, value.get("publicBuckets") or ())),
         github=value.get("github"),
         digest=digest,
+        acknowledged=frozenset(kind for kind in WarningKind if kind in (value.get("warnings") or ())),
     )
 
 
@@ -328,7 +332,7 @@ def settings_findings(settings: Any) -> Iterator[Finding]:
         for api_version, keys, region in regions:
             if isinstance(region, str) and region and (doubt := region_doubt(api_version, region)):
                 region_keys = ("environments", name, *keys)
-                yield Finding(region_keys, doubt.message, doubt.hint, level=doubt.level)
+                yield Finding(region_keys, doubt.message, doubt.hint, kind=doubt.kind)
 
 
 def _single_equals_signs(settings: Any) -> Iterator[Finding]:
@@ -377,10 +381,9 @@ def shared_environments(settings: Any) -> Iterator[Finding]:
                     "would overwrite the model of the other"
                 )
                 # Only a warning at Google: repositories have such settings, and their applies must go on.
-                level = WARNING if engine == "google" else ERROR
-                yield Finding(
-                    keys, message, f"write another folder, such as {folder.rstrip('/')}/{name}", level=level
-                )
+                kind: Kind = WarningKind.SHARED_FOLDER if engine == "google" else ""
+                hint = f"write another folder, such as {folder.rstrip('/')}/{name}"
+                yield Finding(keys, message, hint, kind=kind)
 
 
 def _scope_at_google(environment: Mapping[Any, Any]) -> _Scope:

@@ -6,20 +6,20 @@ The table is `schemas/training_images.json`, with its source.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import date
 from functools import cache, lru_cache
 from typing import Any
 
 from msgspec import Struct, json
 
-from reconciler.base.diagnostics import WARNING, Keys, Problem, pointer_of, quote
+from reconciler.base.diagnostics import Keys, UnplacedWarning
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests.schemas import folder
-from reconciler.manifests.yaml_load import place_of
-from reconciler.model.manifest import Manifest, PlacedImage
+from reconciler.model.manifest import Manifest, NotedImage
 
-PlaceImages = Callable[[Sequence[tuple[Keys, str]]], list[tuple[int, int]]]
-"""Finds line and column of images, which are given by path and URI in the order of the document."""
+CONTAINER_IMAGE = "imageUri"
+EXECUTOR_IMAGE = "executorImageUri"
 
 _URI = re.compile(
     r"(?:[a-z]+-docker\.pkg\.dev/vertex-ai/training|(?:[a-z]+\.)?gcr\.io/cloud-(?:aiplatform|ml-public)/training)"
@@ -28,19 +28,13 @@ _URI = re.compile(
 # https://cloud.google.com/ai-platform/training/docs/algorithms/reference names these images. The service was
 # switched off on 2025-01-31.
 _ALGORITHM = re.compile(r"(?:[a-z]+\.)?gcr\.io/cloud-ml-algos/(?P<name>[A-Za-z0-9_.-]+)(?:[:@].*)?")
-_CONTAINER = "imageUri"
-_EXECUTOR = "executorImageUri"
-_IMAGES = frozenset({_CONTAINER, _EXECUTOR})
+_IMAGES = frozenset({CONTAINER_IMAGE, EXECUTOR_IMAGE})
 # The image of a registered model runs no training, and the service copies it.
 _WITHOUT_IMAGES = frozenset(
     {
         *("args", "env", "parameters", "params", "machineSpec", "diskSpec", "acceleratorConfig"),
         *("scheduling", "modelToUpload"),
     }
-)
-_WRITTEN = re.compile(
-    rf"\b(?P<field>{_CONTAINER}|{_EXECUTOR}|image_uri|executor_image_uri)[\"']?\s*:\s*"
-    r"(?P<quote>[\"']?)(?P<uri>[^\s\"',\[\]{}#]+)"
 )
 # An image that was built on this machine has no digest that others could pull.
 _LOCAL = ("localhost/", "localhost:")
@@ -110,16 +104,13 @@ def images_in(value: Any, keys: Keys = ()) -> list[tuple[Keys, str]]:
     return images
 
 
-def noted_images(spec: Any, place_images: PlaceImages) -> tuple[PlacedImage, ...]:
+def noted_images(spec: Any) -> tuple[NotedImage, ...]:
     """Return the images of a spec that deserve a warning now, or from some day on."""
-    noted = [(keys, uri) for keys, uri in images_in(spec, ("spec",)) if _is_noted(str(keys[-1]), uri)]
-    if not noted:
-        return ()
-    positions = zip(noted, place_images(noted), strict=True)
-    return tuple(PlacedImage(pointer_of(keys), uri, *position) for (keys, uri), position in positions)
+    images = images_in(spec, ("spec",))
+    return tuple([NotedImage(keys, uri) for keys, uri in images if _is_noted(str(keys[-1]), uri)])
 
 
-def image_warnings(manifests: Iterable[Manifest], today: date) -> list[Problem]:
+def image_warnings(manifests: Iterable[Manifest], today: date) -> list[UnplacedWarning]:
     """Return a warning for each image past its end, and for each container's tag in place of a digest.
 
     The warnings depend on the day, so they are no part of the cached results.
@@ -127,65 +118,37 @@ def image_warnings(manifests: Iterable[Manifest], today: date) -> list[Problem]:
     warnings = []
     for manifest in manifests:
         for image in manifest.images:
-            if sentences := _warning(image.pointer.rpartition("/")[2], image.uri, today):
-                location = manifest.path, image.line, image.column, image.pointer
-                warnings.append(Problem(*location, *sentences, level=WARNING))
+            if words := _warning(str(image.keys[-1]), image.uri, today):
+                warnings.append(UnplacedWarning(manifest.path, manifest.line, image.keys, *words))
     return warnings
 
 
 def _is_noted(field: str, uri: str) -> bool:
     """Return True for an image that deserves a warning now, or from some day on."""
-    is_pinned = field != _CONTAINER or "@sha256:" in uri or uri.startswith(_LOCAL)
+    is_pinned = field != CONTAINER_IMAGE or "@sha256:" in uri or uri.startswith(_LOCAL)
     return not is_pinned or bool(training_image_name(uri) or built_in_algorithm(uri))
 
 
 @lru_cache(4096)  # a repository's manifests share few images
-def _warning(field: str, uri: str, today: date) -> tuple[str, str] | None:
-    """Return the message and hint about an image of `noted_images`, or None before its end."""
+def _warning(field: str, uri: str, today: date) -> tuple[str, str, WarningKind] | None:
+    """Return message, hint and kind of the warning about an image of `noted_images`; None before its end."""
     if name := training_image_name(uri):
         end = training_images()[name].end_of_availability
         if end >= today:
             return None
         way_out = "move the code to another image with `reconciler migrate --image IMAGE`"
-        way_out = way_out if field == _EXECUTOR else "name another image"
+        way_out = way_out if field == EXECUTOR_IMAGE else "name another image"
         hint = f'{way_out}: see "Images past their end" in the reconciler\'s README'
-        return f"Google ended the availability of the image {name} on {end}", hint
+        return f"Google ended the availability of the image {name} on {end}", hint, WarningKind.IMAGE_END
     if algorithm := built_in_algorithm(uri):
+        message = f"AI Platform's built-in algorithm {algorithm} ended with the service on 2025-01-31"
         hint = "train by code of your own, or by an image that has the algorithm"
-        return f"AI Platform's built-in algorithm {algorithm} ended with the service on 2025-01-31", hint
+        return message, hint, WarningKind.IMAGE_END
     tag = uri.rpartition("/")[2].partition(":")[2]
-    named = f"the tag {quote(tag)}" if tag else "an image without a tag"
     bare = uri.removesuffix(f":{tag}") if tag else uri
+    named = "a tag" if tag else "an image without a tag"  # equal words are one warning for many files
     return (
         f"{named} can mean another image tomorrow, and the job's name stays the same",
         f"pin it by its digest: {bare}@sha256:…, which docker push prints",
+        WarningKind.IMAGE_TAG,
     )
-
-
-def places_by_text(data: bytes, first: int, images: Sequence[tuple[Keys, str]]) -> list[tuple[int, int]]:
-    """Return line and column of each image of the document that begins on line `first` of a file.
-
-    They are nearly always found by their text, which is much faster than by YAML: the images with the same
-    URI in the same field of a list stand in the order of the list.
-    """
-    positions: dict[tuple[str, str], list[tuple[int, int]]] = {}
-    lines = data.decode("utf-8-sig", "replace").splitlines()
-    end = len(lines)
-    if b"---" in data:
-        end = next((number for number in range(first, end) if lines[number].startswith("---")), end)
-    for number, line in enumerate(lines[first - 1 : end], start=first):
-        if ("mageUri" in line or "mage_uri" in line) and not line.lstrip().startswith("#"):
-            for match in _WRITTEN.finditer(line):
-                position = number, match.start("quote") + 1
-                field = _EXECUTOR if match["field"].startswith("executor") else _CONTAINER
-                positions.setdefault((field, match["uri"]), []).append(position)
-    shapes: dict[tuple[str, str], list[Keys]] = {}
-    for keys, uri in images:
-        names = tuple(key for key in keys if isinstance(key, str))
-        shapes.setdefault((str(keys[-1]), uri), []).append(names)
-    if any(
-        len(positions.get(shape, ())) != len(names) or len(set(names)) > 1 for shape, names in shapes.items()
-    ):
-        return [place_of(data, keys, first) for keys, _ in images]
-    following = {shape: iter(positions[shape]) for shape in shapes}
-    return [next(following[str(keys[-1]), uri]) for keys, uri in images]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, Problem, Rules, capped
+from reconciler.base.diagnostics import Problem, Rules, UnplacedWarning, capped
 from reconciler.base.workers import WorkerProcesses, process_count
 from reconciler.manifests.checked_files import CheckedFile, CheckedFiles, digest_of
 from reconciler.manifests.fast_validate import check_files
@@ -133,7 +133,7 @@ class Validation(Struct, frozen=True):
     Attributes:
         manifests: The valid documents, sorted by file and line; their specs in canonical form.
         problems: Sorted, without repeats, at most 100 a file and then the number of further ones.
-        warnings: What is probably a mistake in valid documents, in the same form.
+        warnings: What is probably a mistake in the documents.
         files: Number of files, without those in packages.
         invalid: The base names of invalid documents, as far as they are readable, '-' as '_'.
     """
@@ -142,7 +142,7 @@ class Validation(Struct, frozen=True):
     problems: tuple[Problem, ...]
     files: int
     invalid: frozenset[str] = frozenset()
-    warnings: tuple[Problem, ...] = ()
+    warnings: tuple[UnplacedWarning, ...] = ()
 
 
 def validate(
@@ -319,33 +319,28 @@ class _Validator:
 
     def _combine(self, entries: Sequence[_Entry], problems: list[Problem]) -> Validation:
         diagnosed = [file_result for _, file_result in entries if not isinstance(file_result, CheckedFile)]
+        warnings: list[UnplacedWarning] = []
         for file, file_result in entries:
             if isinstance(file_result, CheckedFile):
-                problems += (replace(warning, path=file.path) for warning in file_result.warnings)
+                warnings += (replace(warning, path=file.path) for warning in file_result.warnings)
                 continue
             file_result.check(self._root)
             problems += file_result.problems
-            if record := file_result.record:
-                self._reader.checked.add(self._reader.filled, record)
+            warnings += file_result.warnings
         if diagnosed:
             from reconciler.manifests.diagnose import repeated_model_ids, repeated_names  # as in `_diagnosed`
 
             checked = [job for file_result in diagnosed for job in file_result.checked]
             problems += repeated_names(checked)
-            problems += repeated_model_ids(checked)
+            warnings += repeated_model_ids(checked)
         manifests = tuple(
             [manifest for file, file_result in entries for manifest in self._manifests(file, file_result)]
         )
         invalid = {
             job.base_name for file_result in diagnosed for job in file_result.jobs if not job.is_valid
         } - {""}
-        errors = [problem for problem in problems if problem.level != WARNING]
         return Validation(
-            manifests,
-            tuple(capped(errors)),
-            len(entries),
-            frozenset(invalid),
-            tuple(capped(problem for problem in problems if problem.level == WARNING)),
+            manifests, tuple(capped(problems)), len(entries), frozenset(invalid), tuple(warnings)
         )
 
 

@@ -72,7 +72,7 @@ class Document:
         position = self.position(finding.keys, of_key=finding.of_key)
         pointer = pointer_of(finding.keys)
         return Problem(
-            path, position.line, position.column, pointer, finding.message, finding.hint, level=finding.level
+            path, position.line, position.column, pointer, finding.message, finding.hint, finding.kind
         )
 
     def text_at(self, keys: Keys) -> str:

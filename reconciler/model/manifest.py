@@ -63,19 +63,16 @@ class Publish(Struct, frozen=True, array_like=True):
     source: str = "model"
 
 
-class PlacedImage(Struct, frozen=True, array_like=True):
-    """Image in a file that may deserve a warning.
+class NotedImage(Struct, frozen=True, array_like=True):
+    """Image in a manifest that may deserve a warning.
 
     Attributes:
-        pointer: JSON pointer into its document.
+        keys: The path to it in its document.
         uri: As written.
-        line, column: Its place in the file, from 1.
     """
 
-    pointer: str
+    keys: tuple[str | int, ...]
     uri: str
-    line: int
-    column: int
 
 
 class Manifest(Struct, frozen=True, array_like=True):
@@ -118,7 +115,7 @@ class Manifest(Struct, frozen=True, array_like=True):
     requirements: str = ""
     python_modules: tuple[str, ...] = ()
     identities: Identities = ()
-    images: tuple[PlacedImage, ...] = ()
+    images: tuple[NotedImage, ...] = ()
     expect: tuple[Expectation, ...] = ()
     publish: Publish | None = None
 

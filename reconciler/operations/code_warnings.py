@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, Finding, Keys, Problem, capped, pointer_of, similar_word
+from reconciler.base.diagnostics import Finding, Keys, Problem, UnplacedWarning, similar_word
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.engines.spec.programs import JOB_DIR, Program, programs
-from reconciler.manifests.files import read_one, real_path
-from reconciler.manifests.settings import Environment
-from reconciler.manifests.yaml_load import place_of
+from reconciler.manifests.files import real_path
+from reconciler.manifests.settings import Config, Environment
+from reconciler.manifests.warnings import with_more
 from reconciler.model.fields import part_of, text_of
 from reconciler.model.manifest import Manifest
 from reconciler.model.tracking import Index
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _MAX_TOTAL = 4_000_000  # bytes of one program's files
 _PACKAGE: Keys = ("package", "path")
-_PATH = re.compile(r"(?:package: *\{ *|  +)path: +(?P<written>[\w./-]+) *[,}]? *(?:$|\r)")
 _OPTIONS = re.compile(rb"add_argument|DEFINE_|option\(")
 _OPENERS = re.compile(
     rb"\b(?P<name>open|makedirs|mkdir|listdir|dump|load|save|copy|copyfile|copytree)\("
@@ -56,7 +56,7 @@ _CODING = re.compile(rb"^[^\n]*\n?[^\n]*coding[:=]")
 
 def code_problems(
     root: Path, manifests: Sequence[Manifest], environment: Environment, index: Index
-) -> tuple[list[Problem], list[Problem]]:
+) -> tuple[list[Problem], list[UnplacedWarning]]:
     """Return why code of valid manifests can't be staged, and the warnings about other code."""
     code, problems = readable_code(root, manifests, index)
     return problems, code_warnings(root, code, environment)
@@ -64,7 +64,7 @@ def code_problems(
 
 def code_warnings(
     root: Path, jobs: Iterable[tuple[Manifest, SourceTree]], environment: Environment
-) -> list[Problem]:
+) -> list[UnplacedWarning]:
     """Return the warnings about the code of valid manifests, given with the files of their packages."""
     checker = _Checker(root, environment)
     # Syntax trees have no cycles, and so many nodes that the collector would walk over all manifests for
@@ -72,16 +72,22 @@ def code_warnings(
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return [problem for manifest, tree in jobs for problem in checker.warnings(manifest, tree)]
+        return [warning for manifest, tree in jobs for warning in checker.warnings(manifest, tree)]
     finally:
         if was_enabled:
             gc.enable()
 
 
-def with_code_warnings(desired: Desired, root: Path, environment: Environment) -> Desired:
+def with_code_warnings(desired: Desired, config: Config, environment: Environment) -> Desired:
     """Return the desired jobs with the warnings about their code."""
+    of_code = warnings_of_code(desired, config.root, environment)
+    return replace(desired, warnings=with_more(desired.warnings, config, of_code))
+
+
+def warnings_of_code(desired: Desired, root: Path, environment: Environment) -> list[UnplacedWarning]:
+    """Return the warnings about the code of desired jobs."""
     jobs = [(job.manifest, desired.code[job.job_name]) for job in desired.jobs if job.manifest.package]
-    return replace(desired, warnings=(*desired.warnings, *capped(code_warnings(root, jobs, environment))))
+    return code_warnings(root, jobs, environment)
 
 
 class _Checker:
@@ -98,7 +104,7 @@ class _Checker:
         self._reader = TrainerReader()
         self._files: dict[tuple[str, str], tuple[list[SourceFile], bool]] = {}
 
-    def warnings(self, manifest: Manifest, tree: SourceTree) -> list[Problem]:
+    def warnings(self, manifest: Manifest, tree: SourceTree) -> list[UnplacedWarning]:
         """Return the warnings of a valid manifest with the package `tree`."""
         training_input = part_of(manifest.spec, "trainingInput")
         if text_of(training_input, "pythonVersion").startswith("2"):
@@ -107,11 +113,7 @@ class _Checker:
         for program in programs(manifest, self._filled):
             for finding in self._findings(manifest, tree, program):
                 findings.setdefault((finding.keys, finding.message), finding)
-        if not findings:
-            return []
-        data = read_one(self._root / manifest.path, manifest.path)
-        content = b"" if isinstance(data, Problem) else data
-        return [_problem(manifest, content, finding) for finding in findings.values()]
+        return [UnplacedWarning.of(manifest.path, manifest.line, finding) for finding in findings.values()]
 
     def _findings(self, manifest: Manifest, tree: SourceTree, program: Program) -> Iterator[Finding]:
         assert manifest.package is not None, "the code is that of a package"
@@ -124,7 +126,8 @@ class _Checker:
         files, is_cut = self._files[key]
         if is_cut:
             message = f"only the first {len(files)} files that {program.module} imports are checked"
-            yield _finding(f"{message}: more than {MAX_FILES}, or {_MAX_TOTAL // 1_000_000} MB, are not read")
+            message = f"{message}: more than {MAX_FILES}, or {_MAX_TOTAL // 1_000_000} MB, are not read"
+            yield _finding(WarningKind.CODE_UNREAD, message)
         search = _Search(program)
         interesting = [file for file in files if search.is_of_interest(file)]
         if not interesting:
@@ -137,9 +140,8 @@ class _Checker:
             facts = self._reader.code_facts(files)
         for unread in facts.unread:
             place = f"{above}{unread.path}:{unread.line}"
-            yield _finding(
-                f"{place} can't be checked: {unread.reason}", "correct it, or take it out of the package"
-            )
+            message = f"{place} can't be checked: {unread.reason}"
+            yield _finding(WarningKind.CODE_UNREAD, message, "correct it, or take it out of the package")
         yield from _of_uses(facts, program, above)
         yield from _of_options(facts, program, above)
 
@@ -232,14 +234,15 @@ def _of_uses(facts: CodeFacts, program: Program, above: str) -> Iterator[Finding
         if use.kind is UseKind.NEEDS and use.name in program.absent and use.name not in named:
             named.add(use.name)
             absence = program.absent[use.name]
-            yield _finding(f"{place} reads {use.name}, {absence.why}", absence.remedy)
+            message = f"{place} reads {use.name}, {absence.why}"
+            yield _finding(WarningKind.CODE_VARIABLE, message, absence.remedy)
         elif use.kind is UseKind.OPENS and (uri := _uri_of(use.name, facts.options, program)):
             bucket = uri.removeprefix(URI).partition("/")[0] or "BUCKET"
             what = "a gs:// path" if use.name == URI else f"{use.name}, a gs:// path,"
             message = f"{place} passes {what} to {use.call}(), which takes paths of files only"
             there = f'replace "gs://" by "/gcs/" there, so that it is /gcs/{bucket}/…'
             hint = f"{there}, or use a client of Cloud Storage"
-            yield _finding(message, hint)
+            yield _finding(WarningKind.CODE_PATH, message, hint)
 
 
 def _uri_of(name: str, options: Sequence[Option], program: Program) -> str:
@@ -275,7 +278,7 @@ def _of_options(facts: CodeFacts, program: Program, above: str) -> Iterator[Find
             hint = 'add to "trainingInput":\njobDir: gs://BUCKET/FOLDER'
         else:
             hint = f'add "--{name}=…" to "args" of "{program.args_of}"'
-        yield _finding(message, hint)
+        yield _finding(WarningKind.CODE_ARGUMENT, message, hint)
     if facts.has_more_options or not facts.options:
         return
     first = min(facts.options, key=lambda option: (option.path, option.line))
@@ -293,13 +296,14 @@ def _of_options(facts: CodeFacts, program: Program, above: str) -> Iterator[Find
         else:
             guess = f"write {keys[-1]}: {similar}, or " if similar else ""
             hint = f"{guess}declare --{name} there"
-        yield _finding(message, hint, keys)
+        yield _finding(WarningKind.CODE_ARGUMENT, message, hint, keys)
 
 
 def _no_arguments(program: Program, place: str) -> Iterator[Finding]:
     for name, keys in program.passed.items():
         message = f"the trainer gets this as --{name}, and {place} reads no arguments"
-        yield _finding(message, "read it there, for example by argparse", keys)
+        hint = "read it there, for example by argparse"
+        yield _finding(WarningKind.CODE_ARGUMENT, message, hint, keys)
 
 
 def _arguments(program: Program) -> Iterator[tuple[str, str]]:
@@ -352,25 +356,8 @@ def _requirements(manifest: Manifest, tree: SourceTree, program: Program, above:
         hint = "list them in the package's own build, for example under install_requires in its setup.py"
     else:
         hint = f"move it to {above}requirements.txt, at the top of the package"
-    yield _finding(message, hint)
+    yield _finding(WarningKind.IDLE_REQUIREMENTS, message, hint)
 
 
-def _finding(message: str, hint: str = "", keys: Keys = _PACKAGE) -> Finding:
-    return Finding(keys, message, hint, level=WARNING)
-
-
-def _problem(manifest: Manifest, data: bytes, finding: Finding) -> Problem:
-    line, column = _place(manifest, data, finding.keys)
-    pointer = pointer_of(finding.keys)
-    return Problem(manifest.path, line, column, pointer, finding.message, finding.hint, WARNING)
-
-
-def _place(manifest: Manifest, data: bytes, keys: Keys) -> tuple[int, int]:
-    """Return line and column of a field; of the package's path without parsing, if its text is plain."""
-    if keys == _PACKAGE:
-        lines = data.decode("utf-8-sig", "replace").split("\n")[manifest.line - 1 :]
-        first = next((number for number, line in enumerate(lines) if line.startswith("package:")), len(lines))
-        for number, line in enumerate(lines[first : first + 2], start=manifest.line + first):
-            if (match := _PATH.match(line)) and match["written"] == manifest.written:
-                return number, match.start("written") + 1
-    return place_of(data, keys, manifest.line)
+def _finding(kind: WarningKind, message: str, hint: str = "", keys: Keys = _PACKAGE) -> Finding:
+    return Finding(keys, message, hint, kind=kind)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from reconciler.base.diagnostics import WARNING, Keys, Problem, pointer_of, quote
+from reconciler.base.diagnostics import Keys, Problem, UnplacedWarning, Warned, quote
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.engines.spec.engine_spec import engine_spec
-from reconciler.manifests.files import read_one
 from reconciler.manifests.settings import FILE_NAME, Environment
-from reconciler.manifests.yaml_load import place_of
 from reconciler.model.manifest import AIPLATFORM_V1, Manifest
 
 _FIELDS = (b"outputUriPrefix", b"jobDir")
 _ARGUMENTS = ("args", "containerArgs", "command", "containerCommand")
 
 
-def folder_warnings(root: Path, manifests: Iterable[Manifest], environment: Environment) -> list[Problem]:
+def folder_warnings(manifests: Iterable[Manifest], environment: Environment) -> list[Warned]:
     """Return the warnings about the folders that valid manifests name, as the environment's `outputs` is.
 
     With own folders, each argument or variable that names a place in the written folder: it stays shared.
@@ -27,9 +25,9 @@ def folder_warnings(root: Path, manifests: Iterable[Manifest], environment: Envi
     if not folders:
         return []
     if environment.outputs == "own":
-        return [problem for manifest, folder in folders for problem in _shared_texts(root, manifest, folder)]
+        return [warning for manifest, folder in folders for warning in _shared_texts(manifest, folder)]
     unsaid = [_unsaid(folders[0][1])] if environment.outputs is None else []
-    return [*unsaid, *_shared_folders(root, folders)]
+    return [*unsaid, *_shared_folders(folders)]
 
 
 def written_folder(manifest: Manifest) -> str:
@@ -51,10 +49,10 @@ def _unsaid(folder: str) -> Problem:
         'write "outputs: own", which gives each run a folder of its own and changes no job\'s name; or '
         '"outputs: shared" to keep this'
     )
-    return Problem(FILE_NAME, 1, 1, "", message, hint, WARNING)
+    return Problem(FILE_NAME, 1, 1, "", message, hint, WarningKind.OUTPUTS)
 
 
-def _shared_folders(root: Path, folders: Sequence[tuple[Manifest, str]]) -> Iterator[Problem]:
+def _shared_folders(folders: Sequence[tuple[Manifest, str]]) -> Iterator[UnplacedWarning]:
     first: dict[str, Manifest] = {}
     for manifest, folder in folders:
         other = first.setdefault(folder, manifest)
@@ -66,10 +64,10 @@ def _shared_folders(root: Path, folders: Sequence[tuple[Manifest, str]]) -> Iter
                 "overwrites the model of the other"
             )
             hint = f'write another folder, such as {folder}/{manifest.name}, or "outputs: own" in {FILE_NAME}'
-            yield _problem(root, manifest, keys, message, hint)
+            yield _warning(manifest, keys, message, hint)
 
 
-def _shared_texts(root: Path, manifest: Manifest, folder: str) -> Iterator[Problem]:
+def _shared_texts(manifest: Manifest, folder: str) -> Iterator[UnplacedWarning]:
     packed = manifest.packed
     if isinstance(packed, bytes) and packed.count(folder.removeprefix("gs:/").encode()) < 2:
         return
@@ -79,7 +77,7 @@ def _shared_texts(root: Path, manifest: Manifest, folder: str) -> Iterator[Probl
         places = (folder, f"/gcs/{folder.removeprefix('gs://')}")
         if any(_is_below(text, place) for place in places):
             message = f"all runs share this place in {folder}, below which each run has a folder of its own"
-            yield _problem(root, manifest, keys, message, f"take the run's folder from {given}")
+            yield _warning(manifest, keys, message, f"take the run's folder from {given}")
 
 
 def _is_below(text: str, place: str) -> bool:
@@ -99,7 +97,5 @@ def _texts_of_programs(value: Any, keys: Keys) -> Iterator[tuple[Keys, str]]:
             yield from _texts_of_programs(part, (*keys, key))
 
 
-def _problem(root: Path, manifest: Manifest, keys: Keys, message: str, hint: str) -> Problem:
-    data = read_one(root / manifest.path, manifest.path)
-    line, column = (manifest.line, 1) if isinstance(data, Problem) else place_of(data, keys, manifest.line)
-    return Problem(manifest.path, line, column, pointer_of(keys), message, hint, WARNING)
+def _warning(manifest: Manifest, keys: Keys, message: str, hint: str) -> UnplacedWarning:
+    return UnplacedWarning(manifest.path, manifest.line, keys, message, hint, WarningKind.SHARED_FOLDER)

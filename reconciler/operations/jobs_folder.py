@@ -9,10 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from reconciler.base.diagnostics import WARNING, Finding, Problem, counted
+from reconciler.base.diagnostics import Finding, Problem, counted
 from reconciler.base.errors import UsageError
 from reconciler.base.git_command import Git, GitError
 from reconciler.base.sanitize import one_line
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests.files import Folders, find_manifests
 from reconciler.manifests.schemas import is_valid, schema_of
 from reconciler.manifests.settings import JOBS_FOLDER, is_manifest
@@ -29,7 +30,7 @@ _NONE = Problem(
     "",
     "there is no such folder, and git has no file of it: the repository has no manifest",
     "git keeps no empty folder; where the manifests are elsewhere, name the files or folders that hold them",
-    WARNING,
+    WarningKind.NO_JOBS_FOLDER,
 )
 
 
@@ -62,12 +63,13 @@ def left_out_manifests(root: Path, index: Index) -> tuple[list[str], tuple[Probl
     left_out += [link for link in index.links if _is_below(link, folders) and not (root / link).is_symlink()]
     unread = [path for path in index.unread if _is_below(path, folders)]
     said = f"this submodule's manifests aren't read, {_KEPT}"
-    warnings = tuple(Problem(one_line(path), 1, 1, "", said, fetching(path), WARNING) for path in unread)
+    kind = WarningKind.PARTIAL_CHECKOUT
+    warnings = tuple(Problem(one_line(path), 1, 1, "", said, fetching(path), kind) for path in unread)
     if not left_out:
         return [], warnings
     number = counted(len(left_out), "manifest")
     said = f"git leaves {number} out of the work tree, {_KEPT}"
-    return left_out, (Problem(one_line(left_out[0]), 1, 1, "", said, GET_LEFT_OUT, WARNING), *warnings)
+    return left_out, (Problem(one_line(left_out[0]), 1, 1, "", said, GET_LEFT_OUT, kind), *warnings)
 
 
 def _places_of_manifests(root: Path, index: Index) -> list[str]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, Problem, counted, similar_word
+from reconciler.base.diagnostics import Problem, counted, similar_word
 from reconciler.base.errors import InvalidError, NotFoundError
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.engines.spec.container_command import shown_command
 from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.engines.spec.output_folder import with_own_folder
@@ -22,6 +23,7 @@ from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.files import real_path
 from reconciler.manifests.settings import Config, Environment, check_found
 from reconciler.manifests.validate import validate
+from reconciler.manifests.warnings import NO_WARNINGS, Warnings, warnings_of
 from reconciler.model.canonical import canonical_spec
 from reconciler.model.manifest import Manifest, unpacked
 from reconciler.model.naming import NAME_AT_APPLY, identities, job_name, label_of
@@ -56,7 +58,7 @@ class Desired(Struct, frozen=True):
     jobs: tuple[DesiredJob, ...]
     archives: Mapping[str, Callable[[], Sdist]]
     code: Mapping[str, SourceTree] = {}
-    warnings: tuple[Problem, ...] = ()
+    warnings: Warnings = NO_WARNINGS
     whole: bool = True
     is_part: bool = False
 
@@ -196,13 +198,16 @@ def load_desired(
     return replace(
         desired,
         jobs=jobs,
-        warnings=(
-            *config.warnings,
-            *missing,
-            *left_out,
-            *of_git,
-            *validation.warnings,
-            *_pointers(root, desired),
+        warnings=warnings_of(
+            config,
+            (
+                *config.warnings,
+                *missing,
+                *left_out,
+                *of_git,
+                *validation.warnings,
+                *_pointers(root, desired),
+            ),
         ),
         whole=not (is_part or left_out or unread),
         is_part=is_part,
@@ -221,9 +226,8 @@ def _hidden_code(root: Path, desired: Desired, index: GitIndex) -> Iterator[Prob
         said = (
             "git doesn't track this file, which is part of a job's code, and ignores it by other rules than"
         )
-        yield Problem(
-            path, 1, 1, "", f"{said} those of .gitignore files from here downwards", _ADD_IT, WARNING
-        )
+        message = f"{said} those of .gitignore files from here downwards"
+        yield Problem(path, 1, 1, "", message, _ADD_IT, WarningKind.UNTRACKED_CODE)
 
 
 def pointers_of(root: Path, desired: Desired, jobs: Iterable[DesiredJob]) -> list[str]:
@@ -245,7 +249,8 @@ def about_pointers(paths: Sequence[str]) -> str:
 def _pointers(root: Path, desired: Desired) -> Iterator[Problem]:
     """Yield a warning about files of which only the pointer is here."""
     if paths := pointers_of(root, desired, desired.jobs):
-        yield Problem(paths[0], 1, 1, "", f"this {about_pointers(paths)}", GET_LFS_FILE, WARNING)
+        message = f"this {about_pointers(paths)}"
+        yield Problem(paths[0], 1, 1, "", message, GET_LFS_FILE, WarningKind.LFS_POINTER)
 
 
 def _unread(index: GitIndex) -> Iterator[Problem]:
@@ -257,7 +262,8 @@ def _unread(index: GitIndex) -> Iterator[Problem]:
     if os.environ.get("GITHUB_ACTIONS") == "true":
         raise refusal
     said = "git can't read this repository, so jobs carry no commit, and none counts as removed"
-    yield Problem(".", 1, 1, "", f"{said}: {refusal.message}", refusal.hint, WARNING)
+    message = f"{said}: {refusal.message}"
+    yield Problem(".", 1, 1, "", message, refusal.hint, WarningKind.UNREADABLE_GIT)
 
 
 def selected_jobs(jobs: Sequence[DesiredJob], selection: Selection) -> tuple[DesiredJob, ...]:

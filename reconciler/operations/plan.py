@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, Problem, quote
+from reconciler.base.diagnostics import Problem, quote
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.engines.spec.container_command import container_command
 from reconciler.engines.spec.engine_spec import engine_spec
 from reconciler.engines.spec.output_folder import spec_of_attempt
@@ -114,7 +115,7 @@ def unknown_images(session: Session, plan: Plan) -> list[Problem]:
             message = f"{message}, which {quote(names[0])} has" + (
                 f" (and {len(names) - 1} more)" if names[1:] else ""
             )
-            warnings.append(Problem(FILE_NAME, 1, 1, "/images", message, hint, WARNING))
+            warnings.append(Problem(FILE_NAME, 1, 1, "/images", message, hint, WarningKind.UNKNOWN_IMAGE))
     return warnings
 
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, Finding, Keys, Problem, capped, pointer_of, quote
+from reconciler.base.diagnostics import (
+    Finding,
+    Keys,
+    Problem,
+    UnplacedWarning,
+    Warned,
+    capped,
+    pointer_of,
+    quote,
+)
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.manifests.files import read_one
 from reconciler.manifests.publications import ELSEWHERE, RESERVED, bucket_of, relation_of
 from reconciler.manifests.settings import FILE_NAME, Config, Environment
@@ -32,12 +42,13 @@ class PublicationProblems(NamedTuple):
     """Problems of the addresses that manifests publish to.
 
     Attributes:
-        errors, warnings: Sorted, of each at most 100 a file.
+        errors: Sorted, at most 100 a file.
+        warnings: What is probably a mistake.
         refused: The base names of the manifests with errors, '-' as '_'.
     """
 
     errors: Sequence[Problem] = ()
-    warnings: Sequence[Problem] = ()
+    warnings: Sequence[Warned] = ()
     refused: frozenset[str] = frozenset()
 
 
@@ -56,14 +67,17 @@ def publication_problems(
     if not publishing:
         return PublicationProblems()
     files = _Files(root)
-    errors, warnings, refused = [], [], set()
+    errors, refused = list[Problem](), set[str]()
+    warnings: list[Warned] = []
     for manifest, finding in _Rules(manifests, config, environment).findings(publishing):
-        if finding.level == WARNING or manifest is None:
+        if manifest is None:
             warnings.append(files.problem(manifest, finding))
+        elif finding.kind:
+            warnings.append(UnplacedWarning.of(manifest.path, manifest.line, finding))
         else:
             errors.append(files.problem(manifest, finding))
             refused.add(manifest.base_name)
-    return PublicationProblems(capped(errors), capped(warnings), frozenset(refused))
+    return PublicationProblems(capped(errors), warnings, frozenset(refused))
 
 
 class _Rules:
@@ -97,7 +111,8 @@ class _Rules:
                 message, hint = error
                 yield manifest, Finding(keys, f"{quote(address)} {message}", hint, of_key=of_key)
             elif (bucket := bucket_of(address)) in self._buckets:
-                warning = Finding(keys, self._doubt(bucket), ELSEWHERE, level=WARNING)
+                kind = WarningKind.PUBLICATION_BUCKET
+                warning = Finding(keys, self._doubt(bucket), ELSEWHERE, kind=kind)
                 if of_key:
                     defaults.setdefault(bucket, warning)
                 else:
@@ -191,7 +206,7 @@ class _Files:
         document = documents.get(line) if manifest else next(iter(documents.values()), None)
         if document is None:  # the file has changed since
             pointer = pointer_of(finding.keys)
-            return Problem(path, line or 1, 1, pointer, finding.message, finding.hint, finding.level)
+            return Problem(path, line or 1, 1, pointer, finding.message, finding.hint, finding.kind)
         return document.problem(path, finding)
 
     def _read(self, path: str) -> Mapping[int, Document]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import Problem, capped, quote
+from reconciler.base.diagnostics import Problem, Warned, capped, quote
 from reconciler.base.errors import UsageError
 from reconciler.git.index import GitIndex
 from reconciler.git.revision import Names, Revision, merge_base, revision
@@ -27,12 +27,13 @@ from reconciler.manifests.settings import (
     read_document,
 )
 from reconciler.manifests.validate import Validation, validate
+from reconciler.manifests.warnings import warnings_of
 from reconciler.model.diff import Comparison
 from reconciler.model.plan import Change, DesiredJob, Edit, Plan, Target
 from reconciler.model.selection import EVERYTHING, Selection
 from reconciler.model.stand_ins import CodeUse
 from reconciler.model.tracking import Index
-from reconciler.operations.code_warnings import with_code_warnings
+from reconciler.operations.code_warnings import warnings_of_code
 from reconciler.operations.earlier_code import LineCounter
 from reconciler.operations.jobs_folder import left_out_manifests, manifest_paths
 from reconciler.operations.load_desired import (
@@ -106,8 +107,9 @@ def proposal_of(
     if not old.files:
         check_found(new, paths)
     left_out, partial = left_out_manifests(root, index)
-    code_warnings = with_code_warnings(after, root, sides[1]).warnings
-    warnings = (*comparison.warnings, *missing, *partial, *new.warnings, *code_warnings)
+    of_code = warnings_of_code(after, root, sides[1])
+    found: list[Warned] = [*comparison.warnings, *missing, *partial, *new.warnings, *of_code]
+    warnings = tuple(warnings_of(config, found).placed())
     comparison = replace(comparison, problems=problems, base_problems=len(of_base), warnings=warnings)
     remaining = [job for job in before.jobs if job.manifest.path not in left_out]
     hours = _hours(remaining), _hours(after.jobs)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from reconciler.base.diagnostics import WARNING, Problem, counted
+from reconciler.base.diagnostics import Problem, counted
 from reconciler.base.sanitize import one_line
+from reconciler.manifests.warnings import WarningGroup, problem_groups
 from reconciler.model.diff import Comparison, FieldChange
 from reconciler.model.plan import Action, Change, Edit, Plan
 from reconciler.output.document import (
@@ -28,7 +29,7 @@ from reconciler.output.document import (
     text,
 )
 from reconciler.output.groups import Group, by_importance, grouped
-from reconciler.output.problems import problem_count
+from reconciler.output.problems import others_text, problem_count
 from reconciler.output.review import diff_lines, field_values, spec_lines
 from reconciler.output.text import (
     SHOWN_OF_SHA,
@@ -234,7 +235,9 @@ def _comparison_markdown(
         [
             table("settings", _SETTINGS, [Row(_setting(field)) for field in compared.settings]),
             Section("problems", [Piece(_problem(problem)) for problem in compared.problems], part=2),
-            Section("warnings", [Piece(_problem(warning)) for warning in compared.warnings], part=2),
+            Section(
+                "warnings", [Piece(_warning(group)) for group in problem_groups(compared.warnings)], part=2
+            ),
             *_sections("table", shown, bodies, links, compared.base, limit),
         ],
         f"<sub>{_OFFLINE}{' ' if links.run else ''}{_run(links)}</sub>",
@@ -276,11 +279,20 @@ def _setting(field: FieldChange) -> tuple[str, ...]:
 
 
 def _problem(problem: Problem) -> str:
-    where = code(f"{problem.path}:{problem.line}:{problem.column}")
+    return _warning(WarningGroup((problem,)))
+
+
+def _warning(group: WarningGroup) -> str:
+    problem = group.first[0]
     field = f" ({code(problem.pointer)})" if problem.pointer else ""
-    hint = f"<br>{text(' '.join(problem.hint.split()))}" if problem.hint else ""
-    level = "warning: " if problem.level == WARNING else ""
-    return f"- {where} {level}{text(problem.message)}{field}{hint}"
+    level, kind = ("warning: ", f" {code(problem.kind)}") if problem.kind else ("", "")
+    others = others_text(group, _where)
+    lines = f"{level}{text(problem.message)}{field}{kind}", others, text(" ".join(problem.hint.split()))
+    return f"- {_where(problem)} {'<br>'.join(filter(None, lines))}"
+
+
+def _where(problem: Problem) -> str:
+    return code(f"{problem.path}:{problem.line}:{problem.column}")
 
 
 def _label(change: Change) -> str:

@@ -191,7 +191,12 @@ def schema(name: str) -> str:
 APPLY_WORKFLOW = ".github/workflows/reconciler-apply.yml"
 PLAN_WORKFLOW = ".github/workflows/reconciler-plan.yml"
 README = "README.md"
-EXAMPLE = ("jobs/iris.yaml", "jobs/trainers/iris/train.py")
+EXAMPLE = (
+    "jobs/iris.yaml",
+    "jobs/trainers/iris/requirements.in",
+    "jobs/trainers/iris/requirements.lock",
+    "jobs/trainers/iris/train.py",
+)
 CONFIG_SCHEMA = "config.schema.json"
 
 

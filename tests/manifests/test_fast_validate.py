@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import msgpack
+from msgspec.structs import replace
 
 from reconciler.manifests.checked_files import CheckedFile, digest_of
 from reconciler.manifests.diagnose import DiagnosedFile, diagnose
@@ -66,6 +67,7 @@ def compare(data: bytes, filled: frozenset[str] = frozenset()) -> bool:
     close = looked_at_closely(data, filled)
     assert close.problems == []
     assert all(job.is_valid for job in close.jobs)
+    assert quick.warnings == tuple(replace(warning, path="") for warning in close.warnings)
     assert (quick.size, quick.aliased, quick.digest) == (len(data), close.aliased, digest_of(data))
     assert len(quick.manifests) == len(close.jobs)
     for manifest, job in zip(quick.manifests, close.jobs, strict=True):

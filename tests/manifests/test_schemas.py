@@ -356,8 +356,10 @@ OUTPUT_SAMPLES: dict[str, Json] = {
                 "message": "contains no job",
                 "hint": "",
                 "level": "error",
+                "kind": "",
             }
         ],
+        "acknowledged": {},
     },
     "plan": {
         "formatVersion": 1,

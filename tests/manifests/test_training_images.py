@@ -11,6 +11,7 @@ import pytest
 from reconciler.base.diagnostics import WARNING, Problem
 from reconciler.cli import run
 from reconciler.manifests.checked_files import CheckedFiles
+from reconciler.manifests.places import placed
 from reconciler.manifests.training_images import image_warnings, training_image_name, training_image_uri
 from reconciler.manifests.validate import validate
 
@@ -45,14 +46,14 @@ def warnings_about(root: Path, text: str) -> list[Problem]:
     (root / "jobs/job.yaml").write_text(text)
     found = validate(root, [root / "jobs"])
     assert found.problems == ()
-    return image_warnings(found.manifests, TODAY)
+    return placed(root, image_warnings(found.manifests, TODAY))
 
 
 @pytest.mark.parametrize(
     ("image", "words"),
     [
-        ("gcr.io/tide/fit:1", 'the tag "1"'),
-        ("gcr.io/tide/fit:latest", 'the tag "latest"'),
+        ("gcr.io/tide/fit:1", "a tag can"),
+        ("gcr.io/tide/fit:latest", "a tag can"),
         ("gcr.io:443/tide/fit", "an image without a tag"),
         (f"gcr.io/tide/fit{DIGEST}", ""),
         (f"gcr.io/tide/fit:1{DIGEST}", ""),

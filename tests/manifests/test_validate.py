@@ -76,11 +76,7 @@ def test_a_manifest_holds_what_the_document_says(root: Path) -> None:
     result = check(root)
     spec = copy.deepcopy(CUSTOM_JOB["spec"])
     spec["workerPoolSpecs"][2]["replicaCount"] = "3"  # in the only form of its type
-    written = text.splitlines()[3]
     images = result.manifests[0].images
-    for image in images:
-        assert image.line == 4
-        assert written[image.column - 1 :].startswith(f'"{image.uri}"')
     assert len(images) == 2
     assert result == Validation(
         manifests=(

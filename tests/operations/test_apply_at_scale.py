@@ -21,6 +21,7 @@ from reconciler.base.concurrency import MOST_THREADS
 from reconciler.base.errors import ServiceError
 from reconciler.base.state_dir import home_of
 from reconciler.manifests.settings import load_config
+from reconciler.manifests.warnings import Warnings
 from reconciler.model.plan import DesiredJob, Plan
 from reconciler.operations.apply import Applied, carry_out
 from reconciler.operations.execute import Applier, applier_of
@@ -253,5 +254,5 @@ def cancel_all(service: HeldService) -> None:
 
 def test_without_manifests_nothing_is_done(tmp_path: Path) -> None:
     with place(tmp_path, 0) as there:
-        assert there.desired == Desired((), {})
+        assert there.desired == Desired((), {}, warnings=Warnings(tmp_path))
         assert there.apply() == []

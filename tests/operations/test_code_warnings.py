@@ -16,6 +16,7 @@ from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ExitCode
 from reconciler.cli import run
 from reconciler.git.index import GitIndex
+from reconciler.manifests.places import placed
 from reconciler.manifests.settings import load_config
 from reconciler.manifests.validate import validate
 from reconciler.operations.code_warnings import code_warnings
@@ -103,7 +104,7 @@ def warnings_in(root: Path) -> list[Problem]:
     assert not found.problems
     code, problems = readable_code(root, found.manifests)
     assert not problems
-    return code_warnings(root, code, environment)
+    return placed(root, code_warnings(root, code, environment))
 
 
 def warnings_of(root: Path, code: str | bytes, spec: dict[str, Any], **package: str) -> list[Problem]:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
+from reconciler.manifests.places import placed
 from reconciler.manifests.settings import Outputs, load_config
 from reconciler.manifests.validate import validate
 from reconciler.operations.folder_warnings import folder_warnings
@@ -54,7 +55,7 @@ def warnings(root: Path, outputs: Outputs | None) -> list[Problem]:
     environment = replace(load_config(root).environment(None), outputs=outputs)
     found = validate(root, [root / "jobs"])
     assert found.manifests
-    return folder_warnings(root, found.manifests, environment)
+    return placed(root, folder_warnings(found.manifests, environment))
 
 
 def places(problems: list[Problem]) -> list[tuple[str, int, int]]:

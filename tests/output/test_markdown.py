@@ -18,6 +18,7 @@ from msgspec import structs
 
 from reconciler.base.diagnostics import Problem
 from reconciler.base.sanitize import one_line
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.model.diff import Comparison, FieldChange, FileChange, diff
 from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing
 from reconciler.model.job import State
@@ -231,7 +232,7 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
             1,
             settings=tuple(fields_of_settings),
             notes=tuple(notes),
-            warnings=tuple(structs.replace(problem, level="warning") for problem in problems),
+            warnings=tuple(structs.replace(problem, kind=WarningKind.IMAGE_TAG) for problem in problems),
         )
         return Plan(target, tuple(changes), (), None, comparison=comparison)
 
@@ -243,10 +244,21 @@ def plain(untrusted: str) -> str:
 
 
 def test_warnings_are_listed_with_their_number_and_place() -> None:
-    warning = Problem("jobs/a.yaml", 3, 5, "/spec", "n1-x is not known", "did you mean n1-y?", "warning")
+    kind = WarningKind.MACHINE_TYPE
+    warning = Problem("jobs/a.yaml", 3, 5, "/spec", "n1-x is not known", "did you mean n1-y?", kind)
     shown = in_full(proposal(warnings=(warning,)))
     assert "**1 warning in 1 file.**" in shown
-    assert "jobs/a.yaml:3:5 warning: n1-x is not known (/spec)did you mean n1-y?" in Page(shown).shown
+    line = "jobs/a.yaml:3:5 warning: n1-x is not known (/spec) machineTypedid you mean n1-y?"
+    assert line in Page(shown).shown
+
+
+def test_equal_warnings_are_one_line_with_their_number_and_first_places() -> None:
+    kind = WarningKind.MACHINE_TYPE
+    warnings = tuple(Problem(f"jobs/{n}.yaml", 3, 5, "", "n1-x is not known", "", kind) for n in range(9))
+    shown = Page(in_full(proposal(warnings=warnings))).shown
+    assert "9 warnings in 9 files." in shown
+    assert shown.count("n1-x is not known") == 1
+    assert "9 of these in 9 files, also at jobs/1.yaml:3:5, jobs/2.yaml:3:5, …" in shown
 
 
 @pytest.mark.slow
@@ -617,12 +629,12 @@ def test_names_of_branches_are_inert(base: str, applied: str) -> None:
 
 def test_a_change_of_no_job_and_no_setting_is_known_as_one() -> None:
     same = changed("same", Edit.UNCHANGED)
-    warning = Problem("jobs/a.yaml", 3, 5, "/spec", "n1-x is not known", "", "warning")
+    warning = Problem("jobs/a.yaml", 3, 5, "/spec", "n1-x is not known", "", WarningKind.MACHINE_TYPE)
     assert changes_nothing(proposal(same, warnings=(warning,), base_problems=1))
     for plan in (
         proposal(changed()),
         proposal(structs.replace(same, notes=(noting("jobs/x.yaml"),))),
-        proposal(problems=(structs.replace(warning, level="error"),)),
+        proposal(problems=(structs.replace(warning, kind=""),)),
         proposal(settings=(FieldChange("/source", "a", "b"),)),
         Plan(GOOGLE, (), (), None),
     ):

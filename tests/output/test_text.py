@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reconciler.base.diagnostics import Problem
+from reconciler.base.warning_kinds import WarningKind
+from reconciler.manifests.warnings import Warnings, WarningSummary
 from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.diff import FileChange, diff
 from reconciler.model.job import State
@@ -218,26 +220,41 @@ def test_annotations_stay_within_what_github_keeps() -> None:
     assert "21 more problems" in lines[-1]
 
 
-DOUBT = Problem("jobs/a.yaml", 3, 5, "", "n1-x is not a known machine type", "did you mean n1-y?", "warning")
+DOUBT = Problem(
+    "jobs/a.yaml",
+    3,
+    5,
+    "",
+    "n1-x is not a known machine type",
+    "did you mean n1-y?",
+    WarningKind.MACHINE_TYPE,
+)
+
+
+def summary_of(*warnings: Problem) -> WarningSummary:
+    return Warnings(items=warnings).summary()
 
 
 def test_warnings_are_told_from_problems_in_each_format() -> None:
     problem = Problem("jobs/b.yaml", 1, 1, "", "wrong")
     assert problems_text([DOUBT]).startswith("jobs/a.yaml:3:5: warning: n1-x is not")
-    assert validation_text(7, [DOUBT]).splitlines()[-1] == "7 files valid; 1 warning in 1 file."
-    assert validation_text(7, [DOUBT, problem]).splitlines()[-1] == "1 problem and 1 warning in 2 files of 7."
-    assert [line.partition(" ")[0] for line in validation_github(1, [DOUBT, problem]).splitlines()] == [
+    one = summary_of(DOUBT)
+    assert validation_text(7, [], one).splitlines()[-1] == "7 files valid; 1 warning in 1 file."
+    assert validation_text(7, [problem], one).splitlines()[-1] == "1 problem and 1 warning in 2 files of 7."
+    assert [line.partition(" ")[0] for line in validation_github(1, [problem], one).splitlines()] == [
         "::error",
         "::warning",
     ]
-    found = validation_json(7, [DOUBT])
+    found = validation_json(7, [DOUBT], {})
     assert (found["valid"], found["problems"][0]["level"]) == (True, "warning")
-    assert not validation_json(7, [DOUBT, problem])["valid"]
+    assert (found["problems"][0]["kind"], found["acknowledged"]) == ("machineType", {})
+    assert not validation_json(7, [DOUBT, problem], {})["valid"]
 
 
 def test_annotations_have_a_limit_for_each_level() -> None:
     problems = [Problem("jobs/a.yaml", n, 1, "", "wrong") for n in range(1, 31)]
-    lines = validation_github(1, [*problems, *[replace(DOUBT, line=n) for n in range(1, 31)]]).splitlines()
+    different = [replace(DOUBT, line=n, message=f"n1-{n} is not a known machine type") for n in range(1, 31)]
+    lines = validation_github(1, problems, summary_of(*different)).splitlines()
     assert [line[:6] for line in lines] == ["::erro"] * 10 + ["::warn"] * 10
     assert lines[-1].endswith("::21 more warnings; run `reconciler validate`")
 
@@ -338,9 +355,9 @@ def test_changed_fields_set_back_give_the_earlier_spec(old: dict[str, Any], new:
     assert earlier_spec(new, diff(old, new)) == old
 
 
-def test_many_warnings_are_rendered_with_few_calls_for_each() -> None:
+def test_many_problems_are_rendered_with_few_calls_for_each() -> None:
     hint = "pin it by its digest: gcr.io/a/trainer@sha256:…, which docker push prints"
-    many = [replace(DOUBT, path=f"jobs/{n}.yaml", hint=hint) for n in range(200)]
+    many = [replace(DOUBT, path=f"jobs/{n}.yaml", hint=hint, kind="") for n in range(200)]
     calls = 0
 
     def count(frame: object, event: str, argument: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import WARNING, Keys, Problem, pointer_of
+from reconciler.base.diagnostics import Keys, Problem, pointer_of
 from reconciler.base.errors import InvalidError, UsageError
 from reconciler.convert.importing.tidy_spec import tidy
 from reconciler.convert.migrating.code_search import CodePlace, Looked, search
@@ -351,8 +351,6 @@ class _FileMigration:
         by_name = dict(zip((job.name for job in jobs), zip(jobs, new, old, strict=True), strict=True))
         lines = {made.document.line: made.document.value["metadata"]["name"] for made in diagnosed.jobs}
         for problem in diagnosed.problems:
-            if problem.level == WARNING:
-                continue
             name = lines[max((line for line in lines if line <= problem.line), default=min(lines))]
             if name in by_name:
                 _, document, before = by_name[name]

@@ -6,8 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from reconciler.base.errors import InvalidError, ReconcilerError
 from reconciler.base.sanitize import one_line
+from reconciler.manifests.warnings import Warnings
 from reconciler.model.applied_tree import TreeFinding
 from reconciler.model.plan import Action, Drift
 from reconciler.operations.apply import ApplyListener
@@ -116,7 +119,7 @@ class PassReporter(ApplyListener):
         self._report_new("failed", _of_outcomes(result.outcomes, Status.FAILED))
         self._report_new("blocked", _of_outcomes(result.outcomes, Status.SKIPPED))
         if result.jobs is not None:
-            self._report_new("warning", (tuple(problem_json(problem).items()) for problem in result.warnings))
+            self._report_warnings(result.warnings)
         if result.plan:
             self._metrics.drifted(result.plan.drift)
             self._report_changes("drift", {_identity(drift): _of_drift(drift) for drift in result.plan.drift})
@@ -131,6 +134,14 @@ class PassReporter(ApplyListener):
         # A pass without a change is logged at debug level, so that an idle loop is quiet.
         log = self._events.info if done else self._events.debug
         log("pass", result=str(result.result), seconds=round(seconds, 3), **_of_commit(commit))
+
+    def _report_warnings(self, warnings: Warnings) -> None:
+        """Report the warnings that the previous pass did not have; only their places are looked up."""
+        standing = self._standing.get(("warning", ""), frozenset())
+        new = tuple(warning for warning in warnings.items if warning not in standing)
+        for problem in replace(warnings, items=new).placed():
+            self._warn("warning", problem_json(problem).items())
+        self._standing["warning", ""] = frozenset(warnings.items)
 
     def _report_errors(self, result: Pass) -> None:
         """Report the errors of a pass, and the recovery from earlier errors."""
@@ -183,8 +194,11 @@ class PassReporter(ApplyListener):
         """Report the findings, by identity, that the previous call with these arguments did not have."""
         for identity, fields in now.items():
             if identity not in self._standing.get((event, about), frozenset()):
-                self._events.warning(event, **{key: value for key, value in fields if value})
+                self._warn(event, fields)
         self._standing[event, about] = frozenset(now)
+
+    def _warn(self, event: str, fields: Iterable[tuple[str, Any]]) -> None:
+        self._events.warning(event, **{key: value for key, value in fields if value})
 
 
 def _of_commit(commit: str) -> dict[str, str]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from reconciler.base.diagnostics import Problem
 from reconciler.base.errors import ReconcilerError
 from reconciler.manifests.checked_files import CheckedFiles
 from reconciler.manifests.settings import Config, Environment, load_config
+from reconciler.manifests.warnings import NO_WARNINGS, Warnings
 from reconciler.model.claim import ClaimState
 from reconciler.model.plan import Action, DesiredJob, Plan
 from reconciler.model.stand_ins import CodeUse
@@ -96,7 +96,7 @@ class Pass:
     inputs: PassInputs | None = None
     origin: Origin = NO_ORIGIN
     steady: bool = False
-    warnings: tuple[Problem, ...] = ()
+    warnings: Warnings = NO_WARNINGS
     held: str = ""
 
     @property

@@ -27,7 +27,7 @@ from reconciler.manifests.training_images import (
 )
 from reconciler.manifests.validate import validate
 from reconciler.manifests.yaml_load import load_documents
-from reconciler.model.manifest import AIPLATFORM_V1, Manifest, PlacedImage
+from reconciler.model.manifest import AIPLATFORM_V1, Manifest, NotedImage
 from reconciler.operations.load_desired import desired_jobs
 from reconciler.packaging.source_tree import SourceFile
 
@@ -331,7 +331,7 @@ def test_report_of_ai_platform_names_the_way_out(root: Path) -> None:
     [("executorImageUri", "reconciler migrate --image IMAGE"), ("imageUri", "name another image")],
 )
 def test_warning_of_an_image_past_its_end_names_the_way_out(field: str, way_out: str) -> None:
-    placed = PlacedImage(f"/spec/workerPoolSpecs/0/{field}", OLD, 3, 7)
+    placed = NotedImage(("spec", "workerPoolSpecs", 0, field), OLD)
     manifest = Manifest(AIPLATFORM_V1, "CustomJob", "job", {}, images=(placed,))
     (warning,) = image_warnings([manifest], TODAY)
     assert "on 2026-07-11" in warning.message

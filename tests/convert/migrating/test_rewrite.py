@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from datetime import date, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from reconciler.base.diagnostics import WARNING
+from reconciler.base.warning_kinds import WarningKind
 from reconciler.convert.importing.manifest import yaml_text
 from reconciler.convert.importing.tidy_spec import tidy
 from reconciler.convert.migrating.report import FieldRow
@@ -22,7 +22,6 @@ from reconciler.manifests.packages import package_folder
 from reconciler.manifests.training_images import (
     image_warnings,
     noted_images,
-    places_by_text,
     training_image_uri,
     training_images,
 )
@@ -178,14 +177,14 @@ def test_image_ends_on_this_day(fact: Json) -> None:
     ends = (image.end_of_support.isoformat(), image.end_of_availability.isoformat())
     assert ends == (fact["end_of_support"], fact["end_of_availability"])
     uri = training_image_uri(fact["image"], "europe-west1")
-    text = f"# executorImageUri: none\n  executorImageUri: {uri}  # {uri}\n"
     spec = {"workerPoolSpecs": [{"pythonPackageSpec": {"executorImageUri": uri}}]}
-    placed = noted_images(spec, partial(places_by_text, text.encode(), 1))
+    noted = noted_images(spec)
     last = date.fromisoformat(fact["end_of_availability"])
-    manifest = Manifest(AIPLATFORM_V1, "CustomJob", "job", spec, path="job.yaml", images=placed)
+    manifest = Manifest(AIPLATFORM_V1, "CustomJob", "job", spec, path="job.yaml", images=noted)
     assert image_warnings([manifest], last) == []
     (warning,) = image_warnings([manifest], last + timedelta(days=1))
-    assert (warning.path, warning.line, warning.column, warning.level) == ("job.yaml", 2, 21, WARNING)
+    assert (warning.path, warning.kind) == ("job.yaml", WarningKind.IMAGE_END)
+    assert warning.pointer == "/spec/workerPoolSpecs/0/pythonPackageSpec/executorImageUri"
     assert warning.message == f"Google ended the availability of the image {fact['image']} on {last}"
 
 
