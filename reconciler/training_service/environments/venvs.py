@@ -38,14 +38,25 @@ _NEVER_BUILT = (
     *("cryptography", "grpcio", "h5py", "lightgbm", "matplotlib", "numpy", "pandas", "pillow", "pyarrow"),
     *("scikit-learn", "scipy", "tables", "tensorflow", "torch", "torchaudio", "torchvision", "xgboost"),
 )
+_BINARY = tuple(f"--only-binary={name}" for name in _NEVER_BUILT)
 # Only the answers of an index are short: a download may stand still for longer.
 _PATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "60"}
 _IMPATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "5", "UV_HTTP_RETRIES": "1"}
 _NO_SOLUTION = "No solution found"
 _UNREACHABLE = re.compile(r"Failed to fetch: `?(\S+?)`?\n.*error sending request", re.DOTALL)
 _DEBIAN_BUNDLE = Path("/usr/share/python-wheels")
-_TAIL = 2000
-_REMARKS = ("Using Python ", "warning: Requirements file")
+# Words of uv 0.13.
+_NOT_BUILT = re.compile(r"^error: Failed to build `(?P<what>[^`]+)`", re.MULTILINE)
+_WHEELS = re.compile(
+    r"only found wheels for `(?P<name>[^`]+)` \(v(?P<version>[^)]+)\) with the following Python \w+ tags?: "
+    r"(?P<tags>[^\n]+)"
+)
+_NOT_USABLE = re.compile(r"\b(\S+==\S+) has no usable wheels\b")
+_TAG = re.compile(r"`cp(\d)(\d+)m?`")
+# The last line of a traceback, or of a compiler's complaints.
+_RAISED = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception)\b.*|error: (?!Failed to build).+)$", re.MULTILINE)
+_FULL = ("No space left on device", "File too large")
+_REMARKS = ("Using Python ", "warning: Requirements file", "hint: ", "Building ")
 _MOST_BASES = 10
 _MOST_LAYERS = 50
 _PINS = "pins.txt"
@@ -61,7 +72,7 @@ class CommandError(Exception):
 
 
 class InstallError(Exception):
-    """An installation failed; the message names the package and ends with uv's output."""
+    """An installation failed; the message names the package and the cause, in one line."""
 
 
 class NoDistributionError(InstallError):
@@ -205,15 +216,14 @@ def base_environment(
         names = ", ".join(required) or "no packages"
         uv.say(INFO, f"Installing {names} for Python {python.version}")
         wanted = ", ".join(sorted(requirements)) or names
-        made = _Environment(path, uv, lock, f"{wanted} could not be installed")
+        made = _Environment(path, uv, lock, f"{wanted} could not be installed", python)
         made.make(python)
         (path / _LIMITS).write_text("".join(f"{line}\n" for line in limits), "utf-8")
-        binary = [f"--only-binary={name}" for name in _NEVER_BUILT]
-        added, _ = made.resolve(required, path, *binary, f"--constraint={path / _LIMITS}")
+        added, _ = made.resolve(required, path, *_BINARY, f"--constraint={path / _LIMITS}")
         (path / _PINS).write_text("".join(f"{line}\n" for line in added), "utf-8")
         if added:
             uv.say(INFO, f"Installing {', '.join(added)}")
-        made.install(added, "hardlink", *binary)
+        made.install(added, "hardlink", *_BINARY)
         made.install_pip(python)
 
     cached = _get_or_build(path, build, uv, _MOST_BASES, lambda name: _LAYER not in name)
@@ -249,7 +259,8 @@ def run_environment(path: Path, layer: Layer) -> Path:
 def _build_layer(path: Path, base: Base, packages: Sequence[Path], uv: Uv, lock: int) -> None:
     names = ", ".join(archive.name for archive in packages)
     plural = "s" if len(packages) > 1 else ""
-    made = _Environment(path, uv, lock, f"The package{plural} {names} could not be installed")
+    failure = f"The package{plural} {names} could not be installed"
+    made = _Environment(path, uv, lock, failure, base.python)
     built = [made.wheel(archive, base) for archive in packages]
     wheels = {archives.distribution_of(wheel): wheel for wheel in built}
     added, replaced = made.resolve_on(base, wheels)
@@ -279,12 +290,13 @@ def _copy_programs(source: Path, target: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Environment:
-    """An environment being made; `failure` begins the message if a command fails."""
+    """An environment being made for a Python; `failure` begins the message if a command fails."""
 
     path: Path
     uv: Uv
     lock: int
     failure: str
+    python: Python
 
     def make(self, python: Python) -> None:
         """Make the environment, with no packages; its scripts run in a copy of it, too."""
@@ -319,9 +331,9 @@ class _Environment:
         wanted = _wanted(wheels)
         kept = [f"--constraint={base.path / name}" for name in (_PINS, _LIMITS)]
         try:
-            added, removed = self.resolve(wanted, base.path, *kept)
+            added, removed = self.resolve(wanted, base.path, *_BINARY, *kept)
         except NoDistributionError:
-            added, removed = self.resolve(wanted, base.path)
+            added, removed = self.resolve(wanted, base.path, *_BINARY)
         added = [line for line in added if _name_of(line) not in wheels]
         return added, _replacements(base, added, removed)
 
@@ -368,10 +380,11 @@ class _Environment:
             )
             message = f"{self.failure}: cannot reach the package index at {index}: {cause}"
             raise UnreachableIndexError(message, index)
+        message = f"{self.failure}: {_reason(output, '.'.join(map(str, self.python.minor)))}"
         if _NO_SOLUTION in output:
-            raise NoDistributionError(f"{self.failure}: {_reason(output)}")
-        self.uv.say(INFO, output)  # the error has its end alone
-        raise InstallError(f"{self.failure}: {_tail(output)}")
+            raise NoDistributionError(message)
+        self.uv.say(INFO, output)  # the error has its cause alone
+        raise InstallError(message)
 
 
 def _wanted(wheels: Mapping[str, Path]) -> list[str]:
@@ -485,13 +498,47 @@ def _site_packages(environment: Path, python: Python) -> Path:
     return environment / "lib" / f"python3.{python.minor[1]}" / "site-packages"
 
 
-def _reason(output: str) -> str:
-    """Return uv's reason for finding no solution, in one line."""
-    reason = " ".join(output.rpartition("cause: ")[2].split()).removesuffix(".")
-    return reason.removesuffix(", we can conclude that your requirements are unsatisfiable")
+def _reason(output: str, python: str) -> str:
+    """Return uv's cause of a failure in one line.
+
+    Args:
+        output: The output of uv.
+        python: The Python to install for, such as "3.11".
+    """
+    if any(words in output for words in _FULL):
+        return next(line.strip() for line in output.splitlines() if any(words in line for words in _FULL))
+    if match := _NOT_BUILT.search(output):
+        return _reason_of_build(output, match["what"], python)
+    if match := _WHEELS.search(output):
+        minors = sorted({(int(major), int(minor)) for major, minor in _TAG.findall(match["tags"])})
+        others = ", ".join(f"{major}.{minor}" for major, minor in minors) or match["tags"]
+        return f"{match['name']}=={match['version']} has no wheel for Python {python}, only for {others}"
+    cause = _last_cause(output)
+    if match := _NOT_USABLE.search(cause):
+        return f"{match[1]} has no wheel for Python {python}, and can't be built here"
+    return cause
 
 
-def _tail(output: str) -> str:
-    """Return the end of uv's output, without its remarks on the environment and on empty constraints."""
-    lines = (line for line in output.splitlines() if not line.startswith(_REMARKS))
-    return "\n".join(lines).strip()[-_TAIL:]
+def _reason_of_build(output: str, what: str, python: str) -> str:
+    """Return why a package couldn't be built: the error that its build raised, else uv's last cause."""
+    raised, cause = _RAISED.findall(output), _last_cause(output)
+    if not raised and cause.startswith("Call to "):
+        # A build backend that ended without an exception: uv shows what it printed before or below.
+        before, _, below = output.partition("error: Failed to build ")
+        _, mark, printed = below.rpartition("[stderr]")
+        own = printed.partition("\n\nhint: ")[0] if mark else before
+        raised = [line.strip() for line in own.splitlines() if line.strip() and not line.startswith(_REMARKS)]
+    why = raised[-1].strip() if raised else cause
+    # The trainer's own archive, which has no wheel.
+    is_own = "/" in what.partition(" @ ")[0]
+    return why if is_own else f"{what} has no wheel for Python {python}, and could not be built: {why}"
+
+
+def _last_cause(output: str) -> str:
+    """Return the last of uv's causes, or its last line without any, in one line."""
+    _, mark, rest = output.rpartition("cause: ")
+    if mark:
+        cause = " ".join(rest.partition("\n\n")[0].split()).removesuffix(".")
+        return cause.removesuffix(", we can conclude that your requirements are unsatisfiable")
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith(_REMARKS)]
+    return lines[-1] if lines else "the installer failed"
