@@ -439,6 +439,11 @@ def redirect_program(home: Path, url: str, token: str, folder: Path) -> Iterator
         asking.join()
 
 
+def buckets_of(home: Path) -> str:
+    """Return the folder that has a folder for each bucket."""
+    return str(home / "gcs")
+
+
 def folder_of(home: Path, uri: str) -> Path | None:
     """Return the local folder of gs://BUCKET/…; None for an invalid name."""
     from reconciler.training_service.storage.files import is_bucket_name, is_object_name

@@ -54,7 +54,9 @@ _WHEELS = re.compile(
 _NOT_USABLE = re.compile(r"\b(\S+==\S+) has no usable wheels\b")
 _TAG = re.compile(r"`cp(\d)(\d+)m?`")
 # The last line of a traceback, or of a compiler's complaints.
-_RAISED = re.compile(r"^\s*((?:\w+\.)*\w*(?:Error|Exception)\b.*|error: (?!Failed to build).+)$", re.MULTILINE)
+_RAISED = re.compile(
+    r"^\s*((?:\w+\.)*\w*(?:Error|Exception)\b.*|error: (?!Failed to build).+)$", re.MULTILINE
+)
 _FULL = ("No space left on device", "File too large")
 _REMARKS = ("Using Python ", "warning: Requirements file", "hint: ", "Building ")
 _MOST_BASES = 10

@@ -19,7 +19,12 @@ from reconciler.training_service.scheduler.recovery import recover_states, with_
 from reconciler.training_service.scheduler.supervisor import Supervisor
 from reconciler.training_service.state.records import JobRecord, JobState
 from reconciler.training_service.state.run_folder import CANCELLED, Ending, run_folder, write_measurements
-from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
+from reconciler.training_service.state.trial_records import (
+    Measurement,
+    TrialRecord,
+    TrialState,
+    UnusableReports,
+)
 from reconciler.training_service.tuning.measurements import MOST_MEASUREMENTS
 from tests.support.training_service import trainers
 from tests.support.training_service.supervised import SUPERVISING, Bench, supervised, tuned, tuned_ml
@@ -388,7 +393,7 @@ def test_a_trial_s_measurements_are_the_newest_however_often_it_was_run(bench: B
     )
     folder = run_folder(bench.home, "1-1-a")
     folder.path.mkdir(parents=True)
-    write_measurements(folder, [Measurement(MOST_MEASUREMENTS + 1, 0, {"merit": 1})])
+    write_measurements(folder, [Measurement(MOST_MEASUREMENTS + 1, 0, {"merit": 1})], UnusableReports())
     found = with_measurements(record, folder).measurements
     assert len(found) == MOST_MEASUREMENTS
     assert (found[0].step, found[-1].step) == (1, MOST_MEASUREMENTS + 1)
