@@ -32,7 +32,7 @@ class OwnModules:
         names = [name for name in self._names if name == module or name.endswith(f".{module}")]
         importer = beside.replace("\\", "/").rpartition("/")[0].replace("/", ".")
         parents = {name: name.removesuffix(module).rstrip(".") for name in names}
-        beside_it = [name for name, parent in parents.items() if parent and importer.endswith(parent)]
+        beside_it = [name for name, parent in parents.items() if f".{importer}".endswith(f".{parent}")]
         return next(iter([*beside_it, *sorted(names, key=len)]), "")
 
     @cached_property

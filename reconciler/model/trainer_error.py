@@ -254,7 +254,7 @@ def _entry_module(error: PrintedError) -> Diagnosis | None:
 
 _BUCKET = r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"
 _OPENED = re.compile(
-    rf"(?:\[Errno \d+\] .*|[Uu]nable to open file.*|Parent directory .*?)['\"= ]gs:/+(?P<bucket>{_BUCKET})"
+    rf"(?:\[Errno \d+\] .*|[Uu]nable to open file.*|Parent directory.*?)['\"= ]gs:/+(?P<bucket>{_BUCKET})"
     r"(?P<path>/[^'\" ,]*)?"
 )
 _MOUNTED = re.compile(rf"\[Errno 2\] .*['\"= ]/gcs/(?P<bucket>{_BUCKET})(?P<path>/[^'\" ,]*)?")

@@ -17,8 +17,8 @@ def option_remedy(line: str) -> str:
         name = {"-i": "index-url", "-f": "find-links"}.get(match[0], match[0].lstrip("-"))
         variable = f"PIP_{name.upper().replace('-', '_')}"
         return (
-            f"remove it, and set it for pip on this machine: {variable}=… or `pip config set global.{name} …`; "
-            "then run `reconciler serve --stop` once. For the cloud, take an image that has the packages, or "
+            f"remove it, and set it for pip here: {variable}=… or `pip config set global.{name} …`"
+            "; then run `reconciler serve --stop` once. For the cloud, take an image that has the packages, or "
             'write the line into the lock file of "package.module"'
         )
     if re.match(r"(?:-r|-c|--requirement|--constraint)\b", line):
