@@ -18,8 +18,8 @@ def option_remedy(line: str) -> str:
         variable = f"PIP_{name.upper().replace('-', '_')}"
         return (
             f"remove it, and set it for pip here: {variable}=… or `pip config set global.{name} …`"
-            "; then run `reconciler serve --stop` once. For the cloud, take an image that has the packages, or "
-            'write the line into the lock file of "package.module"'
+            "; then run `reconciler serve --stop` once. For the cloud, take an image that has the packages, "
+            'or write the line into the lock file of "package.module"'
         )
     if re.match(r"(?:-r|-c|--requirement|--constraint)\b", line):
         return "write the lines of that file here"

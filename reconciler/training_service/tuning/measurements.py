@@ -116,8 +116,9 @@ class ReportedMetrics:
                         self._not_finite[tag] = None
 
     def _note_other_tags(self, report: Mapping[str, object]) -> None:
-        for tag in report.keys() - self.tags - _NOT_TAGS:
-            if len(tag) <= _LONGEST_TAG and len(self._other_tags) < _MOST_TAGS:
+        for tag in report:
+            is_other = tag not in self.tags | _NOT_TAGS and len(tag) <= _LONGEST_TAG
+            if is_other and len(self._other_tags) < _MOST_TAGS:
                 self._other_tags[tag] = None
 
     def _add(self, tag: str, value: float, elapsed: float, step: int) -> None:

@@ -147,6 +147,26 @@ def on_gpus(shape: Callable[[JobRecord], JobRecord]) -> Callable[[JobRecord], Jo
     return shaped
 
 
+def test_metric_under_another_tag_ends_the_job_before_another_trial(bench: Bench) -> None:
+    job = bench.submit(TUNED.replace('"merit": str(merit)', '"val_merit": str(merit)'), shape=tuned(4))
+    found = bench.ended(job)
+    assert found.state is JobState.FAILED
+    assert found.error_message == (
+        "1 of 1 trials failed. Trial 1: The trial has ended without reporting merit: it reported val_merit."
+    )
+    assert found.error_details["reported"] == "val_merit"
+    assert "The trial reported val_merit, and its study wants merit." in bench.log(job)
+    assert started(bench) == ["1"]
+
+
+def test_metric_that_is_no_number_is_logged_before_another_trial(bench: Bench) -> None:
+    plan(bench, '{"1": ["nan"], "2": [0.5]}')
+    job = bench.submit(TUNED, shape=tuned(2))
+    assert bench.ended(job).state is JobState.SUCCEEDED
+    assert "its value is no finite number" in bench.trials(job)[0].message
+    assert "The trial reported a value of merit that is no finite number." in bench.log(job)
+
+
 def test_a_grid_that_is_used_up_ends_the_job(bench: Bench) -> None:
     grid = {
         "algorithm": "GRID_SEARCH",
