@@ -125,7 +125,7 @@ def diagnose(error: PrintedError, api_version: str, manifest: Manifest | None) -
     return (
         _unset_variable(error, api_version)
         or _missing_module(error, manifest)
-        or _entry_module(error)
+        or _entry_module(error, manifest)
         or _path_of_a_bucket(error, manifest)
         or _answer_of_cloud_storage(error)
         or _arguments(error, manifest)
@@ -166,7 +166,10 @@ def _unset_variable(error: PrintedError, api_version: str) -> Diagnosis | None:
 
 
 _NO_MODULE = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '?([\w.]+)'?")
-_OPTIONAL = re.compile(r"ImportError: (?:Missing optional dependency '|(?:Please )?[Ii]nstall )([\w.-]+)")
+# pandas and fsspec
+_OPTIONAL = re.compile(
+    r"ImportError: (?:Missing optional dependency '|(?:Please )?[Ii]nstall |`Import )(?P<name>[\w.-]+)"
+)
 _NO_CLIENT = re.compile(r"ImportError: cannot import name '(\w+)' from 'google\.cloud'")
 _IMPORTED_CLIENT = re.compile(r"(?:from google\.cloud import |import google\.cloud\.)(\w+)")
 
@@ -177,7 +180,9 @@ def _missing_module(error: PrintedError, manifest: Manifest | None) -> Diagnosis
         return None
     values: dict[str, Any] = {"module": module}
     if manifest and manifest.package:
-        entry = manifest.module or next(iter(manifest.python_modules), "")
+        entry = _entry(manifest)
+        if manifest.package.name == module.partition(".")[0] and "." not in entry:
+            return ReasonCode.ENTRY_MODULE_ALONE, {"entry": f"{manifest.package.name}.{entry}"}
         modules = OwnModules(manifest.package, entry)
         if full := modules.find(module, beside=error.file):
             values |= {"full": full, "import": _corrected(error.statement, module, full)}
@@ -189,6 +194,11 @@ def _missing_module(error: PrintedError, manifest: Manifest | None) -> Diagnosis
     if module.partition(".")[0] not in GENERIC_MODULES:
         values["distribution"] = distribution_of(module)
     return ReasonCode.MODULE_MISSING, values
+
+
+def _entry(manifest: Manifest) -> str:
+    """Return the module that a job with a package runs, such as "trainer.task"."""
+    return manifest.module or next(iter(manifest.python_modules), "")
 
 
 def _name_of_missing(error: PrintedError) -> str:
@@ -243,10 +253,12 @@ _NO_ENTRY = re.compile(
 )
 
 
-def _entry_module(error: PrintedError) -> Diagnosis | None:
+def _entry_module(error: PrintedError, manifest: Manifest | None) -> Diagnosis | None:
     """Return a diagnosis of a module that can't be run as the manifest names it."""
     if error.line.startswith(_RELATIVE):
-        return ReasonCode.ENTRY_MODULE_ALONE, {}
+        folder = manifest.package.name if manifest and manifest.package else ""
+        entry = f"{folder}.{_entry(manifest)}" if manifest and folder.isidentifier() else "trainer.task"
+        return ReasonCode.ENTRY_MODULE_ALONE, {"entry": entry}
     if match := _NO_ENTRY.match(error.line):
         return ReasonCode.ENTRY_MODULE_MISSING, {"module": match["missing"] or match["unfound"]}
     return None
@@ -275,9 +287,7 @@ def _path_of_a_bucket(error: PrintedError, manifest: Manifest | None) -> Diagnos
     return ReasonCode.BUCKET_FILE_MISSING, {**values, "is_named": is_named}
 
 
-_DENIED = re.compile(
-    r"\b403\b|Forbidden|PermissionDenied|does not have (?:\S+ )?(?:storage\.|`?\[?storage\.)|No access to"
-)
+_DENIED = re.compile(r"\b403\b|Forbidden|[Pp]ermission|does not have \S*storage\.|No access to")
 _ABSENT = re.compile(r"\b404\b|NotFound|No such object|bucket does not exist")
 _OF_STORAGE = re.compile(
     r"/storage/v1/|gs://|storage\.googleapis\.com|storage\.(?:objects|buckets)\.|[Bb]ucket"
@@ -323,35 +333,42 @@ _UNKNOWN = re.compile(
     r"(?:error: unrecognized arguments: |Error: No such option:? |Unknown command line flag )(?P<names>.*)"
 )
 _INVALID = re.compile(r"error: argument (?P<names>[^:]+): (?:invalid|expected|not allowed)")
-_FLAG = re.compile(r"--?([A-Za-z][\w-]*)")
+_FLAG = re.compile(r"--?[A-Za-z][\w-]*")
+_NAMES = re.compile(r"[\w./-]+")
 
 
 def _arguments(error: PrintedError, manifest: Manifest | None) -> Diagnosis | None:
     """Return a diagnosis of the arguments that a trainer got: by the manifest, or by its study."""
     if match := _REQUIRED.search(error.line):
-        if flags := _FLAG.findall(match["names"]):
-            return ReasonCode.ARGUMENT_MISSING, {"flags": tuple(dict.fromkeys(flags))}
-        return None
+        # Of several spellings of a flag the last is the longest one.
+        names = (name.rpartition("/")[2] for name in _NAMES.findall(match["names"]))
+        return ReasonCode.ARGUMENT_MISSING, {"names": tuple(dict.fromkeys(names))}
     match = _UNKNOWN.search(error.line) or _INVALID.search(error.line)
+    # absl quotes the name without its dashes.
     flags = _FLAG.findall(match["names"]) or re.findall(r"'(\w+)'", match["names"]) if match else []
     for flag in flags:
-        if source := _source_of_flag(flag, manifest):
+        name = flag.lstrip("-")
+        if source := _source_of_flag(name, manifest):
             code = ReasonCode.ARGUMENT_UNKNOWN if _UNKNOWN.search(error.line) else ReasonCode.ARGUMENT_INVALID
-            return code, {"flags": (flag,), "source": source}
+            return code, {"name": name, **source}
     return None
 
 
-def _source_of_flag(flag: str, manifest: Manifest | None) -> str:
-    """Return the field that passes an argument: "args", "parameterId", "jobDir" …; "" for none."""
+def _source_of_flag(flag: str, manifest: Manifest | None) -> Mapping[str, str]:
+    """Return the field that passes an argument as `source`; of "args", an `item` with a blank in it."""
     for key, value in _texts(manifest.spec) if manifest else ():
-        is_flag = re.fullmatch(rf"--?{re.escape(flag)}(?:[= ].*)?", value, re.DOTALL) is not None
-        if key in ("parameterId", "parameterName") and value == flag:
-            return key
-        if key in ("args", "containerArgs") and is_flag:
-            return key
-        if key == "jobDir" and flag == "job-dir":
-            return key
-    return ""
+        if (key in ("parameterId", "parameterName") and value == flag) or (key, flag) == (
+            "jobDir",
+            "job-dir",
+        ):
+            return {"source": key}
+        if key in ("args", "containerArgs") and (
+            match := re.fullmatch(
+                rf"--?{re.escape(flag)}(?:(?P<blank> )|=.*)?(?P<value>.*)", value, re.DOTALL
+            )
+        ):
+            return {"source": key, "item": value} if match["blank"] else {"source": key}
+    return {}
 
 
 def _texts(node: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -268,7 +268,7 @@ MODULES = [
         _failed(
             "ImportError: attempted relative import with no known parent package",
             'name the module with its package, as in "pythonModule: trainer.task" '
-            '("module" under "package"), or import without the dot',
+            '("module" under "package"), or import without the package',
         ),
         "wrote pythonModule: trainer.task",
         _edited("pythonModule: task", "pythonModule: trainer.task"),

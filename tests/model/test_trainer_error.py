@@ -345,9 +345,52 @@ def test_argument_of_the_manifest_is_told_from_one_of_the_code() -> None:
     spec = {"studySpec": {"parameters": [{"parameterId": "rate"}]}}
     manifest = Manifest(AIPLATFORM_V1, "HyperparameterTuningJob", "census", spec)
     assert 'correct "parameterId: rate"' in failed(unknown, manifest=manifest)[1]
+    invalid = f"{HEAD}\ntask.py: error: argument --rate: invalid int value: '0.1'"
+    assert failed(invalid, manifest=manifest)[1].startswith('correct the values of "parameterId: rate"')
     manifest = Manifest(AIPLATFORM_V1, "CustomJob", "census", {"args": ["--rate=3"]})
     assert 'correct or remove --rate in "args"' in failed(unknown, manifest=manifest)[1]
     assert failed(unknown)[1].endswith("correct the code")
+
+
+@pytest.mark.parametrize(
+    ("printed", "remedy"),
+    [
+        (
+            "the following arguments are required: -d/--data-dir, out",
+            'add "--data-dir=…", the value of out to',
+        ),
+        ("the following arguments are required: {a,b}", "add the value of a, the value of b to"),
+    ],
+)
+def test_required_arguments_are_named_as_they_are_written(printed: str, remedy: str) -> None:
+    assert failed(f"{HEAD}\ntask.py: error: {printed}")[1].startswith(remedy)
+
+
+def test_item_with_a_blank_is_corrected() -> None:
+    manifest = Manifest(AIPLATFORM_V1, "CustomJob", "census", {"args": ["--epochs 5"]})
+    _, remedy = failed(f"{HEAD}\ntask.py: error: unrecognized arguments: --epochs 5", manifest=manifest)
+    assert remedy.startswith('write "--epochs=5" in place of "--epochs 5" in "args"')
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "ImportError: Missing optional dependency 'gcsfs'.  Use pip or conda to install gcsfs.",
+        "ImportError: `Import gcsfs` failed.  Use pip or conda to install the gcsfs package.",
+        "ImportError: Please install gcsfs to access Google Storage",
+    ],
+)
+def test_optional_dependency_is_listed(error: str) -> None:
+    assert failed(traceback(error))[1].startswith("list gcsfs in the requirements.txt")
+
+
+def test_package_that_imports_itself_by_name_is_run_by_that_name(tmp_path: Path) -> None:
+    manifest = package(tmp_path / "trainer", "task.py", "model.py", python_modules=("task",))
+    for error in (
+        "ModuleNotFoundError: No module named 'trainer'",
+        "ImportError: attempted relative import with no known parent package",
+    ):
+        assert '"pythonModule: trainer.task"' in failed(traceback(error), manifest=manifest)[1]
 
 
 def test_accelerators_are_fields() -> None:

@@ -102,7 +102,10 @@ _CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.LOG_LIMIT: ("it printed too much", "let it print less"),
     ReasonCode.PROCESS_LIMIT: ("it had too many processes", "let it start fewer"),
     ReasonCode.TOO_MANY_REPLICAS: ("too many replicas for this machine", "lower {replicas}"),
-    ReasonCode.NO_TPU: ("this machine has no TPU", "run it in Google Cloud, or without a TPU"),
+    ReasonCode.NO_TPU: (
+        "this machine has no TPU",
+        "run it in Google Cloud, or choose a {machine} without a TPU",
+    ),
     ReasonCode.TRIAL_TIME_LIMIT: ("a trial reached its time limit", "raise {timeout}"),
     ReasonCode.TIME_LIMIT: ("it reached its time limit", "raise {timeout}"),
     ReasonCode.NO_MACHINE_IN_TIME: ("no machine became free in time", "raise {wait}"),

@@ -119,9 +119,10 @@ def _list_distribution(cause: Cause, again: str) -> str:
 
 
 def _name_entry(cause: Cause, again: str) -> str:
+    entry = cause.values["entry"]
     return (
-        'name the module with its package, as in "pythonModule: trainer.task" ("module" under "package"), '
-        "or import without the dot"
+        f'name the module with its package, as in "pythonModule: {entry}" ("module" under "package"), '
+        "or import without the package"
     )
 
 
@@ -203,16 +204,16 @@ def _grant(cause: Cause, again: str) -> str:
 
 
 def _pass_argument(cause: Cause, again: str) -> str:
-    flags, spec = cause.values["flags"], job_spec(cause.kind)
+    names, spec = cause.values["names"], job_spec(cause.kind)
     field = _args_field(cause.kind)
-    if flags == ("job-dir",):
+    if names == ("--job-dir",):
         if cause.kind == _ML_KIND:
             return f'write "jobDir: gs://BUCKET/{cause.name}" under {spec}, with a bucket of yours'
         return (
             f'add "--job-dir=gs://BUCKET/{cause.name}" to {field}, with a bucket of yours: Vertex AI '
             "passes no --job-dir"
         )
-    words = ", ".join(f'"--{flag}=…"' for flag in flags)
+    words = ", ".join(f'"{name}=…"' if name.startswith("-") else f"the value of {name}" for name in names)
     return f"add {words} to {field}"
 
 
@@ -222,7 +223,9 @@ def _args_field(kind: str) -> str:
 
 
 def _accept_argument(cause: Cause, again: str) -> str:
-    flag, source = cause.values["flags"][0], cause.values["source"]
+    flag, source, item = cause.values["name"], cause.values["source"], cause.values.get("item")
+    if item:
+        return f'write "{item.replace(" ", "=", 1)}" in place of "{item}" in {_args_field(cause.kind)}'
     if source in ("parameterId", "parameterName"):
         return f'the study passes --{flag}: let the code accept it, or correct "{source}: {flag}"'
     if source == "jobDir":
@@ -231,7 +234,7 @@ def _accept_argument(cause: Cause, again: str) -> str:
 
 
 def _correct_argument(cause: Cause, again: str) -> str:
-    flag, source = cause.values["flags"][0], cause.values["source"]
+    flag, source = cause.values["name"], cause.values["source"]
     if source in ("parameterId", "parameterName"):
         return (
             f'correct the values of "{source}: {flag}" in the study, or the type that the code gives --{flag}'

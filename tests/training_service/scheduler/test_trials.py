@@ -164,7 +164,7 @@ def test_metric_that_is_no_number_is_logged_before_another_trial(bench: Bench) -
     job = bench.submit(TUNED, shape=tuned(2))
     assert bench.ended(job).state is JobState.SUCCEEDED
     assert "its value is no finite number" in bench.trials(job)[0].message
-    assert "The trial reported a value of merit that is no finite number." in bench.log(job)
+    assert "The trial reported a value of merit that is no finite number." in bench.whole_log(job)
 
 
 def test_a_grid_that_is_used_up_ends_the_job(bench: Bench) -> None:
