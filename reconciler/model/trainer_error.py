@@ -207,6 +207,8 @@ def _name_of_missing(error: PrintedError) -> str:
         return f"google.cloud.{match[1]}"
     match = _NO_MODULE.match(error.line) or _OPTIONAL.match(error.line)
     name = match[1] if match else ""
+    if name == "fsspec" and "gs://" in error.above:
+        return "gcsfs"  # it needs the other, and reads these addresses
     client = _IMPORTED_CLIENT.match(error.statement)
     return f"google.cloud.{client[1]}" if name in ("google", "google.cloud") and client else name
 
