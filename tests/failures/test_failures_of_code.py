@@ -54,7 +54,7 @@ def _image(
 
 
 ENTRY = 'set the image\'s entry under "images" in reconciler.yaml'
-RESOLVE = f'require another version in the package\'s requirements, or {ENTRY} (another "python")'
+RESOLVE = f'correct the package\'s requirements (another version), or {ENTRY} (another "python")'
 UNKNOWN = "The embedded training service doesn't know the image"
 FIELD = "job_spec.worker_pool_specs[0].python_package_spec.executor_image_uri"
 AS = f'say under images in reconciler.yaml what to run it as: "{{}}": {{{{…}}}} ({FIELD})'

@@ -515,7 +515,7 @@ def _wheels(folder: Path) -> None:
 
 
 REQUIRE = (
-    "require another version in the package's requirements, or set the image's entry under \"images\" in "
+    "correct the package's requirements (another version), or set the image's entry under \"images\" in "
     'reconciler.yaml (another "python"), then run `reconciler apply`'
 )
 

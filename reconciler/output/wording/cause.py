@@ -36,7 +36,7 @@ _AGAIN = "{again}"
 _STOP = "`reconciler cancel {name}` stops it if it runs, and finds out how it ended"
 _ENTRY = 'set the image\'s entry under "images" in reconciler.yaml'
 _REQUIREMENTS = (
-    f'require another version in the package\'s requirements, or {_ENTRY} (another "python"), {_THEN_APPLY}'
+    f'correct the package\'s requirements (another version), or {_ENTRY} (another "python"), {_THEN_APPLY}'
 )
 
 _CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
@@ -72,7 +72,7 @@ _CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.PACKAGES_NOT_INSTALLED: ("its packages can't be installed", _REQUIREMENTS),
     ReasonCode.PACKAGES_FAILED: (
         "its packages can't be installed",
-        "require another version in the package's requirements, or choose an image with another Python",
+        "correct the package's requirements (another version), or choose an image with another Python",
     ),
     ReasonCode.CODE_NOT_STARTED: ("its code can't be started", f"do what the message says, {_THEN_APPLY}"),
     ReasonCode.PACKAGE_MISSING: ("its package is missing in the bucket", "{apply}"),
