@@ -97,8 +97,9 @@ def _message(first: str, above: str, below: Sequence[str]) -> str:
         return f"{begin} {said}".strip() or first
     if first.endswith("terminated with:") and (details := _GRPC_DETAILS.search(rest)):
         return f"{first.partition(':')[0]}: {details[1]}"
-    if below and (first.endswith(":") or _FORBIDDEN.fullmatch(first)):
-        return f"{first} {below[0].strip()}"
+    if first.endswith(":") or _FORBIDDEN.fullmatch(first):
+        said = next((line.strip() for line in below if re.search(r"\w", line)), "")
+        return f"{first} {said}".rstrip()
     first = first.partition(" [reason: ")[0]  # of a gRPC client: its details follow in many lines
     frames = re.findall(_PLACE, above)
     # Elsewhere the last place may be in a library, and helps nobody.

@@ -76,13 +76,18 @@ def failed(error: str, job: ActualJob = LOCAL, manifest: Manifest | None = None)
             "exit code 1: grpc._channel._InactiveRpcError: The caller does not have permission",
         ),
         (
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n=====\n"
+            "task.py FAILED\n-----",
+            "errors.ChildFailedError: task.py FAILED",
+        ),
+        (
             "google.api_core.exceptions.PermissionDenied: 403 Permission 'aiplatform.models.get' denied "
             'on resource (or it may not exist). [reason: "IAM_PERMISSION_DENIED"\n'
             'domain: "aiplatform.googleapis.com"\nmetadata {\n  key: "permission"\n}\n]',
             "denied on resource (or it may not exist).",
         ),
     ],
-    ids=["storage", "tensorflow", "gcsfs", "grpc", "gapic"],
+    ids=["storage", "tensorflow", "gcsfs", "grpc", "torch", "gapic"],
 )
 @pytest.mark.parametrize("is_cut", [False, True])
 def test_error_of_a_google_client_keeps_its_message(raised: str, message: str, *, is_cut: bool) -> None:
