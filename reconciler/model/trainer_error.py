@@ -181,10 +181,12 @@ def _missing_module(error: PrintedError, manifest: Manifest | None) -> Diagnosis
         return None
     values: dict[str, Any] = {"module": module}
     if manifest and manifest.package:
-        entry = _entry(manifest)
-        if manifest.package.name == module.partition(".")[0] and "." not in entry:
-            return ReasonCode.ENTRY_MODULE_ALONE, {"entry": f"{manifest.package.name}.{entry}"}
+        entry, folder = _entry(manifest), manifest.package.name
         modules = OwnModules(manifest.package, entry)
+        # The folder's name may also be that of a distribution.
+        inner = re.match(rf"(?:from|import) {re.escape(folder)}(?:\.| import )(\w+)", error.statement)
+        if inner and module.partition(".")[0] == folder and "." not in entry and modules.find(inner[1]):
+            return ReasonCode.ENTRY_MODULE_ALONE, {"entry": f"{folder}.{entry}"}
         if full := modules.find(module, beside=error.file):
             values |= {"full": full, "import": _corrected(error.statement, module, full)}
             is_exact = full == module

@@ -589,7 +589,7 @@ def test_index_among_requirements_is_moved_to_pip_s_settings(place_of_index: tup
             _listed(f"--find-links {wheels}\noldwheel")(place, job),
         ),
         'jobs/index-among-requirements.yaml:4:17: line 1 of the package\'s "requirements.txt" is not a plain '
-        'requirement: "--find-links" (/package/path)\n    remove it, and set it for pip on this machine: '
+        'requirement: "--find-links" (/package/path)\n    remove it, and set it for pip here: '
         "PIP_FIND_LINKS=… or `pip config set global.find-links …`; then run `reconciler serve --stop` once. "
         "For the cloud, take an image that has the packages, or write the line into the lock file of "
         '"package.module"',

@@ -395,7 +395,14 @@ def test_package_that_imports_itself_by_name_is_run_by_that_name(tmp_path: Path)
         "ModuleNotFoundError: No module named 'trainer'",
         "ImportError: attempted relative import with no known parent package",
     ):
-        assert '"pythonModule: trainer.task"' in failed(traceback(error), manifest=manifest)[1]
+        text = traceback(error, "from trainer.model import build")
+        assert '"pythonModule: trainer.task"' in failed(text, manifest=manifest)[1]
+
+
+def test_folder_with_the_name_of_a_distribution_may_import_that(tmp_path: Path) -> None:
+    manifest = package(tmp_path / "xgboost", "task.py", "model.py", python_modules=("task",))
+    text = traceback("ModuleNotFoundError: No module named 'xgboost'", "from xgboost import XGBClassifier")
+    assert failed(text, manifest=manifest)[1].startswith("list xgboost in code/requirements.txt")
 
 
 def test_accelerators_are_fields() -> None:
