@@ -103,7 +103,7 @@ explore: $(STAMPS)/dev  ## try random examples in all property tests, again and 
 chaos: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## kill reconcilers at random moments; KILLS=200 SEED=1
 	CHAOS_KILLS=$(KILLS) CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -n 0 -s $(PYTEST_FLAGS) tests/test_chaos.py tests/test_publish_chaos.py
 
-failures: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## fail in thirty ordinary ways, do what is printed, and print the table of it
+failures: $(STAMPS)/dev $(STAMPS)/wheelhouse  ## fail in eighty ordinary ways, do what is printed, and print the table of it
 	@rm -f $(VENV)/failures.md; FAILURES_TABLE=$(CURDIR)/$(VENV)/failures.md $(BIN)/pytest $(PYTEST_FLAGS) tests/failures && \
 		printf '| failure | printed | the remedy, followed | afterwards |\n|---|---|---|---|\n' && sort $(VENV)/failures.md
 

@@ -46,7 +46,22 @@ def status_description(text: str, limit: int = MAX_DESCRIPTION) -> str:
     """
     words = " ".join(_COLOUR.sub("", text).split())
     plain = "".join(char if _is_visible(char) and char <= "\uffff" else _REPLACEMENT for char in words)
-    return plain if len(plain) <= limit else plain[: limit - 1].rstrip() + "…"
+    return shortened(plain, limit)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return a text of at most `limit` characters, cut behind a sentence, else between two words, with "…".
+
+    A word that takes half of the room is cut inside.
+    """
+    if len(text) <= limit:
+        return text
+    kept = text[:limit]
+    sentence = kept.rfind(". ") + 1
+    if sentence > limit // 2:
+        return f"{kept[:sentence]} …" if sentence <= limit - 2 else kept[:sentence]
+    words = kept[: limit - 1].rpartition(" ")[0].rstrip()
+    return f"{words if len(words) > limit // 2 else kept[: limit - 1].rstrip()}…"
 
 
 def is_on_runner(environ: Mapping[str, str]) -> bool:

@@ -16,11 +16,12 @@ from typing import Any, TextIO
 
 from reconciler.base.errors import ExitCode, InvalidError, ReconcilerError, UsageError, machine_error
 from reconciler.base.sanitize import one_line, workflow_command
-from reconciler.cli.arguments import complete, parse
+from reconciler.cli.arguments import command_first, complete, parse
 from reconciler.cli.events import events
 
 _BY_SIGNAL = 128  # plus the signal's number, as shells report it
-_INTERRUPTED = """interrupted; submitted jobs keep running
+_SUBMITTING = ("apply", "resolve", "watch")
+_INTERRUPTED_SUBMISSION = """interrupted; submitted jobs keep running
     the next `reconciler apply` first looks for jobs that this command may have submitted"""
 
 
@@ -66,7 +67,8 @@ def _run(argv: Sequence[str], log_format: str) -> int:
         print_error(machine_error(error), _log_format(argv))
         return int(ExitCode.FAILED)
     except KeyboardInterrupt as stop:
-        print(_INTERRUPTED, file=sys.stderr)
+        is_submitting = next(iter(command_first(argv)), "") in _SUBMITTING
+        print(_INTERRUPTED_SUBMISSION if is_submitting else "interrupted", file=sys.stderr)
         return _BY_SIGNAL + (stop.args[0] if stop.args else signal.SIGINT)
 
 

@@ -296,7 +296,8 @@ def _folders(session: Session, ended: Sequence[ActualJob]) -> Iterator[str]:
 def _with_end(outcome: Outcome, ended: tuple[ActualJob, ...]) -> Outcome:
     for job in ended:
         if job.resource == outcome.resource and outcome.status is Status.APPLIED:
-            cause = cause_of(job, outcome.change.base_name)
+            desired = outcome.change.desired
+            cause = cause_of(job, outcome.change.base_name, desired.manifest if desired else None)
             reason = because(ReasonCode.ERROR, message=job.error) if job.error else outcome.reason
             return replace(outcome, state=job.state, reason=reason, cause=cause)
     return outcome
@@ -330,13 +331,14 @@ def _problems_of_results(plan: Plan, state: TargetState | None, *, only_unread: 
 
 def _failure(job: ActualJob, change: Change | None) -> str:
     """Return a line about a job that ended FAILED or CANCELLED: its cause and the next step."""
-    ended, more, name = "failed," if job.state is State.FAILED else "was", "", ""
-    if change and change.desired:
-        name, attempts = change.desired.manifest.name, change.desired.manifest.reconcile.attempts
+    ended, more = "failed," if job.state is State.FAILED else "was", ""
+    manifest = change.desired.manifest if change and change.desired else None
+    if change and manifest:
+        attempts = manifest.reconcile.attempts
         attempt = attempt_of(job) - change.free
         if job.state is State.FAILED and attempt < attempts and not is_failed_set_up(job):
             more = f"; the next apply starts attempt {attempt + 1} of {attempts}"
-    cause = cause_of(job, name)
+    cause = cause_of(job, manifest.name if manifest else "", manifest)
     assert cause is not None, "it ended other than SUCCEEDED"
     return f"{job.job_name} {ended} {cause_text(cause)}{more}"
 

@@ -154,7 +154,9 @@ def run(arguments: argparse.Namespace) -> ExitCode:
         if not printed:
             _refuse_not_started(part)
         ended = with_reason(session.ports, part.job)
-        _print_cause(ended, cause_of(ended, named_job.base_name), printed, arguments.log_format)
+        manifest = named_job.desired.manifest if named_job.desired else None
+        cause = cause_of(ended, named_job.base_name, manifest)
+        _print_cause(ended, cause, printed, arguments.log_format)
     return ExitCode.DONE
 
 

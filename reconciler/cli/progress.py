@@ -150,7 +150,9 @@ class _Lines:
         for job in jobs:
             if self._states.get(job.resource) is not job.state:
                 self._states[job.resource] = job.state
-                error = {"error": short_error(job.error)} if job.error else {}
+                cause = cause_of(job)
+                said = cause_message(cause) if cause else short_error(job.error)
+                error = {"error": one_line(said)} if job.error else {}
                 self._events.info(str(job.state), job=job.job_name, **error)
         now = time.monotonic()
         if self._session.is_local and now >= self._read_at:

@@ -83,6 +83,7 @@ class Endpoint(Struct, frozen=True):
         console: True if Google's console shows the jobs.
         distant: True if responses take so long that concurrent reads save time.
         on_runner: True if the jobs run on a runner of GitHub Actions.
+        buckets: The folder of the embedded service's buckets; "" at Google.
     """
 
     transport: Transport
@@ -93,6 +94,7 @@ class Endpoint(Struct, frozen=True):
     console: bool = False
     distant: bool = False
     on_runner: bool = False
+    buckets: str = ""
 
 
 class Connection:

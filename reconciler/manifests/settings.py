@@ -29,6 +29,7 @@ from reconciler.manifests.publications import (
 )
 from reconciler.manifests.validate import Validation, check_document
 from reconciler.model.manifest import AIPLATFORM_V1, ML_V1, JsonObject, Manifest, Publish
+from reconciler.packaging.requirement_lines import option_remedy
 
 FILE_NAME = "reconciler.yaml"
 LOCAL = "local"
@@ -318,7 +319,7 @@ def settings_findings(settings: Any) -> Iterator[Finding]:
     """Yield the mistakes in settings that their schema can't express, and regions that are doubtful."""
     yield from shared_environments(settings)
     yield from publication_settings_findings(settings)
-    yield from _single_equals_signs(settings)
+    yield from _requirement_findings(settings)
     for name, value in _mapping(_mapping(settings).get("environments")).items():
         environment = _mapping(value)
         defaults = _mapping(environment.get("defaults"))
@@ -335,15 +336,22 @@ def settings_findings(settings: Any) -> Iterator[Finding]:
                 yield Finding(region_keys, doubt.message, doubt.hint, kind=doubt.kind)
 
 
-def _single_equals_signs(settings: Any) -> Iterator[Finding]:
-    """Yield a finding for each requirement such as `numpy=1`, which is conda's way to write `numpy==1`."""
+def _requirement_findings(settings: Any) -> Iterator[Finding]:
+    """Yield mistakes in images' requirements: `numpy=1`, which is conda's form, and options of pip."""
     for image, entry in _mapping(_mapping(settings).get("images")).items():
         lines = _mapping(entry).get("requirements")
         for number, line in enumerate(lines if isinstance(lines, list) else ()):
-            if isinstance(line, str) and (match := _SINGLE_EQUALS_SIGN.match(line)):
+            line_keys = ("images", image, "requirements", number)
+            if not isinstance(line, str):
+                continue
+            if match := _SINGLE_EQUALS_SIGN.match(line):
                 right = f"{match[1]}=={line[match.end() :].lstrip()}"
-                line_keys = ("images", image, "requirements", number)
                 yield Finding(line_keys, f"{quote(line)} is not a requirement", f"write {quote(right)}")
+            elif line.lstrip().startswith("-"):
+                # Without its value, which may have a password.
+                option = re.split(r"[\s=]", line.strip(), maxsplit=1)[0]
+                message = f"{quote(option)} is an option of pip, not a requirement"
+                yield Finding(line_keys, message, option_remedy(line.strip()) or "remove it")
 
 
 def shared_environments(settings: Any) -> Iterator[Finding]:

@@ -7,15 +7,15 @@ import json
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
 
 from reconciler.model.claim import is_by_apply
 from reconciler.model.job import UNREADABLE, ActualJob, ErrorInfo, State
-from reconciler.model.manifest import TRAINING_PIPELINE
+from reconciler.model.manifest import TRAINING_PIPELINE, Manifest
 from reconciler.model.reason import ReasonCode
+from reconciler.model.trainer_error import TRACEBACK, PrintedError, diagnose, printed_error
 
 DOMAIN = "training-service.reconciler"
 """The domain of the embedded service's reasons, as in google.rpc.ErrorInfo."""
@@ -41,9 +41,11 @@ class Cause(Struct, frozen=True):
         values: `head`, the first line of the service's message, and where they apply: `exit_code` of code
             that failed ("" if unknown), `last`, the line that explains it, `stored`, the recorded reason of a
             cancel, `word`, the service's own reason if this version has no code for it, and `is_live` if the
-            job hasn't ended.
+            job hasn't ended. Codes of the manifest and the environment have those that their remedies quote.
         name: The job's name for the commands of the remedy.
         on_runner: True if a runner of GitHub Actions ran it, which keeps nothing.
+        kind: The manifest's kind, by which the remedy names fields.
+        buckets: The folder of the embedded service's buckets; "" at Google.
     """
 
     class_: CauseClass
@@ -51,6 +53,8 @@ class Cause(Struct, frozen=True):
     values: Mapping[str, Any]
     name: str
     on_runner: bool = False
+    kind: str = ""
+    buckets: str = ""
 
 
 _USER, _SET_UP, _RESOURCES = CauseClass.USER_CODE, CauseClass.SET_UP, CauseClass.RESOURCES
@@ -129,13 +133,9 @@ _CODES = {3: "NON_ZERO_EXIT", 4: "DEADLINE", 5: "IMAGE", 7: "PERMISSION", 8: "ST
 _EXIT_CODE = r"(?:status|exit code)(?: of)? (\d{1,3})\b"
 # By the beginning of an exception's line.
 _EXCEPTIONS = (
-    (r"ModuleNotFoundError: ", "MODULE_MISSING"),
     (r"OSError: \[Errno 28\]", "DISK_FULL"),
-    (r"[\w.]*MemoryError\b", "OUT_OF_MEMORY"),
+    (r"(?!.*CUDA)[\w.]*MemoryError\b", "OUT_OF_MEMORY"),
 )
-_SYNTAX = r"(Syntax|Indentation|Tab)Error: "
-_PLACE = r'  File "(?:[^"]*/)?([^"/]+)", line (\d+)'
-_TRACEBACK = "Traceback (most recent call last):"
 _MARKED = r"Set-up failed \((?P<reason>[A-Z_]+)(?:; image=(?P<image>[^;)]*))?(?:; entry=(?P<entry>\w*))?\): "
 _UNREADABLE = r"Unreadable \((?P<columns>[a-z_ ]*)\): "
 
@@ -183,11 +183,12 @@ def marked_info(message: str) -> tuple[ErrorInfo | None, str]:
     return ErrorInfo(match["reason"], {"class": str(_SET_UP), **metadata}), message[match.end() :]
 
 
-def cause_of(job: ActualJob, name: str = "") -> Cause | None:
+def cause_of(job: ActualJob, name: str = "", manifest: Manifest | None = None) -> Cause | None:
     """Return the cause of a job's end, or of a record that can't be read; None for other jobs.
 
     Args:
         name: Its base name, for the commands in the remedy; by default the job's name.
+        manifest: Its manifest as it is now, by which a remedy names files; None if unknown.
     """
     if job.state not in (State.FAILED, State.CANCELLED) and not job.is_unreadable:
         return None
@@ -197,13 +198,22 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
     values: dict[str, Any] = {"head": head}
     last = job.error.strip().rpartition("\n")[2].strip()
     if reason == "NON_ZERO_EXIT":
+        error = printed_error(job.error.strip())
         exit_code = metadata.get("exitCode") or next(iter(re.findall(_EXIT_CODE, head)), "")
-        values |= {"exit_code": exit_code, "last": _last_printed(job.error)}
-        exception = (name for words, name in _EXCEPTIONS if re.match(words, values["last"]))
-        cause = _CAUSES.get(next(exception, ""))
+        values |= {"exit_code": exit_code, "last": error.line}
+        exception = (name for words, name in _EXCEPTIONS if re.match(words, error.line))
         # A line that one of Google's jobs printed mustn't change the class, only the remedy (docs/causes.md).
-        if cause and (job.info or cause[0] is _USER):
-            class_, code = cause
+        if (known := _CAUSES.get(next(exception, ""))) and job.info:
+            class_, code = known
+        elif found := diagnose(error, job.api_version, manifest):
+            code = found[0]
+            values |= found[1]
+    elif reason == "PERMISSION":
+        if (found := diagnose(PrintedError(head), job.api_version, manifest)) and "role" in found[1]:
+            code = found[0]
+            values |= found[1]
+    elif reason == "NO_METRIC":
+        values |= {key: text for key in ("metric", "reported", "notFinite") if (text := metadata.get(key))}
     elif reason == "REQUESTED" and job.cancelled is not None:
         code, values["stored"] = _code_of_cancel(job.cancelled), job.cancelled
     elif reason.startswith("PACKAGES") and job.info and last != head:
@@ -212,7 +222,7 @@ def cause_of(job: ActualJob, name: str = "") -> Cause | None:
         values["word"] = reason
     if job.is_unreadable and not job.state.ended:
         values["is_live"] = True
-    return Cause(class_, code, values, name or job.job_name, job.on_runner)
+    return Cause(class_, code, values, name or job.job_name, job.on_runner, job.kind, job.buckets)
 
 
 def _code_of_cancel(stored: str) -> ReasonCode:
@@ -235,7 +245,7 @@ def _class_of(metadata: Mapping[str, str]) -> CauseClass:
 
 def _head(job: ActualJob) -> str:
     """Return the first line of a job's error, which is the service's."""
-    return re.split(rf"\n|{re.escape(_TRACEBACK)}", job.error.strip(), maxsplit=1)[0]
+    return re.split(rf"\n|{re.escape(TRACEBACK)}", job.error.strip(), maxsplit=1)[0]
 
 
 def _service_reason(job: ActualJob) -> str:
@@ -253,18 +263,3 @@ def _service_reason(job: ActualJob) -> str:
     # A pipeline's code may be that of either step.
     is_unclear = job.kind == TRAINING_PIPELINE and not job.backing_body
     return reason or ("PIPELINE" if is_unclear else _CODES.get(job.error_code, "INTERNAL"))
-
-
-def _last_printed(text: str) -> str:
-    """Return the line of the exception that an error's output ends with, else its last line; "" for none."""
-    _, mark, rest = text.rpartition(_TRACEBACK)
-    lines = [line for line in rest.splitlines() if line.strip()]
-    if not mark:
-        lines = lines[1:]  # the first one is the service's
-        # The beginning of a long traceback is cut off; an exception follows the indented lines of its place.
-        raised = [line for above, line in pairwise(lines) if above[0].isspace() and not line[0].isspace()]
-        return (raised or lines or [""])[-1].strip()
-    last = next((line.strip() for line in lines if not line[0].isspace()), "")
-    frames = re.findall(_PLACE, rest.partition(f"\n{last}")[0])
-    # Elsewhere the last place may be in a library, and helps nobody.
-    return f"{last} ({frames[-1][0]}, line {frames[-1][1]})" if frames and re.match(_SYNTAX, last) else last

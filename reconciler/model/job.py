@@ -67,6 +67,7 @@ class ActualJob(Struct, frozen=True, gc=False):
         cancelled: CANCELLED: the reason that its claim records for this tool's cancel, "" for none; None if
             no claim was read.
         on_runner: True if a runner of GitHub Actions ran it, which keeps nothing.
+        buckets: The folder of the embedded service's buckets; "" at Google.
         backing: The resource name of the custom or tuning job that trains for a pipeline; "" for other jobs,
             and before the service has made it.
         backing_body: That job's resource as returned by the service; empty from a listing, and without it.
@@ -90,6 +91,7 @@ class ActualJob(Struct, frozen=True, gc=False):
     info: ErrorInfo | None = None
     cancelled: str | None = None
     on_runner: bool = False
+    buckets: str = ""
     backing: str = ""
     backing_body: JsonObject = {}
 

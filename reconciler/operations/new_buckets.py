@@ -31,7 +31,7 @@ def with_new_buckets(session: Session, plan: Plan) -> Plan:
     asked = {bucket for bucket, _ in of_changes} - named
     missing = {bucket for bucket in asked if not _exists(session, bucket)}
     reasons = {
-        job.job_name: because(ReasonCode.BUCKET_MISSING, bucket=f"gs://{bucket}")
+        job.job_name: because(ReasonCode.JOB_DIR_BUCKET_MISSING, bucket=f"gs://{bucket}")
         for bucket, job in of_changes
         if bucket in missing and job.manifest.api_version == ML_V1
     }

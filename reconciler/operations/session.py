@@ -58,7 +58,7 @@ from reconciler.model.ports import (
 from reconciler.operations.origin import origin_of
 from reconciler.reporting.github.settings import actions_repository
 from reconciler.submission.announcements import AnnouncedClaims
-from reconciler.training_service.client import ROOT, EmbeddedService, folder_of
+from reconciler.training_service.client import ROOT, EmbeddedService, buckets_of, folder_of
 
 if TYPE_CHECKING:
     from reconciler.operations.load_desired import Desired
@@ -289,7 +289,10 @@ def open_session(
         assert_never(environment.engine)
     home = home_of(config.root, environ)
     with EmbeddedService(home, start=start) as service:
-        connection = Connection(embedded_endpoint(service, environment, on_runner=is_on_runner(environ)))
+        endpoint = embedded_endpoint(
+            service, environment, on_runner=is_on_runner(environ), buckets=buckets_of(home)
+        )
+        connection = Connection(endpoint)
         session = Session(config, environment, connection, is_exported=is_exported)
         if start:
             _configure(service, config)
@@ -299,9 +302,9 @@ def open_session(
 
 
 def embedded_endpoint(
-    service: EmbeddedService, environment: Environment, *, on_runner: bool = False
+    service: EmbeddedService, environment: Environment, *, on_runner: bool = False, buckets: str = ""
 ) -> Endpoint:
-    """Return the endpoint of the embedded service's APIs."""
+    """Return the endpoint of the embedded service's APIs; `buckets` is the folder of its buckets."""
     return Endpoint(
         transport=service,
         authorize=dict,
@@ -309,6 +312,7 @@ def embedded_endpoint(
         location=environment.location,
         roots=dict.fromkeys(API_VERSIONS, ROOT),
         on_runner=on_runner,
+        buckets=buckets,
     )
 
 

@@ -42,7 +42,7 @@ def run_details(session: Session, job: NamedJob, environ: Mapping[str, str], *, 
     """Return the details of a job without those of its commit, which takes a program to read."""
     details = _recorded(job, session.environment.name)
     if job.run is not None:
-        details = _with_run(details, job.run)
+        details = _with_run(details, job.run, job.desired)
     details = _with_spec(details, session, _spec_of(job), _not_secret(job.desired))
     links = replace(details.links, console=job.run.url if job.run else "", workflow_run=run_url(environ))
     details = replace(details, links=links, unread=job.unread)
@@ -86,14 +86,14 @@ def _recorded(job: NamedJob, environment: str) -> JobDetails:
     )
 
 
-def _with_run(details: JobDetails, run: ActualJob) -> JobDetails:
+def _with_run(details: JobDetails, run: ActualJob, desired: DesiredJob | None) -> JobDetails:
     return replace(
         details,
         job_name=run.job_name,
         state=run.state,
         on_runner=run.on_runner,
         service_state=run.service_state,
-        cause=cause_of(run, details.base_name),
+        cause=cause_of(run, details.base_name, desired.manifest if desired else None),
         error=run.error or details.error,
         resource=run.resource,
         backing=run.backing,

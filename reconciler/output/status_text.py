@@ -8,7 +8,7 @@ from datetime import datetime
 from textwrap import wrap
 
 from reconciler.base.diagnostics import counted
-from reconciler.base.sanitize import one_line
+from reconciler.base.sanitize import one_line, shortened
 from reconciler.model.claim import time_of
 from reconciler.model.job import State, service_word
 from reconciler.output.terminal import (
@@ -154,8 +154,7 @@ def _causes(row: JobStatus) -> list[str]:
     """Return the cause: with its remedy, without it, and in a few words."""
     cause = row.cause
     if cause is None:
-        error = short_error(row_error(row))
-        return [error if len(error) <= _MAX_ERROR else f"{error[:_MAX_ERROR]}…"]
+        return [shortened(short_error(row_error(row)), _MAX_ERROR)]
     return [one_line(words(cause)) for words in (cause_text, cause_headline, cause_label)]
 
 

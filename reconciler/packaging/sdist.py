@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from glob import escape
 
 from reconciler.base.diagnostics import quote
+from reconciler.packaging.requirement_lines import option_remedy
 from reconciler.packaging.source_tree import SourceFile, SourceFinding, SourceTree, SourceTreeError
 
 
@@ -360,10 +361,12 @@ def _is_requirement(line: str) -> bool:
 
 
 def _no_requirement(number: int, line: str) -> SourceFinding:
+    remedy = option_remedy(line)
+    shown = line.split()[0].partition("=")[0] if remedy else line  # an index may have a password
     return SourceFinding(
         "requirements.txt",
-        f'line {number} of the package\'s "requirements.txt" is not a plain requirement: {quote(line)}',
-        'write requirements such as "numpy>=2" only, or add a setup.py that lists what is needed',
+        f'line {number} of the package\'s "requirements.txt" is not a plain requirement: {quote(shown)}',
+        remedy or 'write requirements such as "numpy>=2" only, or add a setup.py that lists what is needed',
     )
 
 

@@ -97,7 +97,7 @@ def _of_run(
         url=run.url,
         commit=run.labels.get(COMMIT, ""),
         attempt=attempt_of(run),
-        cause=cause_of(run, base_name),
+        cause=cause_of(run, base_name, manifest),
         current=current,
         unreadable=run.is_unreadable,
         run_labels=run.labels,

@@ -448,6 +448,11 @@ def unknown_image(image: str, images: Mapping[str, Any], *, is_runtime: bool) ->
     return unknown(image, images, is_runtime=is_runtime)
 
 
+def buckets_of(home: Path) -> str:
+    """Return the folder that has a folder for each bucket."""
+    return str(home / "gcs")
+
+
 def folder_of(home: Path, uri: str) -> Path | None:
     """Return the local folder of gs://BUCKET/…; None for an invalid name."""
     from reconciler.training_service.storage.files import is_bucket_name, is_object_name

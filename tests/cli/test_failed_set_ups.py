@@ -34,8 +34,8 @@ def test_a_corrected_entry_under_images_lets_the_job_train(repository: Repositor
     (failed,) = status(repository)
     assert failed["cause"]["class"] == "set-up"
     remedy = (
-        "correct the package's requirements, or set the image's entry under \"images\" in reconciler.yaml, "
-        "then run `reconciler apply`"
+        "correct the package's requirements (another version), or set the image's entry under \"images\" in "
+        'reconciler.yaml (another "python"), then run `reconciler apply`'
     )
     assert failed["cause"]["remedy"] == remedy
     assert f"{failed['jobName']} failed, set-up: " in done.err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from reconciler import cli
 from reconciler.base.errors import UsageError
 from reconciler.cli.arguments import parse
 from tests.support.google_place import google_place
@@ -35,6 +36,31 @@ def test_common_flags_stand_before_or_after_the_command(words: tuple[str, ...]) 
 def test_flags_without_a_command_or_of_one_command_are_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         parse(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["apply"],
+            ["interrupted; submitted jobs keep running", "    the next `reconciler apply` first looks for"],
+        ),
+        (["--env", "prod", "watch"], ["interrupted; submitted jobs keep running", "    the next"]),
+        (["validate"], ["interrupted"]),
+        (["logs", "apply"], ["interrupted"]),
+    ],
+)
+def test_interrupted_command_speaks_of_jobs_only_if_it_submits(
+    words: list[str], said: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "parse", interrupted)
+    assert cli.run(words) == 128 + signal.SIGINT
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == len(said)
+    assert all(line.startswith(start) for line, start in zip(lines, said, strict=True))
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_buckets_that_the_settings_name_exist(trained: Repository, settings: str
 def test_job_dir_in_missing_bucket_is_blocked(trained: Repository) -> None:
     write_ml_job(trained, "jobDir: gs://risk-modles/census")
     plan, change = planned(trained)
-    assert (change["action"], change["reasonCode"]) == ("blocked", "bucket-missing")
+    assert (change["action"], change["reasonCode"]) == ("blocked", "job-dir-bucket-missing")
     assert "there is no bucket gs://risk-modles: correct it in jobDir" in trained.run("plan").out
     assert plan["newBuckets"] == []
     assert trained.run("apply").code != 0

@@ -248,7 +248,8 @@ def test_a_larger_machine_has_the_memory_that_a_job_lacks(place: Place) -> None:
         "memory",
         breaks,
         "JOB failed, resources: The job was ended: the replica workerpool0-0 took … MiB of memory, "
-        "and its machine has 2048 MiB here; give it a larger machineType",
+        "and its machine has 2048 MiB here; "
+        'give it a larger "machineType" in spec.workerPoolSpecs',
         "wrote a larger machineType in the manifest",
         lambda place, job: place.edit(job, "e2-small", "n1-standard-1"),
         "resources",
@@ -450,7 +451,8 @@ def test_containers_run_once_engine_image_and_command_are_there(place: Place, tm
                 "no such command",
                 misspell,
                 "JOB failed, user code: The replica workerpool0-0 couldn't be started: "
-                "the command /bin/eco: No such file or directory; correct the image or its command",
+                "the command /bin/eco: No such file or directory; "
+                'correct "imageUri" or "command" in spec.workerPoolSpecs',
                 "corrected the command in the manifest",
                 lambda place, job: place.edit(job, "/bin/eco", "/bin/echo"),
                 "user-code",

@@ -104,7 +104,7 @@ ENDS = [
         8,
         "Resources are insufficient in region: us-central1. Please try a different region.",
         "resources",
-        f"choose another machine or region, or {AGAIN}",
+        f"choose another machine or location, or {AGAIN}",
         "ran the command",
     ),
     _ended(
@@ -128,7 +128,9 @@ ENDS = [
         7,
         "The service account doesn't have permission to read gs://acme-data",
         "set-up",
-        f"grant it, then {AGAIN}",
+        "gcloud storage buckets add-iam-policy-binding gs://acme-data --member=serviceAccount:ACCOUNT "
+        '--role=roles/storage.objectViewer (the "serviceAccount" of the job), or name another serviceAccount '
+        f"under spec; then {AGAIN}",
         "granted it, ran the command",
     ),
     _ended(
@@ -142,7 +144,8 @@ ENDS = [
     Story(
         "memory in the cloud",
         ends(8, "Replicas low on memory: workerpool0."),
-        "JOB failed, resources: Replicas low on memory: workerpool0; give it a larger machineType",
+        "JOB failed, resources: Replicas low on memory: workerpool0; "
+        'give it a larger "machineType" in spec.workerPoolSpecs',
         "wrote a larger machineType in the manifest",
         lambda place, job: place.edit(job, "n1-standard-1", "n1-standard-4"),
         "resources",

@@ -54,7 +54,7 @@ def _image(
 
 
 ENTRY = 'set the image\'s entry under "images" in reconciler.yaml'
-RESOLVE = f"correct the package's requirements, or {ENTRY}"
+RESOLVE = f'correct the package\'s requirements (another version), or {ENTRY} (another "python")'
 UNKNOWN = "The embedded training service doesn't know the image"
 FIELD = "job_spec.worker_pool_specs[0].python_package_spec.executor_image_uri"
 AS = f'say under images in reconciler.yaml what to run it as: "{{}}": {{{{…}}}} ({FIELD})'
@@ -135,7 +135,7 @@ OTHERS = [
         "module that isn't installed",
         _broken("import joblib"),
         "JOB failed, user code: exit code 1: ModuleNotFoundError: No module named 'joblib'; "
-        "list its package in the code's requirements.txt or setup.py, or correct the import",
+        "list joblib in trainers/module-that-isn-t-installed/requirements.txt, or correct the import",
         "listed joblib in the code's requirements.txt",
         lambda place, job: place.repository.write(f"trainers/{job}/requirements.txt", "joblib\n"),
         "user-code",
@@ -153,7 +153,7 @@ OTHERS = [
         "killed by hand",
         lambda place, job: place.job(job, ONCE.replace("__file__", repr(str(place.root.parent / "x")))),
         "JOB failed, resources: The replica workerpool0-0 was killed by signal 9 (SIGKILL): out of memory, "
-        "or killed by hand; give it a larger machineType, "
+        'or killed by hand; give it a larger "machineType" in spec.workerPoolSpecs, '
         "or run it again with `reconciler rerun killed-by-hand`",
         "ran the command",
         cause="resources",
@@ -165,7 +165,7 @@ OTHERS = [
             place.edit(job, "spec:\n", "spec:\n  scheduling: {timeout: 1s}\n"),
         ),
         "JOB was cancelled by its time limit; "
-        'raise the limit under "scheduling", or correct the code if it hung',
+        'raise "timeout" under spec.scheduling, or correct the code if it hung',
         "raised scheduling.timeout",
         lambda place, job: place.edit(job, "timeout: 1s", "timeout: 600s"),
         "cancelled",
@@ -177,7 +177,7 @@ OTHERS = [
             place.edit(job, "spec:\n", "spec:\n  scheduling: {timeout: 1s}\n"),
         ),
         "JOB was cancelled by its time limit; "
-        'raise the limit under "scheduling", or correct the code if it hung',
+        'raise "timeout" under spec.scheduling, or correct the code if it hung',
         "corrected task.py",
         _correct,
         "cancelled",
@@ -208,7 +208,8 @@ TUNING = [
         lambda place, job: place.tuned(job, GOOD),
         "JOB failed, user code: 2 of 2 trials failed. "
         "Trial 2: The trial has ended without reporting accuracy; "
-        + CODE.format("no-trial-reports-its-metric"),
+        "let the code report it: hypertune.HyperTune().report_hyperparameter_tuning_metric("
+        'hyperparameter_metric_tag="accuracy", metric_value=…), of the distribution cloudml-hypertune',
         "corrected task.py",
         _reports,
         "user-code",

@@ -63,6 +63,11 @@ def test_a_file_adds_environments_and_local_stays(tmp_path: Path) -> None:
             "IMAGE:TAG",
         ),
         ('images:\n  a: {python: "3.10", requirements: [six, numpy=1]}', 2, 'write "numpy==1"'),
+        (
+            'images:\n  a: {python: "3.10", requirements: [six, --extra-index-url https://me:pw@x.test]}',
+            2,
+            "PIP_EXTRA_INDEX_URL=…",
+        ),
         ("a: [", 1, ""),
         ("---\n{}\n---\n{}\n", 4, "second document"),
     ],

@@ -148,7 +148,7 @@ FRAMES = 'Traceback (most recent call last):\n  File "/a/task.py", line 3, in <m
         ("    raise e\nx.Forbidden: 403\n: more", "user-code", "x.Forbidden: 403", "correct the code"),
         (f"{FRAMES}ModuleNotFoundError: No module named 'a'", "user-code", "named 'a'", "requirements.txt"),
         (f"{FRAMES}OSError: [Errno 28] No space left: 'm'", "resources", "[Errno 28]", "disk space"),
-        (f"{FRAMES}numpy.core._ArrayMemoryError: 7 GiB", "resources", "7 GiB", "larger machineType"),
+        (f"{FRAMES}numpy.core._ArrayMemoryError: 7 GiB", "resources", "7 GiB", 'larger "machineType"'),
         (f"{FRAMES}ValueError: MemoryError", "user-code", "ValueError: MemoryError", "correct the code"),
         (
             f'{FRAMES}  File "/a/b.py", line 7\n    x(\n     ^\nSyntaxError: never closed',
@@ -203,9 +203,8 @@ def test_cause_of_cancelled_run_names_suspend_and_rerun_or_time_limit() -> None:
     late = "The job was cancelled: it ran for longer than scheduling.timeout."
     found = cause_of(replace(RUN, state=State.CANCELLED, error=late))
     assert found is not None
-    assert (
-        cause_text(found)
-        == 'cancelled by its time limit; raise the limit under "scheduling", or correct the code if it hung'
+    assert cause_text(found) == (
+        'cancelled by its time limit; raise "timeout" under spec.scheduling, or correct the code if it hung'
     )
 
 

@@ -319,14 +319,10 @@ def test_a_module_that_is_not_there(module: str, file: str, message: str, hint: 
 @pytest.mark.parametrize(
     "line",
     [
-        "-r base.txt",
-        "--index-url https://example.com",
         "./wheels/x.whl",
-        "-e .",
         "numpy=2",
         "numpy>=2 --hash=sha256:1",
         "numpy \\",
-        "git+https://example.com/x",
         pytest.param("a; " + "(" * 5000, id="nested"),
     ],
 )
@@ -334,6 +330,24 @@ def test_requirements_that_are_no_plain_ones(line: str) -> None:
     message, hint = finding({"task.py": "", "requirements.txt": f"# first\nnumpy\n{line}\n"})
     assert message.startswith('line 3 of the package\'s "requirements.txt" is not a plain requirement: "')
     assert "setup.py" in hint
+
+
+@pytest.mark.parametrize(
+    ("line", "shown", "remedy"),
+    [
+        ("--extra-index-url https://me:secret@example.test", "--extra-index-url", "PIP_EXTRA_INDEX_URL=…"),
+        ("-i https://example.test", "-i", "`pip config set global.index-url …`"),
+        ("--find-links=/wheels", "--find-links", "PIP_FIND_LINKS=…"),
+        ("-r base.txt", "-r", "write the lines of that file here"),
+        ("-e .", "-e", "remove it"),
+        ("git+https://example.test/x", "git+https://example.test/x", '"NAME @ …"'),
+    ],
+)
+def test_option_of_pip_among_requirements_has_a_place_elsewhere(line: str, shown: str, remedy: str) -> None:
+    message, hint = finding({"task.py": "", "requirements.txt": f"numpy\n{line}\n"})
+    assert message.endswith(f'is not a plain requirement: "{shown}"')
+    assert remedy in hint
+    assert "secret" not in message + hint
 
 
 @pytest.mark.parametrize("content", ["[tool", "a = " + "[" * 5000, "a = 1\na = 2"])

@@ -66,7 +66,8 @@ def test_a_job_without_a_run() -> None:
         (job(State.RUNNING, service_state="JOB_STATE_PENDING"), "running (PENDING)"),
         (
             job(State.FAILED, service_state="JOB_STATE_EXPIRED"),
-            'failed (EXPIRED), resources: no machine became free in time; raise "maxWaitDuration"',
+            "failed (EXPIRED), resources: no machine became free in time; "
+            'raise "maxWaitDuration" under spec.scheduling',
         ),
         (job(State.RUNNING, service_state="RUNNING"), "running"),
         (job(State.RUNNING, service_state=""), "running"),
@@ -125,8 +126,8 @@ def test_a_long_error_leaves_room_for_the_run() -> None:
     name = "y" * 60
     error, run = "x" * 60, f"{name}_{HASH}_2"
     description = status_of("c", job(State.FAILED, error=error, job_name=run)).description
-    assert len(description) == 140
-    assert description.endswith(f"rerun… · run {HASH}_2")
+    assert 130 < len(description) <= 140
+    assert description.endswith(f"with `reconciler… · run {HASH}_2"), "it is cut between two words"
 
 
 @pytest.mark.parametrize(

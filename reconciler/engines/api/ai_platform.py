@@ -149,6 +149,7 @@ class AiPlatformTraining:
             error=error,
             info=info,
             on_runner=self._connection.endpoint.on_runner,
+            buckets=self._connection.endpoint.buckets,
         )
 
 

@@ -229,6 +229,7 @@ class VertexAi:
             info=error_info(job.error.details),
             url=self._url(kind, job.name),
             on_runner=self._connection.endpoint.on_runner,
+            buckets=self._connection.endpoint.buckets,
             backing=backing[1] if backing else "",
         )
 

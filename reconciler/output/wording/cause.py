@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from reconciler.base.sanitize import one_line
+from reconciler.base.sanitize import one_line, shortened
 from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.reason import Reason, ReasonCode
+from reconciler.output.wording.remedy import IN_MANIFEST, field_words
 
 _SHORT = 60  # characters of a message in a commit status
 _MOST = 300  # characters of any message
@@ -28,37 +29,51 @@ _WORDS_ON_RUNNER = {
 }
 _THEN_APPLY = "then {apply}"
 _CODE = "{log} and correct the code"
-_MACHINE = "give it a larger machineType"
+_LOG = "{log}"
+_MACHINE = "give it a larger {machine}"
 _WAYS_OUT = 'set "suspend: true" to leave it stopped, or {again}'
 _AGAIN = "{again}"
-_LIMIT = 'raise the limit under "scheduling"'
 _STOP = "`reconciler cancel {name}` stops it if it runs, and finds out how it ended"
 _ENTRY = 'set the image\'s entry under "images" in reconciler.yaml'
+_REQUIREMENTS = (
+    f'correct the package\'s requirements (another version), or {_ENTRY} (another "python"), {_THEN_APPLY}'
+)
 
 _CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.NON_ZERO_EXIT: ("its code failed", _CODE),
     ReasonCode.ENDED_BY_SIGNAL: ("ended by a signal", _CODE),
-    ReasonCode.MODULE_MISSING: (
-        "a module is missing",
-        "list its package in the code's requirements.txt or setup.py, or correct the import",
-    ),
-    ReasonCode.COMMAND_NOT_RUN: ("its command can't be run", "correct the image or its command"),
+    ReasonCode.MODULE_MISSING: ("a module is missing", _LOG),
+    ReasonCode.MODULE_OF_PACKAGE: ("a module of the package is imported by another name", _LOG),
+    ReasonCode.MODULE_LEFT_OUT: ("a module of the package isn't installed", _LOG),
+    ReasonCode.ENTRY_MODULE_ALONE: ("its module is run without its package", _LOG),
+    ReasonCode.ENTRY_MODULE_MISSING: ("the package lacks the module to run", _LOG),
+    ReasonCode.OUTPUT_FOLDER_UNSET: ("the job has no output folder", _LOG),
+    ReasonCode.CLUSTER_UNSET: ("the job has no several replicas", _LOG),
+    ReasonCode.VARIABLE_UNSET: ("an environment variable is missing", _LOG),
+    ReasonCode.ARGUMENT_MISSING: ("an argument is missing", _LOG),
+    ReasonCode.ARGUMENT_UNKNOWN: ("an argument is unknown", _LOG),
+    ReasonCode.ARGUMENT_INVALID: ("an argument is invalid", _LOG),
+    ReasonCode.ADDRESS_OPENED: ("a gs:// address was opened as a file", _LOG),
+    ReasonCode.BUCKET_FILE_MISSING: ("a file of a bucket is missing", _LOG),
+    ReasonCode.BUCKET_MISSING: ("a bucket is missing", _LOG),
+    ReasonCode.OBJECT_MISSING: ("an object of a bucket is missing", _LOG),
+    ReasonCode.BUCKET_DENIED: ("the access to a bucket is missing", _LOG),
+    ReasonCode.ACCELERATOR_MISSING: ("an accelerator is missing", _LOG),
+    ReasonCode.ACCELERATOR_MEMORY: ("the accelerator's memory is full", _LOG),
+    ReasonCode.COMMAND_NOT_RUN: ("its command can't be run", "correct {image}"),
     ReasonCode.INVALID_JOB: ("the job can't be run as it is written", "correct the manifest"),
-    ReasonCode.NO_METRIC: ("no trial reported the metric", _CODE),
+    ReasonCode.NO_METRIC: ("no trial reported the metric", _LOG),
     ReasonCode.INDEX_UNREACHABLE: (
         "a package index can't be reached",
         f"make it reachable, or correct its address{{restart}}, {_THEN_APPLY}",
     ),
     ReasonCode.INSTALLER_SETTINGS: ("pip's settings are wrong", f"correct them{{restart}}, {_THEN_APPLY}"),
-    ReasonCode.PACKAGES_NOT_RESOLVED: (
-        "no version of a package fits",
-        f"correct the package's requirements, or {_ENTRY}, {_THEN_APPLY}",
-    ),
-    ReasonCode.PACKAGES_NOT_INSTALLED: (
+    ReasonCode.PACKAGES_NOT_RESOLVED: ("no version of a package fits", _REQUIREMENTS),
+    ReasonCode.PACKAGES_NOT_INSTALLED: ("its packages can't be installed", _REQUIREMENTS),
+    ReasonCode.PACKAGES_FAILED: (
         "its packages can't be installed",
-        f"{{log}}, install what is missing, {_THEN_APPLY}",
+        "correct the package's requirements (another version), or choose an image with another Python",
     ),
-    ReasonCode.PACKAGES_FAILED: ("its packages can't be installed", "correct the package's requirements"),
     ReasonCode.CODE_NOT_STARTED: ("its code can't be started", f"do what the message says, {_THEN_APPLY}"),
     ReasonCode.PACKAGE_MISSING: (
         "its package is missing in the bucket",
@@ -89,15 +104,18 @@ _CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.DISK_FULL: ("the disk is full", f"free or add disk space, then {_AGAIN}"),
     ReasonCode.LOG_LIMIT: ("it printed too much", "let it print less"),
     ReasonCode.PROCESS_LIMIT: ("it had too many processes", "let it start fewer"),
-    ReasonCode.TOO_MANY_REPLICAS: ("too many replicas for this machine", "use fewer replicas"),
-    ReasonCode.NO_TPU: ("this machine has no TPU", "run it in Google Cloud, or without a TPU"),
-    ReasonCode.TRIAL_TIME_LIMIT: ("a trial reached its time limit", 'raise its "timeout"'),
-    ReasonCode.TIME_LIMIT: ("it reached its time limit", 'raise its "timeout"'),
-    ReasonCode.NO_MACHINE_IN_TIME: ("no machine became free in time", 'raise "maxWaitDuration"'),
+    ReasonCode.TOO_MANY_REPLICAS: ("too many replicas for this machine", "lower {replicas}"),
+    ReasonCode.NO_TPU: (
+        "this machine has no TPU",
+        "run it in Google Cloud, or choose a {machine} without a TPU",
+    ),
+    ReasonCode.TRIAL_TIME_LIMIT: ("a trial reached its time limit", "raise {timeout}"),
+    ReasonCode.TIME_LIMIT: ("it reached its time limit", "raise {timeout}"),
+    ReasonCode.NO_MACHINE_IN_TIME: ("no machine became free in time", "raise {wait}"),
     ReasonCode.QUOTA_EXHAUSTED: ("the quota is exhausted", f"request more quota, then {_AGAIN}"),
     ReasonCode.NO_MACHINE_FREE: (
         "no such machine is free",
-        f"choose another machine or region, or {_AGAIN}",
+        f"choose another machine or {{region}}, or {_AGAIN}",
     ),
     ReasonCode.CANCELLED_ON_REQUEST: ("cancelled on request", _WAYS_OUT),
     ReasonCode.CANCELLED_OUTSIDE: ("cancelled outside the reconciler", _WAYS_OUT),
@@ -108,9 +126,9 @@ _CAUSE_TEXTS: Mapping[ReasonCode, tuple[str, str]] = {
     ReasonCode.CANCELLED_BY_RECONCILER: ("{stored}", _WAYS_OUT),
     ReasonCode.CANCELLED_BY_TIME_LIMIT: (
         "cancelled by its time limit",
-        f"{_LIMIT}, or correct the code if it hung",
+        "raise {timeout}, or correct the code if it hung",
     ),
-    ReasonCode.CANCELLED_BY_WAIT_LIMIT: ("cancelled by its waiting limit", _LIMIT),
+    ReasonCode.CANCELLED_BY_WAIT_LIMIT: ("cancelled by its waiting limit", "raise {wait}"),
     ReasonCode.RESULTS_MISSING: ("some of its results are missing", _CODE),
     ReasonCode.MODEL_NOT_REGISTERED: (
         "the model could not be registered",
@@ -144,7 +162,7 @@ def cause_short(cause: Cause) -> str:
     message = cause_message(cause)
     is_short = cause.class_ is not CauseClass.USER_CODE and len(message) <= _SHORT
     said = message.removesuffix(".") if is_short else brief_cause(cause)
-    return f"{_about(cause)}{said}; {cause_remedy(cause)}"
+    return f"{_about(cause)}{said}; {_remedy(cause, _CAUSE_TEXTS[cause.code][1])}"
 
 
 def cause_headline(cause: Cause) -> str:
@@ -171,18 +189,25 @@ def cause_message(cause: Cause) -> str:
         said = f"{values['head']} … {values['last']}"
     else:
         said = values["head"] or brief
-    return one_line(said)[:_MOST]
+    return shortened(one_line(said), _MOST)
 
 
 def cause_remedy(cause: Cause, *, below_log: bool = False) -> str:
     """Return the next step; `below_log` if it stands below the job's log, which it then needn't name."""
-    remedy = _STOP if cause.values.get("is_live") else _CAUSE_TEXTS[cause.code][1]
+    if cause.values.get("is_live"):
+        return _remedy(cause, _STOP)
+    if in_manifest := IN_MANIFEST.get(cause.code):
+        return one_line(in_manifest(cause, _remedy(cause, _AGAIN)))
+    remedy = _CAUSE_TEXTS[cause.code][1]
     if below_log and not cause.on_runner:
         remedy = remedy.removeprefix("{log}").removeprefix(" and ").removeprefix(", ")
+    return _remedy(cause, remedy)
+
+
+def _remedy(cause: Cause, template: str) -> str:
     words = _WORDS_ON_RUNNER if cause.on_runner else _WORDS_HERE
-    return remedy.format(
-        name=cause.name, **{key: text.format(name=cause.name) for key, text in words.items()}
-    )
+    commands = {key: text.format(name=cause.name) for key, text in words.items()}
+    return template.format(name=cause.name, **commands, **field_words(cause.kind))
 
 
 def brief_cause(cause: Cause | Reason) -> str:

@@ -77,7 +77,7 @@ _SENTENCES: Mapping[ReasonCode, str] = {
         "there is no tuning job {job}: write the whole name of its run in resumePreviousJobId, as "
         "`reconciler show NAME` prints it, or leave it out"
     ),
-    ReasonCode.BUCKET_MISSING: (
+    ReasonCode.JOB_DIR_BUCKET_MISSING: (
         'there is no bucket {bucket}: correct it in jobDir, or name it under "buckets" in reconciler.yaml'
     ),
     ReasonCode.OTHER_LINE_ENDS: (

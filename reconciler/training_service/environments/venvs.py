@@ -26,6 +26,7 @@ from uv import find_uv_bin
 from reconciler.training_service.environments import shared_caches
 from reconciler.training_service.environments.pip_settings import UvSettings
 from reconciler.training_service.environments.shared_caches import CachedFolder
+from reconciler.training_service.environments.uv_output import is_unresolved, reason_of
 from reconciler.training_service.jobs import archives
 from reconciler.training_service.jobs.archives import normalised
 from reconciler.training_service.jobs.images import Minor
@@ -40,14 +41,12 @@ _NEVER_BUILT = (
     *("cryptography", "grpcio", "h5py", "lightgbm", "matplotlib", "numpy", "pandas", "pillow", "pyarrow"),
     *("scikit-learn", "scipy", "tables", "tensorflow", "torch", "torchaudio", "torchvision", "xgboost"),
 )
+_BINARY = tuple(f"--only-binary={name}" for name in _NEVER_BUILT)
 # Only the answers of an index are short: a download may stand still for longer.
 _PATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "60"}
 _IMPATIENT = {"UV_HTTP_CONNECT_TIMEOUT": "5", "UV_HTTP_TIMEOUT": "5", "UV_HTTP_RETRIES": "1"}
-_NO_SOLUTION = "No solution found"
 _UNREACHABLE = re.compile(r"Failed to fetch: `?(\S+?)`?\n.*error sending request", re.DOTALL)
 _DEBIAN_BUNDLE = Path("/usr/share/python-wheels")
-_TAIL = 2000
-_REMARKS = ("Using Python ", "warning: Requirements file")
 _MOST_BASES = 10
 _MOST_LAYERS = 50
 _PINS = "pins.txt"
@@ -65,7 +64,7 @@ class CommandError(Exception):
 
 
 class InstallError(Exception):
-    """An installation failed; the message names the package and ends with uv's output."""
+    """An installation failed; the message names the package and the cause, in one line."""
 
 
 class NoDistributionError(InstallError):
@@ -209,15 +208,14 @@ def base_environment(
         names = ", ".join(required) or "no packages"
         uv.say(INFO, f"Installing {names} for Python {python.version}")
         wanted = ", ".join(sorted(requirements)) or names
-        made = _Environment(path, uv, lock, f"{wanted} could not be installed")
+        made = _Environment(path, uv, lock, f"{wanted} could not be installed", python)
         made.make(python)
         (path / _LIMITS).write_text("".join(f"{line}\n" for line in limits), "utf-8")
-        binary = [f"--only-binary={name}" for name in _NEVER_BUILT]
-        added, _ = made.resolve(required, path, *binary, f"--constraint={path / _LIMITS}")
+        added, _ = made.resolve(required, path, *_BINARY, f"--constraint={path / _LIMITS}")
         (path / _PINS).write_text("".join(f"{line}\n" for line in added), "utf-8")
         if added:
             uv.say(INFO, f"Installing {', '.join(added)}")
-        made.install(added, "hardlink", *binary)
+        made.install(added, "hardlink", *_BINARY)
         made.install_pip(python)
 
     cached = _get_or_build(path, build, uv, _MOST_BASES, lambda name: not {_LAYER, _ABOVE} & {*name})
@@ -241,7 +239,8 @@ def locked_environment(folder: Path, base: Base, lock: bytes, name: str, uv: Uv)
 
     def build(descriptor: int) -> None:
         uv.say(INFO, f"Installing {name} for Python {base.python.version}")
-        made = _Environment(path, uv, descriptor, f"The requirements in {name} could not be installed")
+        failure = f"The requirements in {name} could not be installed"
+        made = _Environment(path, uv, descriptor, failure, base.python)
         made.make(base.python)
         (path / _LOCK).write_bytes(lock)
         made.install_locked(path / _LOCK)
@@ -280,7 +279,8 @@ def run_environment(path: Path, layer: Layer) -> Path:
 def _build_layer(path: Path, base: Base, packages: Sequence[Path], uv: Uv, lock: int) -> None:
     names = ", ".join(archive.name for archive in packages)
     plural = "s" if len(packages) > 1 else ""
-    made = _Environment(path, uv, lock, f"The package{plural} {names} could not be installed")
+    failure = f"The package{plural} {names} could not be installed"
+    made = _Environment(path, uv, lock, failure, base.python)
     built = [made.wheel(archive, base) for archive in packages]
     wheels = {archives.distribution_of(wheel): wheel for wheel in built}
     added, replaced = made.resolve_on(base, wheels)
@@ -315,12 +315,13 @@ def _copy_programs(source: Path, target: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Environment:
-    """An environment being made; `failure` begins the message if a command fails."""
+    """An environment being made for a Python; `failure` begins the message if a command fails."""
 
     path: Path
     uv: Uv
     lock: int
     failure: str
+    python: Python
 
     def make(self, python: Python) -> None:
         """Make the environment, with no packages; its scripts run in a copy of it, too."""
@@ -355,9 +356,9 @@ class _Environment:
         wanted = _wanted(wheels)
         kept = [f"--constraint={base.path / name}" for name in (_PINS, _LIMITS)]
         try:
-            added, removed = self.resolve(wanted, base.path, *kept)
+            added, removed = self.resolve(wanted, base.path, *_BINARY, *kept)
         except NoDistributionError:
-            added, removed = self.resolve(wanted, base.path)
+            added, removed = self.resolve(wanted, base.path, *_BINARY)
         added = [line for line in added if _name_of(line) not in wheels]
         return added, _replacements(base, added, removed)
 
@@ -415,10 +416,11 @@ class _Environment:
             )
             message = f"{self.failure}: cannot reach the package index at {index}: {cause}"
             raise UnreachableIndexError(message, index)
-        if _NO_SOLUTION in output:
-            raise NoDistributionError(f"{self.failure}: {_reason(output)}")
-        self.uv.say(INFO, output)  # the error has its end alone
-        raise InstallError(f"{self.failure}: {_tail(output)}")
+        message = f"{self.failure}: {reason_of(output, '.'.join(map(str, self.python.minor)))}"
+        if is_unresolved(output):
+            raise NoDistributionError(message)
+        self.uv.say(INFO, output)  # the error has its cause alone
+        raise InstallError(message)
 
 
 def _wanted(wheels: Mapping[str, Path]) -> list[str]:
@@ -530,15 +532,3 @@ def _version_of(pin: str) -> str:
 
 def _site_packages(environment: Path, python: Python) -> Path:
     return environment / "lib" / f"python3.{python.minor[1]}" / "site-packages"
-
-
-def _reason(output: str) -> str:
-    """Return uv's reason for finding no solution, in one line."""
-    reason = " ".join(output.rpartition("cause: ")[2].split()).removesuffix(".")
-    return reason.removesuffix(", we can conclude that your requirements are unsatisfiable")
-
-
-def _tail(output: str) -> str:
-    """Return the end of uv's output, without its remarks on the environment and on empty constraints."""
-    lines = (line for line in output.splitlines() if not line.startswith(_REMARKS))
-    return "\n".join(lines).strip()[-_TAIL:]

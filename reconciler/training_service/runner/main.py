@@ -28,6 +28,7 @@ from reconciler.training_service.state.run_folder import (
     PREPARING,
     RUNNING,
     STOPPED,
+    SUCCEEDED,
     Ending,
     RunError,
     RunFolder,
@@ -112,26 +113,41 @@ class _Run:
             starting.prepare()
             self._folder.set_phase(RUNNING)
             self._deadline = time.monotonic() + self._spec.time_limit
-            collect = self._collector(starting.metrics_file(self._spec.primary))
+            reported = ReportedMetrics(
+                starting.metrics_file(self._spec.primary), self._spec.metrics, time.time()
+            )
+            collect = self._collector(reported)
             try:
-                return replicas.Replicas(self._spec, self._programs, self._log, starting, collect).run()
+                ending = replicas.Replicas(self._spec, self._programs, self._log, starting, collect).run()
             finally:
                 collect()
+            if ending.state == SUCCEEDED:
+                self._warn_of_reports(reported)
+            return ending
         except RunError as error:
             return error.ending
 
-    def _collector(self, metrics: Path) -> Callable[[], None]:
+    def _collector(self, reported: ReportedMetrics) -> Callable[[], None]:
         """Return a function that stores the primary's new measurements; it does nothing outside of trials."""
         if not self._spec.metrics:
             return lambda: None
-        reported = ReportedMetrics(metrics, self._spec.metrics, time.time())
 
         def collect() -> None:
-            measurements = reported.poll()
-            if measurements is not None and self._folder.path.exists():
-                write_measurements(self._folder, measurements)
+            before = reported.unusable
+            is_changed = reported.poll() is not None or reported.unusable != before
+            if is_changed and self._folder.path.exists():
+                write_measurements(self._folder, reported.measurements, reported.unusable)
 
         return collect
+
+    def _warn_of_reports(self, reported: ReportedMetrics) -> None:
+        """Log the reports that the study can't use, before another trial makes the same mistake."""
+        for tag in reported.unusable.not_finite:
+            self._say(WARNING, f"The trial reported a value of {tag} that is no finite number.")
+        unmeasured = [name for name in self._spec.metrics if not reported.has(name)]
+        if unmeasured and reported.unusable.other_tags:
+            tags = ", ".join(reported.unusable.other_tags)
+            self._say(WARNING, f"The trial reported {tags}, and its study wants {', '.join(unmeasured)}.")
 
     def _interruption(self) -> Interruption | None:
         if self._stop or not self._folder.path.exists():

@@ -25,10 +25,11 @@ from reconciler.training_service.state.run_folder import (
     Ending,
     RunFolder,
     read_measurements,
+    read_unusable_reports,
     run_folder,
 )
-from reconciler.training_service.state.trial_records import TrialRecord, TrialState
-from reconciler.training_service.tuning.measurements import MOST_MEASUREMENTS, final_of
+from reconciler.training_service.state.trial_records import TrialRecord, TrialState, UnusableReports
+from reconciler.training_service.tuning.measurements import MOST_MEASUREMENTS, final_of, why_without_metric
 from reconciler.training_service.tuning.resources import ending_of_job
 from reconciler.training_service.tuning.study import Study, StudyError, study_of
 
@@ -73,7 +74,8 @@ def _recover_trials(
         updated = with_measurements(with_phase(trial, folder), folder)
         if ending is not None and ending.state != STOPPED:
             asked = updated.state is TrialState.STOPPING
-            updated = ended_trial(store, job, study, updated, ending, asked=asked)
+            unusable = read_unusable_reports(folder)
+            updated = ended_trial(store, job, study, updated, ending, unusable, asked=asked)
         if updated != trial:
             store.save_trial(updated)
     trials = store.trials(job.id)
@@ -127,11 +129,19 @@ def with_measurements(trial: TrialRecord, folder: RunFolder) -> TrialRecord:
 
 
 def ended_trial(
-    store: Store, job: JobRecord, study: Study, trial: TrialRecord, ending: Ending, *, asked: bool
+    store: Store,
+    job: JobRecord,
+    study: Study,
+    trial: TrialRecord,
+    ending: Ending,
+    unusable: UnusableReports,
+    *,
+    asked: bool,
 ) -> TrialRecord:
     """Return the trial after the end of its run, unless that is STOPPED.
 
     Args:
+        unusable: The reports of the run that gave no measurement.
         asked: True if the service or a user asked the run to end; if not, its time limit cancelled it.
     """
     if ending.state == CANCELLED and not asked:
@@ -143,6 +153,10 @@ def ended_trial(
         return replace(trial, state=TrialState.FAILED, error_details=details, stopped_early=False)
     if ending.state == CANCELLED and not trial.stopped_early:
         return replace(trial, state=TrialState.CANCELLED)
+    if ending.state != CANCELLED and final is None and study.metric_needed:
+        names = [metric.name for metric in study.metrics]
+        message, details = why_without_metric(names, trial.measurements, unusable)
+        trial = replace(trial, message=message, error_details=details)
     return replace(trial, state=TrialState.SUCCEEDED, stopped_early=ending.state == CANCELLED)
 
 

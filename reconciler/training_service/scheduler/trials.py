@@ -19,8 +19,8 @@ from reconciler.training_service.scheduler.recovery import (
 )
 from reconciler.training_service.state.database import Store
 from reconciler.training_service.state.records import ML_JOBS, Code, JobRecord, details_of
-from reconciler.training_service.state.run_folder import FAILED, Ending
-from reconciler.training_service.state.trial_records import TrialRecord, TrialState
+from reconciler.training_service.state.run_folder import FAILED, Ending, read_unusable_reports
+from reconciler.training_service.state.trial_records import TrialRecord, TrialState, UnusableReports
 from reconciler.training_service.tuning.resources import ending_of_job
 from reconciler.training_service.tuning.search import suggest, to_stop
 from reconciler.training_service.tuning.study import Study, StudyError, study_of
@@ -151,7 +151,8 @@ class TuningRunner:
                 progress.file_versions[trial.number] = version
         if ending is not None:
             asked = cancelled is not None
-            updated = ended_trial(self._store, job, progress.study, updated, ending, asked=asked)
+            unusable = read_unusable_reports(folder) if folder else UnusableReports()
+            updated = ended_trial(self._store, job, progress.study, updated, ending, unusable, asked=asked)
         if updated != trial:
             self._save(progress, updated)
 

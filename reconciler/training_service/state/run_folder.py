@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from reconciler.training_service.state.records import Code, details_of
-from reconciler.training_service.state.trial_records import Measurement
+from reconciler.training_service.state.trial_records import Measurement, UnusableReports
 
 PREPARING = "PREPARING"
 RUNNING = "RUNNING"
@@ -227,15 +227,24 @@ class RunFolder:
                     yield path
 
 
-def write_measurements(folder: RunFolder, measurements: Sequence[Measurement]) -> None:
-    """Replace the trial's reported measurements (oldest first) atomically."""
-    write_json(folder.measurements, {"measurements": [asdict(measurement) for measurement in measurements]})
+def write_measurements(
+    folder: RunFolder, measurements: Sequence[Measurement], unusable: UnusableReports
+) -> None:
+    """Replace the trial's reported measurements (oldest first) and its unusable reports atomically."""
+    reported = [asdict(measurement) for measurement in measurements]
+    write_json(folder.measurements, {"measurements": reported, "unusable": asdict(unusable)})
 
 
 def read_measurements(folder: RunFolder) -> tuple[Measurement, ...]:
     """Return the trial's reported measurements; empty if none."""
     record = read_json(folder.measurements) or {"measurements": []}
     return tuple(Measurement(**measurement) for measurement in record["measurements"])
+
+
+def read_unusable_reports(folder: RunFolder) -> UnusableReports:
+    """Return the trial's reports that give no measurement; empty if none, or of an earlier version."""
+    fields = (read_json(folder.measurements) or {}).get("unusable", {})
+    return UnusableReports(**{name: tuple(tags) for name, tags in fields.items()})
 
 
 def run_folder(home: Path, run_id: str) -> RunFolder:

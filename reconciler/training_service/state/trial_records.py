@@ -40,6 +40,19 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True)
+class UnusableReports:
+    """Reports of a trial that give no measurement of its study's metrics.
+
+    Attributes:
+        other_tags: Tags that the study doesn't have, in the order of their first reports.
+        not_finite: Metrics of the study with a value that is no finite number, in that order.
+    """
+
+    other_tags: tuple[str, ...] = ()
+    not_finite: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRecord:
     """A trial of a tuning job.
 

@@ -12,17 +12,21 @@ import json
 import math
 import stat
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from reconciler.training_service.state.trial_records import Measurement, TrialRecord
+from reconciler.training_service.state.records import details_of
+from reconciler.training_service.state.trial_records import Measurement, TrialRecord, UnusableReports
 from reconciler.training_service.tuning.study import Metric, Study
 
 MOST_MEASUREMENTS = 1000
 """The number of measurements kept of a trial, the newest."""
 
 _LARGEST_FILE = 4 * 1024 * 1024  # bytes; the protocol's hundred lines are some 20 KB
+_NOT_TAGS = frozenset({"global_step", "timestamp", "trial", "checkpoint_path"})
+_MOST_TAGS = 5
+_LONGEST_TAG = 100
 _SETTLED = 0.1  # seconds after which a further change shows in the file's time
 
 _Signature = tuple[int, int, int]
@@ -45,7 +49,23 @@ class ReportedMetrics:
         self.began = began
         self._reported: set[tuple[str, float, float, int]] = set()
         self._measurements: list[Measurement] = []
+        self._other_tags: dict[str, None] = {}
+        self._not_finite: dict[str, None] = {}
         self._signature: _Signature | None = None
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """The measurements so far."""
+        return tuple(self._measurements)
+
+    @property
+    def unusable(self) -> UnusableReports:
+        """The reports so far that gave no measurement."""
+        return UnusableReports(tuple(self._other_tags), tuple(self._not_finite))
+
+    def has(self, tag: str) -> bool:
+        """Return True if a metric was reported with a number."""
+        return any(tag == reported for reported, *_ in self._reported)
 
     def poll(self) -> tuple[Measurement, ...] | None:
         """Return all measurements so far if the last call missed some; None otherwise. Cheap."""
@@ -59,7 +79,7 @@ class ReportedMetrics:
         if len(self._reported) == before:
             return None
         del self._measurements[:-MOST_MEASUREMENTS]
-        return tuple(self._measurements)
+        return self.measurements
 
     def _changed(self) -> str:
         """Return the file's text; "" if the file hasn't changed."""
@@ -87,10 +107,19 @@ class ReportedMetrics:
             if isinstance(report, dict):
                 moment = _number(report.get("timestamp"))
                 step = _number(report.get("global_step"))
+                self._note_other_tags(report)
                 for tag in sorted(self.tags & report.keys()):
                     value = _number(report[tag])
                     if value is not None:
                         yield tag, value, self.began if moment is None else moment, _step(step)
+                    else:
+                        self._not_finite[tag] = None
+
+    def _note_other_tags(self, report: Mapping[str, object]) -> None:
+        for tag in report:
+            is_other = tag not in self.tags | _NOT_TAGS and len(tag) <= _LONGEST_TAG
+            if is_other and len(self._other_tags) < _MOST_TAGS:
+                self._other_tags[tag] = None
 
     def _add(self, tag: str, value: float, elapsed: float, step: int) -> None:
         # A reporter writes several metrics of one step one after the other: join them.
@@ -122,6 +151,24 @@ def final_of(study: Study, measurements: Sequence[Measurement]) -> Measurement |
     if not measurements or not all(name in values for name in names):
         return None
     return replace(measurements[-1], metrics={name: values[name] for name in names})
+
+
+def why_without_metric(
+    metrics: Iterable[str], measurements: Sequence[Measurement], unusable: UnusableReports
+) -> tuple[str, dict[str, str]]:
+    """Return why an ended trial has no final measurement, as a sentence and as the cause of its end."""
+    measured = {name for measurement in measurements for name in measurement.metrics}
+    missing = [name for name in metrics if name not in measured]
+    said = f"The trial has ended without reporting {', '.join(missing)}"
+    about = {"metric": missing[0]} if missing else {}
+    if not_finite := [name for name in missing if name in unusable.not_finite]:
+        said += ": its value is no finite number"
+        about = {"metric": not_finite[0], "notFinite": "true"}
+    elif missing and unusable.other_tags:
+        said += f": it reported {', '.join(unusable.other_tags)}"
+        likely = [tag for tag in unusable.other_tags if missing[0] in tag or tag in missing[0]]
+        about["reported"] = (likely or unusable.other_tags)[0]
+    return f"{said}.", details_of("NO_METRIC", **about)
 
 
 @dataclass(frozen=True, slots=True)

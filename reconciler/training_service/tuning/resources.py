@@ -73,8 +73,9 @@ def ending_of_study(study: Study, trials: Sequence[TrialRecord], *, exhausted: b
     """Return the job's ending; None if the job goes on with trials to start or to await.
 
     A job fails once it has its own limit of failed trials. Without such a limit it fails once its first three
-    trials, or all if there are fewer, have failed. Other trials may still run then: their results change
-    nothing, because cancelled trials have none and later results come too late.
+    trials, or all if there are fewer, have failed; at once if a trial reported other tags than the study's,
+    as every further trial would. Other trials may still run then: their results change nothing, because
+    cancelled trials have none and later results come too late.
 
     Args:
         trials: The job's own trials, without those of a resumed job.
@@ -89,6 +90,7 @@ def ending_of_study(study: Study, trials: Sequence[TrialRecord], *, exhausted: b
     else:
         first = sorted(counted, key=_by_end)[:_HOPELESS]
         hopeless = len(first) == _HOPELESS and all(has_failed(study, trial) for trial in first)
+        hopeless |= len(failed) == len(counted) and any(_has_other_tags(trial) for trial in failed)
     if failed and (hopeless or (over and len(failed) == len(counted))):
         message = _failure_message(study, failed, len(counted))
         return Ending(FAILED, Code.INVALID_ARGUMENT, message, details=_cause(trials, failed))
@@ -100,6 +102,11 @@ def has_failed(study: Study, trial: TrialRecord) -> bool:
     return trial.state is TrialState.FAILED or (
         trial.state is TrialState.SUCCEEDED and trial.final is None and study.metric_needed
     )
+
+
+def _has_other_tags(trial: TrialRecord) -> bool:
+    """Return True if a trial ended well and reported only tags that its study doesn't have."""
+    return trial.state is TrialState.SUCCEEDED and bool(trial.error_details.get("reported"))
 
 
 def best_trial(job: JobRecord, trials: Sequence[TrialRecord]) -> TrialRecord | None:
@@ -134,7 +141,7 @@ def _cause(trials: Sequence[TrialRecord], failed: Sequence[TrialRecord]) -> Mapp
     """Return the cause of the last failed trial; of set-up only if no trial's trainer ever started."""
     last = max(failed, key=_by_end)
     if last.state is TrialState.SUCCEEDED:
-        return details_of("NO_METRIC")
+        return last.error_details or details_of("NO_METRIC")
     is_started = any(trial.start_time and not is_failed_set_up(trial.error_details) for trial in trials)
     return (
         details_of("MACHINE_FAILED")

@@ -19,7 +19,12 @@ from reconciler.training_service.scheduler.recovery import recover_states, with_
 from reconciler.training_service.scheduler.supervisor import Supervisor
 from reconciler.training_service.state.records import JobRecord, JobState
 from reconciler.training_service.state.run_folder import CANCELLED, Ending, run_folder, write_measurements
-from reconciler.training_service.state.trial_records import Measurement, TrialRecord, TrialState
+from reconciler.training_service.state.trial_records import (
+    Measurement,
+    TrialRecord,
+    TrialState,
+    UnusableReports,
+)
 from reconciler.training_service.tuning.measurements import MOST_MEASUREMENTS
 from tests.support.training_service import trainers
 from tests.support.training_service.supervised import SUPERVISING, Bench, supervised, tuned, tuned_ml
@@ -140,6 +145,26 @@ def on_gpus(shape: Callable[[JobRecord], JobRecord]) -> Callable[[JobRecord], Jo
         return shape(job)
 
     return shaped
+
+
+def test_metric_under_another_tag_ends_the_job_before_another_trial(bench: Bench) -> None:
+    job = bench.submit(TUNED.replace('"merit": str(merit)', '"val_merit": str(merit)'), shape=tuned(4))
+    found = bench.ended(job)
+    assert found.state is JobState.FAILED
+    assert found.error_message == (
+        "1 of 1 trials failed. Trial 1: The trial has ended without reporting merit: it reported val_merit."
+    )
+    assert found.error_details["reported"] == "val_merit"
+    assert "The trial reported val_merit, and its study wants merit." in bench.log(job)
+    assert started(bench) == ["1"]
+
+
+def test_metric_that_is_no_number_is_logged_before_another_trial(bench: Bench) -> None:
+    plan(bench, '{"1": ["nan"], "2": [0.5]}')
+    job = bench.submit(TUNED, shape=tuned(2))
+    assert bench.ended(job).state is JobState.SUCCEEDED
+    assert "its value is no finite number" in bench.trials(job)[0].message
+    assert "The trial reported a value of merit that is no finite number." in bench.whole_log(job)
 
 
 def test_a_grid_that_is_used_up_ends_the_job(bench: Bench) -> None:
@@ -388,7 +413,7 @@ def test_a_trial_s_measurements_are_the_newest_however_often_it_was_run(bench: B
     )
     folder = run_folder(bench.home, "1-1-a")
     folder.path.mkdir(parents=True)
-    write_measurements(folder, [Measurement(MOST_MEASUREMENTS + 1, 0, {"merit": 1})])
+    write_measurements(folder, [Measurement(MOST_MEASUREMENTS + 1, 0, {"merit": 1})], UnusableReports())
     found = with_measurements(record, folder).measurements
     assert len(found) == MOST_MEASUREMENTS
     assert (found[0].step, found[-1].step) == (1, MOST_MEASUREMENTS + 1)

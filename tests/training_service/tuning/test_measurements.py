@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reconciler.training_service.state.trial_records import Measurement
-from reconciler.training_service.tuning.measurements import ReportedMetrics, final_of
+from reconciler.training_service.state.trial_records import Measurement, UnusableReports
+from reconciler.training_service.tuning.measurements import ReportedMetrics, final_of, why_without_metric
 from reconciler.training_service.tuning.study import Metric
 from tests.support.training_service.studies import study
 
@@ -255,3 +255,37 @@ def test_the_reporters_default_tag_is_ai_platforms(
     found = metrics.poll()
     assert found
     assert found[0].metrics == {"training/hptuning/metric": 0.5}
+
+
+def test_report_without_a_measurement_is_kept_with_its_tag(metrics: ReportedMetrics) -> None:
+    lines = [{"val_accuracy": "0.5"}, {"accuracy": "nan"}, {"accuracy": "inf"}, {"x" * 101: "1"}]
+    reports = (json.dumps({**line, "global_step": "1", "timestamp": BEGAN, "trial": "7"}) for line in lines)
+    metrics.path.write_text("".join(f"{report}\n" for report in reports))
+    assert metrics.poll() is None
+    assert metrics.unusable == UnusableReports(("val_accuracy",), ("accuracy",))
+    assert not metrics.has("accuracy")
+
+
+@pytest.mark.parametrize(
+    ("unusable", "sentence", "about"),
+    [
+        (UnusableReports(), "", {}),
+        (
+            UnusableReports(("epoch", "val_accuracy")),
+            ": it reported epoch, val_accuracy",
+            {"reported": "val_accuracy"},
+        ),
+        (UnusableReports(("score",)), ": it reported score", {"reported": "score"}),
+        (
+            UnusableReports(("score",), ("accuracy",)),
+            ": its value is no finite number",
+            {"notFinite": "true"},
+        ),
+    ],
+)
+def test_missing_metric_has_its_reason(
+    unusable: UnusableReports, sentence: str, about: dict[str, str]
+) -> None:
+    said, details = why_without_metric(["loss", "accuracy"], measured({"loss": 1}), unusable)
+    assert said == f"The trial has ended without reporting accuracy{sentence}."
+    assert details == {"reason": "NO_METRIC", "class": "user-code", "metric": "accuracy", **about}

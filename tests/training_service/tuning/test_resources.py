@@ -289,3 +289,16 @@ def test_a_trial_without_a_metric_has_failed_on_vertex_ai_only() -> None:
     assert ending.state == "FAILED"
     assert "without reporting accuracy." in ending.message
     assert ending_of_study(ml, silent, exhausted=False) is None
+
+
+def test_job_ends_with_the_first_trial_that_reported_another_tag() -> None:
+    vertex = study(metric_needed=True, max_trials=9)
+    details = {"reason": "NO_METRIC", "class": "user-code", "metric": "accuracy", "reported": "score"}
+    (silent,) = (replace(each, final=None, measurements=()) for each in trials("s"))
+    other = replace(silent, message="It reported score.", error_details=details)
+    ending = ending_of_study(vertex, [other], exhausted=False)
+    assert ending
+    assert (ending.message, ending.details) == ("1 of 1 trials failed. Trial 1: It reported score.", details)
+    assert ending_of_study(vertex, [silent], exhausted=False) is None
+    patient = study(metric_needed=True, max_trials=9, max_failed=2)
+    assert ending_of_study(patient, [other], exhausted=False) is None, "the manifest has its own limit"
