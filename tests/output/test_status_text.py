@@ -31,7 +31,27 @@ def at(seconds: float) -> str:
 
 
 TIMES = st.one_of(texts, st.floats(-1e6, 1e9).map(at), st.just(""))
-WORDS = st.fixed_dictionaries({"head": texts}, optional=dict.fromkeys(("exit_code", "stored", "word"), texts))
+QUOTED = (
+    "account",
+    "bucket",
+    "entry",
+    "folder",
+    "full",
+    "import",
+    "lock",
+    "module",
+    "name",
+    "object",
+    "role",
+)
+FOUND = {
+    **dict.fromkeys((*QUOTED, "source", "variable"), texts),
+    **dict.fromkeys(("is_named", "is_written"), st.booleans()),
+    "names": st.lists(texts).map(tuple),
+}
+"""What a cause that lies in the manifest says, beside the words of all."""
+OTHERS = ("exit_code", "item", "metric", "notFinite", "reported", "stored", "word")
+WORDS = st.fixed_dictionaries({"head": texts, **FOUND}, optional=dict.fromkeys(OTHERS, texts))
 CAUSES = st.builds(
     lambda class_, code, last, values, name: Cause(class_, code, {"last": last, **values}, name),
     st.sampled_from(CauseClass),
