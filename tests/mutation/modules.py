@@ -65,6 +65,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     "planning.proposal": ("planning/test_proposal",),
     "planning.outcome": ("planning/test_status_rows", "operations/test_execute", "cli/test_progress"),
     "planning.status_rows": ("planning/test_status_rows",),
+    "planning.publishing": ("planning/test_publishing", "planning/test_worse"),
+    "planning.lineage": ("planning/test_lineage",),
     "base.sanitize": ("base/test_sanitize", "engines/api/test_engine_jobs"),
     "submission.protocol": ("submission/test_protocol", "submission/test_quota", "operations/test_execute"),
     "operations.execute": (
