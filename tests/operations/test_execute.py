@@ -108,6 +108,13 @@ def test_code_and_no_commit_are_in_the_labels(outside: Outside) -> None:
     assert "reconciler-commit" not in labels
 
 
+def test_submissions_of_one_apply_are_announced_in_a_single_write() -> None:
+    outside = Outside(least_history=0)
+    apply(outside, wanted("a"), wanted("b"))
+    assert len(outside.jobs.sent) == 2
+    assert outside.claims.stored[1] == 1
+
+
 def test_what_cannot_be_staged_is_not_claimed(outside: Outside) -> None:
     def stage(job: DesiredJob) -> None:
         if job.manifest.name == "a":
@@ -382,6 +389,17 @@ class TestCancel:
             outside.time.now += BOUNDS.executes + BOUNDS.visible + timedelta(seconds=1)
         jobs = [run for run in outside.jobs.jobs if run.job_name == f"{old.job_name}_2"]
         assert len(jobs) == 1
+
+    @pytest.mark.fault(59)
+    def test_a_return_that_waits_for_the_end_of_its_job_is_not_withheld_before(
+        self, outside: Outside
+    ) -> None:
+        old, new = self.replaced(outside)
+        apply(outside, new)
+        outside.jobs.becomes(job_of(outside, old), State.CANCELLING)
+        (change,) = [change for change in plan_of(outside, [old]).changes if change.desired]
+        assert change.is_awaited
+        assert [o for o in apply(outside, old, withheld=lambda: OLDER) if o.change.desired] == []
 
     @pytest.mark.fault(59)
     def test_a_return_that_was_refused_is_withheld_too(self, outside: Outside) -> None:

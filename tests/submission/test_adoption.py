@@ -383,12 +383,18 @@ FIELDS = [
     "displayName",
     "jobId",
     "encryptionSpec",
+    "inputDataConfig",
     "jobSpec",
     "maxFailedTrialCount",
     "maxTrialCount",
+    "modelId",
+    "modelToUpload",
     "parallelTrialCount",
+    "parentModel",
     "studySpec",
     "trainingInput",
+    "trainingTaskDefinition",
+    "trainingTaskInputs",
     "trialJobSpec",
 ]
 

@@ -27,6 +27,7 @@ from reconciler.submission.summary import (
     is_spoiled,
     keys_in,
     may_go_on,
+    read_preface,
     read_summary,
     settled_by_key,
     summarize,
@@ -99,16 +100,18 @@ def test_summary_is_unusable_when_it_is_missing_or_cannot_be_decoded() -> None:
     assert get_summary(make_stored_summary(whole))
     facts = msgspec.json.encode(EMPTY) + b"\n"
     assert get_summary(make_stored_summary(pack_parts(FIRST, facts))) == EMPTY
-    nested = facts + b'{"run":{"spec":' + b'{"a":' * 100_000
+    nested = facts + b'{"more":' + b"[" * 100_000 + b"\n"
     broken = whole.replace(whole[-8:], b"\0" * 8)
     undeflatable = whole[:-40] + b"\xff" * 8 + whole[-32:]
     contents = [b"", b"{", b"forged by hand", whole[:-1], whole[: len(whole) // 2], broken, undeflatable]
     contents += map(pack_parts, [b"", b"{", FIRST, FIRST + facts, facts])
+    contents += [pack_parts(b'{"place":{"more":' + b"[" * 100_000), pack_parts(FIRST)[:-1]]
     contents += [
         pack_parts(FIRST, rest) for rest in (b"", b"{", facts[:-1], facts + b"{}", facts + b"\n", nested)
     ]
     assert [get_summary(make_stored_summary(content)) for content in contents] == [None] * len(contents)
     assert read_summary(None) == (None, None)
+    assert read_preface(None) is None
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,12 @@ def test_summary_is_read_when_its_genesis_was_rewritten(rewritten: tuple[int, ..
 
 
 @pytest.mark.parametrize(
-    "field", [{"format": 3}, {"format": 5}, {"genesis": 2}, {"genesis": -1}, {"genesis": 2**63}, {"added": 1}]
+    "field",
+    [
+        *({"format": 3}, {"format": 5}, {"genesis": 2}, {"genesis": -1}, {"genesis": 2**63}, {"added": 1}),
+        {"announced": [{"by": "a", "at": "1800-01-01T00:00:00Z", "ids": []}]},
+        {"announced": [{"by": "a", "at": "2026-01-01T00:00:00", "ids": []}]},
+    ],
 )
 def test_object_is_unusable_when_its_preface_is_of_another_format_or_store(field: dict[str, Any]) -> None:
     preface, facts = msgspec.json.decode(FIRST), msgspec.json.encode(EMPTY) + b"\n"
@@ -177,6 +185,27 @@ def test_summary_with_too_many_attempts_is_unusable(monkeypatch: pytest.MonkeyPa
     assert get_summary(make_stored_summary(content))
     monkeypatch.setattr("reconciler.submission.summary._ATTEMPTS", 2)
     assert read_summary(make_stored_summary(content)) == (PREFACE, None)
+
+
+def test_stored_object_and_its_lines_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = run_of(JOB, State.SUCCEEDED, 2, number=22)
+    copies = (Kept(Versioned(CLAIM, 1), RUN), Kept(Versioned(bound_to(JOB, second, 2), 10), second))
+    stored = make_stored_summary(encoded(PREFACE, replace(EMPTY, kept=copies)))
+    first, facts, *attempts = gzip.decompress(stored.content).splitlines()
+    limits = {
+        "_PACKED": len(stored.content),
+        "_FACTS": len(facts),
+        "_LINE": max(map(len, attempts)),
+        "_UNPACKED": sum(len(attempt) + 1 for attempt in attempts),
+    }
+    for name, limit in limits.items():
+        with monkeypatch.context() as at_limit:
+            at_limit.setattr(f"reconciler.submission.summary.{name}", limit)
+            assert get_summary(stored), name
+            at_limit.setattr(f"reconciler.submission.summary.{name}", limit - 1)
+            assert get_summary(stored) is None, name
+    monkeypatch.setattr("reconciler.submission.summary._PREFACE", len(first))
+    assert read_summary(stored) == (None, None)
 
 
 @pytest.mark.slow
