@@ -205,8 +205,8 @@ def encoded(preface: Preface, summary: Summary | None) -> bytes:
     if summary is None or max(map(len, (summary.bases, summary.former, summary.open))) > _KEYS:
         return first
     facts, attempts = _encoder.encode(replace(summary, kept=())), _encoder.encode_lines(summary.kept)
-    is_bounded = len(summary.kept) <= _ATTEMPTS and len(facts) < _FACTS and len(attempts) <= _UNPACKED
-    content = first + gzip.compress(b"%b\n%b" % (facts, attempts), compresslevel=_COMPRESSION, mtime=0)
+    is_bounded = len(summary.kept) <= _ATTEMPTS and len(facts) <= _FACTS and len(attempts) <= _UNPACKED
+    content = first + _compressed(b"%b\n%b" % (facts, attempts))
     return content if is_bounded and len(content) <= _PACKED else first
 
 
@@ -214,7 +214,11 @@ _encoder = msgspec.json.Encoder()
 
 
 def _packed(values: Iterable[Struct]) -> bytes:
-    return gzip.compress(_encoder.encode_lines(values), compresslevel=_COMPRESSION, mtime=0)
+    return _compressed(_encoder.encode_lines(values))
+
+
+def _compressed(content: bytes) -> bytes:
+    return gzip.compress(content, compresslevel=_COMPRESSION, mtime=0)
 
 
 def with_preface(content: bytes, preface: Preface) -> bytes:
@@ -226,7 +230,7 @@ def with_preface(content: bytes, preface: Preface) -> bytes:
     if not content:
         return _packed([preface])
     member = zlib.decompressobj(wbits=_GZIP)
-    member.decompress(content, _PREFACE)
+    member.decompress(content)
     return _packed([preface]) + member.unused_data
 
 

@@ -507,6 +507,71 @@ class TestCancel:
         assert outcome.status is Status.FAILED
 
 
+class TestAwaitedEnd:
+    """Content that comes back while its job is still being cancelled is submitted after that job's end."""
+
+    def await_ends(
+        self, outside: Outside, *, steady: tuple[str, ...] = (), **settings: Any
+    ) -> tuple[list[Outcome], list[str]]:
+        """Cancel a job, want its content again, and wait; return the outcomes, and the lines of the wait."""
+        old, beside = wanted(content="a"), [wanted(name) for name in steady]
+        apply(outside, old, *beside)
+        apply(outside, wanted(content="b", on_change="cancel"), *beside)
+        outside.jobs.becomes(job_of(outside, old), State.CANCELLING)
+        plan = plan_of(outside, [old, *beside, *(wanted(f"{name}-2") for name in steady)])
+        lines: list[str] = []
+        return list(applier(outside, on_wait=lines.append, **settings).await_ends(plan)), lines
+
+    def test_its_end_is_waited_for_and_told(self, outside: Outside) -> None:
+        def sleep(seconds: float) -> None:
+            outside.time.slept.append(seconds)
+            for run in outside.jobs.jobs:
+                if run.state is State.CANCELLING:
+                    outside.jobs.becomes(run, State.CANCELLED)
+
+        outside.time.sleep = sleep  # type: ignore[method-assign]
+        outcomes, lines = self.await_ends(outside, steady=("steady",), patience=60.0)
+        assert told(outcomes) == [("none", "applied", "CANCELLED")]
+        name = wanted(content="a").job_name
+        assert lines == [f"{name}: it is being cancelled; waiting for its end to submit it again"]
+        assert outside.time.slept == [2.0]
+
+    def test_content_is_not_submitted_while_its_job_goes_on(self, outside: Outside) -> None:
+        outcomes, _ = self.await_ends(outside)
+        assert [(outcome.status, outcome.reason) for outcome in outcomes] == [
+            (Status.SKIPPED, because(ReasonCode.STILL_CANCELLING))
+        ]
+
+    def test_end_that_cannot_be_read_is_failure(
+        self, outside: Outside, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = outside.jobs.read
+
+        def read_live(api_version: str, kind: str, resource: str) -> ActualJob:
+            run = read(api_version, kind, resource)
+            if run.state is State.CANCELLING:
+                raise ServiceError("the service is away")
+            return run
+
+        monkeypatch.setattr(outside.jobs, "read", read_live)
+        (outcome,), _ = self.await_ends(outside)
+        assert (outcome.status, outcome_error(outcome)) == (Status.FAILED, "the service is away")
+
+    @pytest.mark.fault(59)
+    def test_return_that_checkout_does_not_permit_is_not_waited_for(self, outside: Outside) -> None:
+        outcomes, lines = self.await_ends(outside, steady=("steady",), withheld=lambda: OLDER)
+        assert [(outcome.status, outcome.reason) for outcome in outcomes] == [(Status.SKIPPED, OLDER)]
+        assert lines == []
+
+    def test_check_of_return_may_fail(self, outside: Outside) -> None:
+        def withheld() -> Reason:
+            raise ServiceError("the store is away")
+
+        (outcome,), lines = self.await_ends(outside, withheld=withheld)
+        assert (outcome.status, outcome_error(outcome)) == (Status.FAILED, "the store is away")
+        assert lines == []
+
+
 class TestTwice:
     """Two jobs of a single attempt, beyond the bounds."""
 

@@ -175,6 +175,16 @@ def test_apply_of_some_jobs_drops_the_mark_of_the_model_that_it_replaced(outside
     assert seen_marks(outside, GOOD, OTHER) == mark(outside, BAD) | mark(outside, OTHER, ELSEWHERE)
 
 
+def test_apply_of_some_jobs_drops_the_mark_of_another_job_at_the_address_that_it_announced(
+    outside: Outside,
+) -> None:
+    store_look(outside, outside.ports, [GOOD, OTHER], mark(outside, OTHER, TO))
+    ports = outside.ports
+    ports.claims.announce_publications([TO])
+    store_look(outside, ports, [GOOD], whole=False)
+    assert kept_marks(outside) == set()
+
+
 def test_apply_of_some_jobs_leaves_the_marks_of_others(outside: Outside) -> None:
     store_look(outside, outside.ports, [GOOD, OTHER], mark(outside, GOOD) | mark(outside, OTHER, ELSEWHERE))
     store_look(outside, outside.ports, [GOOD], mark(outside, GOOD), whole=False)

@@ -178,34 +178,51 @@ def test_summary_of_excessive_size_is_unusable_and_takes_little_memory() -> None
     tracemalloc.stop()
 
 
-def test_summary_with_too_many_attempts_is_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = Kept(Versioned(CLAIM, 1), RUN)
-    monkeypatch.setattr("reconciler.submission.summary._ATTEMPTS", 3)
-    content = encoded(PREFACE, replace(EMPTY, kept=(attempt,) * 3))
-    assert get_summary(make_stored_summary(content))
-    monkeypatch.setattr("reconciler.submission.summary._ATTEMPTS", 2)
-    assert read_summary(make_stored_summary(content)) == (PREFACE, None)
+SECOND_RUN = run_of(JOB, State.SUCCEEDED, 2, number=22)
+TWO_COPIES = replace(
+    EMPTY,
+    kept=(Kept(Versioned(CLAIM, 1), RUN), Kept(Versioned(bound_to(JOB, SECOND_RUN, 2), 10), SECOND_RUN)),
+)
+FIRST_LINE, FACTS, *ATTEMPTS = gzip.decompress(encoded(PREFACE, TWO_COPIES)).splitlines()
+LIMITS = {
+    "_PACKED": len(encoded(PREFACE, TWO_COPIES)),
+    "_FACTS": len(FACTS),
+    "_ATTEMPTS": len(ATTEMPTS),
+    "_UNPACKED": sum(len(attempt) + 1 for attempt in ATTEMPTS),
+}
 
 
-def test_stored_object_and_its_lines_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    second = run_of(JOB, State.SUCCEEDED, 2, number=22)
-    copies = (Kept(Versioned(CLAIM, 1), RUN), Kept(Versioned(bound_to(JOB, second, 2), 10), second))
-    stored = make_stored_summary(encoded(PREFACE, replace(EMPTY, kept=copies)))
-    first, facts, *attempts = gzip.decompress(stored.content).splitlines()
-    limits = {
-        "_PACKED": len(stored.content),
-        "_FACTS": len(facts),
-        "_LINE": max(map(len, attempts)),
-        "_UNPACKED": sum(len(attempt) + 1 for attempt in attempts),
-    }
-    for name, limit in limits.items():
-        with monkeypatch.context() as at_limit:
-            at_limit.setattr(f"reconciler.submission.summary.{name}", limit)
-            assert get_summary(stored), name
-            at_limit.setattr(f"reconciler.submission.summary.{name}", limit - 1)
-            assert get_summary(stored) is None, name
-    monkeypatch.setattr("reconciler.submission.summary._PREFACE", len(first))
+@pytest.mark.parametrize(("name", "limit"), [*LIMITS.items(), ("_LINE", max(map(len, ATTEMPTS)))])
+def test_summary_is_read_up_to_its_limits(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = make_stored_summary(encoded(PREFACE, TWO_COPIES))
+    monkeypatch.setattr(f"reconciler.submission.summary.{name}", limit)
+    assert get_summary(stored) == TWO_COPIES
+    monkeypatch.setattr(f"reconciler.submission.summary.{name}", limit - 1)
+    assert get_summary(stored) is None
+
+
+def test_preface_beyond_its_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = make_stored_summary(encoded(PREFACE, TWO_COPIES))
+    monkeypatch.setattr("reconciler.submission.summary._PREFACE", len(FIRST_LINE))
     assert read_summary(stored) == (None, None)
+
+
+@pytest.mark.parametrize(("name", "limit"), LIMITS.items())
+def test_summary_is_stored_up_to_its_limits(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = encoded(PREFACE, TWO_COPIES)
+    monkeypatch.setattr(f"reconciler.submission.summary.{name}", limit)
+    assert encoded(PREFACE, TWO_COPIES) == whole
+    monkeypatch.setattr(f"reconciler.submission.summary.{name}", limit - 1)
+    assert encoded(PREFACE, TWO_COPIES) == with_preface(b"", PREFACE)
+
+
+@pytest.mark.parametrize("field", ["bases", "former", "open"])
+def test_summary_is_stored_up_to_its_limit_of_keys(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = replace(EMPTY, **{field: ("a", "b", "c")})
+    monkeypatch.setattr("reconciler.submission.summary._KEYS", 3)
+    assert get_summary(make_stored_summary(encoded(PREFACE, summary))) == summary
+    monkeypatch.setattr("reconciler.submission.summary._KEYS", 2)
+    assert encoded(PREFACE, summary) == with_preface(b"", PREFACE)
 
 
 @pytest.mark.slow
@@ -215,6 +232,13 @@ def test_summary_beyond_the_limits_is_stored_without_its_second_part() -> None:
         replace(EMPTY, kept=(Kept(Versioned(CLAIM, 1), RUN),) * 50_001),
     ):
         assert read_summary(make_stored_summary(encoded(PREFACE, large))) == (PREFACE, None)
+
+
+def test_stored_form_is_the_same_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a preface alone would look spoiled a second later."""
+    before = encoded(PREFACE, TWO_COPIES), encoded(PREFACE, None)
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    assert (encoded(PREFACE, TWO_COPIES), encoded(PREFACE, None)) == before
 
 
 def test_announcement_replaces_the_preface_and_leaves_the_summary() -> None:
@@ -297,8 +321,9 @@ def test_newest_run_with_other_content_is_kept_for_each_desired_base_name() -> N
 
 
 def test_contents_that_started_after_known_one_are_kept_and_those_before_it_are_not() -> None:
-    contents = [wanted("census", content) for content in ("before", "later", "never started", "newest")]
-    starts = ("2026-01-01T00:00:00Z", "2026-01-01T02:00:00Z", "", "")
+    names = ("long before", "before", "later", "never started", "newest")
+    contents = [wanted("census", content) for content in names]
+    starts = ("2025-12-31T00:00:00Z", "2026-01-01T00:00:00Z", "2026-01-01T02:00:00Z", "", "")
     runs = [
         replace(run_of(content, State.CANCELLED, number=n), start_time=start)
         for n, (content, start) in enumerate(zip(contents, starts, strict=True), 2)
@@ -310,8 +335,17 @@ def test_contents_that_started_after_known_one_are_kept_and_those_before_it_are_
     every = [CLAIM, *claims, bound_to(wanted("b"), gone)]
     summary = make_summary(every, [run, *runs, gone], JOB)
     assert {resource for _, resource in list_kept_runs(summary)} == {
-        each.resource for each in (run, runs[1], runs[3])
+        each.resource for each in (run, runs[2], runs[4])
     }
+
+
+def test_run_that_has_not_started_has_written_before_no_other_one() -> None:
+    queued = run_of(JOB, State.QUEUED, number=9)
+    older = [wanted("census", content) for content in ("older", "newest")]
+    runs = [run_of(job, State.SUCCEEDED, number=n, **_times(n)) for n, job in enumerate(older, 1)]
+    claims = [bound_to(job, run) for job, run in zip(older, runs, strict=True)]
+    summary = make_summary([bound_to(JOB, queued), *claims], [queued, *runs], JOB)
+    assert list_kept_runs(summary) == [(claims[1].id, runs[1].resource)], "the predecessor alone"
 
 
 def test_folder_of_run_is_kept_once_a_plan_has_read_it() -> None:
