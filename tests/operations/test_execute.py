@@ -429,6 +429,21 @@ class TestCancel:
         apply(outside, new)
         assert claim_of_job(outside, old).error.startswith("cancelled by apply: superseded by ")
 
+    def test_the_reason_is_recorded_before_the_cancel(
+        self, outside: Outside, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A process that dies in between leaves no run that seems cancelled outside."""
+        old, new = self.replaced(outside)
+        cancel, recorded = outside.jobs.cancel, list[str]()
+
+        def cancel_noting_claim(run: ActualJob) -> None:
+            recorded.append(claim_of_job(outside, old).error)
+            cancel(run)
+
+        monkeypatch.setattr(outside.jobs, "cancel", cancel_noting_claim)
+        apply(outside, new)
+        assert recorded == [f"cancelled by apply: superseded by {new.job_name} (onChange: cancel)"]
+
     def test_a_person_s_cancel_stays_the_reason(
         self, outside: Outside, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -596,6 +611,9 @@ class TestTwice:
         assert [finding.kind for finding in plan.drift] == [DriftKind.DUPLICATE]
         assert told(apply(outside, job)) == [("cancel", "applied", "CANCELLED")]
         assert outside.jobs.cancelled == [younger.resource]
+        recorded = [claim.error for claim in outside.claims.history if claim.error]
+        assert recorded
+        assert all(error.startswith("cancelled: ") for error in recorded), "its content must not come back"
         claim = claim_of_job(outside, job)
         assert (claim.resource, claim.ended) == (elder.resource, None)
         assert claim.labels == labels_digest(elder.labels)

@@ -13,7 +13,7 @@ from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import ClaimId, ClaimState
 from reconciler.model.ports import Announcement, Ports
 from reconciler.submission.look import keep_summary, look
-from reconciler.submission.summary import OUTDATED, read_preface
+from reconciler.submission.summary import read_preface
 from tests.support.memory_ports import Outside
 from tests.support.planning import claim_on, wanted
 
@@ -139,7 +139,7 @@ def test_process_keeps_the_announcement_of_a_write_that_may_still_arrive(outside
 
 def test_only_full_look_drops_announcement_older_than_week(outside: Outside) -> None:
     outside.ports.claims.announce([CLAIM.id])
-    outside.time.now += OUTDATED
+    outside.time.now += timedelta(days=7)
     store_look(outside.ports, full=True)
     assert get_announced_ids(outside) == [(CLAIM.id,)]
     outside.time.now += timedelta(seconds=1)

@@ -17,6 +17,7 @@ from reconciler.model.job import KEY, ActualJob, ErrorInfo, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Announcement, Place, StoredSummary, Versioned
+from reconciler.submission import summary as summary_of_ended
 from reconciler.submission.observe import Observed
 from reconciler.submission.summary import (
     Kept,
@@ -199,6 +200,20 @@ def test_summary_is_read_up_to_its_limits(name: str, limit: int, monkeypatch: py
     assert get_summary(stored) == TWO_COPIES
     monkeypatch.setattr(f"reconciler.submission.summary.{name}", limit - 1)
     assert get_summary(stored) is None
+
+
+def test_limits_of_the_stored_object_never_change() -> None:
+    """Several versions share the object: what one of them can't read makes all of its looks full."""
+    names = ("_PACKED", "_PREFACE", "_FACTS", "_UNPACKED")
+    assert [getattr(summary_of_ended, name) // 2**20 for name in names] == [16, 8, 32, 64]
+    assert all(getattr(summary_of_ended, name) % 2**20 == 0 for name in names)
+    assert (summary_of_ended._LINE, summary_of_ended._ATTEMPTS, summary_of_ended._KEYS) == (
+        262_144,
+        50_000,
+        200_000,
+    )
+    longest = replace(EMPTY, size=2**63 - 1, oldest="x" * 1000)
+    assert get_summary(make_stored_summary(encoded(PREFACE, longest))) == longest
 
 
 def test_preface_beyond_its_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
