@@ -257,6 +257,7 @@ def test_condition_is_state_of_run_or_reason_for_missing_run(
     assert row.condition == condition
     given_up = replace(row, given_up=True)
     assert given_up.condition == (condition if state else "given up")
+    assert replace(given_up, unreadable=True).condition == "unreadable"
     is_live = state is not None and not state.ended
     assert row.is_open is (is_live or (state is None and claim in ("pending", "held")))
     assert given_up.is_open is is_live
