@@ -31,6 +31,9 @@ def test_comparison_ignores_output_directory_that_carries_job_name() -> None:
         assert [field.pointer for field in change.fields] == ["/args/0"]
         assert not change.is_new
         assert change.spec is None
+    second = replace(runs[1], spec=_set_output(before, runs[1].job_name, "b").spec)
+    change = only(plan([new], [runs[0], second], claims))
+    assert [field.pointer for field in change.fields] == ["/args/0"], "it carries the attempt's own name"
     elsewhere = only(plan([_set_output(JOB, "chosen", "a")], runs[:1], claims[:1]))
     assert [field.pointer for field in elsewhere.fields] == [
         "/args/0",
