@@ -52,6 +52,9 @@ def test_comparison_with_registered_pipeline_shows_what_its_manifest_changed() -
     )
     change = only(plan([desired], [run], [bound_to(before, run)]))
     assert [field.pointer for field in change.fields] == ["/args/0"]
+    chosen = replace(JOB, packed={"args": ["b"], "modelToUpload": {**model, "artifactUri": "gs://mine"}})
+    change = only(plan([chosen], [run], [bound_to(before, run)]))
+    assert [field.pointer for field in change.fields] == ["/modelToUpload/artifactUri"]
     labelled = replace(JOB, packed={"args": ["b"], "modelToUpload": {**model, "labels": {"team": "risk"}}})
     change = only(plan([labelled], [run], [bound_to(before, run)]))
     assert [field.pointer for field in change.fields] == ["/modelToUpload/labels"]
