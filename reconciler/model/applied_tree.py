@@ -162,7 +162,7 @@ _IN_ORDER = (Relation.NONE, Relation.SAME, Relation.NEWER)
 
 
 def effect_of(
-    relation: Relation, engine: str, *, whole: bool, is_branch_head: bool, allow_older: bool = False
+    relation: Relation, engine: str, *, whole: bool, is_branch_head: bool, allow_older: bool
 ) -> Effect:
     """Return what a relation permits an apply.
 

@@ -159,7 +159,7 @@ def by_apply(reason: str) -> str:
 
 def is_by_apply(reason: str | None) -> bool:
     """Return True if a recorded reason is one of `by_apply`."""
-    return (reason or "").startswith(_BY_APPLY)
+    return reason is not None and reason.startswith(_BY_APPLY)
 
 
 def rerun_digest(rerun: str) -> str:

@@ -34,7 +34,6 @@ from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.operations.load_desired import Desired
 from reconciler.operations.tree import CheckedOut
-from reconciler.planning.attempts import Attempt
 from reconciler.planning.overwriting import is_own_folder
 from reconciler.planning.publishing import (
     NOT_COMPARED,
@@ -47,6 +46,7 @@ from reconciler.planning.publishing import (
     is_known_in_place,
     is_model_of,
     publication_of,
+    published_attempt,
 )
 from reconciler.planning.state import NameState, TargetState
 
@@ -230,7 +230,7 @@ class PublicationReader:
             with_files: True to compare the files of a model in place with its record.
             is_first: True if the address had no record of it when its publication began.
         """
-        publish, attempt = _publish_of(name), _last_of(name)
+        publish, attempt = _publish_of(name), published_attempt(name)
         stored = replace(self._stored(publish, attempt.name, with_files=with_files), is_first=is_first)
         checkout, publisher = NOT_COMPARED, self._publisher(name, publish)
         if stored.current and has_rival(name, stored, publisher):
@@ -255,7 +255,7 @@ class PublicationReader:
 
     def source(self, name: NameState) -> RunFolder | Reason:
         """Return the folder of the run's published files, or why there is none; raise ServiceError."""
-        publish, attempt = _publish_of(name), _last_of(name)
+        publish, attempt = _publish_of(name), published_attempt(name)
         try:
             run = self._session.read(attempt.run) if attempt.run else None
         except NotFoundError:
@@ -355,8 +355,3 @@ def _publish_of(name: NameState) -> Publish:
     publish = name.desired.publish if name.desired else None
     assert publish is not None, "only jobs with a publication are asked about"
     return publish
-
-
-def _last_of(name: NameState) -> Attempt:
-    assert name.last_wanted is not None, "its run succeeded"
-    return name.last_wanted

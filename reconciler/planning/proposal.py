@@ -97,7 +97,7 @@ def _removed(job: DesiredJob, *, whole: bool, is_empty: bool) -> Change:
 
 def _decided(target: Target, job: DesiredJob) -> Change:
     # Without attempts, because a pull request asks no service. The name may be known at apply only.
-    return replace(decide(target, job, NameState(job.manifest.base_name, job)), job_name=job.job_name)
+    return replace(decide(target, job, NameState(job.manifest.base_name)), job_name=job.job_name)
 
 
 def _changed(target: Target, was: DesiredJob, now: DesiredJob) -> Change:

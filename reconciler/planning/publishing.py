@@ -15,6 +15,7 @@ from reconciler.model.manifest import Publish
 from reconciler.model.publication import CurrentModel, InPlace
 from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
+from reconciler.planning.attempts import Attempt
 from reconciler.planning.state import NameState
 
 
@@ -34,6 +35,10 @@ class Publisher(Struct, frozen=True):
     others: Collection[str] = ()
     is_whole: bool = True
     is_bringer: bool = False
+
+    def owns(self, current: CurrentModel) -> bool:
+        """Return True if this environment published the model in place."""
+        return (current.source, current.environment) == (self.source, self.environment)
 
 
 class Descent(Struct, frozen=True):
@@ -113,7 +118,7 @@ def asks_for_comparison(name: NameState) -> bool:
 def compares(name: NameState, stored: Stored, publisher: Publisher) -> bool:
     """Return True if `publication_of` needs the checkout's relation to the commit in `current.json`."""
     current = stored.current
-    if current is None or stored.unread or not _is_own(current, publisher):
+    if current is None or stored.unread or not publisher.owns(current):
         return False
     if not _is_of(current, name):
         return bool(current.commit)
@@ -123,7 +128,7 @@ def compares(name: NameState, stored: Stored, publisher: Publisher) -> bool:
 def has_rival(name: NameState, stored: Stored, publisher: Publisher) -> bool:
     """Return True if `publication_of` needs the metrics that the record of the model in place has."""
     current = stored.current
-    if current is None or stored.unread or not _is_own(current, publisher) or not asks_for_comparison(name):
+    if current is None or stored.unread or not publisher.owns(current) or not asks_for_comparison(name):
         return False
     return _rival(name, stored).uncompared is None
 
@@ -149,14 +154,14 @@ def publication_of(
     current = stored.current
     is_copied = stored.is_written and not stored.missing
     refusal = _refusal(name, publish, stored, publisher, checkout) or (None if is_copied else obstacle)
-    due = None if refusal else _due(name, publish, stored, publisher, checkout)
-    standing = Standing.REFUSED if refusal else Standing.DUE if due else Standing.IN_PLACE
+    reason = refusal or _due(name, publish, stored, publisher, checkout)
+    standing = Standing.REFUSED if refusal else Standing.DUE if reason else Standing.IN_PLACE
     mark = InPlace(publish.to, current.time) if current and standing is Standing.IN_PLACE else None
-    is_named = current is not None and is_model_of(current, _job_name(name), publisher)
+    is_named = current is not None and is_model_of(current, published_attempt(name).name, publisher)
     return Publication(
         publish,
         standing,
-        reason=refusal or due,
+        reason=reason,
         current=current,
         generation=stored.generation,
         is_copied=is_copied,
@@ -173,7 +178,7 @@ def _refusal(
     current = stored.current
     if stored.unread:
         return because(ReasonCode.PUBLICATION_UNREAD, why=stored.unread)
-    if current and not _is_own(current, publisher):
+    if current and not publisher.owns(current):
         same_source = current.source == publisher.source
         other = current.environment if same_source else current.source
         return because(ReasonCode.PUBLISHED_BY_OTHER, to=publish.to, other=other, same_source=same_source)
@@ -186,7 +191,7 @@ def _refusal(
             about = {"commit": current.commit, "relation": checkout.relation, "remedy": checkout.remedy}
             return because(ReasonCode.PUBLISHED_BY_NEWER, **about)
     if stored.changed:
-        about_files = {"job_name": _job_name(name), "files": stored.changed}
+        about_files = {"job_name": published_attempt(name).name, "files": stored.changed}
         return because(ReasonCode.PUBLICATION_CHANGED, to=publish.to, **about_files)
     compared = _compared(name, stored)
     if compared and compared.misses:
@@ -244,35 +249,32 @@ _PUBLISHED_STATES = frozenset({state for state in State if not state.ended} | {S
 
 def is_model_of(current: CurrentModel, job_name: str, publisher: Publisher) -> bool:
     """Return True if the model in place is that of a run which this environment published."""
-    return current.job_name == job_name and _is_own(current, publisher)
+    return current.job_name == job_name and publisher.owns(current)
 
 
 def _about(name: NameState, stored: Stored) -> Mapping[str, object]:
     """Return what the sentence about a due publication says: the run, its metrics, and what it replaces."""
-    last, current = name.last_wanted, stored.current
-    ended = time_of(last.run.end_time) if last and last.run else None
+    run, current = published_attempt(name).run, stored.current
     return {
-        "ended": ended,
+        "ended": time_of(run.end_time) if run else None,
         "judgement": _compared(name, stored),
         "replaces": current.job_name if current else "",
         "taken_from": current.base_name if current and _base_of(current.base_name) != name.base_name else "",
     }
 
 
-def _job_name(name: NameState) -> str:
-    return name.last_wanted.name if name.last_wanted else ""
+def published_attempt(name: NameState) -> Attempt:
+    """Return the attempt whose model is published, where `asks_for_publication` is True."""
+    assert name.last_wanted is not None, "its run succeeded"
+    return name.last_wanted
 
 
 def _base_of(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _is_own(current: CurrentModel, publisher: Publisher) -> bool:
-    return (current.source, current.environment) == (publisher.source, publisher.environment)
-
-
 def _is_of(current: CurrentModel, name: NameState) -> bool:
-    return current.job_name == _job_name(name)
+    return current.job_name == published_attempt(name).name
 
 
 def _has_other_since(name: NameState, since: datetime) -> bool:

@@ -274,11 +274,8 @@ def _fields(adoption: Adoption, job: ActualJob) -> tuple[FieldChange, ...]:
 
 def _uncompared(adoption: Adoption, job: ActualJob) -> tuple[str, ...]:
     changes = diff(job.body, adoption.body(job.job_name))
-    return tuple(
-        field.pointer.strip("/").replace("/", ".")
-        for field in changes
-        if field.before is None and _is_of_one_model(field) and not is_default(field)
-    )
+    missing = (field for field in changes if field.before is None and _is_of_one_model(field))
+    return tuple(field.pointer[1:].replace("/", ".") for field in missing if not is_default(field))
 
 
 def _without_secrets(fields: Sequence[FieldChange], body: JsonObject) -> tuple[FieldChange, ...]:

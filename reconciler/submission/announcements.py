@@ -160,14 +160,14 @@ class AnnouncedClaims:
         if preface is None:
             genesis = stored.genesis or self._store.genesis_generation()
             preface = Preface(stored.place, genesis)
-        mine = next((one for one in preface.announced if one.by == self._by), None)
-        mine = mine or Announcement(self._by, stored.now, ())
+        none = Announcement(self._by, stored.now, ())
+        mine = next((one for one in preface.announced if one.by == self._by), none)
         if new <= {*mine.ids} and {*addresses} <= {*mine.publications}:
             return True  # The answer to an earlier write was lost.
         ids = tuple(sorted({*new, *mine.ids}))
         publications = tuple(sorted({*addresses, *mine.publications}))
         others = [one for one in preface.announced if one.by != self._by]
-        own = Announcement(self._by, stored.now, ids, publications)
+        own = replace(mine, at=stored.now, ids=ids, publications=publications)
         announced = sorted([*others, own], key=lambda one: one.by)
         content = with_preface(content, replace(preface, announced=tuple(announced)))
         try:

@@ -7,7 +7,7 @@ of steps. `Submitter` runs them in this order; docs/at-most-once.md has the same
    no claim: go on.
 2. Look for the attempt's job (`adoption.JobSearch`; `_begin`, `_send_if_absent`). If it exists, bind it and
    send no create. Without a claim, two guards come first: the previous attempt must be known to have failed
-   (`_check_failed_before`), and a claim under an older version of the hash ends the call (`Order.earlier`).
+   (`_check_predecessor`), and a claim under an older version of the hash ends the call (`Order.earlier`).
 3. If a request may have left and no job is visible (`_recover`): before its credential expiry plus `executes`
    plus `visible`, by the store's clock, return, and leave the claim PENDING; a later call continues. After
    that time the credential has expired, an accepted request has become a job, and every listing shows that

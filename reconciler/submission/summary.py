@@ -42,6 +42,7 @@ from reconciler.submission.observe import Observed
 
 _FORMAT = 4
 _COMPRESSION = 1
+_GZIP = zlib.MAX_WBITS | 16
 
 _PACKED = 16 * 1024 * 1024
 _PREFACE = 8 * 1024 * 1024
@@ -123,11 +124,10 @@ def read_summary(stored: StoredSummary | None) -> tuple[Preface | None, Summary 
 
     Of an object that another version wrote, or that is of other claims, neither part can be used.
     """
-    preface = read_preface(stored)
-    if stored is None or preface is None:
+    if stored is None or (parts := _parts(stored)) is None:
         return None, None
+    preface, rest = parts
     try:
-        _, rest = _preface_and_rest(stored)
         with gzip.open(BytesIO(rest)) as lines:
             # Line by line: the text of 10,000 attempts takes 15 MB.
             summary = msgspec.json.decode(_line(lines, _FACTS), type=Summary)
@@ -140,10 +140,8 @@ def read_summary(stored: StoredSummary | None) -> tuple[Preface | None, Summary 
 
 def read_preface(stored: StoredSummary | None) -> Preface | None:
     """Return the first part of the stored object alone, as `read_summary`."""
-    try:
-        return _preface_and_rest(stored)[0] if stored and stored.content else None
-    except (ValueError, RecursionError, zlib.error):
-        return None
+    parts = _parts(stored) if stored else None
+    return parts[0] if parts else None
 
 
 def is_spoiled(stored: StoredSummary | None, preface: Preface | None) -> bool:
@@ -153,10 +151,18 @@ def is_spoiled(stored: StoredSummary | None, preface: Preface | None) -> bool:
     return preface is None or with_preface(stored.content, preface) != with_preface(b"", preface)
 
 
+def _parts(stored: StoredSummary) -> tuple[Preface, bytes] | None:
+    """Return the preface, and the bytes after it; None if the preface is missing or can't be used."""
+    try:
+        return _preface_and_rest(stored)
+    except (ValueError, RecursionError, zlib.error):
+        return None
+
+
 def _preface_and_rest(stored: StoredSummary) -> tuple[Preface, bytes]:
     if len(stored.content) > _PACKED:
         raise ValueError("it is too large")
-    member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    member = zlib.decompressobj(wbits=_GZIP)
     line = member.decompress(stored.content, _PREFACE)
     if not member.eof:
         raise ValueError("its preface is too large, or is cut off")
@@ -199,8 +205,8 @@ def encoded(preface: Preface, summary: Summary | None) -> bytes:
     if summary is None or max(map(len, (summary.bases, summary.former, summary.open))) > _KEYS:
         return first
     facts, attempts = _encoder.encode(replace(summary, kept=())), _encoder.encode_lines(summary.kept)
-    is_bounded = len(summary.kept) <= _ATTEMPTS and len(facts) < _FACTS and len(attempts) <= _UNPACKED
-    content = first + gzip.compress(b"%b\n%b" % (facts, attempts), compresslevel=_COMPRESSION, mtime=0)
+    is_bounded = len(summary.kept) <= _ATTEMPTS and len(facts) <= _FACTS and len(attempts) <= _UNPACKED
+    content = first + _compressed(b"%b\n%b" % (facts, attempts))
     return content if is_bounded and len(content) <= _PACKED else first
 
 
@@ -208,7 +214,11 @@ _encoder = msgspec.json.Encoder()
 
 
 def _packed(values: Iterable[Struct]) -> bytes:
-    return gzip.compress(_encoder.encode_lines(values), compresslevel=_COMPRESSION, mtime=0)
+    return _compressed(_encoder.encode_lines(values))
+
+
+def _compressed(content: bytes) -> bytes:
+    return gzip.compress(content, compresslevel=_COMPRESSION, mtime=0)
 
 
 def with_preface(content: bytes, preface: Preface) -> bytes:
@@ -219,8 +229,8 @@ def with_preface(content: bytes, preface: Preface) -> bytes:
     """
     if not content:
         return _packed([preface])
-    member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-    member.decompress(content, _PREFACE)
+    member = zlib.decompressobj(wbits=_GZIP)
+    member.decompress(content)
     return _packed([preface]) + member.unused_data
 
 

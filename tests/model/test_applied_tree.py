@@ -106,6 +106,7 @@ FORKED = {A: (), B: (A,), D: (A,)}
         (Clone(D, {C: (), D: ()}, (D,), is_shallow=True), Relation.UNKNOWN),
         (Clone(D, {D: ()}, (D,), is_shallow=True), Relation.UNKNOWN),
         (Clone(D, {**FORKED}, (D,), is_shallow=True), Relation.UNKNOWN),
+        (Clone(D, {C: (), D: ()}, (D,), (C,), is_shallow=True), Relation.UNKNOWN),
         # Another history, or more than a thousand commits behind
         (Clone(E, {E: ()}, (E,)), Relation.UNKNOWN),
         (Clone(E, {**LINE, E: ()}, (C, E)), Relation.UNKNOWN),
@@ -139,6 +140,16 @@ def test_effect_follows_from_relation_engine_and_options(
     for is_published in (True, False):
         records = is_recorded(found, engine, whole=whole, is_published=is_published)
         assert records == (whole and found is Effect.APPLY and (engine == "local" or is_published))
+
+
+@pytest.mark.parametrize("effect", Effect)
+@pytest.mark.parametrize("relation", Relation)
+def test_checkout_is_behind_when_it_is_older_or_beside_and_not_applied(
+    relation: Relation, effect: Effect
+) -> None:
+    is_other = relation in {Relation.OLDER, Relation.DIVERGED}
+    found = finding_of(relation, effect, TREE, TIME, "")
+    assert found.is_behind is (is_other and effect is not Effect.APPLY)
 
 
 def test_stored_form_of_applied_tree_stays_same() -> None:

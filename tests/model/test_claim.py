@@ -232,6 +232,18 @@ def test_claim_is_stopped_once_its_job_was_cancelled_for_a_reason_of_this_versio
     assert claim.may_be_followed is (stopped or ended is State.FAILED)
 
 
+@pytest.mark.parametrize("state", [s for s in ClaimState if s is not ClaimState.BOUND])
+def test_attempt_whose_claim_is_not_bound_may_not_be_followed(state: ClaimState) -> None:
+    """Such a claim names no end. If one does all the same, one of its requests may still make a job."""
+    claim = Claim(ClaimId("k"), state, "n", "b", "v", "k", resource="r", ended=State.FAILED)
+    assert not claim.may_be_followed
+
+
+def test_recorded_reason_of_cancel_by_apply_never_changes() -> None:
+    """Claims have it: with another, content that an earlier version stopped would never come back."""
+    assert by_apply("superseded") == "cancelled by apply: superseded"
+
+
 # --- limits -----------------------------------------------------------------------------------------------
 
 REJECTED = {

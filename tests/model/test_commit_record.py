@@ -102,6 +102,28 @@ class _BoundsAlone(Struct, frozen=True, array_like=True):
     max: float | None = None
 
 
+def test_stored_form_of_passed_over_commit_stays_same() -> None:
+    jobs = {"ranker": WantedJob(("k",), brought=False), "tags": WantedJob(("m",), replaced_by="b" * 40)}
+    record = replace(LEAST, jobs=jobs, problem="invalid", told_apart=True, replaced_by="c" * 40)
+    stored = json.loads(json.dumps(record_json(record)))
+    assert stored["jobs"] == {
+        "ranker": {"keys": ["k"], "settled": False, "brought": False},
+        "tags": {"keys": ["m"], "settled": False, "replacedBy": "b" * 40},
+    }
+    assert (stored["problem"], stored["toldApart"], stored["replacedBy"]) == ("invalid", True, "c" * 40)
+    assert record_of(stored) == record
+
+
+@pytest.mark.parametrize(
+    ("whole", "told_apart", "expected"),
+    [(True, False, True), (False, True, True), (True, True, True), (False, False, False)],
+)
+def test_commit_has_verdict_if_all_jobs_that_it_brought_are_known(
+    whole: bool, told_apart: bool, expected: bool
+) -> None:
+    assert replace(LEAST, whole=whole, told_apart=told_apart).has_verdict is expected
+
+
 def test_record_without_expectations_is_read_as_of_jobs_that_expect_nothing() -> None:
     stored = json.loads(json.dumps(record_json(EXPECTING)))
     for job in stored["jobs"].values():

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reconciler.model import job
-from reconciler.model.job import ATTEMPT, ActualJob, LogEntry, State, Trials, attempt_of, labels_digest
+from reconciler.model.job import (
+    ATTEMPT,
+    ActualJob,
+    ErrorInfo,
+    LogEntry,
+    State,
+    Trials,
+    attempt_of,
+    labels_digest,
+    service_word,
+)
 
 
 def make_run(own: dict[str, str]) -> ActualJob:
@@ -27,6 +37,7 @@ def test_label_names_never_change() -> None:
 def test_optional_fields_of_job_are_empty_by_default() -> None:
     run, line = make_run({}), LogEntry("2026-01-01T00:00:00Z", "INFO", "step 1")
     assert (run.create_time, run.start_time, run.end_time, run.error, run.url) == ("", "", "", "", "")
+    assert (run.on_runner, run.backing) == (False, "")
     assert (line.insert_id, line.replica, line.trial) == ("", "", "")
     assert Trials(frozenset(), 5) == Trials(frozenset(), 5, goes_on=False)
 
@@ -77,6 +88,44 @@ def test_labels_digest_hashes_line_per_label_sorted_by_name(labels: dict[str, st
     own = sorted((name, value) for name, value in labels.items() if not name.startswith("goog-"))
     text = "".join(f"{name}={value}\n" for name, value in own)
     assert labels_digest(labels) == hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("state", "service_state", "word"),
+    [
+        (State.RUNNING, "JOB_STATE_RUNNING", ""),
+        (State.RUNNING, "PIPELINE_STATE_RUNNING", ""),
+        (State.RUNNING, "RUNNING", ""),
+        (State.RUNNING, "JOB_STATE_PAUSED", "PAUSED"),
+        (State.RUNNING, "PIPELINE_STATE_PAUSED", "PAUSED"),
+        (State.PREPARING, "JOB_STATE_PENDING", ""),
+        (State.PREPARING, "PREPARING", ""),
+        (State.QUEUED, "JOB_STATE_PENDING", "PENDING"),
+        (State.FAILED, "JOB_STATE_EXPIRED", "EXPIRED"),
+    ],
+)
+def test_word_of_service_is_given_only_if_it_says_more_than_state(
+    state: State, service_state: str, word: str
+) -> None:
+    assert service_word(state, service_state) == word
+
+
+@pytest.mark.parametrize(
+    ("info", "service_state", "is_unreadable", "has_unknown_state"),
+    [
+        (None, "JOB_STATE_RUNNING", False, False),
+        (None, "JOB_STATE_UNSPECIFIED", False, False),
+        (ErrorInfo("OUT_OF_MEMORY"), "JOB_STATE_UNSPECIFIED", False, False),
+        (ErrorInfo("UNREADABLE"), "JOB_STATE_FAILED", True, False),
+        (ErrorInfo("UNREADABLE"), "JOB_STATE_UNSPECIFIED", True, True),
+        (ErrorInfo("UNREADABLE"), "PIPELINE_STATE_UNSPECIFIED", True, True),
+    ],
+)
+def test_job_whose_record_embedded_service_cannot_read_is_unreadable(
+    info: ErrorInfo | None, service_state: str, is_unreadable: bool, has_unknown_state: bool
+) -> None:
+    run = ActualJob("jobs/1", "a", "v1", "CustomJob", State.RUNNING, service_state, info=info)
+    assert (run.is_unreadable, run.has_unknown_state) == (is_unreadable, has_unknown_state)
 
 
 @pytest.mark.parametrize(

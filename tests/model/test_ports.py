@@ -13,8 +13,12 @@ from rich.pretty import pretty_repr
 from reconciler.model.ports import (
     EMBEDDED_BOUNDS,
     GOOGLE_BOUNDS,
+    NO_CURRENT,
+    NO_METRICS,
     Bounds,
     Credential,
+    HostedRepository,
+    Place,
     Ports,
     Refused,
     Taken,
@@ -125,3 +129,20 @@ def test_refusal_has_no_retry_after_by_default() -> None:
     assert isinstance(refused, Refused)
     assert refused.retry_after is None
     assert Refused(403, "PERMISSION_DENIED", "no").retry_after is None
+
+
+def test_repository_is_same_by_server_and_number_alone() -> None:
+    one = HostedRepository("https://github.com", "7", "acme/jobs")
+    assert one.is_same(HostedRepository("https://github.com", "7"))
+    assert not one.is_same(HostedRepository("https://github.com", "8", "acme/jobs"))
+    assert not one.is_same(HostedRepository("https://git.acme.test", "7", "acme/jobs"))
+
+
+def test_objects_that_are_missing_have_generation_0() -> None:
+    assert (NO_METRICS.run, NO_METRICS.generation) == (None, 0)
+    assert (NO_CURRENT.current, NO_CURRENT.generation) == (None, 0)
+
+
+def test_place_has_no_instance_and_repository_no_name_by_default() -> None:
+    assert Place("acme", "acme-ml", "here").instance == ""
+    assert HostedRepository("https://github.com", "7").name == ""

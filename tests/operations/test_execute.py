@@ -108,6 +108,13 @@ def test_code_and_no_commit_are_in_the_labels(outside: Outside) -> None:
     assert "reconciler-commit" not in labels
 
 
+def test_submissions_of_one_apply_are_announced_in_a_single_write() -> None:
+    outside = Outside(least_history=0)
+    apply(outside, wanted("a"), wanted("b"))
+    assert len(outside.jobs.sent) == 2
+    assert outside.claims.stored[1] == 1
+
+
 def test_what_cannot_be_staged_is_not_claimed(outside: Outside) -> None:
     def stage(job: DesiredJob) -> None:
         if job.manifest.name == "a":
@@ -384,6 +391,17 @@ class TestCancel:
         assert len(jobs) == 1
 
     @pytest.mark.fault(59)
+    def test_a_return_that_waits_for_the_end_of_its_job_is_not_withheld_before(
+        self, outside: Outside
+    ) -> None:
+        old, new = self.replaced(outside)
+        apply(outside, new)
+        outside.jobs.becomes(job_of(outside, old), State.CANCELLING)
+        (change,) = [change for change in plan_of(outside, [old]).changes if change.desired]
+        assert change.is_awaited
+        assert [o for o in apply(outside, old, withheld=lambda: OLDER) if o.change.desired] == []
+
+    @pytest.mark.fault(59)
     def test_a_return_that_was_refused_is_withheld_too(self, outside: Outside) -> None:
         _, new = self.replaced(outside)
         apply(outside, new)
@@ -410,6 +428,21 @@ class TestCancel:
         monkeypatch.setattr(outside.jobs, "cancel", meanwhile)
         apply(outside, new)
         assert claim_of_job(outside, old).error.startswith("cancelled by apply: superseded by ")
+
+    def test_the_reason_is_recorded_before_the_cancel(
+        self, outside: Outside, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A process that dies in between leaves no run that seems cancelled outside."""
+        old, new = self.replaced(outside)
+        cancel, recorded = outside.jobs.cancel, list[str]()
+
+        def cancel_noting_claim(run: ActualJob) -> None:
+            recorded.append(claim_of_job(outside, old).error)
+            cancel(run)
+
+        monkeypatch.setattr(outside.jobs, "cancel", cancel_noting_claim)
+        apply(outside, new)
+        assert recorded == [f"cancelled by apply: superseded by {new.job_name} (onChange: cancel)"]
 
     def test_a_person_s_cancel_stays_the_reason(
         self, outside: Outside, monkeypatch: pytest.MonkeyPatch
@@ -489,6 +522,71 @@ class TestCancel:
         assert outcome.status is Status.FAILED
 
 
+class TestAwaitedEnd:
+    """Content that comes back while its job is still being cancelled is submitted after that job's end."""
+
+    def await_ends(
+        self, outside: Outside, *, steady: tuple[str, ...] = (), **settings: Any
+    ) -> tuple[list[Outcome], list[str]]:
+        """Cancel a job, want its content again, and wait; return the outcomes, and the lines of the wait."""
+        old, beside = wanted(content="a"), [wanted(name) for name in steady]
+        apply(outside, old, *beside)
+        apply(outside, wanted(content="b", on_change="cancel"), *beside)
+        outside.jobs.becomes(job_of(outside, old), State.CANCELLING)
+        plan = plan_of(outside, [old, *beside, *(wanted(f"{name}-2") for name in steady)])
+        lines: list[str] = []
+        return list(applier(outside, on_wait=lines.append, **settings).await_ends(plan)), lines
+
+    def test_its_end_is_waited_for_and_told(self, outside: Outside) -> None:
+        def sleep(seconds: float) -> None:
+            outside.time.slept.append(seconds)
+            for run in outside.jobs.jobs:
+                if run.state is State.CANCELLING:
+                    outside.jobs.becomes(run, State.CANCELLED)
+
+        outside.time.sleep = sleep  # type: ignore[method-assign]
+        outcomes, lines = self.await_ends(outside, steady=("steady",), patience=60.0)
+        assert told(outcomes) == [("none", "applied", "CANCELLED")]
+        name = wanted(content="a").job_name
+        assert lines == [f"{name}: it is being cancelled; waiting for its end to submit it again"]
+        assert outside.time.slept == [2.0]
+
+    def test_content_is_not_submitted_while_its_job_goes_on(self, outside: Outside) -> None:
+        outcomes, _ = self.await_ends(outside)
+        assert [(outcome.status, outcome.reason) for outcome in outcomes] == [
+            (Status.SKIPPED, because(ReasonCode.STILL_CANCELLING))
+        ]
+
+    def test_end_that_cannot_be_read_is_failure(
+        self, outside: Outside, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = outside.jobs.read
+
+        def read_live(api_version: str, kind: str, resource: str) -> ActualJob:
+            run = read(api_version, kind, resource)
+            if run.state is State.CANCELLING:
+                raise ServiceError("the service is away")
+            return run
+
+        monkeypatch.setattr(outside.jobs, "read", read_live)
+        (outcome,), _ = self.await_ends(outside)
+        assert (outcome.status, outcome_error(outcome)) == (Status.FAILED, "the service is away")
+
+    @pytest.mark.fault(59)
+    def test_return_that_checkout_does_not_permit_is_not_waited_for(self, outside: Outside) -> None:
+        outcomes, lines = self.await_ends(outside, steady=("steady",), withheld=lambda: OLDER)
+        assert [(outcome.status, outcome.reason) for outcome in outcomes] == [(Status.SKIPPED, OLDER)]
+        assert lines == []
+
+    def test_check_of_return_may_fail(self, outside: Outside) -> None:
+        def withheld() -> Reason:
+            raise ServiceError("the store is away")
+
+        (outcome,), lines = self.await_ends(outside, withheld=withheld)
+        assert (outcome.status, outcome_error(outcome)) == (Status.FAILED, "the store is away")
+        assert lines == []
+
+
 class TestTwice:
     """Two jobs of a single attempt, beyond the bounds."""
 
@@ -513,6 +611,9 @@ class TestTwice:
         assert [finding.kind for finding in plan.drift] == [DriftKind.DUPLICATE]
         assert told(apply(outside, job)) == [("cancel", "applied", "CANCELLED")]
         assert outside.jobs.cancelled == [younger.resource]
+        recorded = [claim.error for claim in outside.claims.history if claim.error]
+        assert recorded
+        assert all(error.startswith("cancelled: ") for error in recorded), "its content must not come back"
         claim = claim_of_job(outside, job)
         assert (claim.resource, claim.ended) == (elder.resource, None)
         assert claim.labels == labels_digest(elder.labels)

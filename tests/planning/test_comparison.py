@@ -31,6 +31,9 @@ def test_comparison_ignores_output_directory_that_carries_job_name() -> None:
         assert [field.pointer for field in change.fields] == ["/args/0"]
         assert not change.is_new
         assert change.spec is None
+    second = replace(runs[1], spec=_set_output(before, runs[1].job_name, "b").spec)
+    change = only(plan([new], [runs[0], second], claims))
+    assert [field.pointer for field in change.fields] == ["/args/0"], "it carries the attempt's own name"
     elsewhere = only(plan([_set_output(JOB, "chosen", "a")], runs[:1], claims[:1]))
     assert [field.pointer for field in elsewhere.fields] == [
         "/args/0",
@@ -49,6 +52,9 @@ def test_comparison_with_registered_pipeline_shows_what_its_manifest_changed() -
     )
     change = only(plan([desired], [run], [bound_to(before, run)]))
     assert [field.pointer for field in change.fields] == ["/args/0"]
+    chosen = replace(JOB, packed={"args": ["b"], "modelToUpload": {**model, "artifactUri": "gs://mine"}})
+    change = only(plan([chosen], [run], [bound_to(before, run)]))
+    assert [field.pointer for field in change.fields] == ["/modelToUpload/artifactUri"]
     labelled = replace(JOB, packed={"args": ["b"], "modelToUpload": {**model, "labels": {"team": "risk"}}})
     change = only(plan([labelled], [run], [bound_to(before, run)]))
     assert [field.pointer for field in change.fields] == ["/modelToUpload/labels"]

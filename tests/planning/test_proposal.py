@@ -125,6 +125,28 @@ def test_on_change_cancel_is_noted_for_earlier_run() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "cancels"),
+    [
+        (JOB, wanted(content="bb", on_change="cancel"), True),
+        (JOB, wanted(content="bb"), False),
+        (JOB, wanted(on_change="cancel"), False),
+        (wanted(suspend=True), wanted(on_change="cancel"), False),
+        (JOB, wanted(content="bb", on_change="cancel", suspend=True), False),
+    ],
+    ids=["other content", "goes on alongside", "same content", "no longer suspended", "suspended"],
+)
+def test_submission_of_other_content_alone_cancels_earlier_run_by_its_on_change(
+    before: DesiredJob, after: DesiredJob, cancels: bool
+) -> None:
+    assert propose_change([before], [after]).cancels_earlier is cancels
+
+
+def test_job_has_the_name_that_is_known_of_it() -> None:
+    unnamed = replace(JOB, job_name="census (name known at apply)")
+    assert propose_change([], [unnamed]).job_name == unnamed.job_name
+
+
 def test_earlier_run_is_not_cancelled_when_changed_job_is_suspended() -> None:
     found = propose_change([JOB], [wanted(content="b", on_change="cancel", suspend=True)])
     assert notes_of(found)[0] == GOES_ON

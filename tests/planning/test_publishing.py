@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from reconciler.model.applied_tree import Relation
 from reconciler.model.expectation import Expectation, Judged, Judgement, Measured, Missing
-from reconciler.model.job import State
+from reconciler.model.job import ActualJob, State
 from reconciler.model.manifest import Publish
 from reconciler.model.plan import DesiredJob
 from reconciler.model.publication import CurrentModel, InPlace, model_folder
@@ -26,10 +26,11 @@ from reconciler.planning.publishing import (
     asks_for_publication,
     compares,
     is_known_in_place,
+    may_be_replaced,
     publication_of,
 )
 from reconciler.planning.state import NameState, Overwriting
-from tests.support.planning import bound_to, run_of, state_of, wanted
+from tests.support.planning import bound_to, claim_on, run_of, state_of, wanted
 
 TO = "gs://risk-models/census"
 PUBLISH = Publish(TO)
@@ -112,6 +113,7 @@ def test_publication_is_asked_for_only_by_good_result_whose_manifest_has_one() -
     assert not asks_for_publication(name_of(published(suspend=True)))
     assert not asks_for_publication(name_of(overwriting=Overwriting(run_of(OTHER, State.RUNNING), "gs://m")))
     assert not asks_for_publication(NameState("census"))
+    assert not asks_for_publication(NameState("census", JOB))
     assert not asks_for_publication(replace(name_of(), desired=None))
 
 
@@ -137,9 +139,17 @@ def test_publication_is_asked_for_only_when_every_expectation_is_met(
 def test_model_is_due_at_empty_address() -> None:
     found = standing_of(Stored())
     assert (found.standing, found.current, found.generation) == (Standing.DUE, None, 0)
-    assert found.reason is not None
-    assert (found.reason.code, found.reason.values["replaces"]) == (ReasonCode.PUBLISH, "")
+    about = {"ended": None, "judgement": None, "replaces": "", "taken_from": ""}
+    assert found.reason == because(ReasonCode.PUBLISH, to=TO, **about)
     assert not found.is_copied
+
+
+def test_reason_of_due_model_has_end_of_its_run_while_service_has_it() -> None:
+    ended = run_of(JOB, State.SUCCEEDED, end_time="2026-01-02T00:00:00Z")
+    claim = bound_to(JOB, ended)
+    there, gone = (state_of([JOB], runs, [claim]).names["census"] for runs in ([ended], []))
+    assert due_for(Stored(), there).values["ended"] == TIMES[1]
+    assert due_for(Stored(), gone).values["ended"] is None
 
 
 def test_model_in_its_place_is_marked_with_address_and_time() -> None:
@@ -219,16 +229,21 @@ def test_checkout_that_is_not_behind_replaces_the_model(checkout: Descent) -> No
 def test_head_of_branch_alone_makes_no_checkout_newer() -> None:
     for relation in (Relation.OLDER, Relation.UNKNOWN):
         checkout = Descent(relation, is_branch_head=True)
-        assert refusal_of(Stored(current_of(OTHER), 3), checkout=checkout) is ReasonCode.PUBLISHED_BY_NEWER
+        found = standing_of(Stored(current_of(OTHER), 3), checkout=checkout)
+        about = {"commit": COMMIT, "relation": relation, "remedy": ""}
+        assert found.reason == because(ReasonCode.PUBLISHED_BY_NEWER, **about)
 
 
 def test_other_job_that_publishes_there_keeps_the_place() -> None:
     stored = Stored(current_of(OTHER, base_name="census-two"), 3)
     others = replace(US, others={"census_two"})
     newer = Descent(Relation.NEWER)
-    assert refusal_of(stored, publisher=others, checkout=newer) is ReasonCode.PUBLISHED_BY_OTHER_JOB
+    about = {"to": TO, "other": "census-two"}
+    refused = standing_of(stored, publisher=others, checkout=newer)
+    assert refused.reason == because(ReasonCode.PUBLISHED_BY_OTHER_JOB, **about)
     part = replace(US, is_whole=False)
-    assert refusal_of(stored, publisher=part, checkout=newer) is ReasonCode.PUBLISHED_BY_UNKNOWN_JOB
+    refused = standing_of(stored, publisher=part, checkout=newer)
+    assert refused.reason == because(ReasonCode.PUBLISHED_BY_UNKNOWN_JOB, **about)
     reason = due_for(stored, publisher=US, checkout=newer)
     assert reason.values["taken_from"] == "census-two"
 
@@ -246,6 +261,8 @@ def test_folder_that_somebody_wrote_to_is_refused(current: CurrentModel | None) 
     about = {"to": TO, "job_name": JOB.job_name, "files": ("a", "c")}
     assert found.reason == because(ReasonCode.PUBLICATION_CHANGED, **about)
     assert found.standing is Standing.REFUSED
+    is_own = current is not None and current.job_name == JOB.job_name
+    assert found.damaged == (("b", "a", "c") if is_own else ())
 
 
 def test_missing_files_of_model_in_place_are_due() -> None:
@@ -292,10 +309,46 @@ def test_mark_counts_until_address_changes_or_other_content_is_submitted() -> No
     mark = InPlace(TO, TIMES[1])
     assert is_known_in_place(name_of(), mark)
     assert is_known_in_place(name_of(other=1), mark)
+    assert is_known_in_place(name_of(other=2), mark), "at the very time of the publication"
     assert not is_known_in_place(name_of(other=3), mark)
     assert not is_known_in_place(name_of(), replace(mark, to="gs://risk-models/other"))
     assert not is_known_in_place(name_of(wanted("census")), mark)
     assert not is_known_in_place(replace(name_of(), desired=None), mark)
+
+
+def name_with_other(run: ActualJob | None) -> NameState:
+    """Return the state of a job whose model is in its place, beside an attempt at other content."""
+    own = run_of(JOB, State.SUCCEEDED)
+    claims = [bound_to(JOB, own), bound_to(OTHER, run) if run else claim_on(OTHER, ended=State.SUCCEEDED)]
+    name = state_of([JOB], [own, run] if run else [own], claims).names["census"]
+    return replace(name, publication=Publication(PUBLISH, Standing.IN_PLACE))
+
+
+def test_mark_counts_beside_other_content_without_run_or_without_time_of_its_submission() -> None:
+    mark = InPlace(TO, TIMES[1])
+    assert is_known_in_place(name_with_other(None), mark)
+    assert is_known_in_place(name_with_other(run_of(OTHER, State.RUNNING, number=3, create_time="")), mark)
+
+
+@pytest.mark.parametrize("state", State)
+def test_model_in_its_place_may_be_replaced_by_other_run_that_is_live_or_succeeded(state: State) -> None:
+    name = name_with_other(run_of(OTHER, state, number=3))
+    assert may_be_replaced(name) is (not state.ended or state is State.SUCCEEDED)
+    for standing in (Standing.DUE, Standing.REFUSED):
+        assert not may_be_replaced(replace(name, publication=Publication(PUBLISH, standing)))
+    assert not may_be_replaced(replace(name, publication=None))
+
+
+def test_model_in_its_place_is_not_replaced_by_other_content_whose_run_is_gone() -> None:
+    assert not may_be_replaced(name_with_other(None))
+
+
+def test_one_of_several_other_runs_is_enough_to_replace_model() -> None:
+    name = name_with_other(run_of(OTHER, State.SUCCEEDED, number=3))
+    third = published(content="c")
+    failed = run_of(third, State.FAILED, number=4)
+    attempts = state_of([], [failed], [bound_to(third, failed)]).names["census"].attempts
+    assert may_be_replaced(replace(name, attempts=(*name.attempts, *attempts)))
 
 
 currents = st.none() | st.builds(

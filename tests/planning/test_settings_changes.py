@@ -59,6 +59,8 @@ def test_changed_settings_are_sorted_by_importance() -> None:
                 "instance": "blue",
                 "stagingBucket": "s",
                 "defaults": {"serviceAccount": "a@b", "publish": "gs://models"},
+                "outputs": "gs://runs",
+                "images": {"c": {"python": "3.12"}},
             },
         },
         "github": {"apiUrl": "https://x.test"},
@@ -77,8 +79,10 @@ def test_changed_settings_are_sorted_by_importance() -> None:
         ("/environments/prod/endpoints/ml", "which services replace Google's"),
         ("/environments/prod/defaults/publish", "where models are published"),
         ("/environments/prod/defaults/serviceAccount", "the settings of jobs"),
+        ("/environments/prod/outputs", "the folders that runs write to"),
         ("/environments/other/engine", "where jobs run"),
         ("/environments/other/submitter", "which account submits jobs"),
+        ("/environments/prod/images/c/python", ""),
         ("/images/a~1b/python", ""),
     ]
 

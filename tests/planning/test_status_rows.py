@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from reconciler.base.errors import ServiceError
 from reconciler.model.cause import Cause, CauseClass
 from reconciler.model.claim import ClaimState
-from reconciler.model.job import COMMIT, KEY, State
+from reconciler.model.job import COMMIT, KEY, ErrorInfo, State
 from reconciler.model.manifest import TRAINING_PIPELINE, Reconcile
 from reconciler.model.naming import job_name
 from reconciler.model.plan import Action, Change, DesiredJob
@@ -263,6 +263,7 @@ def test_condition_is_state_of_run_or_reason_for_missing_run(
     assert row.condition == condition
     given_up = replace(row, given_up=True)
     assert given_up.condition == (condition if state else "given up")
+    assert replace(given_up, unreadable=True).condition == "unreadable"
     is_live = state is not None and not state.ended
     assert row.is_open is (is_live or (state is None and claim in ("pending", "held")))
     assert given_up.is_open is is_live
@@ -339,6 +340,14 @@ def test_outcome_and_row_have_empty_defaults() -> None:
     assert (row.commit, row.attempt) == ("", 1)
     assert (row.cause, row.given_up, row.current, row.manifest, row.result) == (None, False, False, None, "")
     assert outcome.cause is None
+
+
+def test_row_says_that_record_of_run_is_unreadable() -> None:
+    job = wanted()
+    for reason, is_unreadable in (("UNREADABLE", True), ("OUT_OF_MEMORY", False)):
+        run = run_of(job, State.FAILED, info=ErrorInfo(reason))
+        (row,) = get_statuses([job], [run], [bound_to(job, run)])
+        assert row.unreadable is is_unreadable
 
 
 def test_run_without_error_has_empty_error() -> None:

@@ -33,7 +33,6 @@ from reconciler.model.plan import DesiredJob, Drift, DriftKind
 from reconciler.model.reason import Reason, ReasonCode, because
 from reconciler.model.standing import Publication, Standing
 from reconciler.planning.attempts import keys_of
-from reconciler.planning.lineage import newest_of
 from reconciler.planning.overwriting import with_overwriting
 from reconciler.planning.planner import make_plan
 from reconciler.reporting.commit_record import record_for
@@ -1174,25 +1173,6 @@ class TestRecord:
             del said["closed"]
         with pytest.raises(ValueError, match=r"version|field|zone|date"):
             record_of_json(said)
-
-
-class TestNewest:
-    """The commit that was applied last decides about superseding."""
-
-    def test_it_has_the_highest_number_then_the_latest_time(self) -> None:
-        later = NOW + timedelta(seconds=1)
-        records = [
-            CommitRecord("c" * 40, NOW, 2),
-            CommitRecord("a" * 40, later, 2),
-            CommitRecord("b" * 40, later, 2),
-            CommitRecord("d" * 40, later, 1),
-            CommitRecord("e" * 40, later, superseded_by="a" * 40),
-        ]
-        for given in (records, records[::-1]):
-            found = newest_of(given)
-            assert found
-            assert found.sha == "b" * 40
-        assert newest_of(records[-1:]) is newest_of([]) is None
 
 
 class TestSubmittedTwice:

@@ -383,12 +383,18 @@ FIELDS = [
     "displayName",
     "jobId",
     "encryptionSpec",
+    "inputDataConfig",
     "jobSpec",
     "maxFailedTrialCount",
     "maxTrialCount",
+    "modelId",
+    "modelToUpload",
     "parallelTrialCount",
+    "parentModel",
     "studySpec",
     "trainingInput",
+    "trainingTaskDefinition",
+    "trainingTaskInputs",
     "trialJobSpec",
 ]
 
@@ -618,6 +624,47 @@ def test_written_claim_is_not_read_again(
 ) -> None:
     monkeypatch.setattr(outside.claims, "read", lambda id: pytest.fail("a needless read"))
     assert adopt_job(outside, job).claim == outside.claim
+
+
+@pytest.fixture
+def pipeline(outside: Outside) -> ActualJob:
+    """A pipeline as the service answers it: without input-only fields, and with fields of its own."""
+    model = {"displayName": "census", "artifactUri": "gs://b/model"}
+    answer = {**make_body_by_hand(), "trainingTaskDefinition": "gs://b/task.yaml", "modelToUpload": model}
+    return outside.jobs.add(answer)
+
+
+def make_pipeline_adoption(job: ActualJob) -> Adoption:
+    model = {
+        "displayName": "census",
+        "containerSpec": {"imageUri": "serving"},
+        "explanationSpec": {"parameters": {"topK": 3}},
+        "versionAliases": [],
+    }
+    asked = {
+        **make_body_by_hand(),
+        "labels": {"team": "risk", "stage": "test"},
+        "trainingTaskDefinition": "gs://a/task.yaml",
+        "modelToUpload": model,
+    }
+    return replace(make_adoption(job), body=lambda name: asked)
+
+
+def test_adoption_names_fields_of_model_that_service_does_not_return(
+    outside: Outside, pipeline: ActualJob
+) -> None:
+    """Defaults aren't named, nor what the service adds, nor fields outside the model."""
+    result = adopt(outside.ports, make_pipeline_adoption(pipeline), observe(outside.ports))
+    assert result.claim == outside.claim
+    assert result.uncompared == ("modelToUpload.containerSpec", "modelToUpload.explanationSpec")
+
+
+def test_refused_adoption_names_no_uncompared_fields(
+    outside: Outside, pipeline: ActualJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside.claims, "write", lambda claim, generation: None)
+    result = adopt(outside.ports, make_pipeline_adoption(pipeline), observe(outside.ports))
+    assert (result.claim, result.uncompared) == (None, ())
 
 
 SAME = "gs://mine/a.tar.gz"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from reconciler.model.applied_tree import AppliedTree
 from reconciler.model.claim import ClaimId, ClaimState
 from reconciler.model.ports import Announcement, Ports
 from reconciler.submission.look import keep_summary, look
-from reconciler.submission.summary import OUTDATED, read_preface
+from reconciler.submission.summary import read_preface
 from tests.support.memory_ports import Outside
 from tests.support.planning import claim_on, wanted
 
@@ -41,6 +42,18 @@ def test_new_claim_is_announced_before_it_is_written(outside: Outside) -> None:
     outside.claims.before_write = lambda claim: seen.append(get_announced_ids(outside))
     outside.ports.claims.write(CLAIM, 0)
     assert seen == [[(CLAIM.id,)]]
+
+
+def test_announcement_names_process_by_random_text_and_time_of_newest_claim(outside: Outside) -> None:
+    claims = outside.ports.claims
+    for id in (CLAIM.id, OTHER.id):
+        outside.time.now += timedelta(seconds=1)
+        claims.announce([id])
+        preface = read_preface(outside.claims.summary())
+        assert preface
+        (announcement,) = preface.announced
+        assert re.fullmatch("[a-z2-7]{16}", announcement.by)
+        assert announcement.at == outside.time.now
 
 
 def test_claim_that_is_replaced_is_not_announced(outside: Outside) -> None:
@@ -86,8 +99,8 @@ def test_announcement_leaves_the_summary(outside: Outside) -> None:
 
 
 def test_small_store_has_no_announcements() -> None:
-    outside = Outside(least_history=8)
-    for count, is_announced in ((1, False), (2, True)):
+    outside = Outside(least_history=12)
+    for count, is_announced in ((1, False), (2, False), (3, True)):
         outside.claims.write(claim_on(wanted("old", str(count)), ClaimState.HELD), 0)
         claims = outside.ports.claims
         claims.listed()
@@ -126,7 +139,7 @@ def test_process_keeps_the_announcement_of_a_write_that_may_still_arrive(outside
 
 def test_only_full_look_drops_announcement_older_than_week(outside: Outside) -> None:
     outside.ports.claims.announce([CLAIM.id])
-    outside.time.now += OUTDATED
+    outside.time.now += timedelta(days=7)
     store_look(outside.ports, full=True)
     assert get_announced_ids(outside) == [(CLAIM.id,)]
     outside.time.now += timedelta(seconds=1)
@@ -154,8 +167,9 @@ def test_claim_that_cannot_be_announced_is_not_written(
     outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outside.claims, "write_summary", lambda content, generation: False)
-    with pytest.raises(ServiceError, match="keeps changing"):
+    with pytest.raises(ServiceError, match="keeps changing") as raised:
         outside.ports.claims.write(CLAIM, 0)
+    assert raised.value.hint == "nothing was submitted: apply again"
     assert outside.claims.held == {}
     assert outside.time.slept == [1.0, 2.0, 4.0, 8.0]
 

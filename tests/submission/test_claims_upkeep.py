@@ -186,6 +186,14 @@ def test_last_cancel_reason_counts_unless_person_gave_reason() -> None:
     assert record_reason(bound_to(JOB, RUN, error=BY_COMMAND), RUN).error == BY_COMMAND
 
 
+def test_cancel_with_recorded_reason_is_not_written_again() -> None:
+    outside = Outside()
+    outside.claims.write(bound_to(JOB, RUN), 0)
+    for _ in range(2):
+        record_cancel(outside.ports, RUN, "because")
+    assert [claim.error for claim in outside.claims.history] == ["", "because"]
+
+
 @pytest.mark.fault(59)
 @pytest.mark.parametrize("state", State)
 def test_refresh_clears_reason_of_failed_cancel_while_run_is_wanted(state: State) -> None:

@@ -23,6 +23,7 @@ from reconciler.submission.summary import OUTDATED, read_preface, read_summary
 from tests.simulation.passes import body_of
 from tests.simulation.scenario import desired
 from tests.support.memory_ports import BOUNDS, Outside
+from tests.support.planning import claim_on, wanted
 
 GOOD = desired("census", "0", Reconcile())
 BAD = desired("census", "1", Reconcile())
@@ -151,6 +152,20 @@ def test_announcement_of_publication_ends_with_its_process_or_with_time(outside:
     assert announced(outside) == []
 
 
+def test_announced_publication_ends_although_a_claim_of_its_process_may_still_be_written(
+    outside: Outside,
+) -> None:
+    ports, claim = outside.ports, claim_on(wanted("late"))
+    ports.claims.announce_publications([TO])
+    outside.claims.faults = ["failed"]
+    with pytest.raises(ServiceError, match="the store is away"):
+        ports.claims.write(claim, 0)
+    store_look(outside, ports, [GOOD, OTHER])
+    preface = read_preface(outside.claims.summary())
+    assert preface
+    assert [(one.ids, one.publications) for one in preface.announced] == [((claim.id,), ())]
+
+
 def test_apply_of_some_jobs_drops_the_mark_of_the_model_that_it_replaced(outside: Outside) -> None:
     store_look(outside, outside.ports, [GOOD, OTHER], mark(outside, GOOD) | mark(outside, OTHER, ELSEWHERE))
     ports = outside.ports
@@ -158,6 +173,16 @@ def test_apply_of_some_jobs_drops_the_mark_of_the_model_that_it_replaced(outside
     store_look(outside, ports, [BAD], mark(outside, BAD), whole=False)
     assert announced(outside) == []
     assert seen_marks(outside, GOOD, OTHER) == mark(outside, BAD) | mark(outside, OTHER, ELSEWHERE)
+
+
+def test_apply_of_some_jobs_drops_the_mark_of_another_job_at_the_address_that_it_announced(
+    outside: Outside,
+) -> None:
+    store_look(outside, outside.ports, [GOOD, OTHER], mark(outside, OTHER, TO))
+    ports = outside.ports
+    ports.claims.announce_publications([TO])
+    store_look(outside, ports, [GOOD], whole=False)
+    assert kept_marks(outside) == set()
 
 
 def test_apply_of_some_jobs_leaves_the_marks_of_others(outside: Outside) -> None:
@@ -168,14 +193,15 @@ def test_apply_of_some_jobs_leaves_the_marks_of_others(outside: Outside) -> None
 
 def test_publications_are_announced_in_one_write_beside_new_claims(outside: Outside) -> None:
     claims, generation = outside.ports.claims, outside.claims.stored[1]
-    claims.announce_publications([TO, ELSEWHERE])
+    addresses = [f"gs://risk-models/{number}" for number in range(8)]
+    claims.announce_publications(reversed(addresses[1:]))
     assert outside.claims.stored[1] == generation + 1
-    assert announced(outside) == sorted([TO, ELSEWHERE])
-    claims.announce_publications([TO])
-    assert outside.claims.stored[1] == generation + 1, "it is announced"
+    assert announced(outside) == addresses[1:]
+    claims.announce_publications(addresses[3:5])
+    assert outside.claims.stored[1] == generation + 1, "they are announced"
     store_look(outside, outside.ports, [GOOD, OTHER])
-    claims.announce_publications([TO])
-    assert announced(outside) == sorted([TO, ELSEWHERE])
+    claims.announce_publications(addresses[:1])
+    assert announced(outside) == addresses
 
 
 def test_publication_that_cannot_be_announced_is_refused(

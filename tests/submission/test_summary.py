@@ -17,6 +17,7 @@ from reconciler.model.job import KEY, ActualJob, ErrorInfo, State
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
 from reconciler.model.ports import Announcement, Place, StoredSummary, Versioned
+from reconciler.submission import summary as summary_of_ended
 from reconciler.submission.observe import Observed
 from reconciler.submission.summary import (
     Kept,
@@ -27,6 +28,7 @@ from reconciler.submission.summary import (
     is_spoiled,
     keys_in,
     may_go_on,
+    read_preface,
     read_summary,
     settled_by_key,
     summarize,
@@ -99,16 +101,18 @@ def test_summary_is_unusable_when_it_is_missing_or_cannot_be_decoded() -> None:
     assert get_summary(make_stored_summary(whole))
     facts = msgspec.json.encode(EMPTY) + b"\n"
     assert get_summary(make_stored_summary(pack_parts(FIRST, facts))) == EMPTY
-    nested = facts + b'{"run":{"spec":' + b'{"a":' * 100_000
+    nested = facts + b'{"more":' + b"[" * 100_000 + b"\n"
     broken = whole.replace(whole[-8:], b"\0" * 8)
     undeflatable = whole[:-40] + b"\xff" * 8 + whole[-32:]
     contents = [b"", b"{", b"forged by hand", whole[:-1], whole[: len(whole) // 2], broken, undeflatable]
     contents += map(pack_parts, [b"", b"{", FIRST, FIRST + facts, facts])
+    contents += [pack_parts(b'{"place":{"more":' + b"[" * 100_000), pack_parts(FIRST)[:-1]]
     contents += [
         pack_parts(FIRST, rest) for rest in (b"", b"{", facts[:-1], facts + b"{}", facts + b"\n", nested)
     ]
     assert [get_summary(make_stored_summary(content)) for content in contents] == [None] * len(contents)
     assert read_summary(None) == (None, None)
+    assert read_preface(None) is None
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,12 @@ def test_summary_is_read_when_its_genesis_was_rewritten(rewritten: tuple[int, ..
 
 
 @pytest.mark.parametrize(
-    "field", [{"format": 3}, {"format": 5}, {"genesis": 2}, {"genesis": -1}, {"genesis": 2**63}, {"added": 1}]
+    "field",
+    [
+        *({"format": 3}, {"format": 5}, {"genesis": 2}, {"genesis": -1}, {"genesis": 2**63}, {"added": 1}),
+        {"announced": [{"by": "a", "at": "1800-01-01T00:00:00Z", "ids": []}]},
+        {"announced": [{"by": "a", "at": "2026-01-01T00:00:00", "ids": []}]},
+    ],
 )
 def test_object_is_unusable_when_its_preface_is_of_another_format_or_store(field: dict[str, Any]) -> None:
     preface, facts = msgspec.json.decode(FIRST), msgspec.json.encode(EMPTY) + b"\n"
@@ -170,13 +179,65 @@ def test_summary_of_excessive_size_is_unusable_and_takes_little_memory() -> None
     tracemalloc.stop()
 
 
-def test_summary_with_too_many_attempts_is_unusable(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = Kept(Versioned(CLAIM, 1), RUN)
-    monkeypatch.setattr("reconciler.submission.summary._ATTEMPTS", 3)
-    content = encoded(PREFACE, replace(EMPTY, kept=(attempt,) * 3))
-    assert get_summary(make_stored_summary(content))
-    monkeypatch.setattr("reconciler.submission.summary._ATTEMPTS", 2)
-    assert read_summary(make_stored_summary(content)) == (PREFACE, None)
+SECOND_RUN = run_of(JOB, State.SUCCEEDED, 2, number=22)
+TWO_COPIES = replace(
+    EMPTY,
+    kept=(Kept(Versioned(CLAIM, 1), RUN), Kept(Versioned(bound_to(JOB, SECOND_RUN, 2), 10), SECOND_RUN)),
+)
+FIRST_LINE, FACTS, *ATTEMPTS = gzip.decompress(encoded(PREFACE, TWO_COPIES)).splitlines()
+LIMITS = {
+    "_PACKED": len(encoded(PREFACE, TWO_COPIES)),
+    "_FACTS": len(FACTS),
+    "_ATTEMPTS": len(ATTEMPTS),
+    "_UNPACKED": sum(len(attempt) + 1 for attempt in ATTEMPTS),
+}
+
+
+@pytest.mark.parametrize(("name", "limit"), [*LIMITS.items(), ("_LINE", max(map(len, ATTEMPTS)))])
+def test_summary_is_read_up_to_its_limits(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = make_stored_summary(encoded(PREFACE, TWO_COPIES))
+    monkeypatch.setattr(f"reconciler.submission.summary.{name}", limit)
+    assert get_summary(stored) == TWO_COPIES
+    monkeypatch.setattr(f"reconciler.submission.summary.{name}", limit - 1)
+    assert get_summary(stored) is None
+
+
+def test_limits_of_the_stored_object_never_change() -> None:
+    """Several versions share the object: what one of them can't read makes all of its looks full."""
+    names = ("_PACKED", "_PREFACE", "_FACTS", "_UNPACKED")
+    assert [getattr(summary_of_ended, name) // 2**20 for name in names] == [16, 8, 32, 64]
+    assert all(getattr(summary_of_ended, name) % 2**20 == 0 for name in names)
+    assert (summary_of_ended._LINE, summary_of_ended._ATTEMPTS, summary_of_ended._KEYS) == (
+        262_144,
+        50_000,
+        200_000,
+    )
+    longest = replace(EMPTY, size=2**63 - 1, oldest="x" * 1000)
+    assert get_summary(make_stored_summary(encoded(PREFACE, longest))) == longest
+
+
+def test_preface_beyond_its_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = make_stored_summary(encoded(PREFACE, TWO_COPIES))
+    monkeypatch.setattr("reconciler.submission.summary._PREFACE", len(FIRST_LINE))
+    assert read_summary(stored) == (None, None)
+
+
+@pytest.mark.parametrize(("name", "limit"), LIMITS.items())
+def test_summary_is_stored_up_to_its_limits(name: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = encoded(PREFACE, TWO_COPIES)
+    monkeypatch.setattr(f"reconciler.submission.summary.{name}", limit)
+    assert encoded(PREFACE, TWO_COPIES) == whole
+    monkeypatch.setattr(f"reconciler.submission.summary.{name}", limit - 1)
+    assert encoded(PREFACE, TWO_COPIES) == with_preface(b"", PREFACE)
+
+
+@pytest.mark.parametrize("field", ["bases", "former", "open"])
+def test_summary_is_stored_up_to_its_limit_of_keys(field: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = replace(EMPTY, **{field: ("a", "b", "c")})
+    monkeypatch.setattr("reconciler.submission.summary._KEYS", 3)
+    assert get_summary(make_stored_summary(encoded(PREFACE, summary))) == summary
+    monkeypatch.setattr("reconciler.submission.summary._KEYS", 2)
+    assert encoded(PREFACE, summary) == with_preface(b"", PREFACE)
 
 
 @pytest.mark.slow
@@ -186,6 +247,13 @@ def test_summary_beyond_the_limits_is_stored_without_its_second_part() -> None:
         replace(EMPTY, kept=(Kept(Versioned(CLAIM, 1), RUN),) * 50_001),
     ):
         assert read_summary(make_stored_summary(encoded(PREFACE, large))) == (PREFACE, None)
+
+
+def test_stored_form_is_the_same_at_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a preface alone would look spoiled a second later."""
+    before = encoded(PREFACE, TWO_COPIES), encoded(PREFACE, None)
+    monkeypatch.setattr("time.time", lambda: 2e9)
+    assert (encoded(PREFACE, TWO_COPIES), encoded(PREFACE, None)) == before
 
 
 def test_announcement_replaces_the_preface_and_leaves_the_summary() -> None:
@@ -268,8 +336,9 @@ def test_newest_run_with_other_content_is_kept_for_each_desired_base_name() -> N
 
 
 def test_contents_that_started_after_known_one_are_kept_and_those_before_it_are_not() -> None:
-    contents = [wanted("census", content) for content in ("before", "later", "never started", "newest")]
-    starts = ("2026-01-01T00:00:00Z", "2026-01-01T02:00:00Z", "", "")
+    names = ("long before", "before", "later", "never started", "newest")
+    contents = [wanted("census", content) for content in names]
+    starts = ("2025-12-31T00:00:00Z", "2026-01-01T00:00:00Z", "2026-01-01T02:00:00Z", "", "")
     runs = [
         replace(run_of(content, State.CANCELLED, number=n), start_time=start)
         for n, (content, start) in enumerate(zip(contents, starts, strict=True), 2)
@@ -281,8 +350,17 @@ def test_contents_that_started_after_known_one_are_kept_and_those_before_it_are_
     every = [CLAIM, *claims, bound_to(wanted("b"), gone)]
     summary = make_summary(every, [run, *runs, gone], JOB)
     assert {resource for _, resource in list_kept_runs(summary)} == {
-        each.resource for each in (run, runs[1], runs[3])
+        each.resource for each in (run, runs[2], runs[4])
     }
+
+
+def test_run_that_has_not_started_has_written_before_no_other_one() -> None:
+    queued = run_of(JOB, State.QUEUED, number=9)
+    older = [wanted("census", content) for content in ("older", "newest")]
+    runs = [run_of(job, State.SUCCEEDED, number=n, **_times(n)) for n, job in enumerate(older, 1)]
+    claims = [bound_to(job, run) for job, run in zip(older, runs, strict=True)]
+    summary = make_summary([bound_to(JOB, queued), *claims], [queued, *runs], JOB)
+    assert list_kept_runs(summary) == [(claims[1].id, runs[1].resource)], "the predecessor alone"
 
 
 def test_folder_of_run_is_kept_once_a_plan_has_read_it() -> None:
