@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reconciler.base.sanitize import (
+    is_on_runner,
     lines,
     one_line,
     redacted,
@@ -251,3 +252,31 @@ def test_a_credential_is_hidden_wherever_an_error_quotes_it(credential: str, bef
 @pytest.mark.fault(47)
 def test_the_word_after_bearer_is_hidden_and_other_words_stay() -> None:
     assert without_credentials("Bearer abc/def+g== for the bearer") == "Bearer *** for the bearer"
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, False),
+        ({"GITHUB_ACTIONS": "true"}, True),
+        ({"GITHUB_ACTIONS": "false"}, False),
+        ({"GITHUB_RUN_ID": "7"}, True),
+        ({"GITHUB_RUN_ID": ""}, False),
+    ],
+)
+def test_runner_reads_the_output_in_actions_and_where_they_are_hidden(
+    environ: dict[str, str], expected: bool
+) -> None:
+    assert is_on_runner(environ) is expected
+
+
+def test_value_is_hidden_at_any_depth() -> None:
+    container = {"containerSpec": {"env": [{"name": "A", "value": "swordfish"}]}}
+    body = {"jobSpec": {"workerPoolSpecs": [{"replicaCount": "1"}, container]}}
+    assert redacted("wrong value swordfish", body) == "wrong value ***"
+
+
+@pytest.mark.parametrize("value", ["", " ", "\n \n"])
+def test_blank_value_hides_nothing(value: str) -> None:
+    body = {"env": [{"name": "A", "value": value}]}
+    assert redacted("wrong value, (7)", body) == "wrong value, (7)"

@@ -256,6 +256,16 @@ def test_each_job_is_bound_to_its_manifest(place: Place) -> None:
     assert place.outside.jobs.jobs == [first, second]
 
 
+def test_claims_of_adopted_jobs_are_announced_in_a_single_write(tmp_path: Path) -> None:
+    place = Place(tmp_path, outside=Outside("acme-jobs", least_history=0))
+    first, second = place.job("First job"), place.job("Second job")
+    for name in ("census-one", "census-two"):
+        place.manifest(name, "--by-hand")
+    adopt_jobs(place.session, {"census-one": first.resource, "census-two": second.resource})
+    assert len(place.outside.claims.held) == 2
+    assert place.outside.claims.stored[1] == 1
+
+
 def test_a_job_that_differs_is_not_bound_and_its_fields_are_named(place: Place) -> None:
     job = place.job("by-hand")
     place.manifest("census", "--wanted")

@@ -73,7 +73,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "planning.status_rows": ("planning/test_status_rows",),
     "planning.publishing": ("planning/test_publishing", "planning/test_worse"),
     "planning.lineage": ("planning/test_lineage",),
-    "base.sanitize": ("base/test_sanitize", "engines/api/test_engine_jobs"),
+    "base.sanitize": ("base/test_sanitize",),
     "submission.protocol": ("submission/test_protocol", "submission/test_quota", "operations/test_execute"),
     "operations.execute": (
         "operations/test_execute",
