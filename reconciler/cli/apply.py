@@ -112,17 +112,8 @@ def run(arguments: argparse.Namespace) -> ExitCode:
 
 def _apply(arguments: argparse.Namespace) -> ExitCode:
     context = context_of(arguments)
-    config, log_format, selection = context.config, arguments.log_format, selection_of(arguments)
-    environment, paths = context.environment, arguments.paths
-    desired = load_or_report(
-        config,
-        partial(load_desired, config, environment, paths, selection=selection, use=CodeUse.STAGED),
-        partial(context.session, start=True),
-        partial(commit_of, config.root, os.environ),
-        lambda report: print_unposted(report.problems, report.denied, log_format),
-    )
-    desired = with_code_warnings(desired, config, environment)
-    print_warnings(desired.warnings, log_format, verbose=arguments.verbose)
+    config, log_format = context.config, arguments.log_format
+    desired = _load(arguments, context)
     with context.session(start=True) as session:
         seen = look(session.ports, wanted_of(desired.jobs), full=arguments.full, full_after=FULL_AFTER)
         print_lines(seen.notes, log_format)
@@ -171,6 +162,21 @@ def _apply(arguments: argparse.Namespace) -> ExitCode:
     _refuse_too_many(outcomes)
     is_done = all(outcome.status is Status.APPLIED and not outcome.change.repair for outcome in outcomes)
     return ExitCode.DONE if is_done and not (unsuccessful or failures) else ExitCode.FAILED
+
+
+def _load(arguments: argparse.Namespace, context: Context) -> Desired:
+    """Return the desired jobs; print the warnings about them."""
+    config, environment, selection = context.config, context.environment, selection_of(arguments)
+    desired = load_or_report(
+        config,
+        partial(load_desired, config, environment, arguments.paths, selection=selection, use=CodeUse.STAGED),
+        partial(context.session, start=True),
+        partial(commit_of, config.root, os.environ),
+        lambda report: print_unposted(report.problems, report.denied, arguments.log_format),
+    )
+    desired = with_code_warnings(desired, config, environment)
+    print_warnings(desired.warnings, arguments.log_format, verbose=arguments.verbose)
+    return desired
 
 
 def _published(

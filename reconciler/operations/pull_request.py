@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from reconciler.base.diagnostics import Problem, Warned, capped, quote
+from reconciler.base.diagnostics import Problem, capped, quote
 from reconciler.base.errors import UsageError
 from reconciler.git.index import GitIndex
 from reconciler.git.revision import Names, Revision, merge_base, revision
@@ -108,9 +108,8 @@ def proposal_of(
         check_found(new, paths)
     left_out, partial = left_out_manifests(root, index)
     of_code = warnings_of_code(after, root, sides[1])
-    found: list[Warned] = [*comparison.warnings, *missing, *partial, *new.warnings, *of_code]
-    warnings = tuple(warnings_of(config, found).placed())
-    comparison = replace(comparison, problems=problems, base_problems=len(of_base), warnings=warnings)
+    found = warnings_of(config, [*comparison.warnings, *missing, *partial, *new.warnings, *of_code]).placed()
+    comparison = replace(comparison, problems=problems, base_problems=len(of_base), warnings=tuple(found))
     remaining = [job for job in before.jobs if job.manifest.path not in left_out]
     hours = _hours(remaining), _hours(after.jobs)
     invalid = {*new.invalid, *(manifest.base_name for manifest in new.manifests)}
