@@ -68,6 +68,7 @@ class Place:
 
     Attributes:
         staged: The objects in the staging bucket that have the bytes of each package.
+        settings: Further settings of the repository.
     """
 
     root: Path
@@ -76,10 +77,11 @@ class Place:
     vertex: Listing = field(default_factory=Listing)
     ml: Listing = field(default_factory=Listing)
     staged: Sequence[str] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def session(self) -> Session:
-        document = {"source": "acme-jobs", "environments": {"here": self.environment}}
+        document = {"source": "acme-jobs", "environments": {"here": self.environment}, **self.settings}
         config = from_document(self.root, document)
         engines = {AIPLATFORM_V1: self.vertex, ML_V1: self.ml}
         parts = {"engine": engines.__getitem__, "staging": Staged(self.staged)}
@@ -149,6 +151,12 @@ def test_the_trials_of_a_tuning_job_are_left_out(place: Place) -> None:
     tuning = place.job("tuning", trials=[{"id": "1"}, {"customJob": trial.resource}])
     assert place.found() == [other.resource, tuning.resource]
     assert place.found("trial") == []
+
+
+def test_the_job_that_trains_for_a_pipeline_is_left_out(place: Place) -> None:
+    training, other = place.job("training"), place.job("other")
+    pipeline = place.job("pipeline", trainingTaskMetadata={"backingCustomJob": training.resource})
+    assert place.found() == [other.resource, pipeline.resource]
 
 
 @pytest.mark.parametrize("state", list(ClaimState))
@@ -309,6 +317,21 @@ def test_the_claims_bucket_is_prepared_only_on_the_training_service(place: Place
         adopt_jobs(place.session, {"census": place.job("by-hand").resource})
     (done,) = adopt_jobs(local.session, {"census": local.job("by-hand").resource}).values()
     assert done.claim
+
+
+def test_a_job_keeps_the_folder_that_its_manifest_names_where_runs_have_folders_of_their_own(
+    tmp_path: Path,
+) -> None:
+    place = Place(tmp_path, settings={"outputs": "own"})
+    folder = {"baseOutputDirectory": {"outputUriPrefix": "gs://acme-models/census"}}
+    job = place.job("by-hand", jobSpec={"workerPoolSpecs": [POOL], **folder})
+    place.manifest("census", "--by-hand")
+    file = place.root / "jobs/census.yaml"
+    file.write_text(
+        f"{file.read_text()}  baseOutputDirectory: {{outputUriPrefix: gs://acme-models/census}}\n"
+    )
+    (result,) = adopt_jobs(place.session, {"census": job.resource}).values()
+    assert result.claim, result
 
 
 @pytest.mark.parametrize("is_same", [True, False])
