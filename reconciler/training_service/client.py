@@ -49,7 +49,6 @@ from reconciler.training_service.address import (
     read_address,
     unserved,
 )
-from reconciler.training_service.jobs.environment_variables import for_storage_clients, obstacle_to_proxy
 
 ROOT = "http://embedded.invalid/"
 """Root of the URLs in requests to `EmbeddedService`, which replaces it by the service's present address."""
@@ -386,6 +385,7 @@ class ClientSettings(Struct, frozen=True):
 def client_settings(url: str, token: str, location: str) -> ClientSettings:
     """Return the settings of other clients of the service at a URL."""
     from reconciler.training_service.apis.credentials import TOKEN_PATH, refresh_token_of
+    from reconciler.training_service.jobs.environment_variables import for_storage_clients
     from reconciler.training_service.state.records import google_region
 
     storage = f"{url}/jobs/{token}"
@@ -414,6 +414,7 @@ def redirect_program(home: Path, url: str, token: str, folder: Path) -> Iterator
     Raises:
         UsageError: The user's own settings name a proxy that no other one can stand before.
     """
+    from reconciler.training_service.jobs.environment_variables import obstacle_to_proxy
     from reconciler.training_service.runner.proxy import serving
 
     if obstacle := obstacle_to_proxy(os.environ):

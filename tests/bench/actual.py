@@ -21,6 +21,7 @@ from reconciler.google.client import Connection, Endpoint
 from reconciler.google.object_store import ensure_bucket
 from reconciler.manifests.settings import load_config
 from reconciler.model.claim import Claim, ClaimId, ClaimState, rerun_digest
+from reconciler.model.fields import part_of
 from reconciler.model.job import KEY, REQUEST_ID
 from reconciler.model.naming import label_of
 from reconciler.model.plan import DesiredJob
@@ -76,6 +77,9 @@ def fill(root: Path, home: Path) -> int:
             mark = f"{len(claims):026}"
             labels = {**labels_of(job, config.source, "", id, ""), REQUEST_ID: mark}
             body = request_body(job, desired, environment.staging_bucket, job.job_name, labels)
+            if job_dir := part_of(body, "trainingInput").get("jobDir"):
+                # AI Platform's jobs need their bucket.
+                ensure_bucket(connection, job_dir.removeprefix("gs://").partition("/")[0])
             session.engine(job.manifest.api_version).create(job.manifest.kind, body, {})
             claims[id.key] = claim_before(job, id, mark)
         for record in store.unfinished():

@@ -131,7 +131,7 @@ SINKS: dict[str, Callable[[str], object]] = {
     "status": lambda text: print(status_text([status(text)], [status(text)], NOW, wide=True)),
     "status as JSON": lambda text: print_json_rows(FORMAT_VERSION, "jobs", [job_json(status(text))]),
     "problems": lambda text: print(validation_text(1, [problem(text)])),
-    "problems as JSON": lambda text: print_json(validation_json(1, [problem(text)])),
+    "problems as JSON": lambda text: print_json(validation_json(1, [problem(text)], {})),
     "problems on stderr": lambda text: print_problems([problem(text)], "text"),
     "problems as events": lambda text: print_problems([problem(text)], "json"),
     "an error": lambda text: print_error(ServiceError(text, hint=text), "text"),

@@ -202,7 +202,7 @@ def test_plan_names_code_that_only_an_exclude_file_of_one_s_own_hides(
     config = tmp_path / "config"
     (config / "git").mkdir(parents=True)
     (config / "git" / "ignore").write_text("draft.*\n")
-    said = committed.run("plan", XDG_CONFIG_HOME=str(config)).err
+    said = committed.run("plan", "--verbose", XDG_CONFIG_HOME=str(config)).err
     named = [line.partition(":")[0] for line in said.splitlines() if "git doesn't track this file" in line]
     assert named == ["trainer/draft.py", "trainer/notes.txt"]
     assert "`git add --force`" in said

@@ -140,6 +140,7 @@ VARIABLES = [
         "no model folder on AI Platform",
         lambda place, job: (
             place.image("2.11"),
+            (place.repository.home / "gcs" / BUCKET).mkdir(parents=True, exist_ok=True),
             place.job(job, "import os\nprint(os.environ['AIP_MODEL_DIR'])\n", image="2.11", manifest=_ML),
         ),
         _failed(

@@ -232,7 +232,11 @@ def proposals(draw: st.DrawFn) -> Callable[[Callable[[str], str]], Plan]:
             1,
             settings=tuple(fields_of_settings),
             notes=tuple(notes),
-            warnings=tuple(structs.replace(problem, kind=WarningKind.IMAGE_TAG) for problem in problems),
+            # Equal ones would be one entry.
+            warnings=tuple(
+                structs.replace(problem, kind=WarningKind.IMAGE_TAG, message=f"{n}{problem.message}")
+                for n, problem in enumerate(problems)
+            ),
         )
         return Plan(target, tuple(changes), (), None, comparison=comparison)
 

@@ -104,10 +104,14 @@ def job_names(url: str, token: str, project: str = "local", location: str = "loc
 
     A pipeline and the job that trains for it are one.
     """
-    custom, pipelines = (
-        [*_listed(f"{url}/v1/projects/{project}/locations/{location}/{kind}", token, kind)]
-        for kind in ("customJobs", "trainingPipelines")
-    )
+    parent = f"{url}/v1/projects/{project}/locations/{location}"
+    before: set[str] | None = None
+    while True:
+        pipelines = [*_listed(f"{parent}/trainingPipelines", token, "trainingPipelines")]
+        # Another client may make a pipeline between two listings.
+        if before == (before := {pipeline["name"] for pipeline in pipelines}):
+            break
+        custom = [*_listed(f"{parent}/customJobs", token, "customJobs")]
     backing = {pipeline["trainingTaskMetadata"]["backingCustomJob"] for pipeline in pipelines}
     runs = [job for job in custom if job["name"] not in backing]
     assert len(custom) == len(runs) + len(pipelines), "each pipeline has one backing job"

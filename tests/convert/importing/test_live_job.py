@@ -219,6 +219,7 @@ def numbered(body: Json) -> Json:
 @pytest.mark.parametrize("name", SKELETONS)
 def test_each_field_of_the_discovery_document_comes_back(name: str, service: Service) -> None:
     place = name.partition("-")[0]
+    (service.home / "gcs" / "tide-models").mkdir(parents=True, exist_ok=True)  # of a jobDir
     known, accepted = messages(DOCUMENTS[place][0]), set()
     for path, node in FIELDS[name]:
         for value in islice(values(known, node), 60):

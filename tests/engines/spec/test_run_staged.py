@@ -84,8 +84,9 @@ class Container:
     def refusal(self, module: str = "trainer.task", digest: str = "", requirements: str = "") -> str:
         """Return the only sentence of a program that can't start its module; check that no file is left."""
         code, out, err = self.run(module, digest=digest, requirements=requirements)
-        assert (code, out) == (1, "")
-        assert "Traceback" not in err
+        assert code == 1
+        # pip may have said why before.
+        assert "Traceback" not in f"{out}{err}"
         assert not list(self.temporary.iterdir())
         last = err.splitlines()[-1]
         assert last.startswith("reconciler: ")
@@ -252,7 +253,7 @@ def test_locked_packages_are_installed_before_the_module_runs(container: Contain
     digest = sha256(wheel(tmp_path).read_bytes()).hexdigest()
     container.stage(with_lock(f"tiny==1.0 \\\n    --hash=sha256:{digest}\n"))
     code, out, err = container.run("task", requirements="a.lock")
-    assert (code, out) == (0, "tiny\n"), err
+    assert (code, out.splitlines()[-1]) == (0, "tiny"), err
     assert not list(container.temporary.iterdir())
     container.stage(with_lock(f"tiny==1.0 --hash=sha256:{'0' * 64}\n"))
     assert container.refusal("task", requirements="a.lock") == (

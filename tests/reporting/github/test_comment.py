@@ -479,7 +479,7 @@ def test_an_emulator_of_github_understands_it(emulator: str, transport: DirectTr
     client(STRANGERS).get_issue(number).create_comment(copied)
     for _ in range(101):
         client(OWNERS).get_issue(number).create_comment("well")
-    kept = [keep_comment(api(OWNERS), number, "prod", said) for said in ("one", "two", "two")]
+    kept = [keep_comment(api(OWNERS), number, plan_marker("prod"), said) for said in ("one", "two", "two")]
     assert kept == [CommentResult.CREATED, CommentResult.UPDATED, CommentResult.UNCHANGED]
     found = [(c.user.login, c.body) for c in client(STRANGERS).get_issue(number).get_comments()]
     assert [one for one in found if one[1] != "well"] == [("stranger", copied), ("acme", copied)]

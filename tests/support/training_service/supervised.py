@@ -108,6 +108,11 @@ class Bench:
         """Submit a job of a trainer with this source; `shape` turns its CustomJob into another kind."""
         return self.store.add_job(self._numbered(job or shape(self._custom_job(source, name, **given))))
 
+    def submit_ml_job(self, **training_input: Any) -> JobRecord:
+        """Submit a job of AI Platform whose package exists."""
+        trainers.wheel(self.home / "gcs" / trainers.URI.removeprefix("gs://"), "")
+        return self.submit(job=trainers.ml_job(**training_input))
+
     def submit_pipeline(
         self,
         source: str = PATIENT,

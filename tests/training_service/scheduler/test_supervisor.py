@@ -109,7 +109,7 @@ def test_a_failed_job_tells_why(bench: Bench) -> None:
 
 
 def test_what_can_t_run_here_fails_without_a_run(bench: Bench) -> None:
-    job = bench.submit(job=trainers.ml_job(pythonModule=""))
+    job = bench.submit_ml_job(pythonModule="")
     found = bench.ended(job)
     assert (found.state, found.error_code) == (JobState.FAILED, 3)
     assert "pythonModule" in found.error_message
@@ -399,7 +399,7 @@ def test_a_job_that_waits_for_too_long_is_cancelled(bench: Bench) -> None:
     running = [bench.submit(name=str(number)) for number in range(2)]
     bench.until(lambda: bench.running("0") and bench.running("1"))
     limits = {"scheduling": {"maxWaitTime": "1800s"}}
-    waiting = bench.submit(job=replace(trainers.ml_job(**limits)))
+    waiting = bench.submit_ml_job(**limits)
     bench.clock.ahead = timedelta(seconds=1790)
     bench.supervisor.tick()
     assert bench.state(waiting) is JobState.QUEUED
@@ -430,8 +430,7 @@ def test_a_job_with_a_higher_priority_begins_first(bench: Bench) -> None:
     running = [bench.submit(name=str(number)) for number in range(2)]
     bench.until(lambda: bench.running("0") and bench.running("1"))
     low, high = (
-        bench.submit(job=trainers.ml_job(runtimeVersion="unknown", scheduling={"priority": number}))
-        for number in (1, 2)
+        bench.submit_ml_job(runtimeVersion="unknown", scheduling={"priority": number}) for number in (1, 2)
     )
     for _ in range(3):
         bench.supervisor.tick()
