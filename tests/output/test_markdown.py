@@ -101,7 +101,9 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         told = " ".join(f"{name}={value}" for name, value in attrs)
         self.tags.append(f"{tag} {told}".strip())
-        if tag != "br":
+        if tag == "br":
+            self.handle_data("\n")
+        else:
             self.around.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -252,7 +254,7 @@ def test_warnings_are_listed_with_their_number_and_place() -> None:
     warning = Problem("jobs/a.yaml", 3, 5, "/spec", "n1-x is not known", "did you mean n1-y?", kind)
     shown = in_full(proposal(warnings=(warning,)))
     assert "**1 warning in 1 file.**" in shown
-    line = "jobs/a.yaml:3:5 warning: n1-x is not known (/spec) machineTypedid you mean n1-y?"
+    line = "jobs/a.yaml:3:5 warning: n1-x is not known (/spec) machineType\ndid you mean n1-y?"
     assert line in Page(shown).shown
 
 
