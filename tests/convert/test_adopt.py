@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from reconciler.base.errors import ServiceError
+from reconciler.base.errors import InvalidError, ServiceError
 from reconciler.convert.adopt import adopt_jobs, find_live_jobs
 from reconciler.convert.importing.placeholders import SourceError
 from reconciler.google.responses import ApiError
@@ -332,6 +332,21 @@ def test_a_job_keeps_the_folder_that_its_manifest_names_where_runs_have_folders_
     )
     (result,) = adopt_jobs(place.session, {"census": job.resource}).values()
     assert result.claim, result
+
+
+def test_a_job_whose_code_is_a_pointer_here_is_not_adopted(place: Place) -> None:
+    source = place.root / "trainer"
+    source.mkdir()
+    (source / "task.py").write_text("print()\n")
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 5\n"
+    (source / "weights.bin").write_text(pointer)
+    place.manifest("census", "--by-hand")
+    file = place.root / "jobs/census.yaml"
+    file.write_text(file.read_text().replace("spec:", "package: {path: ../trainer, module: task}\nspec:", 1))
+    with pytest.raises(InvalidError) as caught:
+        adopt_jobs(place.session, {"census": place.job("by-hand").resource})
+    assert "weights.bin" in caught.value.problems[0].message
+    assert place.outside.claims.held == {}
 
 
 @pytest.mark.parametrize("is_same", [True, False])
