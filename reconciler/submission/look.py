@@ -172,8 +172,9 @@ def _short(
     live = ports.jobs.live()
     kept = settled_by_key(summary, wanted)
     own_runs = [run for run in live if not is_of_other_instance(run, ports.source, ports.instance)]
-    moving = {*summary.open, *announced_keys(announced), *keys_in(own_runs)}
-    reread = _to_read(moving, {one.versioned.claim.id.key for one in summary.kept}, kept, wanted, also)
+    open_ = {*summary.open, *announced_keys(announced)}
+    copied = {one.versioned.claim.id.key for one in summary.kept}
+    reread = _to_read(open_, keys_in(own_runs), copied, kept, wanted, also)
     if len(reread) > _FEW + summary.size // _READS_OF_ONE:
         return None
     versions: dict[ClaimId, Versioned] = {}
@@ -204,7 +205,8 @@ def _short(
 
 
 def _to_read(
-    moving: set[str],
+    open_: Collection[str],
+    live: Collection[str],
     copied: Collection[str],
     kept: Mapping[str, list[Kept]],
     wanted: Wanted,
@@ -213,14 +215,15 @@ def _to_read(
     """Return the keys of the contents to read one by one.
 
     Args:
-        moving: Keys that may still change, those of live runs among them: a live run of a settled content is
-            a duplicate, or a job that appeared late.
+        open_: Keys that may still change.
+        live: Keys of live runs: one of a settled content is a duplicate, or a job that appeared late.
         copied: All keys of which the summary has claims.
         kept: The settled ones of these.
         wanted: The desired jobs. A job with keys of earlier versions is settled if all of its copied keys
             are: an applier of an earlier version goes on under its own key.
         also: The keys of other contents that are needed.
     """
+    moving = {*open_, *live}
     settled, unsettled = set[str](), set[str]()
     for key, job in wanted.items():
         if key in kept and key not in moving and not may_go_on(job, kept[key]):
